@@ -1,0 +1,75 @@
+//! What is asked of a run, and why it may be refused.
+
+use std::sync::Arc;
+
+use crate::event::{CallError, CallSpec, Content};
+use crate::id::{CallId, Timestamp};
+
+/// What a run begins with.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    pub calls: Vec<Arc<CallSpec>>,
+    pub deadline: Timestamp,
+    /// Leave the run open for more calls.
+    pub open: bool,
+}
+
+#[derive(Debug, Clone)]
+pub enum Command {
+    AppendCalls {
+        calls: Vec<Arc<CallSpec>>,
+    },
+    Close,
+    /// Answers to client calls; all are accepted or none.
+    SubmitOutputs {
+        answers: Vec<Answer>,
+    },
+    CancelRun {
+        reason: String,
+    },
+    CancelCall {
+        call: CallId,
+        reason: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    pub call: CallId,
+    pub output: Result<Vec<Content>, CallError>,
+}
+
+/// The caller is wrong, and how. Nothing was stored.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    #[error("a run needs at least one call, unless it is left open for more")]
+    NoCalls,
+    #[error("a run holds at most {limit} calls, this would make it {count}")]
+    TooManyCalls { count: usize, limit: usize },
+    #[error("call id {call} stands twice in the run: every call needs an id of its own")]
+    DuplicateCallId { call: CallId },
+    #[error("the arguments of call {call} are {size} bytes, at most {limit} are taken: put large input in a file")]
+    ArgumentsTooLarge { call: CallId, size: usize, limit: usize },
+    #[error("the metadata of call {call} is {size} bytes, at most {limit} are taken")]
+    MetadataTooLarge { call: CallId, size: usize, limit: usize },
+    #[error("the arguments of the calls are {size} bytes together, at most {limit} are taken in one request")]
+    RequestTooLarge { size: usize, limit: usize },
+    #[error("the deadline has already passed")]
+    DeadlinePassed,
+    #[error("the deadline lies too far ahead: a run lives at most {limit_s} s")]
+    DeadlineTooFar { limit_s: u64 },
+    #[error("the run is closed to further calls")]
+    RunClosed,
+    #[error("the run has ended")]
+    RunEnded,
+    #[error("the run has no call {call}")]
+    UnknownCall { call: CallId },
+    #[error("call {call} does not wait for the client: it is {state}")]
+    CallNotWaiting { call: CallId, state: &'static str },
+    #[error("call {call} was already answered, and differently")]
+    AlreadyAnswered { call: CallId },
+    #[error("the output for call {call} is {size} bytes, at most {limit} are taken")]
+    OutputTooLarge { call: CallId, size: usize, limit: usize },
+    #[error("the request answers no call")]
+    NoAnswers,
+}

@@ -1,0 +1,264 @@
+//! What happened, in the past tense: the only things that are stored. An event is a fact; judgement came before it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::id::{AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, Timestamp, ToolName, WorkerId};
+use crate::limit::ERROR_BYTES_MAX;
+use crate::tool::Policy;
+
+/// One message of the log: events that were stored together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// The message's place in the log; rises, with gaps, along a run.
+    pub sequence: u64,
+    /// When the broker stored it.
+    pub at: Timestamp,
+    pub events: Vec<Event>,
+}
+
+/// A place in the log: where the body of a chunk is found again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position {
+    pub sequence: u64,
+    /// Which event of the entry.
+    pub event: u32,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    RunOpened(RunOpened),
+    CallsAppended {
+        calls: Vec<Arc<CallSpec>>,
+    },
+    RunClosed,
+    RunCancelRequested {
+        reason: String,
+    },
+    /// The run reached its deadline; whatever was open in it ends.
+    RunExpired,
+    /// The call's job is in the log, which is to say: in the queue of its pool.
+    CallDispatched {
+        call: CallIndex,
+        pool: PoolId,
+    },
+    CallCancelRequested {
+        call: CallIndex,
+        reason: String,
+    },
+    /// The call was cancelled and its attempt did not say that it stopped within the grace period.
+    CallCancelled {
+        call: CallIndex,
+    },
+    CallExpired {
+        call: CallIndex,
+        deadline: DeadlineKind,
+    },
+    /// The client's answer to a call that only it can give: a result, or an error in the client's words.
+    ClientAnswered {
+        call: CallIndex,
+        answer: Result<Vec<Content>, CallError>,
+    },
+    /// `lease` is what hands the job back to its queue, should the worker be lost.
+    AttemptStarted {
+        attempt: AttemptId,
+        pool: PoolId,
+        worker: WorkerId,
+        lease: Bytes,
+    },
+    Output {
+        attempt: AttemptId,
+        pool: PoolId,
+        first: ChunkIndex,
+        chunks: Vec<Chunk>,
+    },
+    /// `chunks` counts what the attempt sent in all.
+    AttemptEnded {
+        attempt: AttemptId,
+        pool: PoolId,
+        chunks: u32,
+        outcome: AttemptOutcome,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunOpened {
+    pub deadline: Timestamp,
+    pub calls: Vec<Arc<CallSpec>>,
+    /// More calls may be appended until the run is closed.
+    pub open: bool,
+}
+
+/// A call as it was accepted. Never changes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallSpec {
+    pub id: CallId,
+    pub tool: ToolName,
+    /// A JSON object, as text.
+    pub arguments: Bytes,
+    /// What the caller wants the tool to know and the model not to say: opaque, handed to the tool as it is.
+    pub metadata: BTreeMap<String, String>,
+    pub route: Route,
+    /// By when the call has ended, whatever happens. Time in the queue counts.
+    pub deadline: Timestamp,
+}
+
+/// Where a call goes. Decided when it is accepted.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Route {
+    Pool {
+        pool: PoolId,
+        policy: Policy,
+    },
+    /// Only the client can answer it.
+    Client,
+    /// It ended as it was accepted: no such tool, or arguments that do not fit. The other calls of the run go on.
+    Refused(CallError),
+}
+
+/// One execution of a call: the number fences, the nonce tells apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AttemptId {
+    pub call: CallIndex,
+    pub number: AttemptNumber,
+    pub nonce: Nonce,
+}
+
+/// A piece of output.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Chunk {
+    /// `channel` tells streams of one call apart, as `stderr` from `stdout`; empty for the only one.
+    Content {
+        channel: String,
+        content: Content,
+    },
+    Progress(Progress),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    Text(String),
+    /// JSON as text: numbers keep their digits.
+    Json(String),
+    Data {
+        media_type: String,
+        data: Bytes,
+    },
+}
+
+impl Content {
+    /// Bytes of the body.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Json(text) => text.len(),
+            Self::Data { data, .. } => data.len(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    pub done: f64,
+    /// What `done` will be at the end, where that is known.
+    pub total: Option<f64>,
+    pub message: String,
+}
+
+/// How an attempt ended, in its worker's words.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AttemptOutcome {
+    Completed(Vec<Content>),
+    Failed(CallError),
+    Cancelled,
+    /// The worker shut down and gave the job back: not a failure, and it uses up no attempt.
+    Returned,
+}
+
+/// How a call ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    Completed(Vec<Content>),
+    Failed(CallError),
+    Cancelled { reason: String },
+    Expired(DeadlineKind),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeadlineKind {
+    /// The call's own deadline, which includes its time in the queue.
+    Call,
+    /// This attempt overran and its worker did not say so.
+    Attempt(AttemptNumber),
+    /// The deadline of the whole run.
+    Run,
+}
+
+/// What went wrong with a call, for the model and the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallError {
+    pub kind: ErrorKind,
+    /// Never empty, at most 16 KiB.
+    pub message: String,
+    /// Another attempt may succeed.
+    pub retryable: bool,
+    /// Where the arguments break the schema; empty for other kinds.
+    pub violations: Vec<Violation>,
+}
+
+/// One place in which arguments do not fit their schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    /// A JSON pointer into the arguments; empty for the whole.
+    pub path: String,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    UnknownTool,
+    ArgumentsInvalid,
+    /// The tool reported an error.
+    ToolFailed,
+    ToolPanicked,
+    AttemptTimeout,
+    /// The worker was lost after the start of a tool that is not safe to repeat: its effect may have happened.
+    Interrupted,
+    /// Every attempt that the call may use was lost with its worker.
+    WorkerLost,
+    ResultTooLarge,
+    OutputTooLarge,
+    /// The attempt ended, but not all of its output reached the log.
+    OutputIncomplete,
+    /// The client answered with an error.
+    ClientFailed,
+}
+
+impl CallError {
+    /// An error with a text that is never empty and never longer than the limit.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.trim().is_empty() {
+            message = format!("{kind:?}, without a message");
+        }
+        if message.len() > ERROR_BYTES_MAX {
+            const MARK: &str = " … (cut)";
+            let mut end = ERROR_BYTES_MAX - MARK.len();
+            while !message.is_char_boundary(end) {
+                end -= 1;
+            }
+            message.truncate(end);
+            message.push_str(MARK);
+        }
+        Self { kind, message, retryable: false, violations: Vec::new() }
+    }
+
+    #[must_use]
+    pub fn retryable(mut self) -> Self {
+        self.retryable = true;
+        self
+    }
+}

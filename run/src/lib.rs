@@ -1,0 +1,48 @@
+//! The pure core: a run of tool calls is a fold over its log, and so is the ordered output that a client sees.
+//!
+//! ```text
+//!                      decide(command, now)                       append (the rim)
+//!   command ─────────────────────────────▶ events | rejection ───────────────────▶ log
+//!                                                                                   │
+//!   effects ◀── outstanding(now) ── Run ◀─────────────── apply(entry) ◀─────────────┘
+//!                                    │
+//!                                    └─ heard ──▶ Sequencer ──▶ numbered output, the same for every reader
+//! ```
+//!
+//! * [`Run::open`] and [`Run::decide`] judge: events, or a [`Rejection`] that says why not.
+//! * [`Run::apply`] believes: it cannot fail, and it alone changes a run.
+//! * [`Run::outstanding`] derives from state alone what the rim should be doing; every [`Effect`] is safe to repeat, so a
+//!   crash between append and effect heals itself.
+//! * [`Run::next_deadline`] says when to look again.
+//! * [`Sequencer`] decides who speaks.
+//!
+//! There is no IO here, no clock, no randomness and no async: time enters as a [`Timestamp`].
+
+mod call;
+mod chunks;
+mod command;
+mod effect;
+mod event;
+mod id;
+mod retry;
+mod run;
+mod sequencer;
+mod tool;
+
+pub use call::{Call, CallState, Ended, Running, Verdict};
+pub use chunks::Span;
+pub use command::{Answer, Command, Opening, Rejection};
+pub use effect::Effect;
+pub use event::{
+    AttemptId, AttemptOutcome, CallError, CallSpec, Chunk, Content, DeadlineKind, Entry, ErrorKind, Event, Outcome,
+    Position, Progress, Route, RunOpened, Violation,
+};
+pub use id::{
+    AttemptNumber, CallId, CallIndex, ChunkIndex, InvalidId, Nonce, PoolId, RunId, Shard, Timestamp, ToolName, WorkerId,
+};
+pub use retry::{Backoff, Retry, after_failure};
+pub use run::{Heard, Run, RunStatus};
+pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
+pub use tool::{AfterPartialOutput, Effects, Manifest, Policy};
+
+pub mod limit;

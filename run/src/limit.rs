@@ -1,0 +1,38 @@
+//! Every limit of a run, with its reason. Reaching one gives a typed error, never a silent cut.
+
+use std::time::Duration;
+
+/// Calls in one run. A model rarely asks for more than a dozen; the opening event must fit one message of the log.
+pub const CALLS_PER_RUN_MAX: usize = 128;
+/// Bytes of the arguments of one call, as JSON text. Larger input belongs in a file that the call names.
+pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of the arguments of all calls that one event opens together: the event must fit one broker message (1 MiB).
+pub const OPENING_BYTES_MAX: usize = 768 * 1024;
+/// Bytes of the metadata of one call, keys and values together.
+pub const METADATA_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of a call's result, all its parts together.
+pub const RESULT_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of one chunk of output. Longer writes are split by the worker.
+pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
+/// Chunks of one attempt: what a reader that waits for the floor may have to remember stays bounded.
+pub const CHUNKS_PER_ATTEMPT_MAX: u32 = 1 << 20;
+/// Chunks of one attempt that may wait for an earlier one. A worker keeps fewer unacknowledged, so no honest one gets here.
+pub const CHUNKS_EARLY_MAX: usize = 16 * 1024;
+/// Bytes of the text of an error; more is cut, with a mark.
+pub const ERROR_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a client's call id.
+pub const CALL_ID_BYTES_MAX: usize = 128;
+/// Bytes of the name of a tool, as the vendors of models allow it.
+pub const TOOL_NAME_BYTES_MAX: usize = 128;
+/// Bytes of a pool's or worker's name: it is one token of a subject.
+pub const TOKEN_BYTES_MAX: usize = 64;
+/// Bytes of a reason given with a cancellation.
+pub const REASON_BYTES_MAX: usize = 1024;
+
+/// The longest life of a run. The log keeps events an hour longer, so none can age out under an open run.
+pub const RUN_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long a tool may take to stop by itself once its call is cancelled.
+pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
+/// How much later than the worker the owner ends an attempt that overran its deadline: the worker's own word, with its
+/// reason, should come first. Covers the election of a broker's leader (4-9 s).
+pub const OVERRUN_GRACE: Duration = Duration::from_secs(10);

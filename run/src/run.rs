@@ -1,0 +1,486 @@
+//! A run of calls: judged by `decide`, changed by `apply`, and by nothing else.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::call::{Call, CallState, Ended};
+use crate::chunks::Span;
+use crate::command::{Answer, Command, Opening, Rejection};
+use crate::effect::Effect;
+use crate::event::{AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened};
+use crate::id::{CallId, CallIndex, RunId, Timestamp, WorkerId};
+use crate::limit::{
+    ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
+};
+
+/// The state of a run: the fold of its log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    id: RunId,
+    opened_at: Option<Timestamp>,
+    deadline: Timestamp,
+    /// More calls may be appended.
+    open: bool,
+    calls: Vec<Call>,
+    status: RunStatus,
+    cancel_requested: bool,
+    expired: bool,
+    /// The last entry on the run's own subject: what a command expects to be the last when it appends.
+    revision: u64,
+}
+
+/// A function of the run's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RunStatus {
+    InProgress,
+    /// Only the client's answers are outstanding.
+    RequiresAction,
+    Completed,
+    Cancelled,
+    Expired,
+}
+
+impl RunStatus {
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        match self {
+            Self::Completed | Self::Cancelled | Self::Expired => true,
+            Self::InProgress | Self::RequiresAction => false,
+        }
+    }
+}
+
+/// A fact that the fold accepted, in the order of the log. What it ignored (late, stale, forged, repeated) is not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    RunOpened,
+    CallsAppended {
+        first: CallIndex,
+        count: u16,
+    },
+    RunClosed,
+    /// The call waits for its client.
+    CallWaits {
+        call: CallIndex,
+    },
+    /// Output of the attempts before this one is void.
+    AttemptStarted {
+        attempt: AttemptId,
+    },
+    Output {
+        attempt: AttemptId,
+        span: Span,
+    },
+    /// The attempt failed or was given back, and another one will follow.
+    AttemptEnded {
+        attempt: AttemptId,
+    },
+    CancelRequested {
+        call: CallIndex,
+    },
+    CallEnded {
+        call: CallIndex,
+    },
+    StatusChanged(RunStatus),
+}
+
+impl Run {
+    /// A run of which nothing is known yet.
+    #[must_use]
+    pub fn new(id: RunId) -> Self {
+        Self {
+            id,
+            opened_at: None,
+            deadline: Timestamp(u64::MAX),
+            open: false,
+            calls: Vec::new(),
+            status: RunStatus::InProgress,
+            cancel_requested: false,
+            expired: false,
+            revision: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn id(&self) -> RunId {
+        self.id
+    }
+
+    /// When the log took the run in; `None` before that.
+    #[must_use]
+    pub fn opened_at(&self) -> Option<Timestamp> {
+        self.opened_at
+    }
+
+    #[must_use]
+    pub fn deadline(&self) -> Timestamp {
+        self.deadline
+    }
+
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    #[must_use]
+    pub fn status(&self) -> RunStatus {
+        self.status
+    }
+
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    #[must_use]
+    pub fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    #[must_use]
+    pub fn call(&self, index: CallIndex) -> Option<&Call> {
+        self.calls.get(index.as_usize())
+    }
+
+    #[must_use]
+    pub fn find(&self, id: &CallId) -> Option<&Call> {
+        self.calls.iter().find(|call| call.spec.id == *id)
+    }
+
+    // ---- judging ----
+
+    /// The events with which a run begins. A single call for a pool is dispatched by the same entry that opens its run.
+    ///
+    /// # Errors
+    /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
+    pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
+        let Opening { calls, deadline, open } = opening;
+        if calls.is_empty() && !open {
+            return Err(Rejection::NoCalls);
+        }
+        if deadline <= now {
+            return Err(Rejection::DeadlinePassed);
+        }
+        if deadline > now.after(RUN_LIFE_MAX) {
+            return Err(Rejection::DeadlineTooFar { limit_s: RUN_LIFE_MAX.as_secs() });
+        }
+        check_new_calls(&[], &calls)?;
+        let dispatched = match (calls.as_slice(), open) {
+            ([call], false) => dispatch(CallIndex(0), call),
+            _ => None,
+        };
+        let opened = Event::RunOpened(RunOpened { deadline, calls, open });
+        Ok(std::iter::once(opened).chain(dispatched).collect())
+    }
+
+    /// What follows from a command: events to append, none where it is already so.
+    ///
+    /// # Errors
+    /// A [`Rejection`] that says why the command makes no sense now.
+    pub fn decide(&self, command: Command, now: Timestamp) -> Result<Vec<Event>, Rejection> {
+        match command {
+            Command::AppendCalls { calls } => {
+                self.check_open()?;
+                if calls.is_empty() {
+                    return Err(Rejection::NoCalls);
+                }
+                if self.deadline <= now {
+                    return Err(Rejection::DeadlinePassed);
+                }
+                check_new_calls(&self.calls, &calls)?;
+                Ok(vec![Event::CallsAppended { calls }])
+            }
+            Command::Close if self.open => Ok(vec![Event::RunClosed]),
+            Command::Close => Ok(Vec::new()),
+            Command::SubmitOutputs { answers } => self.decide_answers(answers),
+            Command::CancelRun { .. } if self.status.is_final() || self.cancel_requested => Ok(Vec::new()),
+            Command::CancelRun { reason } => Ok(vec![Event::RunCancelRequested { reason }]),
+            Command::CancelCall { call, reason } => {
+                let call = self.find(&call).ok_or(Rejection::UnknownCall { call })?;
+                if call.outcome().is_some() || call.cancel_requested() {
+                    return Ok(Vec::new());
+                }
+                Ok(vec![Event::CallCancelRequested { call: call.index, reason }])
+            }
+        }
+    }
+
+    fn check_open(&self) -> Result<(), Rejection> {
+        match (self.open, self.status.is_final()) {
+            (_, true) => Err(Rejection::RunEnded),
+            (false, false) => Err(Rejection::RunClosed),
+            (true, false) => Ok(()),
+        }
+    }
+
+    fn decide_answers(&self, answers: Vec<Answer>) -> Result<Vec<Event>, Rejection> {
+        if answers.is_empty() {
+            return Err(Rejection::NoAnswers);
+        }
+        let mut events: Vec<Event> = Vec::with_capacity(answers.len());
+        for Answer { call: id, output } in answers {
+            let size = output.as_ref().map_or(0, |parts| parts.iter().map(Content::size).sum());
+            if size > RESULT_BYTES_MAX {
+                return Err(Rejection::OutputTooLarge { call: id, size, limit: RESULT_BYTES_MAX });
+            }
+            let call = self.find(&id).ok_or_else(|| Rejection::UnknownCall { call: id.clone() })?;
+            if call.spec.route != Route::Client {
+                return Err(Rejection::CallNotWaiting { call: id, state: call.state_name() });
+            }
+            let given = events.iter().find_map(|event| match event {
+                Event::ClientAnswered { call: given, answer } if *given == call.index => Some(answer),
+                _ => None,
+            });
+            let earlier = match (&call.state, given) {
+                (_, Some(answer)) => Some(*answer == output),
+                (CallState::Ended(Ended { outcome: Outcome::Completed(result), .. }), None) => {
+                    Some(output.as_ref() == Ok(result))
+                }
+                (CallState::Ended(Ended { outcome: Outcome::Failed(error), .. }), None) => {
+                    Some(output.as_ref() == Err(error))
+                }
+                (CallState::WaitingForClient, None) => None,
+                (
+                    CallState::Ended(_) | CallState::Accepted | CallState::Queued { .. } | CallState::Running(_),
+                    None,
+                ) => {
+                    return Err(Rejection::CallNotWaiting { call: id, state: call.state_name() });
+                }
+            };
+            match earlier {
+                Some(true) => {}
+                Some(false) => return Err(Rejection::AlreadyAnswered { call: id }),
+                None => events.push(Event::ClientAnswered { call: call.index, answer: output }),
+            }
+        }
+        Ok(events)
+    }
+
+    // ---- believing ----
+
+    /// Takes an entry of the log in, and says what of it was accepted.
+    pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Heard>) {
+        for (event, number) in entry.events.iter().zip(0..) {
+            let position = Position { sequence: entry.sequence, event: number };
+            match event {
+                Event::RunOpened(opened) => self.opened(opened, entry, heard),
+                _ if self.opened_at.is_none() => {}
+                event => self.apply_event(event, position, entry.at, heard),
+            }
+        }
+        let status = self.derive_status();
+        if self.opened_at.is_some() && status != self.status {
+            self.status = status;
+            heard.push(Heard::StatusChanged(status));
+        }
+    }
+
+    fn opened(&mut self, opened: &RunOpened, entry: &Entry, heard: &mut Vec<Heard>) {
+        if self.opened_at.is_some() {
+            return;
+        }
+        let with_job = entry.events.iter().any(|event| matches!(event, Event::CallDispatched { .. }));
+        if !with_job {
+            self.revision = entry.sequence;
+        }
+        self.opened_at = Some(entry.at);
+        self.deadline = opened.deadline;
+        self.open = opened.open;
+        heard.push(Heard::RunOpened);
+        self.take_in(&opened.calls, entry.at, heard);
+    }
+
+    fn take_in(&mut self, calls: &[Arc<CallSpec>], at: Timestamp, heard: &mut Vec<Heard>) {
+        for spec in calls {
+            let Ok(index) = u16::try_from(self.calls.len()) else { return };
+            let call = Call::accept(CallIndex(index), Arc::clone(spec), at, heard);
+            self.calls.push(call);
+        }
+    }
+
+    fn apply_event(&mut self, event: &Event, position: Position, at: Timestamp, heard: &mut Vec<Heard>) {
+        let sequence = position.sequence;
+        match event {
+            Event::RunOpened(_) => {}
+            Event::CallsAppended { calls } => {
+                self.revision = sequence;
+                if self.open {
+                    let (first, count) = (self.calls.len(), calls.len());
+                    if let (Ok(first), Ok(count)) = (u16::try_from(first), u16::try_from(count)) {
+                        heard.push(Heard::CallsAppended { first: CallIndex(first), count });
+                        self.take_in(calls, at, heard);
+                    }
+                }
+            }
+            Event::RunClosed => {
+                self.revision = sequence;
+                if std::mem::take(&mut self.open) {
+                    heard.push(Heard::RunClosed);
+                }
+            }
+            Event::RunCancelRequested { reason } => {
+                self.revision = sequence;
+                if !self.status.is_final() {
+                    self.cancel_requested = true;
+                    self.open = false;
+                    self.calls.iter_mut().for_each(|call| call.cancel_requested_at(at, reason, heard));
+                }
+            }
+            Event::RunExpired => {
+                self.revision = sequence;
+                if !self.status.is_final() {
+                    self.expired = true;
+                    self.open = false;
+                    self.calls.iter_mut().for_each(|call| call.expired(DeadlineKind::Run, at, heard));
+                }
+            }
+            Event::CallDispatched { call, .. } => self.with(*call, |call| call.dispatched(at)),
+            Event::CallCancelRequested { call, reason } => self.control(*call, sequence, |call| {
+                call.cancel_requested_at(at, reason, heard);
+            }),
+            Event::CallCancelled { call } => self.control(*call, sequence, |call| call.cancelled(at, heard)),
+            Event::CallExpired { call, deadline } => {
+                self.control(*call, sequence, |call| call.expired(*deadline, at, heard));
+            }
+            Event::ClientAnswered { call, answer } => {
+                self.control(*call, sequence, |call| call.answered(answer, at, heard));
+            }
+            Event::AttemptStarted { attempt, pool, worker, lease } => {
+                self.with(attempt.call, |call| call.started(*attempt, pool, (worker, lease), at, heard));
+            }
+            Event::Output { attempt, pool, first, chunks } => self.with(attempt.call, |call| {
+                let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
+                call.output(*attempt, pool, (*first, count), position, at, heard);
+            }),
+            Event::AttemptEnded { attempt, pool, chunks, outcome } => {
+                self.with(attempt.call, |call| call.attempt_ended(*attempt, pool, (*chunks, outcome), at, heard));
+            }
+        }
+    }
+
+    fn with(&mut self, call: CallIndex, change: impl FnOnce(&mut Call)) {
+        if let Some(call) = self.calls.get_mut(call.as_usize()) {
+            change(call);
+        }
+    }
+
+    fn control(&mut self, call: CallIndex, sequence: u64, change: impl FnOnce(&mut Call)) {
+        self.with(call, |call| {
+            call.revision = sequence;
+            change(call);
+        });
+    }
+
+    fn derive_status(&self) -> RunStatus {
+        let (mut waiting, mut busy) = (false, false);
+        for call in &self.calls {
+            match call.state {
+                CallState::WaitingForClient => waiting = true,
+                CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) => busy = true,
+                CallState::Ended(_) => {}
+            }
+        }
+        match (busy, waiting, self.open) {
+            (true, _, _) | (false, false, true) => RunStatus::InProgress,
+            (false, true, _) => RunStatus::RequiresAction,
+            (false, false, false) if self.expired => RunStatus::Expired,
+            (false, false, false) if self.cancel_requested => RunStatus::Cancelled,
+            (false, false, false) => RunStatus::Completed,
+        }
+    }
+
+    // ---- acting ----
+
+    /// What the rim should be doing now, from state alone.
+    #[must_use]
+    pub fn outstanding(&self, now: Timestamp) -> Vec<Effect> {
+        if self.opened_at.is_none() || self.status.is_final() {
+            return Vec::new();
+        }
+        if self.deadline <= now {
+            return vec![Effect::ExpireRun];
+        }
+        self.calls.iter().filter_map(|call| outstanding_for(call, now)).collect()
+    }
+
+    /// The earliest moment at which [`Self::outstanding`] may answer differently without a new event. `None` once the run
+    /// has ended: no other state is without a deadline.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        if self.opened_at.is_none() || self.status.is_final() {
+            return None;
+        }
+        let calls = self.calls.iter().filter(|call| call.outcome().is_none());
+        // An attempt that overruns while it is being stopped is ended when its grace is over, not before.
+        let times = calls.flat_map(|call| {
+            [Some(call.spec.deadline), call.cancel_overdue().or(call.overrun())].into_iter().flatten()
+        });
+        times.chain([self.deadline]).min()
+    }
+
+    /// The attempts on record that `worker` was running, each with the lease that hands its job back.
+    pub fn running_on(&self, worker: &WorkerId) -> impl Iterator<Item = (AttemptId, &bytes::Bytes)> {
+        self.calls.iter().filter_map(move |call| match &call.state {
+            CallState::Running(running) => {
+                running.worker.as_ref().filter(|(on, _)| on == worker).map(|(_, lease)| (running.attempt, lease))
+            }
+            CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } | CallState::Ended(_) => None,
+        })
+    }
+}
+
+fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
+    let index = call.index;
+    match &call.state {
+        CallState::Ended(_) => None,
+        _ if call.spec.deadline <= now => Some(Effect::Expire { call: index, deadline: DeadlineKind::Call }),
+        CallState::Accepted => Some(Effect::Dispatch { call: index }),
+        CallState::WaitingForClient | CallState::Queued { .. } => None,
+        CallState::Running(running) => match (call.cancel_overdue(), call.overrun()) {
+            (Some(overdue), _) if overdue <= now => Some(Effect::Cancel { call: index }),
+            (Some(_), _) => Some(Effect::Stop { attempt: running.attempt }),
+            (None, Some(overrun)) if overrun <= now => {
+                let deadline = DeadlineKind::Attempt(running.attempt.number);
+                Some(Effect::Expire { call: index, deadline })
+            }
+            (None, _) => None,
+        },
+    }
+}
+
+/// The event that goes with a call's job; `None` for a call that no pool runs.
+#[must_use]
+pub(crate) fn dispatch(call: CallIndex, spec: &CallSpec) -> Option<Event> {
+    match &spec.route {
+        Route::Pool { pool, .. } => Some(Event::CallDispatched { call, pool: pool.clone() }),
+        Route::Client | Route::Refused(_) => None,
+    }
+}
+
+fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), Rejection> {
+    let count = known.len() + new.len();
+    if count > CALLS_PER_RUN_MAX {
+        return Err(Rejection::TooManyCalls { count, limit: CALLS_PER_RUN_MAX });
+    }
+    let mut ids: BTreeSet<&CallId> = known.iter().map(|call| &call.spec.id).collect();
+    let mut size = 0;
+    for spec in new {
+        if !ids.insert(&spec.id) {
+            return Err(Rejection::DuplicateCallId { call: spec.id.clone() });
+        }
+        if spec.arguments.len() > ARGUMENTS_BYTES_MAX {
+            let (size, limit) = (spec.arguments.len(), ARGUMENTS_BYTES_MAX);
+            return Err(Rejection::ArgumentsTooLarge { call: spec.id.clone(), size, limit });
+        }
+        let metadata = spec.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if metadata > METADATA_BYTES_MAX {
+            let (size, limit) = (metadata, METADATA_BYTES_MAX);
+            return Err(Rejection::MetadataTooLarge { call: spec.id.clone(), size, limit });
+        }
+        size += spec.arguments.len() + metadata;
+    }
+    if size > OPENING_BYTES_MAX {
+        return Err(Rejection::RequestTooLarge { size, limit: OPENING_BYTES_MAX });
+    }
+    Ok(())
+}

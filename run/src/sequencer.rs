@@ -1,0 +1,254 @@
+//! Who speaks: the second fold. Takes what a run's fold accepted and gives the run's one ordered, numbered output.
+//!
+//! It remembers where output is, not the output: a call may wait long for the floor while others fill the log, and what
+//! waits is read again from there.
+
+use std::collections::VecDeque;
+
+use crate::chunks::Span;
+use crate::event::AttemptId;
+use crate::id::{AttemptNumber, CallIndex, Timestamp};
+use crate::run::{Heard, RunStatus};
+
+/// Chosen by the reader. The same policy gives every reader the same output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FloorPolicy {
+    /// The floor goes to the call whose waiting output is oldest in the log.
+    #[default]
+    Arrival,
+    /// Calls speak in the order in which they were asked for. One that waits for its client is passed over meanwhile.
+    Submission,
+    /// No floor: output comes as it is stored, and each piece says whose it is.
+    Interleaved,
+}
+
+/// One numbered piece of a run's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spoken {
+    /// From 0, without gaps.
+    pub number: u64,
+    /// The log's time of the fact that is spoken of.
+    pub at: Timestamp,
+    pub what: Utterance,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Utterance {
+    RunOpened,
+    CallsAppended {
+        first: CallIndex,
+        count: u16,
+    },
+    RunClosed,
+    CallWaits {
+        call: CallIndex,
+    },
+    AttemptStarted {
+        attempt: AttemptId,
+    },
+    AttemptEnded {
+        attempt: AttemptId,
+    },
+    CancelRequested {
+        call: CallIndex,
+    },
+    /// The call takes the floor (or, without one, speaks for the first time).
+    Speaks {
+        call: CallIndex,
+    },
+    Output {
+        attempt: AttemptId,
+        span: Span,
+    },
+    /// What this attempt said is void; another one speaks from its beginning.
+    Withdrawn {
+        call: CallIndex,
+        number: AttemptNumber,
+    },
+    /// The call ends, and with it its time on the floor.
+    CallEnded {
+        call: CallIndex,
+    },
+    StatusChanged(RunStatus),
+    /// The last piece.
+    RunEnded(RunStatus),
+}
+
+impl Utterance {
+    /// How many numbers it takes: each chunk has its own.
+    fn width(&self) -> u64 {
+        match self {
+            Self::Output { span, .. } => u64::from(span.count),
+            Self::RunOpened
+            | Self::CallsAppended { .. }
+            | Self::RunClosed
+            | Self::CallWaits { .. }
+            | Self::AttemptStarted { .. }
+            | Self::AttemptEnded { .. }
+            | Self::CancelRequested { .. }
+            | Self::Speaks { .. }
+            | Self::Withdrawn { .. }
+            | Self::CallEnded { .. }
+            | Self::StatusChanged(_)
+            | Self::RunEnded(_) => 1,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Sequencer {
+    policy: FloorPolicy,
+    /// The number of the next piece.
+    next: u64,
+    floor: Option<CallIndex>,
+    voices: Vec<Voice>,
+    /// Counts what came in to wait, so that the oldest can be told.
+    arrivals: u64,
+}
+
+/// What one call has said and has still to say.
+#[derive(Debug, Default)]
+struct Voice {
+    waiting: VecDeque<Waiting>,
+    /// It was announced.
+    speaks: bool,
+    /// The attempt of which chunks were spoken.
+    spoken: Option<AttemptNumber>,
+    waits_for_client: bool,
+    ended: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    arrival: u64,
+    at: Timestamp,
+    what: Said,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Said {
+    Output { attempt: AttemptId, span: Span },
+    Withdrawn { number: AttemptNumber },
+    End,
+}
+
+impl Sequencer {
+    #[must_use]
+    pub fn new(policy: FloorPolicy) -> Self {
+        Self { policy, next: 0, floor: None, voices: Vec::new(), arrivals: 0 }
+    }
+
+    /// Takes in what the run's fold heard in one entry, stored at `at`, and says what is now to be spoken.
+    pub fn observe(&mut self, at: Timestamp, heard: &[Heard], spoken: &mut Vec<Spoken>) {
+        for fact in heard {
+            match *fact {
+                Heard::RunOpened => self.speak(Utterance::RunOpened, at, spoken),
+                Heard::CallsAppended { first, count } => {
+                    self.speak(Utterance::CallsAppended { first, count }, at, spoken);
+                }
+                Heard::RunClosed => self.speak(Utterance::RunClosed, at, spoken),
+                Heard::CallWaits { call } => {
+                    self.voice(call).waits_for_client = true;
+                    self.speak(Utterance::CallWaits { call }, at, spoken);
+                }
+                Heard::AttemptStarted { attempt } => {
+                    self.speak(Utterance::AttemptStarted { attempt }, at, spoken);
+                    self.withdraw_before(attempt, at, spoken);
+                }
+                Heard::AttemptEnded { attempt } => self.speak(Utterance::AttemptEnded { attempt }, at, spoken),
+                Heard::CancelRequested { call } => self.speak(Utterance::CancelRequested { call }, at, spoken),
+                Heard::Output { attempt, span } => {
+                    self.say(attempt.call, Said::Output { attempt, span }, at, spoken);
+                }
+                Heard::CallEnded { call } => {
+                    self.voice(call).waits_for_client = false;
+                    self.say(call, Said::End, at, spoken);
+                }
+                Heard::StatusChanged(status) if status.is_final() => {
+                    self.speak(Utterance::RunEnded(status), at, spoken);
+                }
+                Heard::StatusChanged(status) => self.speak(Utterance::StatusChanged(status), at, spoken),
+            }
+        }
+    }
+
+    fn voice(&mut self, call: CallIndex) -> &mut Voice {
+        if self.voices.len() <= call.as_usize() {
+            self.voices.resize_with(call.as_usize() + 1, Voice::default);
+        }
+        &mut self.voices[call.as_usize()]
+    }
+
+    fn speak(&mut self, what: Utterance, at: Timestamp, spoken: &mut Vec<Spoken>) {
+        spoken.push(Spoken { number: self.next, at, what });
+        self.next += what.width();
+    }
+
+    /// What an older attempt still had to say is dropped; what it said already is withdrawn, once.
+    fn withdraw_before(&mut self, attempt: AttemptId, at: Timestamp, spoken: &mut Vec<Spoken>) {
+        let voice = self.voice(attempt.call);
+        voice.waiting.clear();
+        if let Some(number) = voice.spoken.take() {
+            self.say(attempt.call, Said::Withdrawn { number }, at, spoken);
+        }
+    }
+
+    fn say(&mut self, call: CallIndex, what: Said, at: Timestamp, spoken: &mut Vec<Spoken>) {
+        let arrival = self.arrivals;
+        self.arrivals += 1;
+        self.voice(call).waiting.push_back(Waiting { arrival, at, what });
+        match self.policy {
+            FloorPolicy::Interleaved => self.speak_waiting(call, spoken),
+            FloorPolicy::Arrival | FloorPolicy::Submission => self.pass_floor(spoken),
+        }
+    }
+
+    /// Lets whoever has the floor speak, and gives it on as long as its holder ends.
+    fn pass_floor(&mut self, spoken: &mut Vec<Spoken>) {
+        while let Some(call) = self.floor.or_else(|| self.next_speaker()) {
+            self.floor = Some(call);
+            self.speak_waiting(call, spoken);
+            if !self.voice(call).ended {
+                return;
+            }
+            self.floor = None;
+        }
+    }
+
+    fn next_speaker(&self) -> Option<CallIndex> {
+        let index = match self.policy {
+            // The next in line may have nothing to say yet: then the floor stays free, and a client's answer to an
+            // earlier call need not wait for it.
+            FloorPolicy::Submission => {
+                let next = self.voices.iter().position(|voice| !voice.ended && !voice.waits_for_client)?;
+                self.voices.get(next).filter(|voice| !voice.waiting.is_empty()).map(|_| next)?
+            }
+            FloorPolicy::Arrival | FloorPolicy::Interleaved => {
+                let fronts = self.voices.iter().map(|voice| voice.waiting.front());
+                let waiting = fronts.enumerate().filter_map(|(index, front)| Some((front?.arrival, index)));
+                waiting.min()?.1
+            }
+        };
+        u16::try_from(index).ok().map(CallIndex)
+    }
+
+    fn speak_waiting(&mut self, call: CallIndex, spoken: &mut Vec<Spoken>) {
+        while let Some(Waiting { at, what, .. }) = self.voice(call).waiting.pop_front() {
+            if !std::mem::replace(&mut self.voice(call).speaks, true) {
+                self.speak(Utterance::Speaks { call }, at, spoken);
+            }
+            let utterance = match what {
+                Said::Output { attempt, span } => {
+                    self.voice(call).spoken = Some(attempt.number);
+                    Utterance::Output { attempt, span }
+                }
+                Said::Withdrawn { number } => Utterance::Withdrawn { call, number },
+                Said::End => {
+                    self.voice(call).ended = true;
+                    Utterance::CallEnded { call }
+                }
+            };
+            self.speak(utterance, at, spoken);
+        }
+    }
+}

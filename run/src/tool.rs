@@ -1,0 +1,78 @@
+//! A tool as its worker describes it, and the part of that description which a call takes along into the log.
+
+use std::time::Duration;
+
+use crate::id::ToolName;
+use crate::retry::Backoff;
+
+/// Something callable by name.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    pub name: ToolName,
+    pub description: String,
+    /// JSON Schema (2020-12) of the arguments, as JSON text.
+    pub input_schema: String,
+    /// JSON Schema of the result, as JSON text; empty when the tool does not say.
+    pub output_schema: String,
+    pub effects: Effects,
+    pub policy: Policy,
+    /// The tool is never executed here: the client answers its calls.
+    pub definition_only: bool,
+    /// The tool sends output while it runs.
+    pub streaming: bool,
+}
+
+/// What a call of the tool does to the world, in the words of MCP's annotations. All false when the author did not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Effects {
+    pub read_only: bool,
+    pub idempotent: bool,
+    pub destructive: bool,
+    pub open_world: bool,
+}
+
+impl Effects {
+    /// Whether a second execution does no harm. A tool that does not say is not repeated once its start is on record.
+    #[must_use]
+    pub fn repeatable(self) -> bool {
+        self.read_only || self.idempotent
+    }
+}
+
+/// How a call is attempted. Copied into the call when it is accepted, so that a later manifest cannot change its fate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    pub repeatable: bool,
+    /// Attempts that a call may use up; those that a worker gave back on shutdown do not count.
+    pub attempts_max: u32,
+    /// How long one attempt may take.
+    pub attempt_timeout: Duration,
+    pub backoff: Backoff,
+    pub after_partial_output: AfterPartialOutput,
+}
+
+/// What becomes of the output of an attempt when another one follows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AfterPartialOutput {
+    /// It is withdrawn by one explicit event, and the new attempt speaks from its beginning.
+    #[default]
+    Restart,
+}
+
+impl Policy {
+    pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
+    pub const ATTEMPTS_MAX: u32 = 3;
+
+    /// The policy of a tool whose author only said what it does to the world.
+    #[must_use]
+    pub fn of(effects: Effects) -> Self {
+        let repeatable = effects.repeatable();
+        Self {
+            repeatable,
+            attempts_max: if repeatable { Self::ATTEMPTS_MAX } else { 1 },
+            attempt_timeout: Self::ATTEMPT_TIMEOUT,
+            backoff: Backoff::default(),
+            after_partial_output: AfterPartialOutput::default(),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What an honest reader of the log knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use toolyard_run::{
+    AttemptId, AttemptNumber, AttemptOutcome, Call, CallIndex, CallState, Entry, Event, Heard, Nonce, Policy, PoolId,
+    Route, Run, limit,
+};
+
+use crate::story::{pool, run_id};
+
+/// Each entry with the run as it was before, as it is after, and what was heard.
+pub(crate) fn for_each_entry(log: &[Entry], mut check: impl FnMut(&Entry, &Run, &Run, &[Heard])) {
+    let mut run = Run::new(run_id());
+    for entry in log {
+        let before = run.clone();
+        let mut heard = Vec::new();
+        run.apply(entry, &mut heard);
+        check(entry, &before, &run, &heard);
+    }
+}
+
+pub(crate) fn pooled(call: &Call) -> Option<(&PoolId, &Policy)> {
+    match &call.spec().route {
+        Route::Pool { pool, policy } => Some((pool, policy)),
+        Route::Client | Route::Refused(_) => None,
+    }
+}
+
+pub(crate) fn attempt_of(event: &Event) -> Option<AttemptId> {
+    match event {
+        Event::AttemptStarted { attempt, .. } | Event::Output { attempt, .. } | Event::AttemptEnded { attempt, .. } => {
+            Some(*attempt)
+        }
+        _ => None,
+    }
+}
+
+/// The same event of another attempt that came to the same number.
+pub(crate) fn twin(event: &Event) -> Option<Event> {
+    with_author(event, |attempt, _| attempt.nonce = Nonce(attempt.nonce.0 ^ (1 << 40)))
+}
+
+/// The same event by a pool that has no calls, of an attempt that is newer than all others.
+pub(crate) fn forged(event: &Event) -> Option<Event> {
+    with_author(event, |attempt, author| (attempt.number, *author) = (AttemptNumber(u32::MAX), pool("omega")))
+}
+
+fn with_author(event: &Event, change: impl FnOnce(&mut AttemptId, &mut PoolId)) -> Option<Event> {
+    let mut event = event.clone();
+    match &mut event {
+        Event::AttemptStarted { attempt, pool, .. }
+        | Event::Output { attempt, pool, .. }
+        | Event::AttemptEnded { attempt, pool, .. } => change(attempt, pool),
+        _ => return None,
+    }
+    Some(event)
+}
+
+pub(crate) fn was_returned(entry: &Entry, id: AttemptId) -> bool {
+    entry.events.iter().any(|event| {
+        matches!(event, Event::AttemptEnded { attempt, outcome: AttemptOutcome::Returned, .. } if *attempt == id)
+    })
+}
+
+pub(crate) fn newest_attempts(log: &[Entry]) -> BTreeMap<CallIndex, AttemptId> {
+    let mut newest = BTreeMap::new();
+    for_each_entry(log, |_, _, _, heard| {
+        newest.extend(heard.iter().filter_map(|fact| match fact {
+            Heard::AttemptStarted { attempt } => Some((attempt.call, *attempt)),
+            _ => None,
+        }));
+    });
+    newest
+}
+
+/// Of each call the newest attempt, and how many of its chunks were stored in its time, from the first to a gap.
+pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId, u32)> {
+    let mut stored: BTreeMap<CallIndex, (AttemptId, BTreeSet<u32>)> = BTreeMap::new();
+    let singly = log.iter().flat_map(|entry| {
+        entry.events.iter().map(|event| Entry { sequence: entry.sequence, at: entry.at, events: vec![event.clone()] })
+    });
+    for_each_entry(&singly.collect::<Vec<_>>(), |entry, _, run, heard| {
+        for fact in heard {
+            if let Heard::AttemptStarted { attempt } = fact {
+                stored.insert(attempt.call, (*attempt, BTreeSet::new()));
+            }
+        }
+        let [Event::Output { attempt, first, chunks, .. }] = entry.events.as_slice() else { return };
+        let state = run.call(attempt.call).map(Call::state);
+        if let (Some(CallState::Running(running)), Some((_, held))) = (state, stored.get_mut(&attempt.call))
+            && running.attempt == *attempt
+            && first.0 < limit::CHUNKS_PER_ATTEMPT_MAX
+        {
+            held.extend((first.0..).take(chunks.len()));
+        }
+    });
+    let unbroken = |held: &BTreeSet<u32>| (0..).take_while(|chunk| held.contains(chunk)).count() as u32;
+    stored.into_iter().map(|(call, (attempt, held))| (call, (attempt, unbroken(&held)))).collect()
+}

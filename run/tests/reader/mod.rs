@@ -1,0 +1,169 @@
+//! A client that reads a run's output, holds it to its promises, and keeps what stands in the end.
+
+pub(crate) mod hall;
+pub(crate) mod log;
+
+use std::collections::BTreeMap;
+
+use toolyard_run::{AttemptId, CallIndex, Chunk, Content, Entry, Event, FloorPolicy, Span, Spoken, Utterance};
+
+use crate::story::{needs_floor, speak};
+
+/// What one number of the output stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Piece {
+    Fact(Utterance),
+    Chunk { attempt: AttemptId, index: u32, body: String },
+}
+
+/// The whole output of a log, a piece to each number.
+pub(crate) fn pieces(log: &[Entry], policy: FloorPolicy) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    for spoken in speak(log, policy) {
+        assert_eq!(spoken.number, pieces.len() as u64, "numbers have no gaps and start at 0");
+        pieces.extend(unfold(log, &spoken));
+    }
+    pieces
+}
+
+/// The output that follows number `after`, as a reader gets it who comes back: what lies before is cut off.
+pub(crate) fn resumed(spoken: &[Spoken], after: u64) -> impl Iterator<Item = Spoken> {
+    let known = move |spoken: &Spoken| after.saturating_add(1).saturating_sub(spoken.number);
+    spoken.iter().filter_map(move |&spoken| match spoken.what {
+        Utterance::Output { attempt, mut span } => {
+            let cut = u32::try_from(known(&spoken)).ok().filter(|cut| *cut < span.count)?;
+            (span.skip, span.count, span.first.0) = (span.skip + cut, span.count - cut, span.first.0 + cut);
+            let number = spoken.number + u64::from(cut);
+            Some(Spoken { number, what: Utterance::Output { attempt, span }, ..spoken })
+        }
+        _ => (spoken.number > after).then_some(spoken),
+    })
+}
+
+pub(crate) fn unfold(log: &[Entry], spoken: &Spoken) -> Vec<Piece> {
+    match spoken.what {
+        Utterance::Output { attempt, span } => (0..span.count)
+            .map(|nth| Piece::Chunk { attempt, index: span.first.0 + nth, body: body(log, &span, nth) })
+            .collect(),
+        fact => vec![Piece::Fact(fact)],
+    }
+}
+
+/// Reads a chunk from where the span says that it lies.
+fn body(log: &[Entry], span: &Span, nth: u32) -> String {
+    let entry = log.iter().find(|entry| entry.sequence == span.position.sequence).expect("the entry is in the log");
+    let Some(Event::Output { chunks, .. }) = entry.events.get(span.position.event as usize) else {
+        panic!("{span:?} is not at an output")
+    };
+    match &chunks[(span.skip + nth) as usize] {
+        Chunk::Content { content: Content::Text(text), .. } => text.clone(),
+        other => panic!("{other:?} was never sent"),
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Transcript {
+    pub(crate) calls: BTreeMap<CallIndex, Voice>,
+    pub(crate) run_ended: bool,
+}
+
+/// What stands of a call's output.
+#[derive(Debug, Default)]
+pub(crate) struct Voice {
+    pub(crate) said: Vec<AttemptId>,
+    pub(crate) spoke: bool,
+    pub(crate) ended: bool,
+    pub(crate) withdrawals: usize,
+    newest: Option<AttemptId>,
+}
+
+/// Reads an output to its end. Panics where it breaks a promise.
+pub(crate) fn listen(pieces: &[Piece], policy: FloorPolicy) -> Transcript {
+    let mut transcript = Transcript::default();
+    let mut floor = None;
+    for (number, piece) in pieces.iter().enumerate() {
+        assert!(!transcript.run_ended, "{piece:?} after the end");
+        assert_eq!(number == 0, *piece == Piece::Fact(Utterance::RunOpened), "the run is opened first, and once");
+        if let Some(call) = on_the_floor(piece)
+            && policy != FloorPolicy::Interleaved
+        {
+            assert_eq!(*floor.get_or_insert(call), call, "{piece:?} while another has the floor");
+        }
+        match piece {
+            Piece::Chunk { attempt, index, body } => transcript.chunk(*attempt, *index, body),
+            Piece::Fact(fact) => transcript.fact(*fact),
+        }
+        if let Piece::Fact(Utterance::CallEnded { .. }) = piece {
+            floor = None;
+        }
+    }
+    transcript
+}
+
+fn on_the_floor(piece: &Piece) -> Option<CallIndex> {
+    match piece {
+        Piece::Chunk { attempt, .. } => Some(attempt.call),
+        Piece::Fact(what) if needs_floor(what) => match *what {
+            Utterance::Speaks { call } | Utterance::Withdrawn { call, .. } | Utterance::CallEnded { call } => {
+                Some(call)
+            }
+            _ => None,
+        },
+        Piece::Fact(_) => None,
+    }
+}
+
+impl Transcript {
+    fn voice(&mut self, call: CallIndex) -> &mut Voice {
+        self.calls.entry(call).or_default()
+    }
+
+    fn chunk(&mut self, attempt: AttemptId, index: u32, body: &str) {
+        let voice = self.voice(attempt.call);
+        assert!(voice.spoke && !voice.ended, "{attempt:?} speaks out of turn");
+        assert_eq!(voice.newest, Some(attempt), "only the newest attempt is heard");
+        assert!(voice.said.iter().all(|earlier| *earlier == attempt), "an older attempt was not withdrawn");
+        assert_eq!(voice.said.len(), index as usize, "each chunk once, in order");
+        let AttemptId { call, number, nonce } = attempt;
+        assert_eq!(body, format!("{call}/{}/{}/{index}", number.0, nonce.0), "the span points to the chunk");
+        voice.said.push(attempt);
+    }
+
+    fn fact(&mut self, fact: Utterance) {
+        match fact {
+            Utterance::AttemptStarted { attempt } => {
+                let voice = self.voice(attempt.call);
+                assert!(voice.newest.is_none_or(|newest| newest.number < attempt.number), "attempts rise");
+                voice.newest = Some(attempt);
+            }
+            Utterance::AttemptEnded { attempt } => assert_eq!(self.voice(attempt.call).newest, Some(attempt)),
+            Utterance::Speaks { call } => {
+                assert!(!std::mem::replace(&mut self.voice(call).spoke, true), "{call} is announced once");
+            }
+            Utterance::Withdrawn { call, number } => {
+                let voice = self.voice(call);
+                assert!(!voice.said.is_empty(), "nothing to withdraw");
+                assert!(voice.said.iter().all(|said| said.number == number));
+                assert!(voice.newest.is_some_and(|newest| newest.number > number), "withdrawn for nothing");
+                voice.said.clear();
+                voice.withdrawals += 1;
+            }
+            Utterance::CallEnded { call } => {
+                let voice = self.voice(call);
+                assert!(voice.spoke, "{call} was not announced");
+                assert!(!std::mem::replace(&mut voice.ended, true), "{call} ends once");
+            }
+            Utterance::RunEnded(status) => {
+                assert!(status.is_final());
+                self.run_ended = true;
+            }
+            Utterance::StatusChanged(status) => assert!(!status.is_final()),
+            Utterance::RunOpened
+            | Utterance::CallsAppended { .. }
+            | Utterance::RunClosed
+            | Utterance::CallWaits { .. }
+            | Utterance::CancelRequested { .. }
+            | Utterance::Output { .. } => {}
+        }
+    }
+}

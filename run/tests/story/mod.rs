@@ -1,0 +1,281 @@
+//! Hand-made runs: specs and events in few words, and a log that is folded as it is written.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use toolyard_run::{
+    AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex, CallSpec, Chunk, ChunkIndex, Content,
+    DeadlineKind, Effects, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Run, RunId,
+    RunOpened, Sequencer, Spoken, Timestamp, ToolName, Utterance, WorkerId,
+};
+
+pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
+pub(crate) const RUN_LIFE: Duration = Duration::from_secs(3600);
+/// Shorter than the run's, so that the two can be told apart.
+pub(crate) const CALL_LIFE: Duration = Duration::from_secs(1800);
+
+pub(crate) fn run_id() -> RunId {
+    "run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run id")
+}
+
+pub(crate) fn id(text: &str) -> CallId {
+    text.parse().expect("a call id")
+}
+
+pub(crate) fn pool(name: &str) -> PoolId {
+    name.parse().expect("a pool name")
+}
+
+pub(crate) fn worker(name: &str) -> WorkerId {
+    name.parse().expect("a worker id")
+}
+
+pub(crate) fn text(text: &str) -> Vec<Content> {
+    vec![Content::Text(text.into())]
+}
+
+pub(crate) fn error(kind: ErrorKind) -> CallError {
+    CallError::new(kind, "it broke")
+}
+
+// ---- calls ----
+
+pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
+    let tool: ToolName = "tool".parse().expect("a tool name");
+    let (arguments, metadata) = (Bytes::from_static(b"{}"), BTreeMap::new());
+    CallSpec { id: id(name), tool, arguments, metadata, route, deadline: START.after(CALL_LIFE) }
+}
+
+pub(crate) fn with_policy(name: &str, policy: Policy) -> CallSpec {
+    spec(name, Route::Pool { pool: pool("alpha"), policy })
+}
+
+/// A call that may be attempted three times.
+pub(crate) fn repeatable(name: &str) -> CallSpec {
+    with_policy(name, Policy::of(Effects { idempotent: true, ..Effects::default() }))
+}
+
+/// A call whose start is not repeated once it is on record.
+pub(crate) fn once(name: &str) -> CallSpec {
+    with_policy(name, Policy::of(Effects::default()))
+}
+
+pub(crate) fn client(name: &str) -> CallSpec {
+    spec(name, Route::Client)
+}
+
+pub(crate) fn refused(name: &str) -> CallSpec {
+    spec(name, Route::Refused(error(ErrorKind::UnknownTool)))
+}
+
+pub(crate) fn shared(calls: impl IntoIterator<Item = CallSpec>) -> Vec<Arc<CallSpec>> {
+    calls.into_iter().map(Arc::new).collect()
+}
+
+// ---- events; the calls of a story are in pool alpha ----
+
+pub(crate) fn attempt(call: u16, number: u32) -> AttemptId {
+    AttemptId { call: CallIndex(call), number: AttemptNumber(number), nonce: Nonce(u64::from(number)) }
+}
+
+pub(crate) fn dispatched(call: u16) -> Event {
+    Event::CallDispatched { call: CallIndex(call), pool: pool("alpha") }
+}
+
+pub(crate) fn started(call: u16, number: u32) -> Event {
+    started_as(attempt(call, number), "alpha")
+}
+
+pub(crate) fn started_as(attempt: AttemptId, in_pool: &str) -> Event {
+    let lease = Bytes::from_static(b"lease");
+    Event::AttemptStarted { attempt, pool: pool(in_pool), worker: worker("worker-1"), lease }
+}
+
+pub(crate) fn output(call: u16, number: u32, chunks: Range<u32>) -> Event {
+    output_as(attempt(call, number), "alpha", chunks)
+}
+
+pub(crate) fn output_as(attempt: AttemptId, in_pool: &str, chunks: Range<u32>) -> Event {
+    let first = ChunkIndex(chunks.start);
+    let chunks = chunks.map(|index| chunk(attempt, index)).collect();
+    Event::Output { attempt, pool: pool(in_pool), first, chunks }
+}
+
+/// A chunk that says whose it is.
+pub(crate) fn chunk(attempt: AttemptId, index: u32) -> Chunk {
+    let AttemptId { call, number, nonce } = attempt;
+    let body = format!("{call}/{}/{}/{index}", number.0, nonce.0);
+    Chunk::Content { channel: String::new(), content: Content::Text(body) }
+}
+
+pub(crate) fn completed(call: u16, number: u32, chunks: u32) -> Event {
+    ended_as(attempt(call, number), "alpha", chunks, AttemptOutcome::Completed(text("done")))
+}
+
+pub(crate) fn failed(call: u16, number: u32) -> Event {
+    ended(call, number, AttemptOutcome::Failed(error(ErrorKind::ToolFailed)))
+}
+
+pub(crate) fn failed_for_now(call: u16, number: u32) -> Event {
+    ended(call, number, AttemptOutcome::Failed(error(ErrorKind::ToolFailed).retryable()))
+}
+
+pub(crate) fn returned(call: u16, number: u32) -> Event {
+    ended(call, number, AttemptOutcome::Returned)
+}
+
+pub(crate) fn ended(call: u16, number: u32, outcome: AttemptOutcome) -> Event {
+    ended_as(attempt(call, number), "alpha", 0, outcome)
+}
+
+pub(crate) fn ended_as(attempt: AttemptId, in_pool: &str, chunks: u32, outcome: AttemptOutcome) -> Event {
+    Event::AttemptEnded { attempt, pool: pool(in_pool), chunks, outcome }
+}
+
+pub(crate) fn answered(call: u16, answer: &str) -> Event {
+    Event::ClientAnswered { call: CallIndex(call), answer: Ok(text(answer)) }
+}
+
+pub(crate) fn cancel_requested(call: u16) -> Event {
+    Event::CallCancelRequested { call: CallIndex(call), reason: "not needed".into() }
+}
+
+pub(crate) fn expired(call: u16) -> Event {
+    Event::CallExpired { call: CallIndex(call), deadline: DeadlineKind::Call }
+}
+
+pub(crate) fn run_cancel_requested() -> Event {
+    Event::RunCancelRequested { reason: "not needed".into() }
+}
+
+// ---- the log ----
+
+/// A run, and the log that it is the fold of.
+#[derive(Clone)]
+pub(crate) struct Story {
+    pub(crate) run: Run,
+    pub(crate) log: Vec<Entry>,
+    pub(crate) now: Timestamp,
+}
+
+impl Story {
+    pub(crate) fn unopened() -> Self {
+        Self { run: Run::new(run_id()), log: Vec::new(), now: START }
+    }
+
+    /// A run of just these calls.
+    pub(crate) fn of(calls: impl IntoIterator<Item = CallSpec>) -> Self {
+        let mut story = Self::unopened();
+        story.tell(opened(calls, false));
+        story
+    }
+
+    /// A run that takes further calls.
+    pub(crate) fn open(calls: impl IntoIterator<Item = CallSpec>) -> Self {
+        let mut story = Self::unopened();
+        story.tell(opened(calls, true));
+        story
+    }
+
+    /// Stores an event as an entry of its own, and says what of it was heard.
+    pub(crate) fn tell(&mut self, event: Event) -> Vec<Heard> {
+        self.tell_together([event])
+    }
+
+    pub(crate) fn tell_all(&mut self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            self.tell(event);
+        }
+    }
+
+    /// Stores events as one entry.
+    pub(crate) fn tell_together(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Heard> {
+        let sequence = self.log.last().map_or(1, |last| last.sequence + 10);
+        let entry = Entry { sequence, at: self.now, events: events.into_iter().collect() };
+        let mut heard = Vec::new();
+        self.run.apply(&entry, &mut heard);
+        self.log.push(entry);
+        heard
+    }
+
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.now = self.now.after(time);
+    }
+
+    pub(crate) fn call(&self, index: u16) -> &Call {
+        self.run.call(CallIndex(index)).expect("the run has the call")
+    }
+
+    pub(crate) fn state(&self, index: u16) -> &'static str {
+        self.call(index).state_name()
+    }
+
+    /// The whole output, each piece in a few words.
+    pub(crate) fn spoken(&self, policy: FloorPolicy) -> Vec<String> {
+        speak(&self.log, policy).iter().map(|spoken| in_words(spoken.what)).collect()
+    }
+
+    /// The part of the output that needs the floor.
+    pub(crate) fn floor(&self, policy: FloorPolicy) -> Vec<String> {
+        let spoken = speak(&self.log, policy).into_iter();
+        spoken.filter(|spoken| needs_floor(&spoken.what)).map(|spoken| in_words(spoken.what)).collect()
+    }
+}
+
+pub(crate) fn opened(calls: impl IntoIterator<Item = CallSpec>, open: bool) -> Event {
+    Event::RunOpened(RunOpened { deadline: START.after(RUN_LIFE), calls: shared(calls), open })
+}
+
+/// What a reader hears who reads the log from its beginning.
+pub(crate) fn speak(log: &[Entry], policy: FloorPolicy) -> Vec<Spoken> {
+    let (mut run, mut sequencer, mut spoken) = (Run::new(run_id()), Sequencer::new(policy), Vec::new());
+    for entry in log {
+        let mut heard = Vec::new();
+        run.apply(entry, &mut heard);
+        sequencer.observe(entry.at, &heard, &mut spoken);
+    }
+    spoken
+}
+
+pub(crate) fn needs_floor(what: &Utterance) -> bool {
+    match what {
+        Utterance::Speaks { .. }
+        | Utterance::Output { .. }
+        | Utterance::Withdrawn { .. }
+        | Utterance::CallEnded { .. } => true,
+        Utterance::RunOpened
+        | Utterance::CallsAppended { .. }
+        | Utterance::RunClosed
+        | Utterance::CallWaits { .. }
+        | Utterance::AttemptStarted { .. }
+        | Utterance::AttemptEnded { .. }
+        | Utterance::CancelRequested { .. }
+        | Utterance::StatusChanged(_)
+        | Utterance::RunEnded(_) => false,
+    }
+}
+
+fn in_words(what: Utterance) -> String {
+    match what {
+        Utterance::RunOpened => "run opened".into(),
+        Utterance::CallsAppended { first, count } => format!("{count} more from {first}"),
+        Utterance::RunClosed => "run closed".into(),
+        Utterance::CallWaits { call } => format!("{call} waits"),
+        Utterance::AttemptStarted { attempt } => format!("{} attempt {} starts", attempt.call, attempt.number.0),
+        Utterance::AttemptEnded { attempt } => format!("{} attempt {} ends", attempt.call, attempt.number.0),
+        Utterance::CancelRequested { call } => format!("{call} shall stop"),
+        Utterance::Speaks { call } => format!("{call} speaks"),
+        Utterance::Output { attempt, span } => {
+            let end = span.first.0 + span.count;
+            format!("{} says {}..{end} of attempt {}", attempt.call, span.first.0, attempt.number.0)
+        }
+        Utterance::Withdrawn { call, number } => format!("{call} withdraws attempt {}", number.0),
+        Utterance::CallEnded { call } => format!("{call} ended"),
+        Utterance::StatusChanged(status) => format!("run is {status:?}"),
+        Utterance::RunEnded(status) => format!("run ended {status:?}"),
+    }
+}

@@ -1,0 +1,115 @@
+//! Histories that no honest party would write: any event, anywhere, of anything.
+
+use super::*;
+use toolyard_run::{DeadlineKind, Effects, Policy, RunOpened};
+
+/// Entries in any order, with sequences and times that may run backwards. Few names and numbers, so that they meet.
+pub(crate) fn garbage() -> impl Strategy<Value = History> {
+    let sequence = prop_oneof![4 => 0..100u64, 1 => Just(u64::MAX)];
+    let entry = (sequence, time(), prop::collection::vec(event(), 0..5));
+    let entry = entry.prop_map(|(sequence, at, events)| Entry { sequence, at, events });
+    let opening = (time(), prop::collection::vec(call(), 0..5), any::<bool>());
+    let opening = opening.prop_map(|(deadline, calls, open)| {
+        let events = vec![Event::RunOpened(RunOpened { deadline, calls, open })];
+        Entry { sequence: 1, at: START, events }
+    });
+    let whole = (prop::option::weighted(0.9, opening), prop::collection::vec(entry, 0..40), time());
+    whole.prop_map(|(opening, entries, now)| History { log: opening.into_iter().chain(entries).collect(), now })
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    prop_oneof![
+        8 => (0..2000u64).prop_map(|seconds| START.after(Duration::from_secs(seconds))),
+        1 => Just(Timestamp(0)),
+        1 => Just(Timestamp(u64::MAX)),
+    ]
+}
+
+fn number() -> impl Strategy<Value = u32> + Clone {
+    prop_oneof![12 => 0..5u32, 1 => Just(u32::MAX - 1), 1 => Just(u32::MAX)]
+}
+
+fn index() -> impl Strategy<Value = CallIndex> {
+    prop_oneof![12 => 0..6u16, 1 => Just(u16::MAX)].prop_map(CallIndex)
+}
+
+fn some_pool() -> impl Strategy<Value = PoolId> {
+    prop_oneof![4 => Just("alpha"), 1 => Just("beta")].prop_map(pool)
+}
+
+fn attempt() -> impl Strategy<Value = AttemptId> {
+    (index(), number(), 0..2u64).prop_map(|(call, number, nonce)| AttemptId {
+        call,
+        number: AttemptNumber(number),
+        nonce: Nonce(nonce),
+    })
+}
+
+fn call() -> impl Strategy<Value = Arc<CallSpec>> {
+    let timeout = prop_oneof![4 => (0..100u64).prop_map(Duration::from_secs), 1 => Just(Duration::MAX)];
+    let pooled = (some_pool(), any::<bool>(), number(), timeout);
+    let pooled = pooled.prop_map(|(pool, repeatable, attempts_max, attempt_timeout)| {
+        let policy = Policy { repeatable, attempts_max, attempt_timeout, ..Policy::of(Effects::default()) };
+        Route::Pool { pool, policy }
+    });
+    let route =
+        prop_oneof![5 => pooled, 2 => Just(Route::Client), 1 => Just(Route::Refused(error(ErrorKind::UnknownTool)))];
+    (0..4u8, route, time()).prop_map(|(name, route, deadline)| {
+        Arc::new(CallSpec { deadline, ..crate::story::spec(&name.to_string(), route) })
+    })
+}
+
+fn outcome() -> impl Strategy<Value = AttemptOutcome> {
+    prop_oneof![
+        Just(AttemptOutcome::Completed(text("done"))),
+        Just(AttemptOutcome::Failed(error(ErrorKind::ToolFailed))),
+        Just(AttemptOutcome::Failed(error(ErrorKind::ToolFailed).retryable())),
+        Just(AttemptOutcome::Cancelled),
+        Just(AttemptOutcome::Returned),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let reason = String::new;
+    let calls = || prop::collection::vec(call(), 0..4);
+    let deadline = prop_oneof![
+        Just(DeadlineKind::Call),
+        number().prop_map(|number| DeadlineKind::Attempt(AttemptNumber(number))),
+        Just(DeadlineKind::Run)
+    ];
+    let answer = prop_oneof![Just(Ok(text("yes"))), Just(Err(error(ErrorKind::ClientFailed)))];
+    let worker: WorkerId = "worker-1".parse().expect("a worker id");
+    let last = limit::CHUNKS_PER_ATTEMPT_MAX;
+    let first = prop_oneof![8 => 0..6u32, 1 => last - 2..last + 2, 1 => Just(u32::MAX)];
+    let output = (attempt(), some_pool(), first, 0..4u32).prop_map(|(attempt, pool, first, count)| Event::Output {
+        attempt,
+        pool,
+        first: ChunkIndex(first),
+        chunks: (0..count).map(|index| chunk(attempt, index)).collect(),
+    });
+    let started = (attempt(), some_pool()).prop_map(move |(attempt, pool)| Event::AttemptStarted {
+        attempt,
+        pool,
+        worker: worker.clone(),
+        lease: Bytes::new(),
+    });
+    let ended = (attempt(), some_pool(), number(), outcome());
+    let ended =
+        ended.prop_map(|(attempt, pool, chunks, outcome)| Event::AttemptEnded { attempt, pool, chunks, outcome });
+    prop_oneof![
+        2 => (time(), calls(), any::<bool>())
+            .prop_map(|(deadline, calls, open)| Event::RunOpened(RunOpened { deadline, calls, open })),
+        2 => calls().prop_map(|calls| Event::CallsAppended { calls }),
+        1 => Just(Event::RunClosed),
+        1 => Just(Event::RunCancelRequested { reason: reason() }),
+        1 => Just(Event::RunExpired),
+        12 => (index(), some_pool()).prop_map(|(call, pool)| Event::CallDispatched { call, pool }),
+        2 => index().prop_map(move |call| Event::CallCancelRequested { call, reason: reason() }),
+        2 => index().prop_map(|call| Event::CallCancelled { call }),
+        2 => (index(), deadline).prop_map(|(call, deadline)| Event::CallExpired { call, deadline }),
+        2 => (index(), answer).prop_map(|(call, answer)| Event::ClientAnswered { call, answer }),
+        10 => started,
+        24 => output,
+        16 => ended,
+    ]
+}

@@ -1,0 +1,238 @@
+//! What a history is made of: the calls, and the steps that it takes.
+
+use super::*;
+use toolyard_run::{Backoff, CallId, Effects, Policy};
+
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) calls: Vec<Arc<CallSpec>>,
+    pub(super) spare: Vec<Arc<CallSpec>>,
+    pub(super) open: bool,
+    pub(super) life: Duration,
+    pub(super) steps: Vec<Step>,
+}
+
+/// Chooses one of what there is when the step is taken.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pick(u16);
+
+impl Pick {
+    pub(crate) fn among(self, count: usize) -> usize {
+        usize::from(self.0) % count.max(1)
+    }
+
+    pub(crate) fn of<T>(self, list: &[T]) -> Option<&T> {
+        list.get(self.among(list.len()))
+    }
+
+    pub(crate) fn of_mut<T>(self, list: &mut [T]) -> Option<&mut T> {
+        list.get_mut(self.among(list.len()))
+    }
+}
+
+pub(crate) fn pick() -> impl Strategy<Value = Pick> {
+    any::<u16>().prop_map(Pick)
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Wait(Duration),
+    /// `lag` counts the entries that the owner who is asked has not seen yet.
+    Deliver {
+        call: Pick,
+        lag: usize,
+        reset: bool,
+        work: Work,
+    },
+    Publish {
+        by: Pick,
+        order: Pick,
+        together: usize,
+    },
+    PublishAgain {
+        by: Pick,
+        chunks: Range<u32>,
+    },
+    Crash {
+        worker: Pick,
+    },
+    /// An owner does all that is outstanding, once.
+    Tend,
+    /// An owner does one thing that is outstanding, several times or, crashing before it could, not at all.
+    Act {
+        effect: Pick,
+        times: usize,
+        late: bool,
+    },
+    Land {
+        which: Pick,
+    },
+    Ask(Ask, usize),
+    Forge(Forgery),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Work {
+    /// Chunks in each message of output.
+    pub(super) sizes: Vec<u32>,
+    pub(super) end: End,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum End {
+    Silence,
+    Completed,
+    /// With less output than it says.
+    Incomplete,
+    Failed,
+    FailedForNow,
+    Returned,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Ask {
+    Append,
+    Close,
+    Answer { call: Pick, second: Pick, well: bool },
+    Cancel { call: Pick },
+    CancelRun,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Forgery {
+    OtherPool { call: u16, number: u32 },
+    UnknownCall { number: u32 },
+    HugeChunk { by: Pick, beyond: u32, count: u32 },
+}
+
+impl Ask {
+    pub(crate) fn command(&self, run: &Run, spare: &[Arc<CallSpec>]) -> Option<Command> {
+        let named = |pick: &Pick| pick.of(run.calls()).map(|call| call.spec().id.clone());
+        Some(match self {
+            Self::Append => {
+                let known = |spec: &&Arc<CallSpec>| run.find(&spec.id).is_none();
+                Command::AppendCalls { calls: vec![Arc::clone(spare.iter().find(known)?)] }
+            }
+            Self::Close => Command::Close,
+            Self::Answer { call, second, well } => {
+                let output = if *well { Ok(text("yes")) } else { Err(error(ErrorKind::ClientFailed)) };
+                let answer =
+                    |call: CallId, output: &Result<Vec<Content>, CallError>| Answer { call, output: output.clone() };
+                let clients = run.calls().iter().filter(|call| call.spec().route == Route::Client);
+                let clients: Vec<_> = clients.map(|call| call.spec().id.clone()).collect();
+                let mut answers = vec![answer(call.of(&clients).cloned().or_else(|| named(call))?, &output)];
+                if second.0 % 2 == 0 {
+                    answers.push(answer(named(second)?, &output));
+                }
+                Command::SubmitOutputs { answers }
+            }
+            Self::Cancel { call } => Command::CancelCall { call: named(call)?, reason: "not needed".into() },
+            Self::CancelRun => Command::CancelRun { reason: "not needed".into() },
+        })
+    }
+}
+
+// ---- strategies ----
+
+pub(super) fn plan() -> impl Strategy<Value = Plan> {
+    let calls = prop::collection::vec(route_and_life(), 1..4);
+    let spare = prop::collection::vec(route_and_life(), 2);
+    let steps = prop::collection::vec(step(), 0..100);
+    (calls, spare, any::<bool>(), seconds(30..900), steps).prop_map(|(calls, spare, open, life, steps)| {
+        let calls = calls.into_iter().enumerate().map(|(index, call)| spec(&format!("call-{index}"), call)).collect();
+        let spare = spare.into_iter().enumerate().map(|(index, call)| spec(&format!("spare-{index}"), call)).collect();
+        Plan { calls, spare, open, life, steps }
+    })
+}
+
+fn spec(name: &str, (route, life): (Route, Duration)) -> Arc<CallSpec> {
+    let deadline = START.after(life);
+    Arc::new(CallSpec { deadline, ..crate::story::spec(name, route) })
+}
+
+fn route_and_life() -> impl Strategy<Value = (Route, Duration)> {
+    let pooled = (prop_oneof![Just("alpha"), Just("beta")], prop::bool::weighted(0.7), 1..4u32, seconds(5..120));
+    let pooled = pooled.prop_map(|(name, repeatable, attempts_max, attempt_timeout)| {
+        let policy = Policy {
+            repeatable,
+            attempts_max,
+            attempt_timeout,
+            backoff: Backoff::default(),
+            ..Policy::of(Effects::default())
+        };
+        Route::Pool { pool: pool(name), policy }
+    });
+    let route = prop_oneof![
+        8 => pooled,
+        2 => Just(Route::Client),
+        1 => Just(Route::Refused(error(ErrorKind::UnknownTool))),
+    ];
+    (route, seconds(10..1200))
+}
+
+fn seconds(range: Range<u64>) -> impl Strategy<Value = Duration> {
+    range.prop_map(Duration::from_secs)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let wait = prop_oneof![
+        12 => (0..50u64).prop_map(Duration::from_millis),
+        4 => seconds(1..10),
+        1 => seconds(10..200),
+    ];
+    let lag = prop_oneof![8 => Just(0usize), 1 => 1..4usize];
+    let deliver = (pick(), lag, prop::bool::weighted(0.05), work());
+    let deliver = deliver.prop_map(|(call, lag, reset, work)| Step::Deliver { call, lag, reset, work });
+    let together = prop_oneof![3 => Just(0usize), 2 => 1..6usize];
+    let publish = (pick(), pick(), together);
+    let publish = publish.prop_map(|(by, order, together)| Step::Publish { by, order, together });
+    let again = (pick(), 0..8u32, 1..5u32);
+    let again = again.prop_map(|(by, first, count)| Step::PublishAgain { by, chunks: first..first + count });
+    let act = (pick(), 0..3usize, prop::bool::weighted(0.2));
+    let act = act.prop_map(|(effect, times, late)| Step::Act { effect, times, late });
+    prop_oneof![
+        4 => wait.prop_map(Step::Wait),
+        7 => deliver,
+        20 => publish,
+        4 => again,
+        1 => pick().prop_map(|worker| Step::Crash { worker }),
+        3 => Just(Step::Tend),
+        3 => act,
+        1 => pick().prop_map(|which| Step::Land { which }),
+        2 => (ask(), 1..3usize).prop_map(|(ask, times)| Step::Ask(ask, times)),
+        1 => forgery().prop_map(Step::Forge),
+    ]
+}
+
+fn work() -> impl Strategy<Value = Work> {
+    let end = prop_oneof![
+        2 => Just(End::Silence),
+        8 => Just(End::Completed),
+        2 => Just(End::Incomplete),
+        2 => Just(End::Failed),
+        4 => Just(End::FailedForNow),
+        2 => Just(End::Returned),
+    ];
+    (prop::collection::vec(0..4u32, 0..5), end).prop_map(|(sizes, end)| Work { sizes, end })
+}
+
+pub(crate) fn ask() -> impl Strategy<Value = Ask> {
+    let answer = (pick(), pick(), any::<bool>());
+    prop_oneof![
+        3 => Just(Ask::Append),
+        1 => Just(Ask::Close),
+        4 => answer.prop_map(|(call, second, well)| Ask::Answer { call, second, well }),
+        3 => pick().prop_map(|call| Ask::Cancel { call }),
+        1 => Just(Ask::CancelRun),
+    ]
+}
+
+fn forgery() -> impl Strategy<Value = Forgery> {
+    let number = || prop_oneof![0..6u32, Just(u32::MAX)];
+    let beyond = prop_oneof![0..3u32, Just(u32::MAX)];
+    prop_oneof![
+        (0..6u16, number()).prop_map(|(call, number)| Forgery::OtherPool { call, number }),
+        number().prop_map(|number| Forgery::UnknownCall { number }),
+        (pick(), beyond, 1..4u32).prop_map(|(by, beyond, count)| Forgery::HugeChunk { by, beyond, count }),
+    ]
+}

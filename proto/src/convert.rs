@@ -1,0 +1,194 @@
+//! The only conversions between the wire and the domain: `log` for what is stored, `worker` for what coordinators and
+//! workers say besides, `api` for what clients see. Shared pieces (content, errors, policies) are here.
+
+pub mod api;
+pub mod log;
+pub mod worker;
+
+use std::time::Duration;
+
+use run::{
+    AfterPartialOutput, Backoff, CallError, Content, Effects, ErrorKind, InvalidId, Manifest, Policy, Progress,
+    Violation,
+};
+
+use crate::subject::InvalidSubject;
+use crate::v1;
+
+/// The version of every wire message.
+pub const VERSION: u32 = 1;
+
+/// A message that cannot be understood. It is counted and passed over, never believed.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidMessage {
+    #[error(transparent)]
+    Subject(#[from] InvalidSubject),
+    #[error("the message does not decode: {0}")]
+    Decode(#[from] prost::DecodeError),
+    #[error("the message has version {0}, this program knows version {VERSION}: upgrade it")]
+    Version(u32),
+    #[error(transparent)]
+    Id(#[from] InvalidId),
+    #[error("the message lacks {0}")]
+    Missing(&'static str),
+    #[error("a {event} does not belong on this subject")]
+    Misplaced { event: &'static str },
+}
+
+fn check_version(version: u32) -> Result<(), InvalidMessage> {
+    if version == VERSION { Ok(()) } else { Err(InvalidMessage::Version(version)) }
+}
+
+/// A domain duration as the wire's.
+#[must_use]
+pub fn duration(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or_default(),
+    }
+}
+
+fn duration_or(wire: Option<prost_types::Duration>, default: Duration) -> Duration {
+    wire.and_then(|wire| Duration::try_from(wire).ok()).unwrap_or(default)
+}
+
+pub(crate) fn content_out(content: &Content) -> v1::Content {
+    let body = match content {
+        Content::Text(text) => v1::content::Body::Text(text.clone()),
+        Content::Json(json) => v1::content::Body::Json(json.clone()),
+        Content::Data { media_type, data } => {
+            v1::content::Body::Data(v1::Data { media_type: media_type.clone(), data: data.clone() })
+        }
+    };
+    v1::Content { body: Some(body) }
+}
+
+pub(crate) fn content_in(wire: v1::Content) -> Result<Content, InvalidMessage> {
+    match wire.body.ok_or(InvalidMessage::Missing("the body of a content"))? {
+        v1::content::Body::Text(text) => Ok(Content::Text(text)),
+        v1::content::Body::Json(json) => Ok(Content::Json(json)),
+        v1::content::Body::Data(v1::Data { media_type, data }) => Ok(Content::Data { media_type, data }),
+    }
+}
+
+fn contents_out(contents: &[Content]) -> Vec<v1::Content> {
+    contents.iter().map(content_out).collect()
+}
+
+fn contents_in(wire: Vec<v1::Content>) -> Result<Vec<Content>, InvalidMessage> {
+    wire.into_iter().map(content_in).collect()
+}
+
+fn progress_out(progress: &Progress) -> v1::Progress {
+    v1::Progress { done: progress.done, total: progress.total, message: progress.message.clone() }
+}
+
+fn progress_in(wire: v1::Progress) -> Progress {
+    Progress { done: wire.done, total: wire.total, message: wire.message }
+}
+
+/// The kinds of errors, once for both directions.
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 11] = [
+    (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
+    (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
+    (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
+    (ErrorKind::ToolPanicked, v1::CallErrorKind::ToolPanicked),
+    (ErrorKind::AttemptTimeout, v1::CallErrorKind::AttemptTimeout),
+    (ErrorKind::Interrupted, v1::CallErrorKind::Interrupted),
+    (ErrorKind::WorkerLost, v1::CallErrorKind::WorkerLost),
+    (ErrorKind::ResultTooLarge, v1::CallErrorKind::ResultTooLarge),
+    (ErrorKind::OutputTooLarge, v1::CallErrorKind::OutputTooLarge),
+    (ErrorKind::OutputIncomplete, v1::CallErrorKind::OutputIncomplete),
+    (ErrorKind::ClientFailed, v1::CallErrorKind::ClientFailed),
+];
+
+fn error_out(error: &CallError) -> v1::CallError {
+    let kind = ERROR_KINDS.iter().find(|(kind, _)| *kind == error.kind).map(|(_, wire)| *wire);
+    let violations = error.violations.iter();
+    v1::CallError {
+        kind: kind.unwrap_or_default().into(),
+        message: error.message.clone(),
+        retryable: error.retryable,
+        violations: violations
+            .map(|violation| v1::ArgumentViolation { path: violation.path.clone(), message: violation.message.clone() })
+            .collect(),
+    }
+}
+
+fn error_in(wire: v1::CallError) -> CallError {
+    // A kind that is newer than this program is the tool's failure as far as it can tell.
+    let kind =
+        ERROR_KINDS.iter().find(|(_, known)| *known == wire.kind()).map_or(ErrorKind::ToolFailed, |(kind, _)| *kind);
+    let violations = wire.violations.into_iter();
+    CallError {
+        violations: violations.map(|wire| Violation { path: wire.path, message: wire.message }).collect(),
+        retryable: wire.retryable,
+        ..CallError::new(kind, wire.message)
+    }
+}
+
+fn policy_out(policy: &Policy) -> v1::ToolPolicy {
+    let AfterPartialOutput::Restart = policy.after_partial_output;
+    v1::ToolPolicy {
+        repeatable: policy.repeatable,
+        attempts_max: policy.attempts_max,
+        attempt_timeout: Some(duration(policy.attempt_timeout)),
+        backoff_first: Some(duration(policy.backoff.first)),
+        backoff_longest: Some(duration(policy.backoff.longest)),
+    }
+}
+
+fn policy_in(wire: v1::ToolPolicy) -> Policy {
+    let backoff = Backoff::default();
+    Policy {
+        repeatable: wire.repeatable,
+        attempts_max: wire.attempts_max.max(1),
+        attempt_timeout: duration_or(wire.attempt_timeout, Policy::ATTEMPT_TIMEOUT),
+        backoff: Backoff {
+            first: duration_or(wire.backoff_first, backoff.first),
+            longest: duration_or(wire.backoff_longest, backoff.longest),
+        },
+        after_partial_output: AfterPartialOutput::Restart,
+    }
+}
+
+/// A tool as the wire's, without the pools that host it.
+#[must_use]
+pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
+    let Effects { read_only, idempotent, destructive, open_world } = manifest.effects;
+    v1::Tool {
+        name: manifest.name.to_string(),
+        description: manifest.description.clone(),
+        input_schema: manifest.input_schema.clone(),
+        output_schema: manifest.output_schema.clone(),
+        effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world }),
+        policy: Some(policy_out(&manifest.policy)),
+        definition_only: manifest.definition_only,
+        streaming: manifest.streaming,
+        pools: Vec::new(),
+    }
+}
+
+/// A tool from the wire's.
+///
+/// # Errors
+/// When its name is malformed.
+pub fn manifest_in(wire: v1::Tool) -> Result<Manifest, InvalidMessage> {
+    let effects = wire.effects.unwrap_or_default();
+    let effects = Effects {
+        read_only: effects.read_only,
+        idempotent: effects.idempotent,
+        destructive: effects.destructive,
+        open_world: effects.open_world,
+    };
+    Ok(Manifest {
+        name: wire.name.parse()?,
+        description: wire.description,
+        input_schema: wire.input_schema,
+        output_schema: wire.output_schema,
+        effects,
+        policy: wire.policy.map_or_else(|| Policy::of(effects), policy_in),
+        definition_only: wire.definition_only,
+        streaming: wire.streaming,
+    })
+}

@@ -1,0 +1,231 @@
+//! What clients see: runs, calls, and the events of a run's ordered output.
+
+use run::{
+    AttemptOutcome, Call, CallState, Chunk, DeadlineKind, Ended, Entry, Event, FloorPolicy, Outcome, Route, Run,
+    RunStatus, Span, Spoken, Timestamp, Utterance,
+};
+
+use super::{InvalidMessage, content_in, content_out, contents_out, error_out, progress_out};
+use crate::v1;
+
+/// A moment as the wire's.
+#[must_use]
+pub fn timestamp(at: Timestamp) -> prost_types::Timestamp {
+    prost_types::Timestamp {
+        seconds: i64::try_from(at.0 / 1000).unwrap_or(i64::MAX),
+        nanos: i32::try_from(at.0 % 1000).unwrap_or_default() * 1_000_000,
+    }
+}
+
+/// A reader's choice; what this program does not know is the default.
+#[must_use]
+pub fn floor_policy(wire: v1::FloorPolicy) -> FloorPolicy {
+    match wire {
+        v1::FloorPolicy::Unspecified | v1::FloorPolicy::Arrival => FloorPolicy::Arrival,
+        v1::FloorPolicy::Submission => FloorPolicy::Submission,
+        v1::FloorPolicy::Interleaved => FloorPolicy::Interleaved,
+    }
+}
+
+/// A client's content.
+///
+/// # Errors
+/// When it has no body.
+pub fn contents(wire: Vec<v1::Content>) -> Result<Vec<run::Content>, InvalidMessage> {
+    wire.into_iter().map(content_in).collect()
+}
+
+/// A run as it stands.
+#[must_use]
+pub fn run(run: &Run) -> v1::Run {
+    v1::Run {
+        run_id: run.id().to_string(),
+        status: status(run.status()).into(),
+        create_time: run.opened_at().map(timestamp),
+        deadline: Some(timestamp(run.deadline())),
+        open: run.is_open(),
+        calls: run.calls().iter().map(call).collect(),
+    }
+}
+
+fn call(call: &Call) -> v1::Call {
+    let spec = call.spec();
+    let pool = match &spec.route {
+        Route::Pool { pool, .. } => pool.to_string(),
+        Route::Client | Route::Refused(_) => String::new(),
+    };
+    let last_error = if call.outcome().is_some() { None } else { call.last_failure() };
+    v1::Call {
+        call_id: spec.id.to_string(),
+        tool: spec.tool.to_string(),
+        arguments: String::from_utf8_lossy(&spec.arguments).into_owned(),
+        state: state(call).into(),
+        deadline: Some(timestamp(spec.deadline)),
+        pool,
+        attempts: call.attempts_used(),
+        last_error: last_error.map(error_out),
+        outcome: call.outcome().map(outcome),
+    }
+}
+
+fn state(call: &Call) -> v1::CallState {
+    match call.state() {
+        CallState::Accepted => v1::CallState::Accepted,
+        CallState::WaitingForClient => v1::CallState::WaitingForClient,
+        CallState::Queued { .. } => v1::CallState::Queued,
+        CallState::Running(_) => v1::CallState::Running,
+        CallState::Ended(Ended { outcome: ended, .. }) => outcome(ended).state(),
+    }
+}
+
+fn outcome(outcome: &Outcome) -> v1::CallOutcome {
+    let blank = v1::CallOutcome::default();
+    match outcome {
+        Outcome::Completed(result) => {
+            v1::CallOutcome { state: v1::CallState::Completed.into(), result: contents_out(result), ..blank }
+        }
+        Outcome::Failed(error) => {
+            v1::CallOutcome { state: v1::CallState::Failed.into(), error: Some(error_out(error)), ..blank }
+        }
+        Outcome::Cancelled { reason } => {
+            v1::CallOutcome { state: v1::CallState::Cancelled.into(), reason: reason.clone(), ..blank }
+        }
+        Outcome::Expired(deadline) => {
+            let reason = match deadline {
+                DeadlineKind::Call => "the call's deadline passed",
+                DeadlineKind::Attempt(_) => "an attempt overran its time and its worker was silent",
+                DeadlineKind::Run => "the run's deadline passed",
+            };
+            v1::CallOutcome { state: v1::CallState::Expired.into(), reason: reason.to_owned(), ..blank }
+        }
+    }
+}
+
+fn status(status: RunStatus) -> v1::RunStatus {
+    match status {
+        RunStatus::InProgress => v1::RunStatus::InProgress,
+        RunStatus::RequiresAction => v1::RunStatus::RequiresAction,
+        RunStatus::Completed => v1::RunStatus::Completed,
+        RunStatus::Cancelled => v1::RunStatus::Cancelled,
+        RunStatus::Expired => v1::RunStatus::Expired,
+    }
+}
+
+/// The events that a client sees of one spoken piece. `run` has taken `entry` in, where the spoken fact (or the span of
+/// output) is stored. Only output makes more than one event.
+pub fn run_events(run: &Run, entry: &Entry, spoken: &Spoken, events: &mut Vec<v1::RunEvent>) {
+    let mut push = |offset: u64, event| {
+        let (sequence, time) = (spoken.number + offset, Some(timestamp(spoken.at)));
+        events.push(v1::RunEvent { sequence, time, event: Some(event) });
+    };
+    if let Utterance::Output { attempt, span } = &spoken.what {
+        let call_id = id_of(run, attempt.call);
+        for (chunk, offset) in chunks_of(entry, span).iter().zip(0u32..) {
+            let output = output(&call_id, attempt.number.0, span.first.0 + offset, chunk);
+            push(u64::from(offset), v1::run_event::Event::CallOutput(output));
+        }
+    } else if let Some(event) = single_event(run, entry, &spoken.what) {
+        push(0, event);
+    }
+}
+
+fn id_of(run: &Run, call: run::CallIndex) -> String {
+    run.call(call).map_or_else(String::new, |call| call.spec().id.to_string())
+}
+
+fn chunks_of<'entry>(entry: &'entry Entry, span: &Span) -> &'entry [Chunk] {
+    let event = usize::try_from(span.position.event).ok().and_then(|event| entry.events.get(event));
+    let Some(Event::Output { chunks, .. }) = event else { return &[] };
+    let (skip, count) = (span.skip as usize, span.count as usize);
+    chunks.get(skip..skip + count).unwrap_or(&[])
+}
+
+fn output(call_id: &str, attempt: u32, chunk: u32, piece: &Chunk) -> v1::CallOutput {
+    let (channel, piece) = match piece {
+        Chunk::Content { channel, content } => (channel.clone(), v1::call_output::Piece::Content(content_out(content))),
+        Chunk::Progress(progress) => (String::new(), v1::call_output::Piece::Progress(progress_out(progress))),
+    };
+    v1::CallOutput { call_id: call_id.to_owned(), attempt, chunk, channel, piece: Some(piece) }
+}
+
+fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_event::Event> {
+    use v1::run_event::Event as Wire;
+    Some(match what {
+        Utterance::RunOpened => {
+            // Later calls have an event of their own, so the first ones are told by the entry, not by the run.
+            let opened = entry.events.iter().find_map(|event| match event {
+                Event::RunOpened(opened) => Some(opened),
+                _ => None,
+            })?;
+            Wire::RunOpened(v1::RunOpened {
+                run_id: run.id().to_string(),
+                deadline: Some(timestamp(opened.deadline)),
+                calls: opened.calls.iter().map(|spec| opened_call(spec)).collect(),
+            })
+        }
+        Utterance::CallsAppended { first, count } => {
+            let calls = run.calls().iter().skip(first.as_usize()).take(usize::from(*count));
+            Wire::CallsAppended(v1::CallsAppended { calls: calls.map(|call| opened_call(call.spec())).collect() })
+        }
+        Utterance::RunClosed => Wire::RunClosed(v1::RunClosed {}),
+        Utterance::CallWaits { call } => {
+            let spec = run.call(*call)?.spec();
+            Wire::CallWaiting(v1::CallWaiting {
+                call_id: spec.id.to_string(),
+                tool: spec.tool.to_string(),
+                arguments: String::from_utf8_lossy(&spec.arguments).into_owned(),
+                deadline: Some(timestamp(spec.deadline)),
+            })
+        }
+        Utterance::AttemptStarted { attempt } => {
+            let worker_id = entry.events.iter().find_map(|event| match event {
+                Event::AttemptStarted { attempt: started, worker, .. } if started == attempt => {
+                    Some(worker.to_string())
+                }
+                _ => None,
+            });
+            Wire::AttemptStarted(v1::AttemptStarted {
+                call_id: id_of(run, attempt.call),
+                attempt: attempt.number.0,
+                worker_id: worker_id.unwrap_or_default(),
+            })
+        }
+        Utterance::AttemptEnded { attempt } => {
+            let error = entry.events.iter().find_map(|event| match event {
+                Event::AttemptEnded { attempt: ended, outcome: AttemptOutcome::Failed(error), .. }
+                    if ended == attempt =>
+                {
+                    Some(error_out(error))
+                }
+                _ => None,
+            });
+            let (call_id, attempt) = (id_of(run, attempt.call), attempt.number.0);
+            Wire::AttemptEnded(v1::AttemptEnded { call_id, attempt, error })
+        }
+        Utterance::CancelRequested { call } => {
+            Wire::CancelRequested(v1::CancelRequested { call_id: id_of(run, *call) })
+        }
+        Utterance::Speaks { call } => {
+            let tool = run.call(*call)?.spec().tool.to_string();
+            Wire::CallSpeaking(v1::CallSpeaking { call_id: id_of(run, *call), tool })
+        }
+        Utterance::Output { .. } => return None,
+        Utterance::Withdrawn { call, number } => {
+            Wire::CallOutputWithdrawn(v1::CallOutputWithdrawn { call_id: id_of(run, *call), attempt: number.0 })
+        }
+        Utterance::CallEnded { call } => {
+            let outcome = run.call(*call)?.outcome().map(outcome);
+            Wire::CallEnded(v1::CallEnded { call_id: id_of(run, *call), outcome })
+        }
+        Utterance::StatusChanged(to) => Wire::RunStatusChanged(v1::RunStatusChanged { status: status(*to).into() }),
+        Utterance::RunEnded(to) => Wire::RunEnded(v1::RunEnded { status: status(*to).into() }),
+    })
+}
+
+fn opened_call(spec: &run::CallSpec) -> v1::OpenedCall {
+    v1::OpenedCall {
+        call_id: spec.id.to_string(),
+        tool: spec.tool.to_string(),
+        waits_for_client: spec.route == Route::Client,
+    }
+}

@@ -1,0 +1,295 @@
+//! Entries of the log. Run, call and pool come from the subject; an event on a subject where it does not belong is refused,
+//! so what the broker's permissions promise holds in the fold too.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message as _;
+use run::{
+    AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, DeadlineKind, Entry, Event,
+    Nonce, PoolId, Route, RunId, RunOpened, Timestamp,
+};
+
+use super::{
+    InvalidMessage, VERSION, check_version, content_in, content_out, contents_in, contents_out, error_in, error_out,
+    policy_in, policy_out, progress_in, progress_out,
+};
+use crate::subject::{Place, Subject};
+use crate::wire::v1::{self as wire, event::Kind};
+
+/// Encodes events that belong together. A dispatch carries `job` unless the same entry opens the run, which holds it.
+#[must_use]
+pub fn encode(events: &[Event], job: Option<&CallSpec>) -> Bytes {
+    let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
+    let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
+    wire::Entry { version: VERSION, attempt, events }.encode_to_vec().into()
+}
+
+/// Decodes a message of the log.
+///
+/// # Errors
+/// When it is not one, or holds what may not be on its subject.
+pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -> Result<Entry, InvalidMessage> {
+    let entry = wire::Entry::decode(payload)?;
+    check_version(entry.version)?;
+    let attempt = entry.attempt;
+    let events = entry.events.into_iter().map(|event| event_in(event, &subject.place, attempt));
+    Ok(Entry { sequence, at, events: events.collect::<Result<_, _>>()? })
+}
+
+/// What a worker needs of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    pub run: RunId,
+    pub call: CallIndex,
+    pub pool: PoolId,
+    pub spec: Arc<CallSpec>,
+}
+
+/// Decodes a job from the message that dispatches a call.
+///
+/// # Errors
+/// When it is none.
+pub fn decode_job(subject: &Subject, payload: Bytes) -> Result<Job, InvalidMessage> {
+    let Place::Job { call, pool } = &subject.place else {
+        return Err(InvalidMessage::Misplaced { event: "job" });
+    };
+    let entry = wire::Entry::decode(payload)?;
+    check_version(entry.version)?;
+    let spec = entry.events.into_iter().find_map(|event| match event.kind {
+        Some(Kind::RunOpened(opened)) => opened.calls.into_iter().nth(call.as_usize()),
+        Some(Kind::CallDispatched(dispatched)) => dispatched.job,
+        _ => None,
+    });
+    let spec = spec_in(spec.ok_or(InvalidMessage::Missing("the call to execute"))?)?;
+    Ok(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec) })
+}
+
+fn attempt_of(event: &Event) -> Option<&AttemptId> {
+    match event {
+        Event::AttemptStarted { attempt, .. } | Event::Output { attempt, .. } | Event::AttemptEnded { attempt, .. } => {
+            Some(attempt)
+        }
+        Event::RunOpened(_)
+        | Event::CallsAppended { .. }
+        | Event::RunClosed
+        | Event::RunCancelRequested { .. }
+        | Event::RunExpired
+        | Event::CallDispatched { .. }
+        | Event::CallCancelRequested { .. }
+        | Event::CallCancelled { .. }
+        | Event::CallExpired { .. }
+        | Event::ClientAnswered { .. } => None,
+    }
+}
+
+pub(super) fn attempt_out(attempt: AttemptId) -> wire::Attempt {
+    wire::Attempt { number: attempt.number.0, nonce: attempt.nonce.0 }
+}
+
+pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
+    AttemptId { call, number: AttemptNumber(wire.number), nonce: Nonce(wire.nonce) }
+}
+
+fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
+    match event {
+        Event::RunOpened(RunOpened { deadline, calls, open }) => {
+            Kind::RunOpened(wire::RunOpened { deadline_ms: deadline.0, calls: specs_out(calls), open: *open })
+        }
+        Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
+        Event::RunClosed => Kind::RunClosed(wire::RunClosed {}),
+        Event::RunCancelRequested { reason } => {
+            Kind::RunCancelRequested(wire::RunCancelRequested { reason: reason.clone() })
+        }
+        Event::RunExpired => Kind::RunExpired(wire::RunExpired {}),
+        Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched { job: job.map(spec_out) }),
+        Event::CallCancelRequested { reason, .. } => {
+            Kind::CallCancelRequested(wire::CallCancelRequested { reason: reason.clone() })
+        }
+        Event::CallCancelled { .. } => Kind::CallCancelled(wire::CallCancelled {}),
+        Event::CallExpired { deadline, .. } => Kind::CallExpired(deadline_out(*deadline)),
+        Event::ClientAnswered { answer, .. } => Kind::ClientAnswered(match answer {
+            Ok(result) => wire::ClientAnswered { result: contents_out(result), error: None },
+            Err(error) => wire::ClientAnswered { result: Vec::new(), error: Some(error_out(error)) },
+        }),
+        Event::AttemptStarted { worker, lease, .. } => {
+            Kind::AttemptStarted(wire::AttemptStarted { worker_id: worker.to_string(), lease: lease.clone() })
+        }
+        Event::Output { first, chunks, .. } => {
+            Kind::Output(wire::Output { first: first.0, chunks: chunks.iter().map(chunk_out).collect() })
+        }
+        Event::AttemptEnded { chunks, outcome, .. } => Kind::AttemptEnded(ended_out(*chunks, outcome)),
+    }
+}
+
+fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -> Result<Event, InvalidMessage> {
+    let kind = event.kind.ok_or(InvalidMessage::Missing("the kind of an event, or it is newer than this program"))?;
+    let misplaced = |event| Err(InvalidMessage::Misplaced { event });
+    let by_attempt = |call: &CallIndex| {
+        attempt.map(|attempt| attempt_in(attempt, *call)).ok_or(InvalidMessage::Missing("the attempt"))
+    };
+    Ok(match (kind, place) {
+        (Kind::RunOpened(opened), Place::Run | Place::Job { .. }) => Event::RunOpened(RunOpened {
+            deadline: Timestamp(opened.deadline_ms),
+            calls: specs_in(opened.calls)?,
+            open: opened.open,
+        }),
+        (Kind::CallsAppended(appended), Place::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
+        (Kind::RunClosed(_), Place::Run) => Event::RunClosed,
+        (Kind::RunCancelRequested(asked), Place::Run) => Event::RunCancelRequested { reason: asked.reason },
+        (Kind::RunExpired(_), Place::Run) => Event::RunExpired,
+        (Kind::CallDispatched(_), Place::Job { call, pool }) => {
+            Event::CallDispatched { call: *call, pool: pool.clone() }
+        }
+        (Kind::CallCancelRequested(asked), Place::Control { call }) => {
+            Event::CallCancelRequested { call: *call, reason: asked.reason }
+        }
+        (Kind::CallCancelled(_), Place::Control { call }) => Event::CallCancelled { call: *call },
+        (Kind::CallExpired(expired), Place::Control { call }) => {
+            Event::CallExpired { call: *call, deadline: deadline_in(&expired) }
+        }
+        (Kind::ClientAnswered(answered), Place::Control { call }) => {
+            let answer = match answered.error {
+                Some(error) => Err(error_in(error)),
+                None => Ok(contents_in(answered.result)?),
+            };
+            Event::ClientAnswered { call: *call, answer }
+        }
+        (Kind::AttemptStarted(started), Place::Output { call, pool }) => Event::AttemptStarted {
+            attempt: by_attempt(call)?,
+            pool: pool.clone(),
+            worker: started.worker_id.parse()?,
+            lease: started.lease,
+        },
+        (Kind::Output(output), Place::Output { call, pool }) => Event::Output {
+            attempt: by_attempt(call)?,
+            pool: pool.clone(),
+            first: ChunkIndex(output.first),
+            chunks: output.chunks.into_iter().map(chunk_in).collect::<Result<_, _>>()?,
+        },
+        (Kind::AttemptEnded(ended), Place::Output { call, pool }) => Event::AttemptEnded {
+            attempt: by_attempt(call)?,
+            pool: pool.clone(),
+            chunks: ended.chunks,
+            outcome: outcome_in(ended)?,
+        },
+        (Kind::RunOpened(_), _) => return misplaced("run opened"),
+        (Kind::CallsAppended(_), _) => return misplaced("calls appended"),
+        (Kind::RunClosed(_), _) => return misplaced("run closed"),
+        (Kind::RunCancelRequested(_), _) => return misplaced("run cancel requested"),
+        (Kind::RunExpired(_), _) => return misplaced("run expired"),
+        (Kind::CallDispatched(_), _) => return misplaced("call dispatched"),
+        (Kind::CallCancelRequested(_), _) => return misplaced("call cancel requested"),
+        (Kind::CallCancelled(_), _) => return misplaced("call cancelled"),
+        (Kind::CallExpired(_), _) => return misplaced("call expired"),
+        (Kind::ClientAnswered(_), _) => return misplaced("client answered"),
+        (Kind::AttemptStarted(_), _) => return misplaced("attempt started"),
+        (Kind::Output(_), _) => return misplaced("output"),
+        (Kind::AttemptEnded(_), _) => return misplaced("attempt ended"),
+    })
+}
+
+fn specs_out(calls: &[Arc<CallSpec>]) -> Vec<wire::CallSpec> {
+    calls.iter().map(|spec| spec_out(spec)).collect()
+}
+
+fn specs_in(calls: Vec<wire::CallSpec>) -> Result<Vec<Arc<CallSpec>>, InvalidMessage> {
+    calls.into_iter().map(|spec| spec_in(spec).map(Arc::new)).collect()
+}
+
+fn spec_out(spec: &CallSpec) -> wire::CallSpec {
+    let route = match &spec.route {
+        Route::Pool { pool, policy } => {
+            wire::call_spec::Route::Pool(wire::PoolRoute { pool: pool.to_string(), policy: Some(policy_out(policy)) })
+        }
+        Route::Client => wire::call_spec::Route::Client(wire::ClientRoute {}),
+        Route::Refused(error) => wire::call_spec::Route::Refused(error_out(error)),
+    };
+    wire::CallSpec {
+        id: spec.id.to_string(),
+        tool: spec.tool.to_string(),
+        arguments: spec.arguments.clone(),
+        metadata: spec.metadata.clone().into_iter().collect(),
+        deadline_ms: spec.deadline.0,
+        route: Some(route),
+    }
+}
+
+fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
+    let route = match wire.route.ok_or(InvalidMessage::Missing("the route of a call"))? {
+        wire::call_spec::Route::Pool(route) => Route::Pool {
+            pool: route.pool.parse()?,
+            policy: policy_in(route.policy.ok_or(InvalidMessage::Missing("the policy of a call"))?),
+        },
+        wire::call_spec::Route::Client(_) => Route::Client,
+        wire::call_spec::Route::Refused(error) => Route::Refused(error_in(error)),
+    };
+    Ok(CallSpec {
+        id: wire.id.parse()?,
+        tool: wire.tool.parse()?,
+        arguments: wire.arguments,
+        metadata: wire.metadata.into_iter().collect(),
+        route,
+        deadline: Timestamp(wire.deadline_ms),
+    })
+}
+
+fn deadline_out(deadline: DeadlineKind) -> wire::CallExpired {
+    let (deadline, attempt) = match deadline {
+        DeadlineKind::Call => (wire::DeadlineKind::Call, 0),
+        DeadlineKind::Attempt(AttemptNumber(number)) => (wire::DeadlineKind::Attempt, number),
+        DeadlineKind::Run => (wire::DeadlineKind::Run, 0),
+    };
+    wire::CallExpired { deadline: deadline.into(), attempt }
+}
+
+fn deadline_in(wire: &wire::CallExpired) -> DeadlineKind {
+    match wire.deadline() {
+        wire::DeadlineKind::Call | wire::DeadlineKind::Unspecified => DeadlineKind::Call,
+        wire::DeadlineKind::Attempt => DeadlineKind::Attempt(AttemptNumber(wire.attempt)),
+        wire::DeadlineKind::Run => DeadlineKind::Run,
+    }
+}
+
+fn chunk_out(chunk: &Chunk) -> wire::Chunk {
+    match chunk {
+        Chunk::Content { channel, content } => {
+            wire::Chunk { channel: channel.clone(), piece: Some(wire::chunk::Piece::Content(content_out(content))) }
+        }
+        Chunk::Progress(progress) => {
+            wire::Chunk { channel: String::new(), piece: Some(wire::chunk::Piece::Progress(progress_out(progress))) }
+        }
+    }
+}
+
+fn chunk_in(wire: wire::Chunk) -> Result<Chunk, InvalidMessage> {
+    match wire.piece.ok_or(InvalidMessage::Missing("the piece of a chunk"))? {
+        wire::chunk::Piece::Content(content) => {
+            Ok(Chunk::Content { channel: wire.channel, content: content_in(content)? })
+        }
+        wire::chunk::Piece::Progress(progress) => Ok(Chunk::Progress(progress_in(progress))),
+    }
+}
+
+pub(super) fn ended_out(chunks: u32, outcome: &AttemptOutcome) -> wire::AttemptEnded {
+    use wire::AttemptOutcome as Out;
+    let (outcome, result, error) = match outcome {
+        AttemptOutcome::Completed(result) => (Out::Completed, contents_out(result), None),
+        AttemptOutcome::Failed(error) => (Out::Failed, Vec::new(), Some(error_out(error))),
+        AttemptOutcome::Cancelled => (Out::Cancelled, Vec::new(), None),
+        AttemptOutcome::Returned => (Out::Returned, Vec::new(), None),
+    };
+    wire::AttemptEnded { chunks, outcome: outcome.into(), result, error }
+}
+
+pub(super) fn outcome_in(wire: wire::AttemptEnded) -> Result<AttemptOutcome, InvalidMessage> {
+    match wire.outcome() {
+        wire::AttemptOutcome::Completed => Ok(AttemptOutcome::Completed(contents_in(wire.result)?)),
+        wire::AttemptOutcome::Failed => {
+            Ok(AttemptOutcome::Failed(error_in(wire.error.ok_or(InvalidMessage::Missing("the error"))?)))
+        }
+        wire::AttemptOutcome::Cancelled => Ok(AttemptOutcome::Cancelled),
+        wire::AttemptOutcome::Returned => Ok(AttemptOutcome::Returned),
+        wire::AttemptOutcome::Unspecified => Err(InvalidMessage::Missing("the outcome")),
+    }
+}

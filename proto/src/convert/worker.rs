@@ -1,0 +1,168 @@
+//! What coordinators and workers say besides the log.
+
+use bytes::Bytes;
+use prost::Message as _;
+use run::{AttemptId, AttemptNumber, CallIndex, Manifest, RunId, Verdict, WorkerId};
+
+use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
+use super::{InvalidMessage, VERSION, check_version, manifest_in, manifest_out};
+use crate::wire::v1 as wire;
+
+/// A worker is alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heartbeat {
+    pub worker: WorkerId,
+    /// Calls that it may run at once.
+    pub slots: u32,
+    pub running: u32,
+    pub leaving: bool,
+}
+
+impl Heartbeat {
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        wire::WorkerHeartbeat {
+            version: VERSION,
+            worker_id: self.worker.to_string(),
+            slots: self.slots,
+            running: self.running,
+            leaving: self.leaving,
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// # Errors
+    /// When the message is not a heartbeat.
+    pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
+        let wire = wire::WorkerHeartbeat::decode(payload)?;
+        check_version(wire.version)?;
+        let worker = wire.worker_id.parse()?;
+        Ok(Self { worker, slots: wire.slots, running: wire.running, leaving: wire.leaving })
+    }
+}
+
+#[must_use]
+pub fn encode_advertisement(manifest: &Manifest) -> Bytes {
+    wire::Advertisement { version: VERSION, tool: Some(manifest_out(manifest)) }.encode_to_vec().into()
+}
+
+/// # Errors
+/// When the message is not an advertisement.
+pub fn decode_advertisement(payload: Bytes) -> Result<Manifest, InvalidMessage> {
+    let wire = wire::Advertisement::decode(payload)?;
+    check_version(wire.version)?;
+    manifest_in(wire.tool.ok_or(InvalidMessage::Missing("the tool"))?)
+}
+
+/// A worker asks what to do with a job that may not be fresh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    pub run: RunId,
+    pub call: CallIndex,
+    /// How often the job was delivered, this time included.
+    pub delivered: u32,
+    /// The job's place in the log.
+    pub sequence: u64,
+}
+
+impl Question {
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        wire::JobQuestion {
+            version: VERSION,
+            run_id: self.run.to_string(),
+            call: u32::from(self.call.0),
+            delivered: self.delivered,
+            sequence: self.sequence,
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// # Errors
+    /// When the message is not a question.
+    pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
+        let wire = wire::JobQuestion::decode(payload)?;
+        check_version(wire.version)?;
+        let (run, call) = (wire.run_id.parse()?, index_in(wire.call)?);
+        Ok(Self { run, call, delivered: wire.delivered, sequence: wire.sequence })
+    }
+}
+
+/// The owner's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub verdict: Verdict,
+    /// The call's last output in the log; 0 for none.
+    pub last_output: u64,
+}
+
+/// `None` where the owner does not know yet.
+#[must_use]
+pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
+    use wire::job_answer::Verdict as Wire;
+    let last_output = answer.map_or(0, |answer| answer.last_output);
+    let verdict = match answer.map(|answer| &answer.verdict) {
+        Some(Verdict::Go { number, used }) => {
+            Wire::GoAhead(wire::GoAhead { number: number.0, used: *used, last_output })
+        }
+        Some(Verdict::End { attempt, outcome }) => {
+            let ended = ended_out(0, outcome);
+            let (outcome, error) = (ended.outcome, ended.error);
+            Wire::EndAttempt(wire::EndAttempt { attempt: Some(attempt_out(*attempt)), outcome, error })
+        }
+        Some(Verdict::Drop) => Wire::DropJob(wire::DropJob {}),
+        None => Wire::AskAgain(wire::AskAgain {}),
+    };
+    wire::JobAnswer { version: VERSION, verdict: Some(verdict) }.encode_to_vec().into()
+}
+
+/// # Errors
+/// When the message is not an answer.
+pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, InvalidMessage> {
+    use wire::job_answer::Verdict as Wire;
+    let wire = wire::JobAnswer::decode(payload)?;
+    check_version(wire.version)?;
+    let mut last_output = 0;
+    let verdict = match wire.verdict.ok_or(InvalidMessage::Missing("the verdict"))? {
+        Wire::GoAhead(go) => {
+            last_output = go.last_output;
+            Verdict::Go { number: AttemptNumber(go.number), used: go.used }
+        }
+        Wire::EndAttempt(end) => {
+            let attempt = attempt_in(end.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);
+            let ended = wire::AttemptEnded { outcome: end.outcome, error: end.error, ..wire::AttemptEnded::default() };
+            Verdict::End { attempt, outcome: outcome_in(ended)? }
+        }
+        Wire::DropJob(_) => Verdict::Drop,
+        Wire::AskAgain(_) => return Ok(None),
+    };
+    Ok(Some(Answer { verdict, last_output }))
+}
+
+#[must_use]
+pub fn encode_stop(run: RunId, attempt: AttemptId) -> Bytes {
+    wire::StopAttempt {
+        version: VERSION,
+        run_id: run.to_string(),
+        call: u32::from(attempt.call.0),
+        attempt: Some(attempt_out(attempt)),
+    }
+    .encode_to_vec()
+    .into()
+}
+
+/// # Errors
+/// When the message does not stop an attempt.
+pub fn decode_stop(payload: Bytes) -> Result<(RunId, AttemptId), InvalidMessage> {
+    let wire = wire::StopAttempt::decode(payload)?;
+    check_version(wire.version)?;
+    let call = index_in(wire.call)?;
+    let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);
+    Ok((wire.run_id.parse()?, attempt))
+}
+
+fn index_in(call: u32) -> Result<CallIndex, InvalidMessage> {
+    u16::try_from(call).map(CallIndex).map_err(|_| InvalidMessage::Missing("a call index within a run"))
+}

@@ -1,0 +1,33 @@
+//! What two processes must agree on: the public API and the log's format (generated), the only conversions between them
+//! and the domain, the broker's subjects and names, and how arguments are checked against a schema.
+
+pub mod convert;
+pub mod names;
+pub mod nats;
+pub mod schema;
+pub mod subject;
+
+/// The public API, for clients.
+#[allow(missing_debug_implementations, clippy::all, reason = "generated code")]
+pub mod v1 {
+    tonic::include_proto!("toolyard.v1");
+}
+
+/// The log's format and the messages between coordinators and workers.
+pub mod wire {
+    #[allow(clippy::all, reason = "generated code")]
+    pub mod v1 {
+        tonic::include_proto!("toolyard.wire.v1");
+    }
+}
+
+/// The descriptors of everything above, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// This machine's clock. The only place that reads it; folds use the broker's time.
+#[must_use]
+pub fn now() -> run::Timestamp {
+    #[allow(clippy::disallowed_types, reason = "the one place")]
+    let elapsed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+    run::Timestamp(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,78 @@
+//! Names at the broker that every process must know: the stream, its consumers, buckets, and core subjects.
+
+use std::time::Duration;
+
+use run::{PoolId, Shard};
+
+/// Prefix of every subject of ours.
+pub const NAMESPACE: &str = "ty";
+/// The log.
+pub const STREAM: &str = "ty-log";
+/// Every entry of the log.
+pub const STREAM_SUBJECTS: &str = "ty.run.>";
+/// Tool manifests, by pool and tool.
+pub const TOOLS_BUCKET: &str = "ty-tools";
+/// Who owns which shard.
+pub const LEASES_BUCKET: &str = "ty-leases";
+/// How many slices all runs are cut into. Fixed for the life of a log: run ids carry their shard.
+pub const SHARDS: u8 = 16;
+
+/// How long a job may stay unacknowledged, and so the longest silence of a worker that holds it.
+pub const JOB_LEASE: Duration = Duration::from_secs(30);
+/// How often a worker extends its leases: a broker's election (4-9 s) must not look like a dead worker.
+pub const JOB_LEASE_EXTENSION: Duration = Duration::from_secs(10);
+/// How often a worker says that it is alive.
+pub const WORKER_HEARTBEAT: Duration = Duration::from_secs(2);
+/// After how much silence a worker is taken for lost.
+pub const WORKER_LOST: Duration = Duration::from_secs(6);
+/// A job older than this may have been cancelled meanwhile: its worker asks before it executes.
+pub const JOB_FRESH: Duration = Duration::from_secs(1);
+
+/// The durable consumer from which a pool's workers pull.
+#[must_use]
+pub fn pool_consumer(pool: &PoolId) -> String {
+    format!("pool-{pool}")
+}
+
+/// The jobs of a pool, of all runs.
+#[must_use]
+pub fn pool_jobs(pool: &PoolId) -> String {
+    format!("{NAMESPACE}.run.*.*.*.job.{pool}")
+}
+
+/// Where a pool's workers say that they are alive.
+#[must_use]
+pub fn heartbeat(pool: &PoolId) -> String {
+    format!("{NAMESPACE}.alive.{pool}")
+}
+
+/// Heartbeats of all pools.
+pub const HEARTBEATS: &str = "ty.alive.*";
+
+/// The pool that a heartbeat's subject names.
+#[must_use]
+pub fn heartbeat_pool(subject: &str) -> Option<PoolId> {
+    subject.strip_prefix("ty.alive.").and_then(|pool| pool.parse().ok())
+}
+
+/// Where a pool's workers hear which attempts to stop.
+#[must_use]
+pub fn stop(pool: &PoolId) -> String {
+    format!("{NAMESPACE}.stop.{pool}")
+}
+
+/// Where a pool's workers ask the owner of a run's shard what to do with a job that may not be fresh.
+#[must_use]
+pub fn question(pool: &PoolId, shard: Shard) -> String {
+    format!("{NAMESPACE}.ask.{pool}.{shard}")
+}
+
+/// Questions of all pools about all shards.
+pub const QUESTIONS: &str = "ty.ask.*.*";
+
+/// The pool that asks, by the subject of its question.
+#[must_use]
+pub fn question_pool(subject: &str) -> Option<PoolId> {
+    let (pool, _) = subject.strip_prefix("ty.ask.")?.split_once('.')?;
+    pool.parse().ok()
+}

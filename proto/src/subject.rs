@@ -1,0 +1,111 @@
+//! Subjects of the log, built and parsed in one place. The broker's permissions hang on their form:
+//! a pool's workers may write `ty.run.*.*.*.out.<pool>` and nothing else.
+
+use std::fmt;
+
+use run::{CallIndex, Event, PoolId, RunId, Shard};
+
+use crate::names::NAMESPACE;
+
+/// A subject of the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    pub run: RunId,
+    pub place: Place,
+}
+
+/// Where in a run an entry belongs, and so who wrote it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// About the run as a whole; by coordinators.
+    Run,
+    /// The job of a call; by coordinators.
+    Job { call: CallIndex, pool: PoolId },
+    /// Output of a call; by workers of the pool.
+    Output { call: CallIndex, pool: PoolId },
+    /// About a call; by coordinators.
+    Control { call: CallIndex },
+}
+
+/// A subject that is not one of the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a subject of the log")]
+pub struct InvalidSubject(pub String);
+
+impl Place {
+    /// Where events that are stored together belong; `None` for no events.
+    #[must_use]
+    pub fn of(events: &[Event]) -> Option<Self> {
+        let place = match events.first()? {
+            Event::RunOpened(_) => match events.get(1) {
+                Some(Event::CallDispatched { call, pool }) => Self::Job { call: *call, pool: pool.clone() },
+                _ => Self::Run,
+            },
+            Event::CallsAppended { .. } | Event::RunClosed | Event::RunCancelRequested { .. } | Event::RunExpired => {
+                Self::Run
+            }
+            Event::CallDispatched { call, pool } => Self::Job { call: *call, pool: pool.clone() },
+            Event::CallCancelRequested { call, .. }
+            | Event::CallCancelled { call }
+            | Event::CallExpired { call, .. }
+            | Event::ClientAnswered { call, .. } => Self::Control { call: *call },
+            Event::AttemptStarted { attempt, pool, .. }
+            | Event::Output { attempt, pool, .. }
+            | Event::AttemptEnded { attempt, pool, .. } => Self::Output { call: attempt.call, pool: pool.clone() },
+        };
+        Some(place)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{NAMESPACE}.run.{}.{}.", self.run.shard(), self.run)?;
+        match &self.place {
+            Place::Run => f.write_str("_.run"),
+            Place::Job { call, pool } => write!(f, "{call}.job.{pool}"),
+            Place::Output { call, pool } => write!(f, "{call}.out.{pool}"),
+            Place::Control { call } => write!(f, "{call}.ctl"),
+        }
+    }
+}
+
+impl std::str::FromStr for Subject {
+    type Err = InvalidSubject;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSubject> {
+        let invalid = || InvalidSubject(text.to_owned());
+        let mut tokens = text.split('.');
+        let mut next = || tokens.next().ok_or_else(invalid);
+        let (namespace, kind, shard, run, call, what) = (next()?, next()?, next()?, next()?, next()?, next()?);
+        let shard: Shard = shard.parse().map_err(|_| invalid())?;
+        let run: RunId = run.parse().map_err(|_| invalid())?;
+        if (namespace, kind) != (NAMESPACE, "run") || run.shard() != shard {
+            return Err(invalid());
+        }
+        let index = || call.parse::<CallIndex>().map_err(|_| invalid());
+        let mut pool = || tokens.next().and_then(|pool| pool.parse::<PoolId>().ok()).ok_or_else(invalid);
+        let place = match what {
+            "run" if call == "_" => Place::Run,
+            "job" => Place::Job { call: index()?, pool: pool()? },
+            "out" => Place::Output { call: index()?, pool: pool()? },
+            "ctl" => Place::Control { call: index()? },
+            _ => return Err(invalid()),
+        };
+        if tokens.next().is_some() {
+            return Err(invalid());
+        }
+        Ok(Self { run, place })
+    }
+}
+
+/// Every entry of a run.
+#[must_use]
+pub fn of_run(run: RunId) -> String {
+    format!("{NAMESPACE}.run.{}.{run}.>", run.shard())
+}
+
+/// Every entry of a call.
+#[must_use]
+pub fn of_call(run: RunId, call: CallIndex) -> String {
+    format!("{NAMESPACE}.run.{}.{run}.{call}.>", run.shard())
+}

@@ -1,0 +1,30 @@
+use schemars::JsonSchema;
+use tokio_util::sync::CancellationToken;
+use toolyard_worker::{About, Context, Options, Output, Table, Tool, ToolError, serve};
+
+struct Greet;
+#[derive(serde::Deserialize, JsonSchema)]
+struct Person {
+    /// Whom to greet
+    name: String,
+}
+impl Tool for Greet {
+    const NAME: &'static str = "greet";
+    type Input = Person;
+    fn about(&self) -> About {
+        About::new("Greets a person.").read_only()
+    }
+    async fn call(&self, _: &Context, person: Person) -> Result<Output, ToolError> {
+        Ok(format!("Hello, {}!", person.name).into())
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let url = std::env::var("TOOLYARD_NATS_URL").unwrap_or_else(|_| "nats://127.0.0.1:4222".to_owned());
+    let (options, table) = (Options::new(url, "greeters".parse()?), Table::new().host(Greet)?);
+    let stop = CancellationToken::new();
+    let ctrl_c = stop.clone();
+    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| ctrl_c.cancel()) });
+    Ok(serve(options, table, stop, |worker| eprintln!("{worker} is ready")).await?)
+}

@@ -1,0 +1,177 @@
+//! The worker at the broker, on its own thread: advertises, pulls, keeps leases, publishes, acknowledges.
+
+mod advertise;
+mod job;
+mod leases;
+mod pull;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::{self, context::ContextBuilder};
+use futures::StreamExt as _;
+use proto::convert::worker::decode_stop;
+use proto::names;
+use run::{AttemptId, RunId, WorkerId};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::Signals;
+use crate::table::Table;
+use crate::{Options, limit_slots};
+
+/// How long the broker may take to confirm an entry before it is sent again.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Connect(#[from] proto::nats::ConnectError),
+    #[error("the worker's thread could not be started: {0}")]
+    Thread(std::io::Error),
+    #[error("the worker ended before it was told to")]
+    Died,
+}
+
+/// What the parts of a worker share. It never leaves the worker's thread.
+pub(crate) struct Core {
+    pub(crate) client: Client,
+    pub(crate) context: jetstream::Context,
+    pub(crate) worker: WorkerId,
+    pub(crate) table: Table,
+    pub(crate) tools: Handle,
+    pub(crate) leases: leases::Leases,
+    running: std::cell::RefCell<HashMap<(RunId, AttemptId), Signals>>,
+}
+
+pub(crate) async fn serve(
+    options: Options,
+    table: Table,
+    tools: Handle,
+    stop: CancellationToken,
+    ready: impl FnOnce(&WorkerId),
+) -> Result<(), Error> {
+    let worker = new_id();
+    let client = proto::nats::connect(&options.nats_url, worker.as_str()).await?;
+    let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
+    let leases = leases::Leases::new(client.clone());
+    let core = Rc::new(Core {
+        client: client.clone(),
+        context,
+        worker,
+        table,
+        tools,
+        leases,
+        running: std::cell::RefCell::default(),
+    });
+    let set = tokio::task::LocalSet::new();
+    set.run_until(work(core, options, stop, ready)).await;
+    client.flush().await.unwrap_or_else(|error| tracing::warn!(%error, "the last words to the broker were lost"));
+    Ok(())
+}
+
+async fn work(core: Rc<Core>, options: Options, stop: CancellationToken, ready: impl FnOnce(&WorkerId)) {
+    let slots = limit_slots(options.slots);
+    let (inner, mut parts) = (CancellationToken::new(), JoinSet::new());
+    parts.spawn_local(core.leases.clone().keep(inner.clone()));
+    let advertised = tokio::select! {
+        () = advertise::tools(&core, &options.pool) => true,
+        () = stop.cancelled() => false,
+    };
+    if advertised {
+        parts.spawn_local(advertise::heartbeats(Rc::clone(&core), options.pool.clone(), slots, inner.clone()));
+        parts.spawn_local(stops(Rc::clone(&core), options.pool.clone(), inner.clone()));
+        let puller = pull::Puller::open(&core, &options.pool, slots, &stop).await;
+        if let Some(puller) = puller {
+            tracing::info!(worker.id = %core.worker, pool = %options.pool, slots, "pulling");
+            ready(&core.worker);
+            jobs(&core, puller, &stop, options.drain).await;
+        }
+    }
+    inner.cancel();
+    while parts.join_next().await.is_some() {}
+    if advertised {
+        advertise::leave(&core, &options.pool).await;
+    }
+}
+
+/// Takes jobs until told to stop, then waits for those that run and gives back what takes too long.
+async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToken, drain: Duration) {
+    let mut running = JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(_) = running.join_next() => {
+                while running.try_join_next().is_some() {}
+                puller.running(running.len());
+            }
+            message = puller.next() => {
+                running.spawn_local(job::handle(Rc::clone(core), message));
+                puller.running(running.len());
+            }
+        }
+    }
+    puller.close().await;
+    let ended = tokio::time::timeout(drain, async { while running.join_next().await.is_some() {} }).await;
+    if ended.is_err() {
+        tracing::warn!(calls = running.len(), "giving back calls that still run");
+        core.running.borrow().values().for_each(|signals| signals.give_back.cancel());
+        while running.join_next().await.is_some() {}
+    }
+}
+
+/// Hears which attempts to stop.
+async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
+    let subject = names::stop(&pool);
+    let mut messages = match core.client.subscribe(subject).await {
+        Ok(messages) => messages,
+        Err(error) => return tracing::error!(%error, "cannot hear what to stop"),
+    };
+    loop {
+        let message = tokio::select! {
+            message = messages.next() => message,
+            () = stop.cancelled() => return,
+        };
+        let Some(message) = message else { return };
+        match decode_stop(message.payload) {
+            Ok(which) => {
+                if let Some(signals) = core.running.borrow().get(&which) {
+                    signals.cancel.cancel();
+                }
+            }
+            Err(error) => tracing::warn!(%error, "passing over a request to stop"),
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn register(&self, run: RunId, attempt: AttemptId) -> (Signals, Registered<'_>) {
+        let signals = Signals::default();
+        self.running.borrow_mut().insert((run, attempt), signals.clone());
+        (signals, Registered { core: self, key: (run, attempt) })
+    }
+
+    pub(crate) fn running_count(&self) -> usize {
+        self.running.borrow().len()
+    }
+}
+
+/// An attempt that can be told to stop, while this lives.
+pub(crate) struct Registered<'a> {
+    core: &'a Core,
+    key: (RunId, AttemptId),
+}
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.core.running.borrow_mut().remove(&self.key);
+    }
+}
+
+fn new_id() -> WorkerId {
+    format!("worker-{:016x}", rand::random::<u64>()).parse().expect("letters, digits and a dash make a token")
+}

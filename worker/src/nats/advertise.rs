@@ -1,0 +1,61 @@
+//! Says which tools the pool hosts, and that the worker is alive.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::convert::worker::{Heartbeat, encode_advertisement};
+use proto::names;
+use run::{Manifest, PoolId};
+use tokio_util::sync::CancellationToken;
+
+use super::Core;
+
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Writes the manifests that differ from what is there. Tries until it is done: without a coordinator there is no bucket.
+pub(super) async fn tools(core: &Core, pool: &PoolId) {
+    while let Err(error) = try_tools(core, pool).await {
+        tracing::warn!(error, "cannot advertise the tools yet, trying again; does a coordinator run?");
+        tokio::time::sleep(RETRY_PAUSE).await;
+    }
+}
+
+async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), String> {
+    let store = core.context.get_key_value(names::TOOLS_BUCKET).await.map_err(|error| error.to_string())?;
+    for manifest in core.table.manifests() {
+        let (key, value) = advertisement(pool, manifest);
+        let known = store.get(&key).await.map_err(|error| error.to_string())?;
+        if known.as_ref() != Some(&value) {
+            store.put(&key, value).await.map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+fn advertisement(pool: &PoolId, manifest: &Manifest) -> (String, Bytes) {
+    (format!("{pool}.{}", manifest.name), encode_advertisement(manifest))
+}
+
+pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(names::WORKER_HEARTBEAT);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => send(&core, &pool, slots, false).await,
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// The last word: coordinators need not wait for the next heartbeat to miss it.
+pub(super) async fn leave(core: &Core, pool: &PoolId) {
+    send(core, pool, 0, true).await;
+}
+
+async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
+    let running = u32::try_from(core.running_count()).unwrap_or(u32::MAX);
+    let heartbeat = Heartbeat { worker: core.worker.clone(), slots, running, leaving };
+    if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {
+        tracing::warn!(%error, "a heartbeat was not sent");
+    }
+}

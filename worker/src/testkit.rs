@@ -1,0 +1,176 @@
+//! Runs a tool without a broker, for tests of tools. Arguments are checked as a worker checks them; nobody enforces the
+//! deadline, and a cancelled tool has all the time it takes.
+//!
+//! ```
+//! # use schemars::JsonSchema;
+//! # use serde::Deserialize;
+//! # use toolyard_worker::{About, Context, Output, Tool, ToolError, testkit};
+//! # struct Greet;
+//! # #[derive(Deserialize, JsonSchema)]
+//! # struct Person { name: String }
+//! # impl Tool for Greet {
+//! #     const NAME: &'static str = "greet";
+//! #     type Input = Person;
+//! #     fn about(&self) -> About { About::new("Greets.") }
+//! #     async fn call(&self, _: &Context, person: Person) -> Result<Output, ToolError> {
+//! #         Ok(format!("Hello, {}!", person.name).into())
+//! #     }
+//! # }
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! let called = testkit::call(Greet, serde_json::json!({ "name": "Ada" })).await;
+//! assert_eq!(called.answer(), "Hello, Ada!");
+//! # }
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use run::{AttemptNumber, CallError, CallSpec, Chunk, Content, Route, Timestamp};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::table::Table;
+use crate::tool::{Context, Output, Tool, ToolError};
+
+/// Chunks that may wait to be received, as in a worker; then the tool waits.
+const CHUNKS_WAITING_MAX: usize = 256;
+const RUN: &str = "run_00_01890000000070008000000000000000";
+
+/// Calls a tool and waits for its end.
+///
+/// # Panics
+/// When the tool cannot be hosted, or panics.
+pub async fn call<T: Tool>(tool: T, arguments: Value) -> Called {
+    start(tool, arguments).end().await
+}
+
+/// Calls a tool that is to be watched or cancelled on its way.
+///
+/// # Panics
+/// When the tool cannot be hosted.
+pub fn start<T: Tool>(tool: T, arguments: Value) -> Call {
+    let timeout = tool.about().policy().attempt_timeout;
+    let table = Table::new().host(tool).expect("the tool can be hosted");
+    let name = T::NAME.parse().expect("a table hosts no tool without a proper name");
+    let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
+    let stop = CancellationToken::new();
+    let prepared = table.prepare(&name, arguments.to_string().as_bytes());
+    let call = CallSpec {
+        id: "call".parse().expect("a call id"),
+        tool: name,
+        arguments: arguments.to_string().into(),
+        metadata: BTreeMap::new(),
+        route: Route::Client,
+        deadline: Timestamp(u64::MAX),
+    };
+    let context = Context {
+        run: RUN.parse().expect("a run id"),
+        call: Arc::new(call),
+        attempt: AttemptNumber(1),
+        deadline: Instant::now() + timeout,
+        cancel: stop.clone(),
+        output,
+    };
+    let task = tokio::spawn(async move { prepared.map_err(ToolError)?.call(context).await });
+    Call { chunks, task, stop }
+}
+
+/// A call on its way. Dropping it drops the tool's future, as a worker does that cannot wait any longer.
+#[derive(Debug)]
+pub struct Call {
+    chunks: mpsc::Receiver<Chunk>,
+    task: JoinHandle<Result<Output, ToolError>>,
+    stop: CancellationToken,
+}
+
+impl Call {
+    /// The next piece of output as it comes; `None` when there is no more.
+    pub async fn chunk(&mut self) -> Option<Chunk> {
+        self.chunks.recv().await
+    }
+
+    /// Asks the tool to stop.
+    pub fn cancel(&self) {
+        self.stop.cancel();
+    }
+
+    /// Waits for the end, with the output that was not yet received.
+    ///
+    /// # Panics
+    /// When the tool does.
+    pub async fn end(mut self) -> Called {
+        let mut output = Vec::new();
+        let ended = loop {
+            tokio::select! {
+                biased;
+                Some(chunk) = self.chunks.recv() => output.push(chunk),
+                ended = &mut self.task => break ended,
+            }
+        };
+        while let Ok(chunk) = self.chunks.try_recv() {
+            output.push(chunk);
+        }
+        let result = ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        Called { output, result: result.map(|output| output.0).map_err(|error| error.0) }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.task.abort();
+    }
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct Called {
+    pub output: Vec<Chunk>,
+    pub result: Result<Vec<Content>, CallError>,
+}
+
+impl Called {
+    /// All text that was said with [`Context::text`].
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.text_on("")
+    }
+
+    /// All text that was said on a channel.
+    #[must_use]
+    pub fn text_on(&self, wanted: &str) -> String {
+        let text = |chunk: &Chunk| match chunk {
+            Chunk::Content { channel, content: Content::Text(text) } if channel == wanted => Some(text.clone()),
+            Chunk::Content { .. } | Chunk::Progress(_) => None,
+        };
+        self.output.iter().filter_map(text).collect()
+    }
+
+    /// The result's text or JSON.
+    ///
+    /// # Panics
+    /// When the call failed.
+    #[must_use]
+    #[track_caller]
+    pub fn answer(&self) -> String {
+        let parts = self.result.as_ref().expect("the call completed");
+        let text = |content: &Content| match content {
+            Content::Text(text) | Content::Json(text) => Some(text.clone()),
+            Content::Data { .. } => None,
+        };
+        parts.iter().filter_map(text).collect()
+    }
+
+    /// Why the call failed.
+    ///
+    /// # Panics
+    /// When it completed.
+    #[must_use]
+    #[track_caller]
+    pub fn error(&self) -> &str {
+        &self.result.as_ref().expect_err("the call failed").message
+    }
+}

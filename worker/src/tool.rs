@@ -1,0 +1,306 @@
+//! What a tool is to its author: a name, a typed input, and an async function of a [`Context`] and that input.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use run::{
+    AttemptNumber, CallError, CallId, CallSpec, Chunk, Content, Effects, ErrorKind, Policy, Progress, RunId, ToolName,
+    limit,
+};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Something callable by name.
+///
+/// The arguments are checked against the schema of [`Self::Input`] before the tool is called. A call may be cancelled or
+/// overrun its time: then its context's [`Context::cancelled`] resolves, and the future is dropped after a grace period.
+pub trait Tool: Send + Sync + 'static {
+    /// The name by which models call it: 1 to 128 of `A-Z a-z 0-9 _ . -`.
+    const NAME: &'static str;
+    /// The arguments. Doc comments of the fields are what the model reads about them.
+    type Input: DeserializeOwned + JsonSchema + Send;
+
+    fn about(&self) -> About;
+
+    fn call(&self, context: &Context, input: Self::Input) -> impl Future<Output = Result<Output, ToolError>> + Send;
+}
+
+/// What the world should know of a tool.
+#[derive(Debug, Clone)]
+pub struct About {
+    pub(crate) description: String,
+    pub(crate) effects: Effects,
+    pub(crate) streaming: bool,
+    attempt_timeout: Duration,
+    attempts_max: Option<u32>,
+}
+
+impl About {
+    #[must_use]
+    pub fn new(description: impl Into<String>) -> Self {
+        Self {
+            description: description.into(),
+            effects: Effects::default(),
+            streaming: false,
+            attempt_timeout: Policy::ATTEMPT_TIMEOUT,
+            attempts_max: None,
+        }
+    }
+
+    /// It changes nothing, so a call whose worker is lost may be executed again.
+    #[must_use]
+    pub fn read_only(mut self) -> Self {
+        self.effects.read_only = true;
+        self
+    }
+
+    /// A second execution changes nothing further, so a call whose worker is lost may be executed again.
+    #[must_use]
+    pub fn idempotent(mut self) -> Self {
+        self.effects.idempotent = true;
+        self
+    }
+
+    /// It may destroy something.
+    #[must_use]
+    pub fn destructive(mut self) -> Self {
+        self.effects.destructive = true;
+        self
+    }
+
+    /// It reaches beyond this system.
+    #[must_use]
+    pub fn open_world(mut self) -> Self {
+        self.effects.open_world = true;
+        self
+    }
+
+    /// It sends output while it runs.
+    #[must_use]
+    pub fn streaming(mut self) -> Self {
+        self.streaming = true;
+        self
+    }
+
+    /// How long one attempt may take; 5 minutes unless set.
+    #[must_use]
+    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.attempt_timeout = timeout;
+        self
+    }
+
+    /// How many attempts a call may use up; unless set 3, or 1 for a tool that is not safe to repeat.
+    #[must_use]
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.attempts_max = Some(attempts.max(1));
+        self
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        let policy = Policy::of(self.effects);
+        let attempts_max = self.attempts_max.unwrap_or(policy.attempts_max);
+        Policy { attempt_timeout: self.attempt_timeout, attempts_max, ..policy }
+    }
+}
+
+/// What a call knows of itself, and how it speaks.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub(crate) run: RunId,
+    pub(crate) call: Arc<CallSpec>,
+    pub(crate) attempt: AttemptNumber,
+    pub(crate) deadline: Instant,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) output: mpsc::Sender<Chunk>,
+}
+
+impl Context {
+    #[must_use]
+    pub fn run_id(&self) -> RunId {
+        self.run
+    }
+
+    /// The caller's id of the call. With the run's id it is the same for every attempt: use both as an idempotency key.
+    #[must_use]
+    pub fn call_id(&self) -> &CallId {
+        &self.call.id
+    }
+
+    #[must_use]
+    pub fn tool(&self) -> &ToolName {
+        &self.call.tool
+    }
+
+    /// Which attempt this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt.0
+    }
+
+    /// What the caller wanted the tool to know and the model not to say.
+    #[must_use]
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.call.metadata
+    }
+
+    /// When the attempt must have ended.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Resolves when the call should stop: it was cancelled, is overdue, or its worker lost its lease.
+    pub async fn cancelled(&self) {
+        self.cancel.cancelled().await;
+    }
+
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    /// Says a piece of text. Waits while the broker is slower than the tool.
+    ///
+    /// # Errors
+    /// When the attempt is over; the tool should return.
+    pub async fn text(&self, text: impl Into<String>) -> Result<(), ToolError> {
+        self.text_on("", text).await
+    }
+
+    /// Says a piece of text on a channel of its own, as `stderr`.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub async fn text_on(&self, channel: &str, text: impl Into<String>) -> Result<(), ToolError> {
+        let mut rest = text.into();
+        while rest.len() > limit::CHUNK_BYTES_MAX {
+            let mut cut = limit::CHUNK_BYTES_MAX;
+            while !rest.is_char_boundary(cut) {
+                cut -= 1;
+            }
+            let tail = rest.split_off(cut);
+            self.say(channel, Content::Text(std::mem::replace(&mut rest, tail))).await?;
+        }
+        self.say(channel, Content::Text(rest)).await
+    }
+
+    /// Says a JSON value, at most 64 KiB of it.
+    ///
+    /// # Errors
+    /// As [`Self::text`], and when the value does not serialize or is too large.
+    pub async fn json(&self, value: &impl Serialize) -> Result<(), ToolError> {
+        self.say("", Content::Json(serde_json::to_string(value)?)).await
+    }
+
+    /// Says bytes, at most 64 KiB of them.
+    ///
+    /// # Errors
+    /// As [`Self::text`], and when there are too many.
+    pub async fn data(&self, media_type: &str, data: impl Into<Bytes>) -> Result<(), ToolError> {
+        self.say("", Content::Data { media_type: media_type.to_owned(), data: data.into() }).await
+    }
+
+    /// Says how far the call has come, in units of its own.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub async fn progress(&self, done: f64, total: Option<f64>, message: impl Into<String>) -> Result<(), ToolError> {
+        self.send(Chunk::Progress(Progress { done, total, message: message.into() })).await
+    }
+
+    async fn say(&self, channel: &str, content: Content) -> Result<(), ToolError> {
+        let size = content.size();
+        if size > limit::CHUNK_BYTES_MAX {
+            let limit = limit::CHUNK_BYTES_MAX;
+            return Err(ToolError::new(format!(
+                "a piece of output is {size} bytes, at most {limit} are taken: split it"
+            )));
+        }
+        self.send(Chunk::Content { channel: channel.to_owned(), content }).await
+    }
+
+    async fn send(&self, chunk: Chunk) -> Result<(), ToolError> {
+        self.output.send(chunk).await.map_err(|_| ToolError::new("the attempt is over"))
+    }
+}
+
+/// A call's result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output(pub(crate) Vec<Content>);
+
+impl Output {
+    /// A JSON value.
+    ///
+    /// # Errors
+    /// When it does not serialize.
+    pub fn json(value: &impl Serialize) -> Result<Self, ToolError> {
+        Ok(Self(vec![Content::Json(serde_json::to_string(value)?)]))
+    }
+
+    #[must_use]
+    pub fn data(media_type: impl Into<String>, data: impl Into<Bytes>) -> Self {
+        Self(vec![Content::Data { media_type: media_type.into(), data: data.into() }])
+    }
+
+    /// Another part after this one.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+}
+
+impl From<String> for Output {
+    fn from(text: String) -> Self {
+        Self(vec![Content::Text(text)])
+    }
+}
+
+impl From<&str> for Output {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+/// A tool with nothing to say still answers: models take an empty result for a failure.
+impl From<()> for Output {
+    fn from((): ()) -> Self {
+        "Done".into()
+    }
+}
+
+/// Why a call failed, for the model and the caller. Any error becomes one with `?`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolError(pub(crate) CallError);
+
+impl ToolError {
+    /// Another attempt would fail as well.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self(CallError::new(ErrorKind::ToolFailed, message))
+    }
+
+    /// Another attempt may succeed; it is made when the tool's policy allows.
+    #[must_use]
+    pub fn retryable(message: impl Into<String>) -> Self {
+        Self(CallError::new(ErrorKind::ToolFailed, message).retryable())
+    }
+}
+
+impl<E: std::error::Error> From<E> for ToolError {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            message = format!("{message}: {error}");
+            cause = error.source();
+        }
+        Self::new(message)
+    }
+}

@@ -1,0 +1,100 @@
+//! The tools that come with a worker. Each is an ordinary [`Tool`](crate::Tool): host them all, some, or none.
+//!
+//! Those that work on files are confined to one folder. That keeps a model from straying; it is no sandbox, and `bash`
+//! may do whatever its user may.
+
+mod ask_user;
+mod bash;
+mod glob;
+mod grep;
+mod lines;
+mod root;
+mod time;
+mod walk;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::table::{DuplicateTool, Table};
+
+pub use ask_user::{ASK_USER, Question, ask_user};
+pub use bash::{Bash, Script};
+pub use glob::{Glob, Paths};
+pub use grep::{Grep, Search};
+pub use root::Root;
+pub use time::{CurrentTime, Place};
+
+/// The built-in tools cannot be hosted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{} cannot be the root folder of the built-in tools", path.display())]
+    Root { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Host(#[from] DuplicateTool),
+}
+
+/// All of them, those that work on files below `root`.
+///
+/// # Errors
+/// When `root` is no folder that can be read.
+pub fn built_in(root: &Path) -> Result<Table, Error> {
+    let root = Root::new(root).map_err(|source| Error::Root { path: root.to_owned(), source })?;
+    let table = Table::new().host(CurrentTime)?.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
+    Ok(table.host(Bash::new(root))?.define::<Question>(ASK_USER, &ask_user())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use run::Manifest;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn manifests() -> Vec<Manifest> {
+        let folder = tempfile::tempdir().unwrap();
+        built_in(folder.path()).unwrap().manifests().cloned().collect()
+    }
+
+    fn manifest(name: &str) -> Manifest {
+        manifests().into_iter().find(|manifest| manifest.name.as_str() == name).unwrap()
+    }
+
+    #[test]
+    fn every_tool_refuses_unknown_fields_and_describes_the_known_ones() {
+        for manifest in manifests() {
+            let schema: Value = serde_json::from_str(&manifest.input_schema).unwrap();
+            assert_eq!(schema["additionalProperties"], false, "{}", manifest.name);
+            for (name, field) in schema["properties"].as_object().unwrap() {
+                assert!(field["description"].is_string(), "{}: {name}", manifest.name);
+            }
+        }
+    }
+
+    #[test]
+    fn only_bash_is_not_repeatable() {
+        let once = manifests().into_iter().filter(|manifest| !manifest.policy.repeatable);
+        assert_eq!(once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(), ["bash"]);
+    }
+
+    #[test]
+    fn ask_user_is_left_to_the_client() {
+        assert!(manifest("ask_user").definition_only);
+        assert!(!manifest("bash").definition_only);
+    }
+
+    #[test]
+    fn the_time_is_described_as_models_know_it() {
+        let time = manifest("get_current_time");
+        assert_eq!(time.description, "Get the time of a specified city.");
+        let schema: Value = serde_json::from_str(&time.input_schema).unwrap();
+        assert_eq!(schema["properties"]["time_zone"]["description"], "Time zone id, such as Asia/Shanghai");
+        assert_eq!(schema["required"], serde_json::json!(["time_zone"]));
+    }
+
+    #[test]
+    fn a_root_that_is_no_folder_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(built_in(file.path()), Err(Error::Root { .. })));
+        assert!(matches!(built_in(Path::new("/nowhere/at/all")), Err(Error::Root { .. })));
+    }
+}

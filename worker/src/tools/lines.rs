@@ -1,0 +1,151 @@
+//! Takes lines from a thread that may block to the call that streams them.
+
+use tokio::sync::mpsc;
+
+use crate::tool::{Context, Output, ToolError};
+
+/// Lines that may wait between the thread and the call; then the thread waits. Also the most that go out as one piece.
+const WAITING_MAX: usize = 512;
+
+/// Where a thread says its lines. When the call is over nobody hears them, and the thread should stop.
+pub(super) struct Lines(mpsc::Sender<String>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the call is over")]
+pub(super) struct Over;
+
+impl Lines {
+    /// Says a line; its end is added.
+    pub(super) fn say(&self, mut line: String) -> Result<(), Over> {
+        line.push('\n');
+        self.0.blocking_send(line).map_err(|_| Over)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// Runs `work` on a thread where it may block and streams its lines; the text it returns is the result.
+///
+/// A line goes out as soon as it is said, with all that were said while the one before was on its way.
+pub(super) async fn streamed<W>(context: &Context, work: W) -> Result<Output, ToolError>
+where
+    W: FnOnce(&Lines) -> Result<String, ToolError> + Send + 'static,
+{
+    let (sender, mut said) = mpsc::channel(WAITING_MAX);
+    let work = tokio::task::spawn_blocking(move || work(&Lines(sender)));
+    let stream = async {
+        let mut batch = Vec::new();
+        while said.recv_many(&mut batch, WAITING_MAX).await > 0 {
+            context.text(batch.concat()).await?;
+            batch.clear();
+        }
+        Ok::<(), ToolError>(())
+    };
+    tokio::select! {
+        streamed = stream => streamed?,
+        () = context.cancelled() => return Err(ToolError::new("the call was cancelled")),
+    }
+    match work.await {
+        Ok(result) => result.map(Output::from),
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(ended) => Err(ended.into()),
+        },
+    }
+}
+
+/// `1 file`, `2 files`.
+pub(super) fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender};
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::testkit;
+    use crate::tool::{About, Tool};
+
+    /// Works until nobody hears it, then drops its end of a channel.
+    struct Endless {
+        work: fn(&Lines) -> Result<String, ToolError>,
+        alive: Sender<()>,
+    }
+
+    impl Tool for Endless {
+        const NAME: &'static str = "endless";
+        type Input = serde_json::Map<String, serde_json::Value>;
+
+        fn about(&self) -> About {
+            About::new("Never ends.")
+        }
+
+        async fn call(&self, context: &Context, _: Self::Input) -> Result<Output, ToolError> {
+            let (work, alive) = (self.work, self.alive.clone());
+            streamed(context, move |lines| {
+                let _alive = alive;
+                work(lines)
+            })
+            .await
+        }
+    }
+
+    fn start(work: fn(&Lines) -> Result<String, ToolError>) -> (testkit::Call, Receiver<()>) {
+        let (alive, ended) = std::sync::mpsc::channel();
+        (testkit::start(Endless { work, alive }, json!({})), ended)
+    }
+
+    fn talk(lines: &Lines) -> Result<String, ToolError> {
+        loop {
+            lines.say("more".to_owned())?;
+        }
+    }
+
+    fn think(lines: &Lines) -> Result<String, ToolError> {
+        lines.say("hm".to_owned())?;
+        while !lines.is_over() {
+            std::thread::yield_now();
+        }
+        Err(Over.into())
+    }
+
+    /// The channel is never sent on: it closes when the thread and the call are gone.
+    fn assert_ended(ended: &Receiver<()>) {
+        let closed = ended.recv_timeout(Duration::from_secs(10));
+        assert_eq!(closed, Err(std::sync::mpsc::RecvTimeoutError::Disconnected));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_thread_ends_when_its_call_is_cancelled() {
+        for work in [talk, think] {
+            let (mut call, ended) = start(work);
+            assert!(call.chunk().await.is_some());
+            call.cancel();
+            assert_eq!(call.end().await.error(), "the call was cancelled");
+            assert_ended(&ended);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_thread_ends_when_its_call_is_dropped() {
+        for work in [talk, think] {
+            let (mut call, ended) = start(work);
+            assert!(call.chunk().await.is_some());
+            drop(call);
+            assert_ended(&ended);
+        }
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "out of order")]
+    async fn a_panic_on_the_thread_is_the_tools() {
+        start(|_| panic!("out of order")).0.end().await;
+    }
+}

@@ -1,0 +1,126 @@
+//! The one folder that a tool may work in.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A folder that paths given by a model are resolved in and must not lead out of.
+///
+/// A path is judged when it is resolved. Whoever can change the folder at the same moment can still trick a tool, so this
+/// guards against mistakes, not against an attacker with a shell.
+#[derive(Debug, Clone)]
+pub struct Root(Arc<Path>);
+
+/// A path that a tool cannot work with, in words for a model.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unreachable {
+    #[error("{0:?} leads out of the folder that this tool works in: give a path below it, such as \"src\"")]
+    Outside(String),
+    #[error("there is no {0:?}: paths are relative to the tool's root folder, use glob to see what is there")]
+    Missing(String),
+    #[error("{0:?} is not a folder: give the folder that it is in")]
+    NotAFolder(String),
+    #[error("{path:?} cannot be read")]
+    Unreadable { path: String, source: io::Error },
+}
+
+impl Root {
+    /// # Errors
+    /// When `path` is no folder that can be read.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let path = path.canonicalize()?;
+        if !path.is_dir() {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        Ok(Self(path.into()))
+    }
+
+    /// The file or folder that `path` names, without links; the root itself when nothing is named.
+    pub(super) fn resolve(&self, path: Option<&str>) -> Result<PathBuf, Unreachable> {
+        let Some(path) = path else { return Ok(self.0.to_path_buf()) };
+        let resolved = self.0.join(path).canonicalize().map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => Unreachable::Missing(path.to_owned()),
+            _ => Unreachable::Unreadable { path: path.to_owned(), source },
+        })?;
+        if !resolved.starts_with(&self.0) {
+            return Err(Unreachable::Outside(path.to_owned()));
+        }
+        Ok(resolved)
+    }
+
+    /// As [`Self::resolve`], for a folder.
+    pub(super) fn folder(&self, path: Option<&str>) -> Result<PathBuf, Unreachable> {
+        let resolved = self.resolve(path)?;
+        if !resolved.is_dir() {
+            return Err(Unreachable::NotAFolder(path.unwrap_or(".").to_owned()));
+        }
+        Ok(resolved)
+    }
+
+    /// A path below the root as models write it.
+    pub(super) fn relative(&self, path: &Path) -> String {
+        slashed(path.strip_prefix(&self.0).unwrap_or(path))
+    }
+}
+
+/// With forward slashes, and with replacement characters where a name is not UTF-8.
+pub(super) fn slashed(path: &Path) -> String {
+    let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A root `below` with a folder in it, and a file beside it.
+    fn root() -> (tempfile::TempDir, Root) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("below/src")).unwrap();
+        fs::write(folder.path().join("secret"), "").unwrap();
+        let root = Root::new(&folder.path().join("below")).unwrap();
+        (folder, root)
+    }
+
+    #[test]
+    fn a_path_that_goes_up_and_stays_inside_is_taken() {
+        let (_folder, root) = root();
+        assert_eq!(root.relative(&root.resolve(Some("src/../src")).unwrap()), "src");
+        assert_eq!(root.relative(&root.resolve(Some(".")).unwrap()), "");
+    }
+
+    #[test]
+    fn an_absolute_path_is_taken_when_it_is_inside() {
+        let (_folder, root) = root();
+        let inside = root.0.join("src");
+        assert_eq!(root.resolve(inside.to_str()).unwrap(), inside);
+        assert!(matches!(root.resolve(Some("/")), Err(Unreachable::Outside(_))));
+    }
+
+    #[test]
+    fn a_path_that_leads_out_is_refused() {
+        let (folder, root) = root();
+        symlink(folder.path().join("secret"), root.0.join("link")).unwrap();
+        symlink("../..", root.0.join("src/up")).unwrap();
+        for path in ["..", "../secret", "src/../../secret", "link", "src/up", "src/up/secret"] {
+            assert!(matches!(root.resolve(Some(path)), Err(Unreachable::Outside(_))), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_folder_whose_name_begins_as_the_root_does_is_outside() {
+        let (folder, root) = root();
+        fs::create_dir(folder.path().join("below-not")).unwrap();
+        assert!(matches!(root.resolve(Some("../below-not")), Err(Unreachable::Outside(_))));
+    }
+
+    #[test]
+    fn a_link_that_stays_inside_is_followed() {
+        let (_folder, root) = root();
+        symlink("src", root.0.join("link")).unwrap();
+        assert_eq!(root.relative(&root.folder(Some("link")).unwrap()), "src");
+    }
+}

@@ -1,0 +1,145 @@
+//! The files below a folder, as `ripgrep` sees them: no hidden ones, none that an ignore file excludes, no links followed.
+
+use std::path::{Path, PathBuf};
+
+use globset::{GlobBuilder, GlobMatcher};
+use ignore::{Walk, WalkBuilder};
+
+use super::lines::Lines;
+use super::root::slashed;
+use crate::tool::ToolError;
+
+/// Files in the order of their paths, so that a second attempt of a call says the same. They end early when the call does.
+pub(super) struct Files<'a> {
+    walk: Walk,
+    lines: &'a Lines,
+    /// Files and folders that were passed over because they cannot be read.
+    unreadable: usize,
+}
+
+/// What is added to a result that was cut.
+pub(super) const CUT: &str = ", cut at the limit: more match. Narrow the search or raise the limit";
+
+impl<'a> Files<'a> {
+    /// The files below `folder`, or the one file that it is.
+    pub(super) fn below(folder: &Path, lines: &'a Lines) -> Self {
+        let walk = WalkBuilder::new(folder)
+            .require_git(false)
+            // What a call finds depends on the folder, not on the settings of the worker's user.
+            .git_global(false)
+            .sort_by_file_path(Path::cmp)
+            .build();
+        Self { walk, lines, unreadable: 0 }
+    }
+
+    /// Notes that something of what there is cannot be read.
+    pub(super) fn pass_over(&mut self, error: &dyn std::error::Error) {
+        tracing::debug!(%error, "passed over");
+        self.unreadable += 1;
+    }
+
+    /// What is added to a result that does not cover everything.
+    pub(super) fn passed_over(&self) -> String {
+        match self.unreadable {
+            0 => String::new(),
+            unreadable => format!("; {unreadable} could not be read"),
+        }
+    }
+}
+
+impl Iterator for Files<'_> {
+    type Item = PathBuf;
+
+    fn next(&mut self) -> Option<PathBuf> {
+        while !self.lines.is_over() {
+            match self.walk.next()? {
+                Ok(entry) if entry.file_type().is_some_and(|kind| kind.is_file()) => return Some(entry.into_path()),
+                Ok(_) => {}
+                Err(error) => self.pass_over(&error),
+            }
+        }
+        None
+    }
+}
+
+/// Which files are wanted, by a glob that reads as a line of a gitignore file does.
+#[derive(Debug)]
+pub(super) struct Filter {
+    matcher: GlobMatcher,
+    /// What the glob is relative to.
+    base: PathBuf,
+}
+
+impl Filter {
+    /// # Errors
+    /// When the glob is malformed or cannot match anything, in words for a model.
+    pub(super) fn new(glob: &str, base: &Path) -> Result<Self, ToolError> {
+        let refused = |why: &str| ToolError::new(format!("the glob {glob:?} cannot be used: {why}"));
+        let trimmed = glob.strip_prefix("./").unwrap_or(glob);
+        if trimmed.split('/').any(|part| part == "..") {
+            return Err(refused("it must not lead out of the folder; give the folder as path"));
+        }
+        if trimmed.trim_matches('/').is_empty() {
+            return Err(refused("it is empty; **/* matches every file"));
+        }
+        let mut full = match trimmed.strip_prefix('/') {
+            Some(anchored) => anchored.to_owned(),
+            None if trimmed.trim_end_matches('/').contains('/') => trimmed.to_owned(),
+            None => format!("**/{trimmed}"),
+        };
+        if full.ends_with('/') {
+            full.push_str("**");
+        }
+        let built = GlobBuilder::new(&full).literal_separator(true).build();
+        let matcher = built.map_err(|error| refused(&error.kind().to_string()))?.compile_matcher();
+        Ok(Self { matcher, base: base.to_owned() })
+    }
+
+    pub(super) fn wants(&self, file: &Path) -> bool {
+        match file.strip_prefix(&self.base) {
+            Ok(below) if !below.as_os_str().is_empty() => self.matcher.is_match(slashed(below)),
+            // The search is for one file only, and that is it.
+            _ => file.file_name().is_some_and(|name| self.matcher.is_match(name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wants(glob: &str, file: &str) -> bool {
+        Filter::new(glob, Path::new("/base")).unwrap().wants(&Path::new("/base").join(file))
+    }
+
+    #[test]
+    fn a_glob_without_a_slash_matches_at_any_depth() {
+        assert!(wants("*.rs", "a.rs") && wants("*.rs", "b/c/a.rs"));
+        assert!(!wants("*.rs", "a.rs.bak"));
+    }
+
+    #[test]
+    fn a_glob_with_a_slash_is_anchored() {
+        assert!(wants("src/*.rs", "src/a.rs") && wants("/a.rs", "a.rs") && wants("./src/a.rs", "src/a.rs"));
+        assert!(!wants("src/*.rs", "b/src/a.rs") && !wants("/a.rs", "b/a.rs"));
+    }
+
+    #[test]
+    fn one_star_stays_in_its_folder_and_two_do_not() {
+        assert!(!wants("src/*", "src/b/a.rs"));
+        assert!(wants("src/**", "src/b/a.rs") && wants("src/**/a.rs", "src/a.rs"));
+    }
+
+    #[test]
+    fn braces_are_alternatives_and_a_folder_means_all_below_it() {
+        assert!(wants("*.{ts,tsx}", "b/a.tsx"));
+        assert!(wants("src/", "b/src/c/a.rs") && !wants("src/", "src"));
+    }
+
+    #[test]
+    fn a_glob_that_cannot_match_is_refused() {
+        for glob in ["", "/", "../*.rs", "a/../../b", "{a", "[z-a]"] {
+            assert!(Filter::new(glob, Path::new("/base")).is_err(), "{glob:?}");
+        }
+    }
+}

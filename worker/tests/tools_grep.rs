@@ -1,0 +1,183 @@
+//! `grep` on real files.
+
+#![allow(clippy::unwrap_used, reason = "it is all tests")]
+
+mod tools_tree;
+
+use std::os::unix::fs::symlink;
+use std::time::Duration;
+
+use run::ErrorKind;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use toolyard_worker::testkit::{self, Called};
+use toolyard_worker::tools::Grep;
+
+use tools_tree::Tree;
+
+async fn grep(tree: &Tree, arguments: Value) -> Called {
+    testkit::call(Grep::new(tree.root()), arguments).await
+}
+
+/// The text that is said when there is nothing else of interest.
+async fn lines(tree: &Tree, arguments: Value) -> String {
+    grep(tree, arguments).await.text()
+}
+
+fn poem() -> Tree {
+    Tree::of(&[
+        ("a.txt", "one\ntwo\nthree\nfour\nfive\nsix\nseven\n"),
+        ("b/c.txt", "One more\ntwo\n"),
+        ("b/d.rs", "fn two() {}\n"),
+    ])
+}
+
+#[tokio::test]
+async fn matches_are_shown_with_path_and_line_in_order() {
+    let called = grep(&poem(), json!({ "pattern": "t[wh]" })).await;
+    assert_eq!(called.text(), "a.txt:2:two\na.txt:3:three\nb/c.txt:2:two\nb/d.rs:1:fn two() {}\n");
+    assert_eq!(called.answer(), "4 matching lines in 3 files");
+}
+
+#[tokio::test]
+async fn a_glob_and_a_path_narrow_the_search() {
+    let tree = poem();
+    assert_eq!(lines(&tree, json!({ "pattern": "two", "glob": "*.rs" })).await, "b/d.rs:1:fn two() {}\n");
+    assert_eq!(lines(&tree, json!({ "pattern": "two", "path": "b", "glob": "/c.*" })).await, "b/c.txt:2:two\n");
+    assert_eq!(lines(&tree, json!({ "pattern": "two", "path": "a.txt", "glob": "*.txt" })).await, "a.txt:2:two\n");
+    assert_eq!(lines(&tree, json!({ "pattern": "two", "path": "a.txt", "glob": "*.rs" })).await, "");
+}
+
+#[tokio::test]
+async fn case_matters_unless_told_otherwise() {
+    let tree = poem();
+    assert_eq!(lines(&tree, json!({ "pattern": "^one" })).await, "a.txt:1:one\n");
+    let both = lines(&tree, json!({ "pattern": "^one", "ignore_case": true })).await;
+    assert_eq!(both, "a.txt:1:one\nb/c.txt:1:One more\n");
+}
+
+#[tokio::test]
+async fn a_fixed_string_is_no_expression() {
+    let tree = poem();
+    assert_eq!(lines(&tree, json!({ "pattern": "two()", "fixed_strings": true })).await, "b/d.rs:1:fn two() {}\n");
+    assert_eq!(grep(&tree, json!({ "pattern": "t.o", "fixed_strings": true })).await.answer(), "No line matches");
+}
+
+#[tokio::test]
+async fn lines_of_context_are_marked_and_groups_are_told_apart() {
+    let said = lines(&poem(), json!({ "pattern": "two|six", "glob": "*.txt", "context": 1 })).await;
+    let expected = "a.txt-1-one\na.txt:2:two\na.txt-3-three\n--\na.txt-5-five\na.txt:6:six\na.txt-7-seven\n--\n\
+                    b/c.txt-1-One more\nb/c.txt:2:two\n";
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn a_search_that_was_cut_says_so_and_shows_nothing_of_the_next_match() {
+    let called = grep(&poem(), json!({ "pattern": "two|six", "context": 1, "limit": 1 })).await;
+    assert_eq!(called.text(), "a.txt-1-one\na.txt:2:two\na.txt-3-three\n");
+    assert!(called.answer().starts_with("1 matching line in 1 file, cut at the limit"), "{}", called.answer());
+    let neighbours = grep(&poem(), json!({ "pattern": "two|three", "limit": 1 })).await;
+    assert_eq!(neighbours.text(), "a.txt:2:two\n");
+    assert!(neighbours.answer().contains("cut"));
+}
+
+#[tokio::test]
+async fn a_search_that_just_fits_was_not_cut() {
+    let called = grep(&poem(), json!({ "pattern": "two", "limit": 3, "context": 1 })).await;
+    assert_eq!(called.answer(), "3 matching lines in 3 files");
+}
+
+#[tokio::test]
+async fn a_long_line_is_cut_with_a_mark() {
+    let tree = Tree::of(&[("min.js", &format!("x{}\n", "é".repeat(400)))]);
+    let expected = format!("min.js:1:x{} [cut: 302 bytes more]\n", "é".repeat(249));
+    assert_eq!(lines(&tree, json!({ "pattern": "x" })).await, expected);
+}
+
+#[tokio::test]
+async fn binary_ignored_and_hidden_files_are_skipped() {
+    let tree = poem();
+    tree.write("early", b"two\0two\n");
+    let mut late = b"zwei two\n".repeat(2_000);
+    late.push(0);
+    tree.write("late", &late);
+    tree.write(".gitignore", b"b/\n");
+    tree.write(".hidden", b"two\n");
+    let said = lines(&tree, json!({ "pattern": "^two" })).await;
+    assert_eq!(said, "a.txt:2:two\n");
+}
+
+#[tokio::test]
+async fn a_carriage_return_is_no_part_of_the_line() {
+    let tree = Tree::of(&[("windows.txt", "one\r\ntwo\r\n")]);
+    assert_eq!(lines(&tree, json!({ "pattern": "^two$" })).await, "windows.txt:2:two\n");
+}
+
+#[tokio::test]
+async fn text_in_utf_16_is_read() {
+    let tree = Tree::of(&[]);
+    let utf16: Vec<u8> = "\u{feff}one\r\ntwo\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    tree.write("windows.txt", &utf16);
+    assert_eq!(lines(&tree, json!({ "pattern": "two$" })).await, "windows.txt:2:two\n");
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_text_are_replaced() {
+    let tree = Tree::of(&[]);
+    tree.write("latin1.txt", b"caf\xe9\n");
+    assert_eq!(lines(&tree, json!({ "pattern": "caf" })).await, "latin1.txt:1:caf\u{fffd}\n");
+}
+
+#[tokio::test]
+async fn an_expression_that_is_none_is_explained() {
+    let tree = poem();
+    let called = grep(&tree, json!({ "pattern": "(two" })).await;
+    assert!(called.error().contains("unclosed group"), "{}", called.error());
+    assert!(called.error().contains("fixed_strings"), "{}", called.error());
+    let look_around = grep(&tree, json!({ "pattern": "(?=two)" })).await;
+    assert!(look_around.error().contains("look-around"), "{}", look_around.error());
+    let huge = grep(&tree, json!({ "pattern": "(\\w{1000}){1000}" })).await;
+    assert!(huge.error().contains("size limit"), "{}", huge.error());
+}
+
+#[tokio::test]
+async fn a_path_that_leads_out_is_refused_and_links_are_not_followed() {
+    let (tree, other) = (poem(), Tree::of(&[("secret", "two\n")]));
+    symlink(other.path(), tree.path().join("way_out")).unwrap();
+    symlink(other.path().join("secret"), tree.path().join("secret")).unwrap();
+    for path in ["..", "way_out", "secret", "way_out/secret", "/etc/passwd"] {
+        let called = grep(&tree, json!({ "pattern": "two", "path": path })).await;
+        assert!(called.error().contains("leads out of the folder"), "{path}: {}", called.error());
+    }
+    assert!(!lines(&tree, json!({ "pattern": "two" })).await.contains("secret"));
+}
+
+#[tokio::test]
+async fn arguments_that_do_not_fit_are_refused() {
+    for arguments in [
+        json!({}),
+        json!({ "pattern": "" }),
+        json!({ "pattern": "x", "context": 11 }),
+        json!({ "pattern": "x", "limit": 0 }),
+        json!({ "pattern": "x", "limit": 1_000_000 }),
+        json!({ "pattern": "x", "flags": "i" }),
+    ] {
+        let called = grep(&poem(), arguments.clone()).await;
+        assert_eq!(called.result.unwrap_err().kind, ErrorKind::ArgumentsInvalid, "{arguments}");
+    }
+}
+
+#[tokio::test]
+async fn a_match_is_shown_while_the_search_goes_on_and_a_cancelled_search_stops() {
+    let tree = Tree::of(&[("a.txt", "two\n")]);
+    // Terabytes of nothing take no room and could not be read to their end.
+    let endless = std::fs::File::create(tree.path().join("b.txt")).unwrap();
+    std::io::Write::write_all(&mut &endless, &b"filler\n".repeat(2_000)).unwrap();
+    endless.set_len(1 << 42).unwrap();
+    tree.write("c.txt", b"two\n");
+    let mut call = testkit::start(Grep::new(tree.root()), json!({ "pattern": "two" }));
+    let first = timeout(Duration::from_secs(5), call.chunk()).await.unwrap().unwrap();
+    assert!(format!("{first:?}").contains("a.txt:1:two"), "{first:?}");
+    call.cancel();
+    timeout(Duration::from_secs(5), call.end()).await.unwrap();
+}

@@ -1,0 +1,81 @@
+//! Turns what a client asked for into calls as they are accepted: routed, checked against their schemas, with deadlines.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::schema;
+use run::{CallError, CallId, CallIndex, CallSpec, ErrorKind, Route, Timestamp, ToolName};
+
+use crate::registry::Registry;
+
+/// Names that an error for an unknown tool lists: enough for any sensible set, bounded for the others.
+const TOOLS_LISTED_MAX: usize = 64;
+
+/// A call as it was asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) id: Option<CallId>,
+    pub(crate) tool: ToolName,
+    pub(crate) arguments: Bytes,
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Accepts calls, the first of which gets position `first` in its run. A call that cannot be executed is accepted too, and
+/// ended at once with an error that the model can mend; the others go on.
+pub(crate) fn accept(
+    calls: Vec<Asked>,
+    first: usize,
+    registry: &Registry,
+    run_deadline: Timestamp,
+    now: Timestamp,
+) -> Vec<Arc<CallSpec>> {
+    let with_index = calls.into_iter().zip(first..);
+    with_index.map(|(call, index)| Arc::new(accept_one(call, index, registry, run_deadline, now))).collect()
+}
+
+fn accept_one(call: Asked, index: usize, registry: &Registry, run_deadline: Timestamp, now: Timestamp) -> CallSpec {
+    let Asked { id, tool, arguments, metadata, timeout } = call;
+    let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
+    let arguments = if arguments.is_empty() { Bytes::from_static(b"{}") } else { arguments };
+    let route = route(&tool, &arguments, registry);
+    let id = id.unwrap_or_else(|| made_id(index));
+    CallSpec { id, tool, arguments, metadata, route, deadline }
+}
+
+fn made_id(index: usize) -> CallId {
+    format!("call_{}", CallIndex(u16::try_from(index).unwrap_or(u16::MAX)))
+        .parse()
+        .expect("a word and a number have no control characters")
+}
+
+fn route(tool: &ToolName, arguments: &Bytes, registry: &Registry) -> Route {
+    let Some((pool, hosted)) = registry.route(tool) else {
+        return Route::Refused(unknown_tool(tool, registry));
+    };
+    // Oversized arguments are refused as a whole request: they are not worth parsing here.
+    if arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX
+        && let Err(violations) = hosted.schema.check(arguments)
+    {
+        let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
+        return Route::Refused(CallError { violations, ..error });
+    }
+    if hosted.manifest.definition_only {
+        return Route::Client;
+    }
+    Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone() }
+}
+
+fn unknown_tool(tool: &ToolName, registry: &Registry) -> CallError {
+    let mut names: Vec<&str> = registry.tools_after(None).map(|(name, _)| name.as_str()).collect();
+    let more = names.len().saturating_sub(TOOLS_LISTED_MAX);
+    names.truncate(TOOLS_LISTED_MAX);
+    let known = match (names.as_slice(), more) {
+        ([], _) => "no tool is known yet".to_owned(),
+        (names, 0) => format!("the tools are: {}", names.join(", ")),
+        (names, more) => format!("the tools are: {}, and {more} more", names.join(", ")),
+    };
+    CallError::new(ErrorKind::UnknownTool, format!("there is no tool {tool}; {known}"))
+}

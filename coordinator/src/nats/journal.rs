@@ -1,0 +1,213 @@
+//! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs it.
+
+use std::collections::VecDeque;
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::Client;
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::{PublishMessage, StreamMessage};
+use async_nats::jetstream::{self, Context};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use proto::convert::{InvalidMessage, log};
+use proto::names;
+use proto::subject::{Place, Subject};
+use run::{CallSpec, Entry, Event, RunId, Timestamp};
+use tokio::time::Instant;
+
+/// How long an append is tried for: an election of the broker's leader takes 4-9 s.
+const APPEND_PATIENCE: Duration = Duration::from_secs(15);
+const APPEND_PAUSE: Duration = Duration::from_millis(200);
+/// How long a page of the log may take to come.
+const READ_PATIENCE: Duration = Duration::from_secs(10);
+/// Entries and bytes of one page.
+const PAGE_ENTRIES: usize = 256;
+const PAGE_BYTES: usize = 1024 * 1024;
+/// Statuses of a batched read.
+const END_OF_BATCH: u16 = 204;
+const NOTHING_THERE: u16 = 404;
+/// What the server answers when the stream's limit of bytes is reached and it may not discard.
+const STORE_FAILED: u64 = 10077;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Journal {
+    context: Context,
+    client: Client,
+}
+
+/// What the last entry on an append's subject must be for it to be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// The subject is new and nobody else knows it.
+    New,
+    /// The entry with this sequence; 0 for none.
+    Last(u64),
+}
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum AppendError {
+    /// Somebody else appended first: look again, then decide again.
+    #[error("somebody else appended first")]
+    Conflict,
+    #[error("the log is full: it accepts nothing new until it has drained")]
+    Full,
+    #[error("the events do not fit one message of the broker")]
+    TooLarge,
+    #[error("the broker does not answer: {0}")]
+    Unavailable(String),
+}
+
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the log cannot be read: {0}")]
+pub struct ReadError(String);
+
+/// A page of a run's entries, and whether there may be more behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) entries: VecDeque<Arc<Entry>>,
+    pub(crate) last: bool,
+}
+
+impl Journal {
+    pub(crate) fn new(client: Client, context: Context) -> Self {
+        Self { context, client }
+    }
+
+    /// Appends events that belong together, and gives their place in the log. Tries again, for a while, what the broker
+    /// does not confirm; then the expectation tells whether it was stored the first time.
+    pub(crate) async fn append(
+        &self,
+        run: RunId,
+        events: &[Event],
+        job: Option<&CallSpec>,
+        expect: Expect,
+    ) -> Result<u64, AppendError> {
+        let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
+        let subject = Subject { run, place }.to_string();
+        let payload = log::encode(events, job);
+        let give_up = Instant::now() + APPEND_PATIENCE;
+        let mut expected = match expect {
+            Expect::New => None,
+            Expect::Last(sequence) => Some(sequence),
+        };
+        let mut unsure = false;
+        loop {
+            let error = match self.publish(&subject, payload.clone(), expected).await {
+                Ok(sequence) => return Ok(sequence),
+                Err(error) => error,
+            };
+            match error.kind() {
+                PublishErrorKind::WrongLastSequence if unsure => return self.own_or_conflict(&subject, &payload).await,
+                PublishErrorKind::WrongLastSequence => return Err(AppendError::Conflict),
+                PublishErrorKind::MaxPayloadExceeded => return Err(AppendError::TooLarge),
+                PublishErrorKind::Other if is_full(&error) => return Err(AppendError::Full),
+                _ if Instant::now() >= give_up => return Err(AppendError::Unavailable(error.to_string())),
+                _ => {}
+            }
+            tracing::warn!(run.id = %run, %error, "append not confirmed, trying again");
+            (unsure, expected) = (true, expected.or(Some(0)));
+            tokio::time::sleep(APPEND_PAUSE).await;
+        }
+    }
+
+    async fn publish(&self, subject: &str, payload: Bytes, expected: Option<u64>) -> Result<u64, PublishError> {
+        let mut message = PublishMessage::build().payload(payload);
+        if let Some(sequence) = expected {
+            message = message.expected_last_subject_sequence(sequence);
+        }
+        Ok(self.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
+    }
+
+    /// After an append whose first try was not confirmed: is the last entry on the subject ours?
+    async fn own_or_conflict(&self, subject: &str, payload: &Bytes) -> Result<u64, AppendError> {
+        match self.last_on(subject).await {
+            Ok(Some(last)) if last.payload == *payload => Ok(last.sequence),
+            Ok(_) => Err(AppendError::Conflict),
+            Err(error) => Err(AppendError::Unavailable(error.to_string())),
+        }
+    }
+
+    /// The sequence of a call's last output; 0 when it has none. Asks the log's leader, so it is never stale.
+    pub(crate) async fn last_output(&self, subject: &Subject) -> Result<u64, ReadError> {
+        Ok(self.last_on(&subject.to_string()).await?.map_or(0, |last| last.sequence))
+    }
+
+    async fn last_on(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
+        let stream =
+            self.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError(error.to_string()))?;
+        match stream.get_last_raw_message_by_subject(subject).await {
+            Ok(message) => Ok(Some(message)),
+            Err(error) if error.kind() == jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(ReadError(error.to_string())),
+        }
+    }
+
+    /// The last sequence of the log.
+    pub(crate) async fn tip(&self) -> Result<u64, ReadError> {
+        let stream = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError(error.to_string()))?;
+        let state = &stream.cached_info().state;
+        Ok(if state.messages == 0 { 0 } else { state.last_sequence })
+    }
+
+    /// Entries on `filter` with a sequence above `after`: one page, read in one request.
+    pub(crate) async fn page(&self, filter: &str, after: u64) -> Result<Page, ReadError> {
+        let request = serde_json::json!({
+            "seq": after + 1, "next_by_subj": filter, "batch": PAGE_ENTRIES, "max_bytes": PAGE_BYTES,
+        });
+        let inbox = self.client.new_inbox();
+        let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
+        let mut replies = self.client.subscribe(inbox.clone()).await.map_err(|error| unavailable(&error))?;
+        let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
+        let published = self.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
+        published.map_err(|error| unavailable(&error))?;
+        let mut page = Page::default();
+        loop {
+            let reply = tokio::time::timeout(READ_PATIENCE, replies.next()).await;
+            let reply = reply.map_err(|_| ReadError("the broker does not answer".to_owned()))?;
+            let Some(reply) = reply else { return Err(ReadError("the connection was closed".to_owned())) };
+            match reply.status.map(|status| status.as_u16()) {
+                Some(NOTHING_THERE) => {
+                    page.last = true;
+                    return Ok(page);
+                }
+                // A header counts what the filter would still match.
+                Some(END_OF_BATCH) => {
+                    let pending = reply.headers.as_ref().and_then(|headers| headers.get("Nats-Num-Pending"));
+                    page.last = pending.is_none_or(|pending| pending.as_str() == "0");
+                    return Ok(page);
+                }
+                Some(status) if status >= 300 => {
+                    return Err(ReadError(format!("{status} {}", reply.description.unwrap_or_default())));
+                }
+                _ => {}
+            }
+            let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
+            if let Some((_, entry)) =
+                decode(&message.subject, message.payload, message.sequence, millis(message.time.unix_timestamp_nanos()))
+            {
+                page.entries.push_back(Arc::new(entry));
+            }
+        }
+    }
+}
+
+fn is_full(error: &PublishError) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+    source.is_some_and(|error| error.error_code().0 == STORE_FAILED)
+}
+
+/// Broker time in milliseconds; the same for every way in which an entry is read.
+pub(super) fn millis(nanos: i128) -> Timestamp {
+    Timestamp(u64::try_from(nanos / 1_000_000).unwrap_or(0))
+}
+
+/// Decodes a message of the log. What cannot be understood is reported and passed over, the same way by every reader.
+pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp) -> Option<(RunId, Entry)> {
+    let parse = || -> Result<_, InvalidMessage> {
+        let subject: Subject = subject.parse()?;
+        Ok((subject.run, log::decode(&subject, payload, sequence, at)?))
+    };
+    parse().inspect_err(|error| tracing::warn!(subject, sequence, %error, "passing over an entry of the log")).ok()
+}

@@ -1,0 +1,63 @@
+//! Core subjects between owners and workers: stop this attempt, take this job back, what shall I do with this job?
+
+use async_nats::{Client, Message, Subscriber};
+use bytes::Bytes;
+use proto::convert::worker::{Answer, Question, encode_answer, encode_stop};
+use proto::names;
+use run::{AttemptId, PoolId, RunId};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Signals(Client);
+
+/// A worker's question, and where its answer goes.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) question: Question,
+    pub(crate) pool: PoolId,
+    reply: async_nats::Subject,
+}
+
+impl Signals {
+    pub(crate) fn new(client: Client) -> Self {
+        Self(client)
+    }
+
+    /// Tells the pool to stop an attempt. Not confirmed: it is repeated until the log shows that it stopped.
+    pub(crate) async fn stop(&self, pool: &PoolId, run: RunId, attempt: AttemptId) {
+        self.send(names::stop(pool), encode_stop(run, attempt)).await;
+    }
+
+    /// Hands a lost worker's job back to its queue: `lease` is where its acknowledgement would have gone. Should this be
+    /// lost too, the broker hands it back when the lease runs out.
+    pub(crate) async fn hand_back(&self, lease: &Bytes) {
+        match std::str::from_utf8(lease) {
+            Ok(subject) if subject.starts_with("$JS.ACK.") => {
+                self.send(subject.to_owned(), Bytes::from_static(b"-NAK")).await;
+            }
+            _ => tracing::warn!("passing over a lease that is none"),
+        }
+    }
+
+    pub(crate) async fn questions(&self) -> Result<Subscriber, async_nats::SubscribeError> {
+        self.0.subscribe(names::QUESTIONS).await
+    }
+
+    pub(crate) async fn answer(&self, asked: &Asked, answer: Option<&Answer>) {
+        self.send(asked.reply.to_string(), encode_answer(answer)).await;
+    }
+
+    async fn send(&self, subject: String, payload: Bytes) {
+        if let Err(error) = self.0.publish(subject, payload).await {
+            tracing::warn!(%error, "a signal was not sent");
+        }
+    }
+}
+
+/// Reads a question; what is none is reported and passed over.
+pub(crate) fn asked(message: Message) -> Option<Asked> {
+    let (pool, reply) = (names::question_pool(&message.subject)?, message.reply?);
+    let question = Question::decode(message.payload)
+        .inspect_err(|error| tracing::warn!(%pool, %error, "passing over a question"))
+        .ok()?;
+    Some(Asked { question, pool, reply })
+}

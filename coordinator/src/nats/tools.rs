@@ -1,0 +1,167 @@
+//! Keeps the registry: watches the bucket of advertisements, listens to heartbeats, and sees to it that every pool that
+//! advertises has its queue.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::{Context, kv};
+use async_nats::{Client, Message};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use proto::convert::worker::{Heartbeat, decode_advertisement};
+use proto::names;
+use proto::schema::Schema;
+use run::{PoolId, ToolName, WorkerId};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::setup::ensure_pool;
+use crate::registry::{Hosted, Registry};
+
+const TICK: Duration = Duration::from_secs(1);
+
+pub(crate) struct Keeper {
+    client: Client,
+    context: Context,
+    store: kv::Store,
+    registry: Registry,
+    published: watch::Sender<Arc<Registry>>,
+    heard: HashMap<WorkerId, Instant>,
+    /// Pools that have their queue.
+    queues: HashSet<PoolId>,
+    started: Instant,
+}
+
+impl Keeper {
+    pub(crate) fn new(
+        client: Client,
+        context: Context,
+        store: kv::Store,
+        published: watch::Sender<Arc<Registry>>,
+    ) -> Self {
+        let registry = Registry::default();
+        let (heard, queues, started) = (HashMap::new(), HashSet::new(), Instant::now());
+        Self { client, context, store, registry, published, heard, queues, started }
+    }
+
+    pub(crate) async fn keep(mut self, stop: CancellationToken) {
+        let mut heartbeats = None;
+        let mut changes: Option<kv::Watch> = None;
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = tick.tick() => {
+                    if heartbeats.is_none() {
+                        heartbeats = self.client.subscribe(names::HEARTBEATS).await.ok();
+                    }
+                    if changes.is_none() {
+                        changes = self.store.watch_with_history(">").await.inspect_err(|error| {
+                            tracing::warn!(%error, "cannot watch the advertisements, trying again");
+                        }).ok();
+                    }
+                    self.look_around().await;
+                }
+                message = next(&mut heartbeats) => match message {
+                    Some(message) => self.heartbeat(message),
+                    None => heartbeats = None,
+                },
+                change = next(&mut changes) => match change {
+                    Some(Ok(entry)) => self.advertisement(entry).await,
+                    Some(Err(_)) | None => changes = None,
+                },
+            }
+        }
+    }
+
+    fn publish(&self) {
+        self.published.send_replace(Arc::new(self.registry.clone()));
+    }
+
+    async fn look_around(&mut self) {
+        let lost = self.heard.extract_if(|_, heard| heard.elapsed() >= names::WORKER_LOST).collect::<Vec<_>>();
+        for (worker, _) in &lost {
+            tracing::warn!(worker.id = %worker, "a worker was lost");
+            self.registry.worker_left(worker);
+        }
+        let settled = self.started.elapsed() >= names::WORKER_LOST;
+        if !lost.is_empty() || settled != self.registry.settled {
+            self.registry.settled = settled;
+            self.publish();
+        }
+        let pools: Vec<PoolId> = self.registry.tools_after(None).flat_map(|(_, pools)| pools.keys().cloned()).collect();
+        for pool in pools {
+            self.queue_for(&pool).await;
+        }
+    }
+
+    fn heartbeat(&mut self, message: Message) {
+        let Some(pool) = names::heartbeat_pool(&message.subject) else { return };
+        let heartbeat = match Heartbeat::decode(message.payload) {
+            Ok(heartbeat) => heartbeat,
+            Err(error) => return tracing::warn!(%pool, %error, "passing over a heartbeat"),
+        };
+        let changed = if heartbeat.leaving {
+            self.heard.remove(&heartbeat.worker);
+            self.registry.worker_left(&heartbeat.worker)
+        } else {
+            self.heard.insert(heartbeat.worker.clone(), Instant::now());
+            self.registry.worker_lives(heartbeat.worker, pool)
+        };
+        if changed {
+            self.publish();
+        }
+    }
+
+    async fn advertisement(&mut self, entry: kv::Entry) {
+        let Some((pool, tool)) = parse_key(&entry.key) else {
+            return tracing::warn!(key = entry.key, "passing over an advertisement with a malformed key");
+        };
+        match (entry.operation, hosted(entry.value)) {
+            (kv::Operation::Delete | kv::Operation::Purge, _) => self.registry.withdraw(&pool, &tool),
+            (kv::Operation::Put, Ok(hosted)) if hosted.manifest.name == tool => {
+                self.registry.advertise(pool.clone(), hosted);
+                self.queue_for(&pool).await;
+            }
+            (kv::Operation::Put, Ok(hosted)) => {
+                return tracing::warn!(%pool, %tool, named = %hosted.manifest.name, "passing over an advertisement under another name");
+            }
+            (kv::Operation::Put, Err(error)) => {
+                return tracing::warn!(%pool, %tool, error, "passing over an advertisement");
+            }
+        }
+        self.publish();
+    }
+
+    async fn queue_for(&mut self, pool: &PoolId) {
+        if self.queues.contains(pool) {
+            return;
+        }
+        match ensure_pool(&self.context, pool).await {
+            Ok(()) => {
+                self.queues.insert(pool.clone());
+            }
+            Err(error) => tracing::warn!(%pool, %error, "a pool is without its queue, trying again"),
+        }
+    }
+}
+
+async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::Item> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn parse_key(key: &str) -> Option<(PoolId, ToolName)> {
+    let (pool, tool) = key.split_once('.')?;
+    Some((pool.parse().ok()?, tool.parse().ok()?))
+}
+
+fn hosted(value: Bytes) -> Result<Hosted, String> {
+    let manifest = decode_advertisement(value).map_err(|error| error.to_string())?;
+    let schema = Schema::compile(&manifest.input_schema).map_err(|error| error.to_string())?;
+    Ok(Hosted { manifest: Arc::new(manifest), schema })
+}

@@ -1,0 +1,272 @@
+//! One reader of a run's ordered output: a fold of its own over the run's entries, from the log as far as they lie behind
+//! and from the ledger's feed from there on. What it keeps is bounded; what waits for the floor is read from the log again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proto::convert::api;
+use proto::subject;
+use proto::v1;
+use run::{Entry, FloorPolicy, Heard, Run, RunId, Sequencer, Span, Spoken, Utterance};
+use tokio::sync::mpsc;
+
+use crate::ledger::{Ledger, Stopped};
+use crate::nats::journal::{Journal, ReadError};
+
+/// Events given out together.
+const BATCH_EVENTS_MAX: usize = 512;
+/// Bytes of output given out together, unless a single piece is larger.
+const BATCH_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of output that a reader keeps while it waits for the floor.
+const KEPT_BYTES_MAX: usize = 256 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Reader {
+    source: Source,
+    run: Run,
+    sequencer: Sequencer,
+    /// The reader has everything up to here already.
+    after: Option<u64>,
+    spoken: VecDeque<Spoken>,
+    /// Entries with output that is still to be spoken, oldest first.
+    kept: VecDeque<Arc<Entry>>,
+    kept_bytes: usize,
+    /// The newest entry that was taken in.
+    current: Option<Arc<Entry>>,
+    heard: Vec<Heard>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WatchError {
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("the log holds no such run")]
+    Unknown,
+    #[error("entry {0} of the log is gone")]
+    Gone(u64),
+}
+
+impl Reader {
+    /// A reader of a run that is about to be opened.
+    pub(crate) async fn of_new_run(
+        journal: Journal,
+        ledger: Ledger,
+        run: RunId,
+        policy: FloorPolicy,
+    ) -> Result<Self, Stopped> {
+        let live = ledger.watch(run).await?;
+        let source = Source { journal, ledger, run, page: VecDeque::new(), behind: false, last: 0, live };
+        Ok(Self::new(source, policy, None))
+    }
+
+    /// A reader of a run that is in the log.
+    pub(crate) async fn of_run(
+        journal: Journal,
+        ledger: Ledger,
+        run: RunId,
+        policy: FloorPolicy,
+        after: Option<u64>,
+    ) -> Result<Self, WatchError> {
+        let live = ledger.watch(run).await?;
+        let mut source = Source { journal, ledger, run, page: VecDeque::new(), behind: true, last: 0, live };
+        source.read_page().await?;
+        if source.page.is_empty() {
+            return Err(WatchError::Unknown);
+        }
+        Ok(Self::new(source, policy, after))
+    }
+
+    fn new(source: Source, policy: FloorPolicy, after: Option<u64>) -> Self {
+        Self {
+            run: Run::new(source.run),
+            source,
+            sequencer: Sequencer::new(policy),
+            after,
+            spoken: VecDeque::new(),
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            current: None,
+            heard: Vec::new(),
+        }
+    }
+
+    /// The next events, waiting for some; `None` when the run has ended and everything was said. May be dropped while it
+    /// waits: nothing is lost.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, WatchError> {
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        loop {
+            while let Some(spoken) = self.spoken.front().copied() {
+                if events.len() >= BATCH_EVENTS_MAX || bytes >= BATCH_BYTES_MAX {
+                    return Ok(Some(events));
+                }
+                let entry = match self.entry_for(&spoken) {
+                    Some(entry) => entry,
+                    None if events.is_empty() => self.read_again(&spoken).await?,
+                    // What is ready goes out before anything is waited for.
+                    None => return Ok(Some(events)),
+                };
+                self.spoken.pop_front();
+                let before = events.len();
+                api::run_events(&self.run, &entry, &spoken, &mut events);
+                if let Some(after) = self.after.filter(|after| spoken.number <= *after) {
+                    events.retain(|event| event.sequence > after);
+                }
+                bytes += events.iter().skip(before).map(size).sum::<usize>();
+            }
+            if self.run.status().is_final() && self.current.is_some() {
+                return Ok((!events.is_empty()).then_some(events));
+            }
+            let entry = match (self.source.ready(), events.is_empty()) {
+                (Some(entry), _) => entry,
+                (None, true) => self.source.next().await?,
+                (None, false) => return Ok(Some(events)),
+            };
+            self.take(entry);
+        }
+    }
+
+    fn take(&mut self, entry: Arc<Entry>) {
+        self.heard.clear();
+        self.run.apply(&entry, &mut self.heard);
+        let mut spoken = Vec::new();
+        self.sequencer.observe(entry.at, &self.heard, &mut spoken);
+        let of_this = |span: &Span| span.position.sequence == entry.sequence;
+        let heard =
+            self.heard.iter().filter(|heard| matches!(heard, Heard::Output { span, .. } if of_this(span))).count();
+        let said =
+            spoken.iter().filter(|spoken| matches!(&spoken.what, Utterance::Output { span, .. } if of_this(span)));
+        if heard > said.count() {
+            self.keep(&entry);
+        }
+        self.spoken.extend(spoken);
+        self.current = Some(entry);
+    }
+
+    fn keep(&mut self, entry: &Arc<Entry>) {
+        self.kept_bytes += output_bytes(entry);
+        self.kept.push_back(Arc::clone(entry));
+        while self.kept_bytes > KEPT_BYTES_MAX
+            && let Some(dropped) = self.kept.pop_front()
+        {
+            self.kept_bytes -= output_bytes(&dropped);
+        }
+    }
+
+    /// The entry that holds what is spoken, where it is at hand.
+    fn entry_for(&self, spoken: &Spoken) -> Option<Arc<Entry>> {
+        let current = self.current.as_ref()?;
+        let Utterance::Output { span, .. } = &spoken.what else { return Some(Arc::clone(current)) };
+        let sequence = span.position.sequence;
+        if self.after.is_some_and(|after| spoken.number + u64::from(span.count) <= after + 1) {
+            // The reader has it: any entry will do, nothing of it is given out.
+            return Some(Arc::clone(current));
+        }
+        if current.sequence == sequence {
+            return Some(Arc::clone(current));
+        }
+        let found = self.kept.binary_search_by_key(&sequence, |entry| entry.sequence).ok()?;
+        self.kept.get(found).cloned()
+    }
+
+    /// Reads a page of the speaking call's entries, of which this one is the first.
+    async fn read_again(&mut self, spoken: &Spoken) -> Result<Arc<Entry>, WatchError> {
+        let Utterance::Output { attempt, span } = &spoken.what else { return Err(WatchError::Unknown) };
+        let sequence = span.position.sequence;
+        let filter = subject::of_call(self.source.run, attempt.call);
+        let page = self.source.journal.page(&filter, sequence - 1).await?;
+        let first = page.entries.front().filter(|entry| entry.sequence == sequence).cloned();
+        self.kept_bytes = page.entries.iter().map(|entry| output_bytes(entry)).sum();
+        self.kept = page.entries;
+        first.ok_or(WatchError::Gone(sequence))
+    }
+}
+
+fn output_bytes(entry: &Entry) -> usize {
+    let chunks = entry.events.iter().flat_map(|event| match event {
+        run::Event::Output { chunks, .. } => chunks.as_slice(),
+        _ => &[],
+    });
+    chunks
+        .map(|chunk| {
+            size_of::<run::Chunk>()
+                + match chunk {
+                    run::Chunk::Content { content, .. } => content.size(),
+                    run::Chunk::Progress(progress) => progress.message.len(),
+                }
+        })
+        .sum()
+}
+
+fn size(event: &v1::RunEvent) -> usize {
+    prost::Message::encoded_len(event)
+}
+
+/// A run's entries in order, each once.
+#[derive(Debug)]
+struct Source {
+    journal: Journal,
+    ledger: Ledger,
+    run: RunId,
+    page: VecDeque<Arc<Entry>>,
+    /// Entries may lie between the last one and the feed.
+    behind: bool,
+    /// The sequence of the last entry that was given out or is in the page.
+    last: u64,
+    live: mpsc::Receiver<Arc<Entry>>,
+}
+
+impl Source {
+    /// The next entry, if there is one at hand.
+    fn ready(&mut self) -> Option<Arc<Entry>> {
+        if let Some(entry) = self.page.pop_front() {
+            return Some(entry);
+        }
+        if self.behind {
+            return None;
+        }
+        loop {
+            let entry = self.live.try_recv().ok()?;
+            if entry.sequence > self.last {
+                self.last = entry.sequence;
+                return Some(entry);
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Result<Arc<Entry>, WatchError> {
+        loop {
+            if let Some(entry) = self.ready() {
+                return Ok(entry);
+            }
+            if self.behind {
+                self.read_page().await?;
+                continue;
+            }
+            match self.live.recv().await {
+                Some(entry) if entry.sequence > self.last => {
+                    self.last = entry.sequence;
+                    return Ok(entry);
+                }
+                Some(_) => {}
+                // Too slow for the feed: join it again, then read from the log what was missed.
+                None => {
+                    self.live = self.ledger.watch(self.run).await?;
+                    self.behind = true;
+                }
+            }
+        }
+    }
+
+    async fn read_page(&mut self) -> Result<(), WatchError> {
+        let page = self.journal.page(&subject::of_run(self.run), self.last).await?;
+        if let Some(entry) = page.entries.back() {
+            self.last = entry.sequence;
+        }
+        self.page = page.entries;
+        self.behind = !page.last;
+        Ok(())
+    }
+}

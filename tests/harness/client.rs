@@ -1,0 +1,180 @@
+//! The only place of the scenarios that touches the API.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proto::v1::run_event::Event;
+use proto::v1::run_service_client::RunServiceClient;
+use proto::v1::tool_service_client::ToolServiceClient;
+use proto::v1::{self, FloorPolicy, RunEvent};
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+use tonic_types::StatusExt as _;
+
+use crate::PATIENCE;
+
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub runs: RunServiceClient<Channel>,
+    pub tools: ToolServiceClient<Channel>,
+}
+
+/// A call of `tool` under the id `id`.
+#[must_use]
+pub fn call(id: &str, tool: &str, arguments: serde_json::Value) -> v1::NewCall {
+    let (call_id, tool, arguments) = (id.to_owned(), tool.to_owned(), arguments.to_string());
+    v1::NewCall { call_id, tool, arguments, ..v1::NewCall::default() }
+}
+
+#[must_use]
+pub fn client_answer(id: &str, text: &str) -> v1::ToolOutput {
+    let body = Some(v1::content::Body::Text(text.to_owned()));
+    v1::ToolOutput { call_id: id.to_owned(), result: vec![v1::Content { body }], error: String::new() }
+}
+
+/// The stable reason of an error.
+#[must_use]
+pub fn reason(status: &Status) -> String {
+    status.get_details_error_info().map(|info| info.reason).unwrap_or_default()
+}
+
+impl Client {
+    pub async fn connect(address: SocketAddr) -> Self {
+        let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address makes a URL");
+        // The transport drops a connection on which too many small frames wait to be read; the window sets how many.
+        let endpoint = endpoint.initial_connection_window_size(16 * 1024 * 1024);
+        let channel = endpoint.connect().await.expect("the coordinator listens");
+        Self { runs: RunServiceClient::new(channel.clone()), tools: ToolServiceClient::new(channel) }
+    }
+
+    pub async fn wait_for_tool(&self, name: &str) {
+        let known = async {
+            let mut tools = self.tools.clone();
+            while tools.get_tool(v1::GetToolRequest { name: name.to_owned() }).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, known).await.expect("the tool becomes known");
+    }
+
+    pub async fn create(&self, calls: Vec<v1::NewCall>) -> Run {
+        let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+        let response = self.runs.clone().create_run(request).await.expect("the run is accepted");
+        let id = response.into_inner().run.expect("the response has the run").run_id;
+        Run { client: self.clone(), id }
+    }
+
+    pub async fn execute(&self, calls: Vec<v1::NewCall>) -> Stream {
+        let request = v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() };
+        let stream = self.runs.clone().execute_run(request).await.expect("the run is accepted").into_inner();
+        Stream { messages: Messages::Execute(stream), seen: Vec::new(), ended: false }
+    }
+}
+
+/// A run by its id, seen through one client.
+#[derive(Debug, Clone)]
+pub struct Run {
+    pub client: Client,
+    pub id: String,
+}
+
+impl Run {
+    #[must_use]
+    pub fn through(&self, client: &Client) -> Self {
+        Self { client: client.clone(), id: self.id.clone() }
+    }
+
+    pub async fn get(&self) -> v1::Run {
+        let request = v1::GetRunRequest { run_id: self.id.clone() };
+        let response = self.client.runs.clone().get_run(request).await.expect("the run is there");
+        response.into_inner().run.expect("the response has the run")
+    }
+
+    pub async fn watch(&self, policy: FloorPolicy) -> Stream {
+        self.watch_after(policy, None).await.expect("the run is there")
+    }
+
+    /// # Errors
+    /// The coordinator's refusal.
+    pub async fn watch_after(&self, policy: FloorPolicy, after: Option<u64>) -> Result<Stream, Status> {
+        let request =
+            v1::WatchRunRequest { run_id: self.id.clone(), after_sequence: after, floor_policy: policy.into() };
+        let stream = self.client.runs.clone().watch_run(request).await?.into_inner();
+        Ok(Stream { messages: Messages::Watch(stream), seen: Vec::new(), ended: false })
+    }
+
+    /// # Errors
+    /// The coordinator's refusal.
+    pub async fn submit(&self, outputs: Vec<v1::ToolOutput>) -> Result<v1::Run, Status> {
+        let request = v1::SubmitToolOutputsRequest { run_id: self.id.clone(), outputs };
+        let response = self.client.runs.clone().submit_tool_outputs(request).await?;
+        Ok(response.into_inner().run.expect("the response has the run"))
+    }
+
+    pub async fn cancel(&self, reason: &str) {
+        let request = v1::CancelRunRequest { run_id: self.id.clone(), reason: reason.to_owned() };
+        self.client.runs.clone().cancel_run(request).await.expect("a run can be cancelled");
+    }
+}
+
+#[derive(Debug)]
+enum Messages {
+    Execute(Streaming<v1::ExecuteRunResponse>),
+    Watch(Streaming<v1::WatchRunResponse>),
+}
+
+/// An output stream and what was seen of it.
+#[derive(Debug)]
+pub struct Stream {
+    messages: Messages,
+    pub seen: Vec<RunEvent>,
+    pub ended: bool,
+}
+
+impl Stream {
+    /// Takes in the next message. `false` at the end, which must be a terminal message.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn next(&mut self) -> Result<bool, Status> {
+        let parts = match &mut self.messages {
+            Messages::Execute(stream) => stream.message().await?.map(|message| (message.events, message.end)),
+            Messages::Watch(stream) => stream.message().await?.map(|message| (message.events, message.end)),
+        };
+        let Some((events, end)) = parts else {
+            assert!(self.ended, "a stream ends with a terminal message");
+            return Ok(false);
+        };
+        self.seen.extend(events);
+        self.ended = end.is_some();
+        Ok(true)
+    }
+
+    /// Reads to the end.
+    pub async fn to_end(mut self) -> Vec<RunEvent> {
+        let read = async { while self.next().await.expect("the stream does not break") {} };
+        tokio::time::timeout(PATIENCE, read).await.expect("the run ends in time");
+        self.seen
+    }
+
+    /// Reads until an event is seen that is `wanted`.
+    pub async fn until(&mut self, wanted: impl Fn(&Event) -> bool) {
+        let is_seen = |seen: &[RunEvent]| seen.iter().filter_map(|event| event.event.as_ref()).any(&wanted);
+        let read = async {
+            while !is_seen(&self.seen) {
+                assert!(self.next().await.expect("the stream does not break"), "the stream ended: {:#?}", self.seen);
+            }
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("the event comes in time");
+    }
+
+    /// The run that the stream opened.
+    #[must_use]
+    pub fn run(&self, client: &Client) -> Run {
+        let id = self.seen.iter().find_map(|event| match &event.event {
+            Some(Event::RunOpened(opened)) => Some(opened.run_id.clone()),
+            _ => None,
+        });
+        Run { client: client.clone(), id: id.expect("the first event names the run") }
+    }
+}

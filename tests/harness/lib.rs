@@ -1,0 +1,44 @@
+//! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
+
+mod client;
+mod process;
+
+pub use client::{Client, Run, Stream, call, client_answer, reason};
+pub use process::{Coordinator, Fixture, Worker};
+
+use std::time::Duration;
+
+/// How long anything may take before a test gives up: far longer than it does, on a slow machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A broker, one coordinator and a client of it; workers are added by the test.
+#[derive(Debug)]
+pub struct Yard {
+    pub fixture: Fixture,
+    pub broker: local::Broker,
+    pub coordinator: Coordinator,
+    pub client: Client,
+}
+
+impl Yard {
+    /// # Panics
+    /// When something does not start: the test cannot go on.
+    pub async fn start(fixture: &str) -> Self {
+        let fixture = Fixture::new(fixture);
+        let broker = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+        let coordinator = fixture.coordinator(&broker.url()).await;
+        let client = Client::connect(coordinator.address()).await;
+        Self { fixture, broker, coordinator, client }
+    }
+
+    /// A worker of pool `main`, once its tools are known to the coordinator.
+    pub async fn worker(&self) -> Worker {
+        self.worker_with_slots(16).await
+    }
+
+    pub async fn worker_with_slots(&self, slots: u32) -> Worker {
+        let worker = self.fixture.worker(&self.broker.url(), "main", slots).await;
+        self.client.wait_for_tool("echo").await;
+        worker
+    }
+}

@@ -1,0 +1,63 @@
+//! Cancelling ends what is queued at once and what runs soon after, and nothing of it is heard later.
+
+use std::time::{Duration, Instant};
+
+use harness::Yard;
+use proto::v1::{self, CallState, FloorPolicy, RunStatus, run_event::Event};
+
+use crate::{FIXTURE, check, count, question};
+
+#[tokio::test]
+async fn cancelling_a_run_ends_its_running_queued_and_waiting_calls() {
+    let yard = Yard::start(FIXTURE).await;
+    // One slot: the second call waits in the queue.
+    let _worker = yard.worker_with_slots(1).await;
+    let calls = vec![count("one", 1000, 100), count("two", 1000, 100), question("ask")];
+    let mut stream = yard.client.execute(calls).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let run = stream.run(&yard.client);
+    let asked = Instant::now();
+    run.cancel("changed my mind").await;
+    let events = stream.to_end().await;
+    assert!(asked.elapsed() < Duration::from_secs(10), "a tool that listens stops soon");
+    check::whole(&events, true);
+    for outcome in check::outcomes(&events).values() {
+        assert_eq!(outcome.state(), CallState::Cancelled);
+        assert_eq!(outcome.reason, "changed my mind");
+    }
+    assert_eq!(run.get().await.status(), RunStatus::Cancelled);
+    run.cancel("twice does no harm").await;
+}
+
+#[tokio::test]
+async fn cancelling_one_call_leaves_the_others_alone() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let mut stream = yard.client.execute(vec![count("stays", 20, 50), count("goes", 1000, 50)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let run = stream.run(&yard.client);
+    let request =
+        v1::CancelCallRequest { run_id: run.id.clone(), call_id: "goes".to_owned(), reason: "enough".to_owned() };
+    yard.client.runs.clone().cancel_call(request).await.expect("a call can be cancelled");
+    let events = stream.to_end().await;
+    let outcomes = check::outcomes(&events);
+    assert_eq!(outcomes["stays"].state(), CallState::Completed);
+    assert_eq!(outcomes["goes"].state(), CallState::Cancelled);
+    assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+}
+
+#[tokio::test]
+async fn a_call_expires_at_its_deadline_whatever_its_tool_does() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let timeout = Some(proto::convert::duration(Duration::from_secs(1)));
+    let calls = vec![
+        v1::NewCall { timeout, ..count("endless", 100_000, 100) },
+        v1::NewCall { timeout, ..question("never answered") },
+    ];
+    let events = yard.client.execute(calls).await.to_end().await;
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    assert_eq!(outcomes["never answered"].state(), CallState::Expired);
+    assert!(matches!(outcomes["endless"].state(), CallState::Expired | CallState::Failed), "{outcomes:?}");
+}

@@ -1,0 +1,32 @@
+//! The promises, each in a file, proved against real processes through the public API.
+
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
+
+mod bad_input;
+mod cancel;
+mod check;
+mod client_calls;
+mod coordinator_crash;
+mod cost;
+mod main_job;
+mod readers;
+mod worker_crash;
+
+/// The program that scenarios start as coordinators and workers.
+const FIXTURE: &str = env!("CARGO_BIN_EXE_fixture");
+
+/// A call that says `id-0 id-1 ...`, one piece at a time.
+fn count(id: &str, pieces: u32, every_ms: u64) -> proto::v1::NewCall {
+    let arguments = serde_json::json!({ "label": id, "pieces": pieces, "every_ms": every_ms });
+    harness::call(id, "count", arguments)
+}
+
+/// What such a call says.
+fn counted(id: &str, pieces: u32) -> String {
+    (0..pieces).map(|piece| format!("{id}-{piece} ")).collect()
+}
+
+/// A call that only the client can answer.
+fn question(id: &str) -> proto::v1::NewCall {
+    harness::call(id, "ask_user", serde_json::json!({ "question": "Which one?" }))
+}

@@ -1,0 +1,89 @@
+//! Every reader of a run sees the same stream, whenever it comes and however often it comes back.
+
+use harness::{Run, Yard};
+use proto::v1::{FloorPolicy, RunEvent};
+
+use crate::{FIXTURE, check, count, counted, question};
+
+const POLICIES: [FloorPolicy; 3] = [FloorPolicy::Arrival, FloorPolicy::Submission, FloorPolicy::Interleaved];
+
+/// Reads a run to its end with a new connection for every few events.
+async fn in_pieces(run: &Run, policy: FloorPolicy, reconnects: usize) -> Vec<RunEvent> {
+    let mut events: Vec<RunEvent> = Vec::new();
+    for _ in 0..reconnects {
+        let after = events.last().map(|event| event.sequence);
+        let mut stream = run.watch_after(policy, after).await.expect("the run is there");
+        // One message, then the connection is dropped in the middle of what it brings.
+        if stream.next().await.expect("the stream does not break") {
+            stream.seen.truncate(3);
+        }
+        events.extend(stream.seen);
+    }
+    let after = events.last().map(|event| event.sequence);
+    let rest = run.watch_after(policy, after).await.expect("the run is there");
+    events.extend(rest.to_end().await);
+    events
+}
+
+#[tokio::test]
+async fn an_early_a_late_and_a_returning_reader_see_the_same_under_every_policy() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let calls = vec![count("a", 30, 20), question("ask"), count("b", 20, 35), count("c", 40, 10)];
+    let run = yard.client.create(calls).await;
+    let early = POLICIES.map(|policy| {
+        let run = run.clone();
+        tokio::spawn(async move { run.watch(policy).await.to_end().await })
+    });
+    let returning = POLICIES.map(|policy| {
+        let run = run.clone();
+        tokio::spawn(async move { in_pieces(&run, policy, 20).await })
+    });
+    run.submit(vec![harness::client_answer("ask", "this one")]).await.expect("the call waits");
+    for ((policy, early), returning) in POLICIES.into_iter().zip(early).zip(returning) {
+        let early = early.await.expect("the reader does not panic");
+        let returning = returning.await.expect("the reader does not panic");
+        let late = run.watch(policy).await.to_end().await;
+        check::whole(&early, policy != FloorPolicy::Interleaved);
+        assert_eq!(early, late, "{policy:?}: early and late differ");
+        assert_eq!(early, returning, "{policy:?}: early and returning differ");
+        let said = check::said(&early);
+        for (id, pieces) in [("a", 30), ("b", 20), ("c", 40)] {
+            assert_eq!(said[id], counted(id, pieces), "{policy:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn calls_speak_in_the_order_in_which_they_were_asked_for_under_submission() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    // The first call is the slowest to say anything.
+    let run = yard.client.create(vec![count("slow", 2, 400), count("quick", 3, 5), count("mid", 2, 50)]).await;
+    let events = run.watch(FloorPolicy::Submission).await.to_end().await;
+    check::whole(&events, true);
+    let speakers: Vec<String> = check::kinds(&events)
+        .into_iter()
+        .filter_map(|kind| match kind {
+            proto::v1::run_event::Event::CallSpeaking(speaking) => Some(speaking.call_id.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(speakers, ["slow", "quick", "mid"]);
+}
+
+#[tokio::test]
+async fn a_reader_that_is_slower_than_the_tools_misses_nothing() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    // Far more than the ledger holds for a watcher, and than a connection buffers.
+    let run = yard.client.create(vec![count("a", 60_000, 0), count("b", 60_000, 0)]).await;
+    let mut stream = run.watch(FloorPolicy::Arrival).await;
+    stream.until(|event| matches!(event, proto::v1::run_event::Event::CallSpeaking(_))).await;
+    // Another reader sees the end while this one reads nothing.
+    let quick = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    let slow = stream.to_end().await;
+    assert!(quick == slow, "the slow reader saw something else");
+    check::whole(&slow, true);
+    assert_eq!(check::said(&slow)["b"], counted("b", 60_000));
+}

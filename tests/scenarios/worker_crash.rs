@@ -1,0 +1,101 @@
+//! A worker that is killed loses nothing, doubles nothing, and repeats nothing that must not be repeated.
+
+use harness::{Yard, call};
+use proto::v1::{self, CallErrorKind, FloorPolicy, run_event::Event};
+use serde_json::json;
+
+use crate::{FIXTURE, check, count, counted};
+
+fn is_output(event: &Event) -> bool {
+    matches!(event, Event::CallOutput(_))
+}
+
+#[tokio::test]
+async fn a_worker_killed_in_mid_stream_leads_to_a_second_attempt_without_doubled_output() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut first = yard.worker().await;
+    let mut stream = yard.client.execute(vec![count("c", 30, 60)]).await;
+    stream.until(is_output).await;
+    first.kill().await;
+    let _second = yard.worker().await;
+    let run = stream.run(&yard.client);
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::said(&events)["c"], counted("c", 30));
+    let attempts: Vec<u32> = check::kinds(&events)
+        .into_iter()
+        .filter_map(|kind| match kind {
+            Event::AttemptStarted(started) => Some(started.attempt),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(attempts, [1, 2]);
+    assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+}
+
+#[tokio::test]
+async fn a_tool_that_is_not_safe_to_repeat_is_not_started_twice_and_its_caller_is_told() {
+    let yard = Yard::start(FIXTURE).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let mut first = yard.worker().await;
+    let arguments = json!({ "path": path, "line": "once", "then_wait_ms": 600_000 });
+    let mut stream = yard.client.execute(vec![call("w", "writes", arguments)]).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+    let written = async {
+        while std::fs::read_to_string(&path).unwrap_or_default().is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, written).await.expect("the tool writes");
+    first.kill().await;
+    let _second = yard.worker().await;
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let error = check::outcomes(&events)["w"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), CallErrorKind::Interrupted);
+    assert!(error.message.contains("may have happened"), "{}", error.message);
+    assert_eq!(std::fs::read_to_string(&path).expect("the file is there"), "once\n");
+}
+
+#[tokio::test]
+async fn output_of_a_pool_that_a_call_was_not_routed_to_is_not_heard() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let mut stream = yard.client.execute(vec![count("c", 10, 50)]).await;
+    stream.until(is_output).await;
+    let run = stream.run(&yard.client);
+    let forged = forged_output(&run.id);
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let context = async_nats::jetstream::new(nats);
+    let shard = &run.id[4..6];
+    for (subject, payload) in [
+        (format!("ty.run.{shard}.{}.0.out.other", run.id), forged.clone()),
+        (format!("ty.run.{shard}.{}.7.out.main", run.id), forged.clone()),
+        (format!("ty.run.{shard}.{}.0.ctl", run.id), forged.clone()),
+        (format!("ty.run.{shard}.{}.0.out.main", run.id), "not an entry".into()),
+    ] {
+        context.publish(subject, payload).await.expect("it is sent").await.expect("the broker stores anything");
+    }
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::said(&events)["c"], counted("c", 10));
+}
+
+/// An entry in which some attempt says something and completes.
+fn forged_output(run: &str) -> bytes::Bytes {
+    use proto::wire::v1 as wire;
+    let content = v1::Content { body: Some(v1::content::Body::Text(format!("forged for {run}"))) };
+    let chunk = wire::Chunk { channel: String::new(), piece: Some(wire::chunk::Piece::Content(content.clone())) };
+    let output = wire::event::Kind::Output(wire::Output { first: 0, chunks: vec![chunk] });
+    let ended = wire::event::Kind::AttemptEnded(wire::AttemptEnded {
+        chunks: 1,
+        outcome: wire::AttemptOutcome::Completed.into(),
+        result: vec![content],
+        error: None,
+    });
+    let events = [output, ended].map(|kind| wire::Event { kind: Some(kind) });
+    let attempt = Some(wire::Attempt { number: 99, nonce: 1 });
+    let entry = wire::Entry { version: 1, attempt, events: events.into() };
+    prost::Message::encode_to_vec(&entry).into()
+}

@@ -21,6 +21,8 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Messages that follow each other faster than this, many times in a row, are sent together. It saves both sides work, and
 /// keeps frames from being so small that a client's HTTP/2 library takes those that it has not read yet for an attack.
 const PACE: Duration = Duration::from_millis(5);
+/// Messages with fewer events are worth waiting with.
+const SMALL_EVENTS: usize = 64;
 /// As many quick messages are sent as they come: most streams are short, and their latency counts.
 const QUICK_MAX: u32 = 16;
 
@@ -246,7 +248,8 @@ impl Streaming {
         }
         let piece = self.next_piece().await;
         let now = Instant::now();
-        self.quick = if now < self.sent + PACE * 2 { self.quick.saturating_add(1) } else { 0 };
+        let is_small = piece.as_ref().is_ok_and(|piece| piece.events.len() < SMALL_EVENTS);
+        self.quick = if is_small && now < self.sent + PACE * 2 { self.quick.saturating_add(1) } else { 0 };
         self.sent = now;
         piece
     }

@@ -1,0 +1,113 @@
+//! `toolyard call`: one call, as if the tool were a program here.
+
+use proto::v1;
+use run::ToolName;
+
+use crate::arguments::{self, Pair};
+use crate::client::Client;
+use crate::exit::{self, Exit, Failure, reason};
+use crate::follow::{Answers, Follow, Followed, View};
+use crate::interrupts::Interrupts;
+use crate::json;
+use crate::plain::{Plain, Setting};
+use crate::prompt::Keyboard;
+use crate::terminal::Terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard call get_current_time time_zone=Asia/Shanghai
+  toolyard call bash command='make 2>&1' timeout_s=60 --timeout 90
+  toolyard call bash command=@build.sh
+  toolyard call grep --json '{\"pattern\": \"TODO\", \"glob\": \"*.rs\"}'
+  toolyard call -o json bash command=ls | jq -r 'select(.type == \"call_output\").content.text'
+
+What the tool says goes to standard output as it comes, its `stderr` channel to
+standard error. The result goes to standard output too, unless the tool
+streams: then it stands on standard error. A command that `bash` ran to its end
+completed, whatever its exit code: that is the result. Ctrl-C cancels the call.";
+
+/// Call a tool and see its output as it comes
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("{EXAMPLES}\n\n{}", exit::HELP))]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{}\n\n{}", exit::HELP, json::HELP))]
+pub(crate) struct Args {
+    /// The tool's name, as `toolyard tools ls` shows it
+    tool: String,
+    /// Arguments. The value is text, or JSON where the tool's schema wants no text; @FILE stands for what is in the file
+    #[arg(value_name = "KEY=VALUE")]
+    pairs: Vec<Pair>,
+    /// Arguments as a JSON object; KEY=VALUE goes on top
+    #[arg(long, value_name = "OBJECT")]
+    json: Option<String>,
+    /// By when the call has ended, its time in the queue included [default: 24 h]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    timeout: Option<std::time::Duration>,
+}
+
+fn seconds(text: &str) -> Result<std::time::Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "give a number of seconds".to_owned())?;
+    match std::time::Duration::try_from_secs_f64(seconds) {
+        Ok(timeout) if !timeout.is_zero() => Ok(timeout),
+        Ok(_) | Err(_) => Err("give a number of seconds above zero".to_owned()),
+    }
+}
+
+pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Args { tool: name, pairs, json: base, timeout } = args;
+    name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
+    let base = arguments::parse_base(base.as_deref())?;
+    let client = Client::connect(url).await?;
+    let tool = known(&client, &name).await?;
+    let schema = tool.as_ref().map_or("", |tool| &tool.input_schema);
+    let arguments = arguments::build(base, pairs, schema)?;
+
+    let answers = if terminal.has_person() { Answers::Person(Keyboard::default()) } else { Answers::Elsewhere };
+    let hints = matches!(answers, Answers::Elsewhere);
+    let view = if terminal.is_json() {
+        View::Json
+    } else {
+        View::Plain(Plain::new(Setting {
+            streaming: tool.is_some_and(|tool| tool.streaming),
+            hints,
+            to_terminal: terminal.stdout_is_terminal(),
+            notes_to_terminal: terminal.stderr_is_terminal(),
+            paint: terminal.paint_notes(),
+        }))
+    };
+    let timeout = timeout.map(proto::convert::duration);
+    let call = v1::NewCall { call_id: String::new(), tool: name, arguments, timeout, ..v1::NewCall::default() };
+    let mut interrupts = Interrupts::listen()?;
+    let watch = client.execute(vec![call]).await?;
+    let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;
+    Ok(exit_of(&followed))
+}
+
+/// The tool, or `None` where nobody knows it: then the call fails with an error that lists those that are known.
+async fn known(client: &Client, name: &str) -> Result<Option<v1::Tool>, Failure> {
+    match client.tool(name).await {
+        Ok(tool) => Ok(Some(tool)),
+        Err(Failure::Refused(status)) if reason(&status).as_deref() == Some("TOOL_NOT_FOUND") => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn exit_of(followed: &Followed) -> Exit {
+    if followed.interrupted {
+        return Exit::Interrupted;
+    }
+    let outcome = followed.tally.calls.first().and_then(|call| call.outcome.as_ref());
+    match outcome.map(v1::CallOutcome::state) {
+        Some(v1::CallState::Completed) => Exit::Completed,
+        Some(v1::CallState::Cancelled) => Exit::Cancelled,
+        Some(v1::CallState::Expired) => Exit::Expired,
+        Some(
+            v1::CallState::Failed
+            | v1::CallState::Unspecified
+            | v1::CallState::Accepted
+            | v1::CallState::WaitingForClient
+            | v1::CallState::Queued
+            | v1::CallState::Running,
+        )
+        | None => Exit::Failed,
+    }
+}

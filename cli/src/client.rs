@@ -1,0 +1,194 @@
+//! A coordinator, as clients reach it: one connection that heals by itself, requests, and refusals turned into failures.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use proto::v1;
+use proto::v1::run_service_client::RunServiceClient;
+use proto::v1::tool_service_client::ToolServiceClient;
+use tokio::time::{Instant, sleep};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Response, Status};
+
+use crate::exit::{Failure, reason};
+use crate::watch::Watch;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A coordinator whose machine died says nothing; then a stream is taken for broken after these two.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest response: a run of 128 calls, with results and arguments of 256 KiB each.
+const RESPONSE_BYTES_MAX: usize = 80 * 1024 * 1024;
+/// How long a coordinator may be away before it is given up: a rolling restart takes less.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After how long a person is told: a restart takes less.
+const NOTICED: Duration = Duration::from_secs(3);
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_LONGEST: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone)]
+pub(crate) struct Client {
+    url: String,
+    pub(crate) runs: RunServiceClient<Channel>,
+    tools: ToolServiceClient<Channel>,
+}
+
+impl Client {
+    /// Connects. A coordinator that is not there is told at once; one that goes away later is waited for.
+    pub(crate) async fn connect(url: &str) -> Result<Self, Failure> {
+        let malformed =
+            || Failure::Usage(format!("--url {url:?} is no address of a coordinator: give http://HOST:PORT"));
+        if !url.starts_with("http://") {
+            return Err(malformed());
+        }
+        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| malformed())?;
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| Failure::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
+        Ok(Self {
+            url: url.to_owned(),
+            runs: RunServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            tools: ToolServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),
+        })
+    }
+
+    /// All tools, sorted by name.
+    pub(crate) async fn tools(&self) -> Result<Vec<v1::Tool>, Failure> {
+        let (mut tools, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let request = v1::ListToolsRequest { page_size: 0, page_token };
+            let page =
+                self.tools.clone().list_tools(request).await.map_err(|status| self.failure(status))?.into_inner();
+            tools.extend(page.tools);
+            if page.next_page_token.is_empty() {
+                return Ok(tools);
+            }
+            page_token = page.next_page_token;
+        }
+    }
+
+    pub(crate) async fn tool(&self, name: &str) -> Result<v1::Tool, Failure> {
+        let request = v1::GetToolRequest { name: name.to_owned() };
+        let response = self.tools.clone().get_tool(request).await.map_err(|status| self.failure(status))?;
+        present(response.into_inner().tool)
+    }
+
+    pub(crate) async fn run(&self, run_id: &str) -> Result<v1::Run, Failure> {
+        let request = v1::GetRunRequest { run_id: run_id.to_owned() };
+        present(self.persist(async || self.runs.clone().get_run(request.clone()).await).await?.run)
+    }
+
+    pub(crate) async fn cancel_run(&self, run_id: &str, reason: &str) -> Result<v1::Run, Failure> {
+        let request = v1::CancelRunRequest { run_id: run_id.to_owned(), reason: reason.to_owned() };
+        present(self.persist(async || self.runs.clone().cancel_run(request.clone()).await).await?.run)
+    }
+
+    pub(crate) async fn cancel_call(&self, run_id: &str, call_id: &str, reason: &str) -> Result<v1::Run, Failure> {
+        let (run_id, call_id, reason) = (run_id.to_owned(), call_id.to_owned(), reason.to_owned());
+        let request = v1::CancelCallRequest { run_id, call_id, reason };
+        present(self.persist(async || self.runs.clone().cancel_call(request.clone()).await).await?.run)
+    }
+
+    pub(crate) async fn submit(&self, run_id: &str, output: v1::ToolOutput) -> Result<v1::Run, Failure> {
+        let request = v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs: vec![output] };
+        present(self.persist(async || self.runs.clone().submit_tool_outputs(request.clone()).await).await?.run)
+    }
+
+    /// Executes calls as a run and gives its ordered output.
+    pub(crate) async fn execute(&self, calls: Vec<v1::NewCall>) -> Result<Watch, Failure> {
+        let request = v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() };
+        let stream = self.runs.clone().execute_run(request).await.map_err(|status| self.failure(status))?;
+        Ok(Watch::executing(self.clone(), stream.into_inner()))
+    }
+
+    /// The output of a run, from its beginning or from after a sequence number.
+    pub(crate) async fn watch(
+        &self,
+        run_id: &str,
+        after: Option<u64>,
+        floor: v1::FloorPolicy,
+    ) -> Result<Watch, Failure> {
+        let mut watch = Watch::of_run(self.clone(), run_id, after, floor);
+        watch.open().await.map_err(|status| self.failure(status))?;
+        Ok(watch)
+    }
+
+    /// Asks again while the coordinator is away. For requests that do no harm when they are made twice.
+    async fn persist<T>(&self, ask: impl AsyncFn() -> Result<Response<T>, Status>) -> Result<T, Failure> {
+        let mut backoff = Backoff::new();
+        loop {
+            match ask().await {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) if passes(&status) && backoff.has_patience() => backoff.wait().await,
+                Err(status) => return Err(self.failure(status)),
+            }
+        }
+    }
+
+    pub(crate) fn failure(&self, status: Status) -> Failure {
+        if is_of_transport(&status) {
+            let reason = status.source().map_or_else(|| status.message().to_owned(), root_cause);
+            return Failure::Unreachable { url: self.url.clone(), reason };
+        }
+        Failure::Refused(Box::new(status))
+    }
+}
+
+/// Whether the same request may succeed in a moment, perhaps at another coordinator.
+pub(crate) fn passes(status: &Status) -> bool {
+    status.code() == Code::Unavailable || is_of_transport(status)
+}
+
+/// Whether the connection failed, or a proxy answered, and not the coordinator.
+fn is_of_transport(status: &Status) -> bool {
+    status.source().is_some() || (status.code() == Code::Unavailable && reason(status).is_none())
+}
+
+fn root_cause<E: std::error::Error + ?Sized>(error: &E) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = error.to_string();
+        cause = error.source();
+    }
+    text
+}
+
+/// What every response of a sound coordinator has.
+fn present<T>(part: Option<T>) -> Result<T, Failure> {
+    part.ok_or_else(|| Failure::Refused(Box::new(Status::internal("the coordinator's response is empty"))))
+}
+
+/// Waits between tries, longer each time, for as long as a coordinator may be away.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    since: Instant,
+    wait: Duration,
+    noticed: bool,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self { since: Instant::now(), wait: RETRY_FIRST, noticed: false }
+    }
+
+    pub(crate) fn has_patience(&self) -> bool {
+        self.since.elapsed() < PATIENCE
+    }
+
+    /// Whether a person should be told now: once, and not of a mere restart.
+    pub(crate) fn is_noticeable(&mut self) -> bool {
+        self.since.elapsed() > NOTICED && !std::mem::replace(&mut self.noticed, true)
+    }
+
+    pub(crate) async fn wait(&mut self) {
+        sleep(self.wait).await;
+        self.wait = (self.wait * 2).min(RETRY_LONGEST);
+    }
+}

@@ -1,0 +1,119 @@
+//! `toolyard dev`: everything in one process, to work against.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use crate::exit::{Exit, Failure};
+use crate::interrupts::Interrupts;
+use crate::json::Object;
+use crate::terminal::{Paint, Terminal};
+use crate::words::duration;
+use crate::yard::{self, Yard};
+
+const LISTEN: &str = "127.0.0.1:7420";
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard dev
+  toolyard dev --root ~/src/project --data-dir ~/.local/share/toolyard
+  toolyard dev --listen 127.0.0.1:0 -o json
+
+nats-server is taken from PATH, else fetched once into the cache. Once all is
+up it says where; with -o json as {url, nats_url, data_dir, root}. The first
+Ctrl-C drains, a second one ends at once.";
+
+/// Run a broker, a coordinator and a worker with the built-in tools, until Ctrl-C
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The broker's port [default: a free one]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    nats_port: Option<u16>,
+    /// Where to serve gRPC; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = LISTEN)]
+    listen: SocketAddr,
+    /// The folder that the tools work in
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    root: PathBuf,
+    /// Where the broker keeps the log [default: a temporary folder, removed at the end]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Calls that the worker runs at once
+    #[arg(long, value_name = "N", default_value_t = worker::SLOTS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    slots: u32,
+}
+
+pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Args { nats_port, listen, root, data_dir, slots } = args;
+    let keeps = data_dir.is_some();
+    let root = root.canonicalize().unwrap_or(root);
+    let options = yard::Options { listen, nats_port, data_dir, root: root.clone(), slots };
+
+    let mut interrupts = Interrupts::listen()?;
+    let mut yard = tokio::select! {
+        yard = Yard::start(options) => yard?,
+        () = interrupts.next() => return Err(Failure::Interrupted),
+    };
+    if terminal.is_json() {
+        terminal.object(&described(&yard, &root))?;
+    } else {
+        terminal.write(announcement(&yard, &root, keeps, terminal.paint()).as_bytes())?;
+    }
+    let listens = yard.address();
+    if !listens.ip().is_loopback() {
+        terminal.note(&format!("whoever reaches {listens} can run commands here as you"));
+    }
+
+    let died = tokio::select! {
+        failure = yard.died() => Some(failure),
+        () = interrupts.next() => None,
+    };
+    if died.is_none() {
+        let longest = duration(yard::DRAIN);
+        terminal.note(&format!("draining, {longest} at most; Ctrl-C again leaves at once"));
+    }
+    tokio::select! {
+        stopped = yard.stop() => died.map_or(stopped, Err)?,
+        () = interrupts.next() => return Err(Failure::Interrupted),
+    }
+    Ok(Exit::Completed)
+}
+
+fn described(yard: &Yard, root: &Path) -> Object {
+    Object::default()
+        .field("url", yard.url())
+        .field("nats_url", yard.nats_url())
+        .field("data_dir", yard.data_dir().display().to_string())
+        .field("root", root.display().to_string())
+}
+
+fn announcement(yard: &Yard, root: &Path, keeps: bool, paint: Paint) -> String {
+    let (url, nats_url) = (yard.url(), yard.nats_url());
+    let data = yard.data_dir().display();
+    let fate = if keeps { "" } else { ", removed at the end" };
+    let export = match url == format!("http://{LISTEN}") {
+        true => String::new(),
+        false => format!("  export TOOLYARD_URL={url}\n"),
+    };
+    format!(
+        "{title}
+
+  coordinator  {url}
+  broker       {nats_url}
+  data         {data}{fate}
+  tools        work in {root}
+
+In another terminal:
+
+{export}  toolyard tools ls
+  toolyard call get_current_time time_zone=Asia/Shanghai
+  toolyard call bash command='for i in 1 2 3; do echo $i; sleep 1; done'
+  toolyard call ask_user question='Tea or coffee?' options='[\"tea\", \"coffee\"]'
+
+Ctrl-C drains and ends it.
+",
+        title = paint.bold("Toolyard is up"),
+        root = root.display(),
+    )
+}

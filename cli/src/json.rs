@@ -1,0 +1,279 @@
+//! The JSON that programs read: events, runs and tools, each an object with fields that stay as they are.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use proto::v1;
+use proto::v1::content::Body;
+use proto::v1::run_event::Event;
+use serde::{Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::words::{call_state, error_kind, run_status};
+
+pub(crate) const HELP: &str = "\
+JSON (-o json): one object a line. `call`, `runs watch` and `demo` write one
+for each event, with the fields type, sequence, time, and by type:
+  run_opened             run_id, deadline,
+                         calls [call_id, tool, waits_for_client]
+  calls_appended         calls
+  run_closed
+  call_waiting           call_id, tool, arguments, deadline
+  attempt_started        call_id, attempt, worker_id
+  attempt_ended          call_id, attempt, error (absent when its worker shut
+                         down and gave the call back)
+  cancel_requested       call_id
+  call_speaking          call_id, tool
+  call_output            call_id, attempt, chunk, channel,
+                         and content or progress
+  call_output_withdrawn  call_id, attempt
+  call_ended             call_id, outcome
+  run_status_changed     status
+  run_ended              status
+The other commands write one object: a run (run_id, status, create_time,
+deadline, open, calls), a tool, or {tools}. In all of them:
+  outcome   state, and result [content], error or reason
+  content   {text}, {json} or {media_type, data}, data in base64
+  progress  done, total (where known), message
+  error     kind, message, retryable, violations [path, message]
+States, statuses and kinds are the API's names in lower case and without their
+prefix. Times are RFC 3339. When the program itself fails it writes one object
+to standard error: {error: {reason, message, exit_code}}.";
+
+/// A JSON object whose fields keep their order.
+#[derive(Debug, Default)]
+pub(crate) struct Object(Vec<(&'static str, Box<RawValue>)>);
+
+impl Object {
+    pub(crate) fn field(mut self, name: &'static str, value: impl Serialize) -> Self {
+        let value = to_raw_value(&value).expect("texts, numbers, objects and lists of them always serialize");
+        self.0.push((name, value));
+        self
+    }
+
+    /// A field that is only there when it has a value.
+    pub(crate) fn maybe(self, name: &'static str, value: Option<impl Serialize>) -> Self {
+        match value {
+            Some(value) => self.field(name, value),
+            None => self,
+        }
+    }
+}
+
+impl Serialize for Object {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+/// JSON that came as text, passed on with all its digits but on one line; what is no JSON becomes a string.
+pub(crate) fn raw(text: &str) -> Box<RawValue> {
+    // A line break in valid JSON is white space: inside of strings it is escaped.
+    let one_line = text.trim().replace(['\n', '\r'], " ");
+    RawValue::from_string(one_line).unwrap_or_else(|_| to_raw_value(text).expect("a string always serializes"))
+}
+
+pub(crate) fn event(event: &v1::RunEvent) -> Object {
+    let head = |kind: &str| {
+        let time = event.time.map(|time| time.to_string());
+        Object::default().field("type", kind).field("sequence", event.sequence).maybe("time", time)
+    };
+    let Some(what) = &event.event else {
+        // An event that is newer than this program.
+        return head("unknown");
+    };
+    match what {
+        Event::RunOpened(opened) => head("run_opened")
+            .field("run_id", &opened.run_id)
+            .maybe("deadline", opened.deadline.map(|time| time.to_string()))
+            .field("calls", opened_calls(&opened.calls)),
+        Event::CallsAppended(appended) => head("calls_appended").field("calls", opened_calls(&appended.calls)),
+        Event::RunClosed(_) => head("run_closed"),
+        Event::CallWaiting(waiting) => head("call_waiting")
+            .field("call_id", &waiting.call_id)
+            .field("tool", &waiting.tool)
+            .field("arguments", raw(&waiting.arguments))
+            .maybe("deadline", waiting.deadline.map(|time| time.to_string())),
+        Event::AttemptStarted(started) => head("attempt_started")
+            .field("call_id", &started.call_id)
+            .field("attempt", started.attempt)
+            .field("worker_id", &started.worker_id),
+        Event::AttemptEnded(ended) => head("attempt_ended")
+            .field("call_id", &ended.call_id)
+            .field("attempt", ended.attempt)
+            .maybe("error", ended.error.as_ref().map(error)),
+        Event::CancelRequested(requested) => head("cancel_requested").field("call_id", &requested.call_id),
+        Event::CallSpeaking(speaking) => {
+            head("call_speaking").field("call_id", &speaking.call_id).field("tool", &speaking.tool)
+        }
+        Event::CallOutput(said) => output(head("call_output"), said),
+        Event::CallOutputWithdrawn(withdrawn) => {
+            head("call_output_withdrawn").field("call_id", &withdrawn.call_id).field("attempt", withdrawn.attempt)
+        }
+        Event::CallEnded(ended) => {
+            head("call_ended").field("call_id", &ended.call_id).maybe("outcome", ended.outcome.as_ref().map(outcome))
+        }
+        Event::RunStatusChanged(changed) => head("run_status_changed").field("status", run_status(changed.status())),
+        Event::RunEnded(ended) => head("run_ended").field("status", run_status(ended.status())),
+    }
+}
+
+fn opened_calls(calls: &[v1::OpenedCall]) -> Vec<Object> {
+    let object = |call: &v1::OpenedCall| {
+        Object::default()
+            .field("call_id", &call.call_id)
+            .field("tool", &call.tool)
+            .field("waits_for_client", call.waits_for_client)
+    };
+    calls.iter().map(object).collect()
+}
+
+fn output(head: Object, output: &v1::CallOutput) -> Object {
+    let head = head
+        .field("call_id", &output.call_id)
+        .field("attempt", output.attempt)
+        .field("chunk", output.chunk)
+        .field("channel", &output.channel);
+    match &output.piece {
+        Some(v1::call_output::Piece::Content(said)) => head.field("content", content(said)),
+        Some(v1::call_output::Piece::Progress(made)) => head.field("progress", progress(made)),
+        None => head,
+    }
+}
+
+fn content(content: &v1::Content) -> Object {
+    let object = Object::default();
+    match &content.body {
+        Some(Body::Text(text)) => object.field("text", text),
+        Some(Body::Json(json)) => object.field("json", raw(json)),
+        Some(Body::Data(data)) => {
+            object.field("media_type", &data.media_type).field("data", BASE64_STANDARD.encode(&data.data))
+        }
+        None => object,
+    }
+}
+
+fn progress(progress: &v1::Progress) -> Object {
+    Object::default().field("done", progress.done).maybe("total", progress.total).field("message", &progress.message)
+}
+
+fn outcome(outcome: &v1::CallOutcome) -> Object {
+    let result = outcome.result.iter().map(content).collect::<Vec<_>>();
+    Object::default()
+        .field("state", call_state(outcome.state()))
+        .maybe("result", (outcome.state() == v1::CallState::Completed).then_some(result))
+        .maybe("error", outcome.error.as_ref().map(error))
+        .maybe("reason", Some(&outcome.reason).filter(|reason| !reason.is_empty()))
+}
+
+fn error(error: &v1::CallError) -> Object {
+    let violations = error
+        .violations
+        .iter()
+        .map(|violation| Object::default().field("path", &violation.path).field("message", &violation.message));
+    Object::default()
+        .field("kind", error_kind(error.kind()))
+        .field("message", &error.message)
+        .field("retryable", error.retryable)
+        .field("violations", violations.collect::<Vec<_>>())
+}
+
+pub(crate) fn run(run: &v1::Run) -> Object {
+    Object::default()
+        .field("run_id", &run.run_id)
+        .field("status", run_status(run.status()))
+        .maybe("create_time", run.create_time.map(|time| time.to_string()))
+        .maybe("deadline", run.deadline.map(|time| time.to_string()))
+        .field("open", run.open)
+        .field("calls", run.calls.iter().map(call).collect::<Vec<_>>())
+}
+
+fn call(call: &v1::Call) -> Object {
+    Object::default()
+        .field("call_id", &call.call_id)
+        .field("tool", &call.tool)
+        .field("arguments", raw(&call.arguments))
+        .field("state", call_state(call.state()))
+        .maybe("deadline", call.deadline.map(|time| time.to_string()))
+        .maybe("pool", Some(&call.pool).filter(|pool| !pool.is_empty()))
+        .field("attempts", call.attempts)
+        .maybe("last_error", call.last_error.as_ref().map(error))
+        .maybe("outcome", call.outcome.as_ref().map(outcome))
+}
+
+pub(crate) fn tool(tool: &v1::Tool) -> Object {
+    let effects = tool.effects.unwrap_or_default();
+    let effects = Object::default()
+        .field("read_only", effects.read_only)
+        .field("idempotent", effects.idempotent)
+        .field("destructive", effects.destructive)
+        .field("open_world", effects.open_world);
+    let pools = tool
+        .pools
+        .iter()
+        .map(|pool| Object::default().field("pool", &pool.pool).field("live_workers", pool.live_workers));
+    Object::default()
+        .field("name", &tool.name)
+        .field("description", &tool.description)
+        .field("input_schema", raw(&tool.input_schema))
+        .maybe("output_schema", Some(&tool.output_schema).filter(|schema| !schema.is_empty()).map(|schema| raw(schema)))
+        .field("effects", effects)
+        .maybe("policy", tool.policy.as_ref().map(policy))
+        .field("definition_only", tool.definition_only)
+        .field("streaming", tool.streaming)
+        .field("pools", pools.collect::<Vec<_>>())
+}
+
+fn policy(policy: &v1::ToolPolicy) -> Object {
+    Object::default()
+        .field("repeatable", policy.repeatable)
+        .field("attempts_max", policy.attempts_max)
+        .maybe("attempt_timeout_s", policy.attempt_timeout.map(seconds))
+        .maybe("backoff_first_s", policy.backoff_first.map(seconds))
+        .maybe("backoff_longest_s", policy.backoff_longest.map(seconds))
+}
+
+fn seconds(wait: impl TryInto<Duration>) -> Option<f64> {
+    wait.try_into().ok().map(|wait| wait.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_keep_their_order_and_numbers_their_digits() {
+        let object = Object::default().field("z", raw("{\"n\":\n 0.10000000000000000000001}")).field("a", "text");
+        assert_eq!(object.to_string(), r#"{"z":{"n":  0.10000000000000000000001},"a":"text"}"#);
+    }
+
+    #[test]
+    fn text_that_is_no_json_is_a_string() {
+        assert_eq!(raw("{broken\n").get(), r#""{broken\n""#);
+    }
+
+    #[test]
+    fn an_outcome_has_only_what_belongs_to_its_state() {
+        let content = v1::Content { body: Some(Body::Text("hello".to_owned())) };
+        let done = v1::CallOutcome {
+            state: v1::CallState::Completed.into(),
+            result: vec![content],
+            ..v1::CallOutcome::default()
+        };
+        assert_eq!(outcome(&done).to_string(), r#"{"state":"completed","result":[{"text":"hello"}]}"#);
+        let late = v1::CallOutcome {
+            state: v1::CallState::Expired.into(),
+            reason: "too late".to_owned(),
+            ..v1::CallOutcome::default()
+        };
+        assert_eq!(outcome(&late).to_string(), r#"{"state":"expired","reason":"too late"}"#);
+    }
+}

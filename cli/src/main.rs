@@ -1,0 +1,88 @@
+//! The `toolyard` program: parses what was typed, runs the command, and turns its end into an exit code.
+
+mod args;
+
+mod call;
+mod demo;
+mod dev;
+mod runs;
+mod serve;
+mod submit;
+mod tools;
+
+mod arguments;
+mod client;
+mod follow;
+mod interrupts;
+mod prompt;
+mod watch;
+mod yard;
+
+mod json;
+mod plain;
+mod story;
+mod tally;
+mod terminal;
+mod words;
+
+mod exit;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use telemetry::LevelFilter;
+
+use crate::args::{Cli, Command, Global, Output};
+use crate::exit::{Exit, Failure};
+use crate::terminal::Terminal;
+
+fn main() -> ExitCode {
+    let Cli { global, command } = Cli::parse();
+    let terminal = Terminal::new(global.output, global.color);
+    match start(&global, command, &terminal) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            terminal.failure(&failure);
+            failure.exit().into()
+        }
+    }
+}
+
+fn start(global: &Global, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
+    let format = match global.output {
+        Output::Human => telemetry::Format::Human,
+        Output::Json => telemetry::Format::Json,
+    };
+    telemetry::init(format, default_level(&command))?;
+    let runtime = tokio::runtime::Runtime::new().map_err(Failure::Runtime)?;
+    let done = runtime.block_on(run(&global.url, command, terminal));
+    // A tool that still blocks a thread must not hold up the exit.
+    runtime.shutdown_background();
+    done
+}
+
+/// Logs of a process that only serves are all there is to see of it; elsewhere they would stand between the output.
+fn default_level(command: &Command) -> LevelFilter {
+    match command {
+        Command::Coordinator(_) | Command::Worker(_) => LevelFilter::INFO,
+        Command::Demo(_)
+        | Command::Dev(_)
+        | Command::Tools(_)
+        | Command::Call(_)
+        | Command::Runs(_)
+        | Command::Submit(_) => LevelFilter::WARN,
+    }
+}
+
+async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
+    match command {
+        Command::Demo(args) => demo::run(args, terminal).await,
+        Command::Dev(args) => dev::run(args, terminal).await,
+        Command::Coordinator(args) => serve::coordinator(args).await,
+        Command::Worker(args) => serve::worker(args).await,
+        Command::Tools(command) => tools::run(command, url, terminal).await,
+        Command::Call(args) => call::run(args, url, terminal).await,
+        Command::Runs(command) => runs::run(command, url, terminal).await,
+        Command::Submit(args) => submit::run(args, url, terminal).await,
+    }
+}

@@ -1,0 +1,92 @@
+//! `toolyard coordinator` and `toolyard worker`: one process of a fleet, until it is told to stop.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use coordinator::{Coordinator, LogOptions};
+use run::PoolId;
+use tokio_util::sync::CancellationToken;
+
+use crate::exit::{Exit, Failure};
+use crate::interrupts::Interrupts;
+
+const COORDINATOR_EXAMPLES: &str = "\
+Examples:
+  toolyard coordinator --listen 0.0.0.0:7420
+  toolyard coordinator --nats-url nats://broker:4222 --replicas 3
+
+SIGTERM or Ctrl-C: ends its streams, which clients read on elsewhere, and
+leaves. A second one ends it at once. Logs go to standard error, as JSON with
+-o json.";
+
+/// Run a coordinator: takes in runs, gives out their output
+#[derive(Debug, clap::Args)]
+#[command(after_help = COORDINATOR_EXAMPLES)]
+pub(crate) struct CoordinatorArgs {
+    /// The broker: nats-server 2.14 or newer, with JetStream
+    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
+    nats_url: String,
+    /// Where to serve gRPC; port 0 takes a free one
+    #[arg(long, env = "TOOLYARD_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7420")]
+    listen: SocketAddr,
+    /// Copies of the log: 1, or 3 on a cluster
+    #[arg(long, env = "TOOLYARD_REPLICAS", value_name = "N", default_value_t = LogOptions::default().replicas)]
+    replicas: usize,
+    /// Bytes that the log may take. A full log refuses new runs and keeps what it accepted
+    #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    log_max_bytes: i64,
+}
+
+const WORKER_EXAMPLES: &str = "\
+Examples:
+  toolyard worker --pool main
+  toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4
+
+SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
+the rest. A second one ends it at once. Its tools may do whatever the worker's
+user may. Logs go to standard error, as JSON with -o json.";
+
+/// Run a worker that hosts the built-in tools
+#[derive(Debug, clap::Args)]
+#[command(after_help = WORKER_EXAMPLES)]
+pub(crate) struct WorkerArgs {
+    /// The broker: nats-server 2.14 or newer, with JetStream
+    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
+    nats_url: String,
+    /// The pool whose calls it takes: workers that host the same tools share one
+    #[arg(long, env = "TOOLYARD_POOL", value_name = "NAME")]
+    pool: PoolId,
+    /// Calls that it runs at once
+    #[arg(long, env = "TOOLYARD_SLOTS", value_name = "N", default_value_t = worker::SLOTS)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    slots: u32,
+    /// The folder that its tools work in
+    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", default_value = ".")]
+    root: PathBuf,
+    /// How long running calls may take to end once it is told to stop
+    #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
+    drain: u64,
+}
+
+pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
+    let CoordinatorArgs { nats_url, listen, replicas, log_max_bytes: bytes_max } = args;
+    let options = coordinator::Options { nats_url, listen, log: LogOptions { replicas, bytes_max } };
+    let mut interrupts = Interrupts::listen()?;
+    let stop = CancellationToken::new();
+    let serving = Box::pin(async { Coordinator::bind(options).await?.serve(stop.clone(), || {}).await });
+    interrupts.stop_well(serving, &stop).await?;
+    Ok(Exit::Completed)
+}
+
+pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
+    let WorkerArgs { nats_url, pool, slots, root, drain } = args;
+    let table = worker::tools::built_in(&root)?;
+    let options = worker::Options { nats_url, pool, slots, drain: Duration::from_secs(drain) };
+    let mut interrupts = Interrupts::listen()?;
+    let stop = CancellationToken::new();
+    let serving = worker::serve(options, table, stop.clone(), |_| {});
+    interrupts.stop_well(serving, &stop).await?;
+    Ok(Exit::Completed)
+}

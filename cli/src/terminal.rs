@@ -1,0 +1,153 @@
+//! Where output goes: whole pieces through a locked writer, colours only where they are wanted. A closed pipe is an error
+//! like any other here, and ends the program without a word.
+
+use std::io::{self, IsTerminal as _, Write as _};
+
+use crate::args::{Color, Output};
+use crate::exit::{Exit, Failure};
+use crate::json::Object;
+
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    output: Output,
+    stdout: Paint,
+    stderr: Paint,
+    stdout_is_terminal: bool,
+    stderr_is_terminal: bool,
+    stdin_is_terminal: bool,
+}
+
+impl Terminal {
+    pub(crate) fn new(output: Output, color: Color) -> Self {
+        let (stdout_is_terminal, stderr_is_terminal) = (io::stdout().is_terminal(), io::stderr().is_terminal());
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let paint = |is_terminal: bool| {
+            Paint(match color {
+                Color::Auto => is_terminal && !refused,
+                Color::Always => true,
+                Color::Never => false,
+            })
+        };
+        Self {
+            output,
+            stdout: paint(stdout_is_terminal),
+            stderr: paint(stderr_is_terminal),
+            stdout_is_terminal,
+            stderr_is_terminal,
+            stdin_is_terminal: io::stdin().is_terminal(),
+        }
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        self.output == Output::Json
+    }
+
+    pub(crate) fn stdout_is_terminal(&self) -> bool {
+        self.stdout_is_terminal
+    }
+
+    pub(crate) fn stderr_is_terminal(&self) -> bool {
+        self.stderr_is_terminal
+    }
+
+    /// Whether somebody sits there who can be asked.
+    pub(crate) fn has_person(&self) -> bool {
+        self.stdin_is_terminal && self.stderr_is_terminal
+    }
+
+    /// The colours of standard output.
+    pub(crate) fn paint(&self) -> Paint {
+        self.stdout
+    }
+
+    /// The colours of standard error.
+    pub(crate) fn paint_notes(&self) -> Paint {
+        self.stderr
+    }
+
+    /// Writes as it is, and at once.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::Output)
+    }
+
+    pub(crate) fn line(&self, line: &str) -> Result<(), Failure> {
+        self.write(format!("{line}\n").as_bytes())
+    }
+
+    pub(crate) fn object(&self, object: &Object) -> Result<(), Failure> {
+        self.line(&object.to_string())
+    }
+
+    /// Writes to standard error, as it is. Where nobody reads that there is nobody to tell.
+    pub(crate) fn aside(&self, text: &str) {
+        let mut stderr = io::stderr().lock();
+        drop(stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()));
+    }
+
+    /// A line for the person, beside the output.
+    pub(crate) fn note(&self, line: &str) {
+        self.aside(&format!("{}\n", self.stderr.dim(line)));
+    }
+
+    /// Says why the command failed; nothing where that is plain to see.
+    pub(crate) fn failure(&self, failure: &Failure) {
+        match failure.exit() {
+            Exit::PipeClosed | Exit::Interrupted => {}
+            exit if self.is_json() => {
+                let error = Object::default()
+                    .field("reason", failure.reason())
+                    .field("message", failure.to_string())
+                    .field("exit_code", exit as u8);
+                self.aside(&format!("{}\n", Object::default().field("error", error)));
+            }
+            _ => self.problem(&failure.to_string()),
+        }
+    }
+
+    /// A line for the person that says what went wrong.
+    pub(crate) fn problem(&self, line: &str) {
+        self.aside(&format!("{} {line}\n", self.stderr.bad("error:")));
+    }
+}
+
+/// Colours, or none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Paint(pub(crate) bool);
+
+/// Colours that tell speakers apart: cyan, magenta, blue, yellow, and the bright ones of the first three.
+const HUES: [u8; 7] = [36, 35, 34, 33, 96, 95, 94];
+
+impl Paint {
+    fn code(self, code: &str, text: &str) -> String {
+        if self.0 { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    pub(crate) fn bold(self, text: &str) -> String {
+        self.code("1", text)
+    }
+
+    pub(crate) fn dim(self, text: &str) -> String {
+        self.code("2", text)
+    }
+
+    pub(crate) fn good(self, text: &str) -> String {
+        self.code("32", text)
+    }
+
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.code("31", text)
+    }
+
+    pub(crate) fn asking(self, text: &str) -> String {
+        self.code("1;33", text)
+    }
+
+    /// The colour of one speaker among several.
+    pub(crate) fn hue(self, speaker: usize, text: &str) -> String {
+        self.code(&HUES[speaker % HUES.len()].to_string(), text)
+    }
+}

@@ -1,0 +1,136 @@
+//! `toolyard tools`: what can be called.
+
+use proto::v1;
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::json::{self, Object};
+use crate::terminal::{Paint, Terminal};
+use crate::words::{brief, counted, duration, harmless};
+
+/// See what can be called
+#[derive(Debug, clap::Subcommand)]
+#[command(
+    after_help = "Examples:\n  toolyard tools ls\n  toolyard tools get grep\n  toolyard tools ls -o json | jq -r '.tools[].name'"
+)]
+pub(crate) enum Command {
+    /// List the tools that workers advertise, by name
+    Ls,
+    /// Show one tool: what it does, its arguments, how its calls are attempted
+    #[command(
+        after_help = "Examples:\n  toolyard tools get grep\n  toolyard tools get grep -o json | jq .input_schema"
+    )]
+    Get {
+        /// The tool's name
+        name: String,
+    },
+}
+
+pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(url).await?;
+    match command {
+        Command::Ls => list(&client.tools().await?, terminal)?,
+        Command::Get { name } => {
+            let tool = client.tool(&name).await?;
+            if terminal.is_json() {
+                terminal.object(&json::tool(&tool))?;
+            } else {
+                terminal.write(described(&tool, terminal.paint()).as_bytes())?;
+            }
+        }
+    }
+    Ok(Exit::Completed)
+}
+
+fn list(tools: &[v1::Tool], terminal: &Terminal) -> Result<(), Failure> {
+    if terminal.is_json() {
+        let tools: Vec<Object> = tools.iter().map(json::tool).collect();
+        return terminal.object(&Object::default().field("tools", tools));
+    }
+    if tools.is_empty() {
+        terminal.note("no worker has advertised a tool yet");
+    }
+    let paint = terminal.paint();
+    let lines: Vec<[String; 3]> = tools.iter().map(|tool| [tool.name.clone(), place(tool), sentence(tool)]).collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
+    let (names, places) = (width(0), width(1));
+    lines.iter().try_for_each(|[name, place, sentence]| {
+        let (name, place) = (paint.bold(&format!("{name:names$}")), paint.dim(&format!("{place:places$}")));
+        terminal.line(&format!("{name}  {place}  {sentence}"))
+    })
+}
+
+/// What a tool's description says first.
+fn sentence(tool: &v1::Tool) -> String {
+    let text = harmless(&tool.description);
+    brief(text.split(". ").next().unwrap_or_default().trim_end_matches('.'))
+}
+
+/// Who executes a tool's calls.
+fn place(tool: &v1::Tool) -> String {
+    if tool.definition_only {
+        return "client".to_owned();
+    }
+    let pools = tool.pools.iter().map(|pool| match pool.live_workers {
+        0 => format!("{}: no worker lives", pool.pool),
+        live => format!("{}: {}", pool.pool, counted(live as usize, "worker")),
+    });
+    pools.collect::<Vec<_>>().join(", ")
+}
+
+fn described(tool: &v1::Tool, paint: Paint) -> String {
+    let mut text = format!("{}\n{}\n", paint.bold(&tool.name), harmless(&tool.description));
+    let arguments = arguments(&tool.input_schema, paint);
+    if !arguments.is_empty() {
+        text.push_str(&format!("\nArguments:\n{arguments}"));
+    }
+    text.push('\n');
+    if tool.definition_only {
+        text.push_str("Answered by the client: `toolyard submit`\n");
+        return text;
+    }
+    text.push_str(&format!("Effects:   {}\n", effects(tool.effects.unwrap_or_default())));
+    if let Some(policy) = &tool.policy {
+        text.push_str(&format!("Attempts:  {}\n", attempts(policy)));
+    }
+    text.push_str(&format!("Output:    {}\n", if tool.streaming { "as it runs" } else { "its result, at the end" }));
+    text.push_str(&format!("Hosted by: {}\n", place(tool)));
+    text
+}
+
+/// Each argument on a line, the required ones marked.
+fn arguments(schema: &str, paint: Paint) -> String {
+    let schema: Value = serde_json::from_str(schema).unwrap_or(Value::Null);
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let lines = properties.map(|(name, property)| {
+        let mark = if required.contains(&name.as_str()) { " (required)" } else { "" };
+        let kind = match &property["type"] {
+            Value::String(kind) => kind.clone(),
+            Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
+            _ => String::new(),
+        };
+        let text = harmless(property["description"].as_str().unwrap_or_default()).replace('\n', " ");
+        format!("  {} {}\n      {text}\n", paint.bold(&harmless(name)), paint.dim(&format!("{kind}{mark}")))
+    });
+    lines.collect()
+}
+
+fn effects(effects: v1::ToolEffects) -> String {
+    let named = [
+        (effects.read_only, "changes nothing"),
+        (effects.idempotent, "safe to repeat"),
+        (effects.destructive, "may destroy something"),
+        (effects.open_world, "reaches beyond this system"),
+    ];
+    let named: Vec<&str> = named.into_iter().filter_map(|(is, name)| is.then_some(name)).collect();
+    if named.is_empty() { "not told".to_owned() } else { named.join(", ") }
+}
+
+fn attempts(policy: &v1::ToolPolicy) -> String {
+    let timeout = policy.attempt_timeout.and_then(|timeout| std::time::Duration::try_from(timeout).ok());
+    let timeout = timeout.map_or_else(String::new, |timeout| format!(", {} each at most", duration(timeout)));
+    let repeated = if policy.repeatable { "" } else { "; not repeated once begun" };
+    format!("{}{timeout}{repeated}", policy.attempts_max)
+}

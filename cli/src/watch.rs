@@ -1,0 +1,121 @@
+//! A run's ordered output, each event once, over as many connections as it takes: when one breaks, or its coordinator
+//! shuts down, the output is read on after the last sequence number.
+
+use proto::v1;
+use tonic::{Status, Streaming};
+
+use crate::client::{Backoff, Client, passes};
+use crate::exit::Failure;
+
+#[derive(Debug)]
+pub(crate) struct Watch {
+    client: Client,
+    floor: v1::FloorPolicy,
+    /// Empty until the first event of a new run names it.
+    run_id: String,
+    /// The sequence number of the last event that was given out.
+    last: Option<u64>,
+    messages: Messages,
+    /// Counts from the moment in which the connection was lost.
+    backoff: Option<Backoff>,
+}
+
+#[derive(Debug)]
+enum Messages {
+    Execute(Box<Streaming<v1::ExecuteRunResponse>>),
+    Watch(Box<Streaming<v1::WatchRunResponse>>),
+    Broken,
+    Ended,
+}
+
+/// A message's events and what it says of the stream's end.
+type Parts = (Vec<v1::RunEvent>, Option<v1::StreamEnd>);
+
+impl Watch {
+    pub(crate) fn executing(client: Client, stream: Streaming<v1::ExecuteRunResponse>) -> Self {
+        let messages = Messages::Execute(Box::new(stream));
+        let floor = v1::FloorPolicy::Unspecified;
+        Self { client, floor, run_id: String::new(), last: None, messages, backoff: None }
+    }
+
+    pub(crate) fn of_run(client: Client, run_id: &str, after: Option<u64>, floor: v1::FloorPolicy) -> Self {
+        Self { client, floor, run_id: run_id.to_owned(), last: after, messages: Messages::Broken, backoff: None }
+    }
+
+    /// The next events, waiting for some; `None` when the run has ended. May be dropped while it waits: nothing is lost.
+    pub(crate) async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, Failure> {
+        loop {
+            let message = match &mut self.messages {
+                Messages::Execute(stream) => execute_parts(stream).await,
+                Messages::Watch(stream) => watch_parts(stream).await,
+                Messages::Broken => {
+                    self.reconnect().await?;
+                    continue;
+                }
+                Messages::Ended => return Ok(None),
+            };
+            match message {
+                Ok(Some(parts)) => {
+                    let events = self.take(parts);
+                    if !events.is_empty() {
+                        return Ok(Some(events));
+                    }
+                }
+                // A stream that ends without saying so was cut.
+                Ok(None) => self.messages = Messages::Broken,
+                Err(status) if passes(&status) => self.messages = Messages::Broken,
+                Err(status) => return Err(self.client.failure(status)),
+            }
+        }
+    }
+
+    fn take(&mut self, (events, end): Parts) -> Vec<v1::RunEvent> {
+        self.backoff = None;
+        if let Some(end) = end {
+            self.messages = match end.reason() {
+                v1::StreamEndReason::RunEnded => Messages::Ended,
+                v1::StreamEndReason::Shutdown | v1::StreamEndReason::Unspecified => Messages::Broken,
+            };
+        }
+        if let Some(v1::RunEvent { event: Some(v1::run_event::Event::RunOpened(opened)), .. }) = events.first() {
+            self.run_id.clone_from(&opened.run_id);
+        }
+        self.last = events.last().map(|event| event.sequence).or(self.last);
+        events
+    }
+
+    async fn reconnect(&mut self) -> Result<(), Failure> {
+        if self.run_id.is_empty() {
+            return Err(Failure::RunUnknown);
+        }
+        self.backoff.get_or_insert_with(Backoff::new).wait().await;
+        let Err(status) = self.open().await else { return Ok(()) };
+        let Some(backoff) = self.backoff.as_mut().filter(|backoff| passes(&status) && backoff.has_patience()) else {
+            return Err(self.client.failure(status));
+        };
+        if backoff.is_noticeable() {
+            tracing::warn!("the coordinator is away, waiting for it");
+        }
+        Ok(())
+    }
+
+    /// Opens the stream after the last event.
+    pub(crate) async fn open(&mut self) -> Result<(), Status> {
+        let request = v1::WatchRunRequest {
+            run_id: self.run_id.clone(),
+            after_sequence: self.last,
+            floor_policy: self.floor.into(),
+        };
+        let stream = self.client.runs.watch_run(request).await?;
+        self.messages = Messages::Watch(Box::new(stream.into_inner()));
+        Ok(())
+    }
+}
+
+async fn execute_parts(stream: &mut Streaming<v1::ExecuteRunResponse>) -> Result<Option<Parts>, Status> {
+    Ok(stream.message().await?.map(|message| (message.events, message.end)))
+}
+
+async fn watch_parts(stream: &mut Streaming<v1::WatchRunResponse>) -> Result<Option<Parts>, Status> {
+    Ok(stream.message().await?.map(|message| (message.events, message.end)))
+}

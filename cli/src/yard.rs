@@ -1,0 +1,175 @@
+//! All of Toolyard in one process, for `dev` and `demo`: a broker, a coordinator, and a worker with the built-in tools.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use coordinator::{Coordinator, LogOptions};
+use local::{Broker, BrokerOptions};
+use run::PoolId;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use worker::Tool as _;
+use worker::tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
+
+use crate::client::Client;
+use crate::exit::Failure;
+
+/// How long running calls may take to end. Somebody waits at the terminal.
+pub(crate) const DRAIN: Duration = Duration::from_secs(10);
+const POOL: &str = "local";
+const TOOLS: [&str; 5] = [ASK_USER, Bash::NAME, CurrentTime::NAME, Glob::NAME, Grep::NAME];
+/// How long the coordinator may take to hear of the worker's tools: milliseconds, on a machine that is not too busy.
+const KNOWN_LIMIT: Duration = Duration::from_secs(10);
+/// Nothing tells when it has, so we look.
+const KNOWN_POLL: Duration = Duration::from_millis(10);
+
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) listen: SocketAddr,
+    pub(crate) nats_port: Option<u16>,
+    /// `None`: a temporary folder, gone with the yard.
+    pub(crate) data_dir: Option<PathBuf>,
+    /// The folder that the tools work in.
+    pub(crate) root: PathBuf,
+    pub(crate) slots: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Yard {
+    // Dropped first, so that nothing talks to a broker that is gone.
+    worker: Part,
+    coordinator: Part,
+    broker: Broker,
+    address: SocketAddr,
+}
+
+impl Yard {
+    /// Starts everything, and returns when calls can be made.
+    pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
+        let Options { listen, nats_port, data_dir, root, slots } = options;
+        let table = worker::tools::built_in(&root)?;
+        let broker = Broker::start(BrokerOptions { data_dir, port: nats_port }, say).await?;
+
+        let options = coordinator::Options { nats_url: broker.url(), listen, log: LogOptions::default() };
+        let bound = Coordinator::bind(options).await?;
+        let address = bound.address();
+        let mut coordinator = Part::new("the coordinator");
+        let (stop, ready) = (coordinator.stop.clone(), coordinator.ready.clone());
+        coordinator.task.spawn(async { Ok(bound.serve(stop, move || ready.cancel()).await?) });
+        coordinator.until_ready().await?;
+
+        let pool: PoolId = POOL.parse().expect("the pool's name is well formed");
+        let options = worker::Options { slots, drain: DRAIN, ..worker::Options::new(broker.url(), pool) };
+        let mut worker = Part::new("the worker");
+        let (stop, ready) = (worker.stop.clone(), worker.ready.clone());
+        worker.task.spawn(async { Ok(worker::serve(options, table, stop, move |_| ready.cancel()).await?) });
+        worker.until_ready().await?;
+        let yard = Self { worker, coordinator, broker, address };
+        yard.until_known().await?;
+        Ok(yard)
+    }
+
+    /// The worker has advertised its tools; the coordinator hears of them a moment later.
+    async fn until_known(&self) -> Result<(), Failure> {
+        let client = Client::connect(&self.url()).await?;
+        let known = async {
+            loop {
+                let tools = client.tools().await?;
+                if TOOLS.iter().all(|name| tools.iter().any(|tool| tool.name == *name)) {
+                    return Ok(());
+                }
+                sleep(KNOWN_POLL).await;
+            }
+        };
+        timeout(KNOWN_LIMIT, known).await.unwrap_or(Err(Failure::ToolsUnknown))
+    }
+
+    /// What clients connect to.
+    pub(crate) fn url(&self) -> String {
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(std::net::Ipv4Addr::LOCALHOST.into());
+        }
+        format!("http://{address}")
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn nats_url(&self) -> String {
+        self.broker.url()
+    }
+
+    pub(crate) fn data_dir(&self) -> &Path {
+        self.broker.data_dir()
+    }
+
+    /// Resolves when a part ends that nobody told to.
+    pub(crate) async fn died(&mut self) -> Failure {
+        tokio::select! {
+            failure = self.worker.died() => failure,
+            failure = self.coordinator.died() => failure,
+        }
+    }
+
+    /// Lets running calls end, then ends everything. The worker goes first: what it says last is still given out.
+    pub(crate) async fn stop(self) -> Result<(), Failure> {
+        let Self { worker, coordinator, broker, .. } = self;
+        let worker = worker.end().await;
+        let coordinator = coordinator.end().await;
+        broker.stop().await;
+        worker.and(coordinator)
+    }
+}
+
+/// A part that serves until it is told to stop.
+#[derive(Debug)]
+struct Part {
+    name: &'static str,
+    stop: CancellationToken,
+    /// Cancelled by the part, when it serves.
+    ready: CancellationToken,
+    /// Holds one task at most; dropping it ends the task.
+    task: JoinSet<Result<(), Failure>>,
+}
+
+impl Part {
+    /// A part that does not serve yet.
+    fn new(name: &'static str) -> Self {
+        Self { name, stop: CancellationToken::new(), ready: CancellationToken::new(), task: JoinSet::new() }
+    }
+
+    async fn until_ready(&mut self) -> Result<(), Failure> {
+        let ready = self.ready.clone();
+        tokio::select! {
+            () = ready.cancelled() => Ok(()),
+            failure = self.died() => Err(failure),
+        }
+    }
+
+    async fn died(&mut self) -> Failure {
+        let died = Failure::Died { part: self.name };
+        match self.task.join_next().await {
+            Some(Ok(Err(failure))) => failure,
+            Some(Ok(Ok(())) | Err(_)) | None => died,
+        }
+    }
+
+    async fn end(mut self) -> Result<(), Failure> {
+        self.stop.cancel();
+        match self.task.join_next().await {
+            Some(Ok(done)) => done,
+            Some(Err(_)) => Err(Failure::Died { part: self.name }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the broker's start has to say: a download, where it went.
+fn say(line: &str) {
+    use std::io::Write as _;
+    drop(writeln!(std::io::stderr(), "{line}"));
+}

@@ -1,0 +1,113 @@
+//! `toolyard tools` and `toolyard call` against `toolyard dev`.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::process::Dev;
+
+const TOOLS: [&str; 5] = ["ask_user", "bash", "get_current_time", "glob", "grep"];
+
+#[test]
+fn the_tools_are_listed_and_described() {
+    let dev = Dev::start();
+    let listed = dev.run(["tools", "ls", "-o", "json"]).json();
+    let names: Vec<&str> = listed[0]["tools"].as_array().unwrap().iter().map(|t| t["name"].as_str().unwrap()).collect();
+    assert_eq!(names, TOOLS);
+
+    let text = dev.run(["tools", "ls"]).stdout();
+    assert!(TOOLS.iter().all(|name| text.contains(name)), "{text}");
+
+    let grep = dev.run(["tools", "get", "grep", "-o", "json"]).json().remove(0);
+    assert_eq!(grep["input_schema"]["required"], serde_json::json!(["pattern"]));
+    assert_eq!(grep["effects"]["read_only"], true);
+    assert!(dev.run(["tools", "get", "grep"]).stdout().contains("pattern string (required)"));
+
+    let missing = dev.run(["tools", "get", "nope"]);
+    assert_eq!(missing.code(), 2);
+    assert!(missing.stderr().contains("TOOL_NOT_FOUND") && missing.stderr().contains("toolyard tools ls"));
+}
+
+#[test]
+fn a_call_is_like_a_program() {
+    let dev = Dev::start();
+    let time = dev.run(["call", "get_current_time", "time_zone=Asia/Shanghai"]);
+    assert_eq!((time.code(), time.stderr().as_str()), (0, ""));
+    assert!(time.stdout().contains("Asia/Shanghai"), "{}", time.stdout());
+
+    let bash = dev.run(["call", "bash", "command=printf 'no line end'; echo oops >&2", "timeout_s=5"]);
+    assert_eq!((bash.code(), bash.stdout().as_str()), (0, "no line end"));
+    assert!(bash.stderr().starts_with("oops\n"), "{}", bash.stderr());
+    assert!(bash.stderr().contains("{\"exit_code\":0}"), "{}", bash.stderr());
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "echo from a file\n").unwrap();
+    let command = format!("command=@{}", file.path().display());
+    assert_eq!(dev.run(["call", "bash", &command]).stdout(), "from a file\n");
+    assert_eq!(dev.run(["call", "bash", "--json", "{\"command\":\"echo json\"}"]).stdout(), "json\n");
+}
+
+#[test]
+fn the_exit_code_tells_the_outcome() {
+    let dev = Dev::start();
+    let unknown = dev.run(["call", "nope", "key=value"]);
+    assert_eq!(unknown.code(), 1);
+    assert!(TOOLS.iter().all(|name| unknown.stderr().contains(name)), "{}", unknown.stderr());
+
+    let refused = dev.run(["call", "get_current_time", "zone=UTC"]);
+    assert_eq!(refused.code(), 1);
+    assert!(refused.stderr().contains("arguments_invalid") && refused.stderr().contains("time_zone"));
+
+    let typed = dev.run(["call", "grep", "pattern=x", "limit=many"]);
+    assert_eq!(typed.code(), 2);
+    assert!(typed.stderr().contains("limit=many"), "{}", typed.stderr());
+
+    let late = dev.run(["call", "ask_user", "question=Anybody?", "--timeout", "0.3"]);
+    assert_eq!(late.code(), 4);
+    assert!(late.stderr().ends_with("error: the call expired: the call's deadline passed\n"), "{}", late.stderr());
+}
+
+#[test]
+fn events_are_json_for_programs() {
+    let dev = Dev::start();
+    let ended = dev.run(["call", "-o", "json", "bash", "command=echo hello"]);
+    assert_eq!((ended.code(), ended.stderr().as_str()), (0, ""));
+    let events = ended.json();
+    let of = |kind: &str| events.iter().find(|event| event["type"] == kind).unwrap();
+    assert_eq!(of("run_opened")["calls"][0]["tool"], "bash");
+    assert_eq!(of("call_output")["content"]["text"], "hello\n");
+    assert_eq!(of("call_output")["channel"], "stdout");
+    assert_eq!(of("call_ended")["outcome"]["state"], "completed");
+    assert_eq!(of("call_ended")["outcome"]["result"][0]["json"]["exit_code"], 0);
+    assert_eq!(of("run_ended")["status"], "completed");
+    assert!(events.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))));
+}
+
+#[test]
+fn an_interrupt_cancels_the_call_and_waits_for_its_end() {
+    let dev = Dev::start();
+    let call = dev.background(["call", "-o", "json", "bash", "command=echo ready; sleep 60"]);
+    let run = call.stdout.event("run_opened")["run_id"].as_str().unwrap().to_owned();
+    call.stdout.event("call_output");
+    call.signal(Signal::INT);
+    call.stderr.until(|line| line.contains("cancelling"));
+    assert_eq!(call.stdout.event("run_ended")["status"], "cancelled");
+    assert_eq!(call.code(), 130);
+    assert_eq!(dev.run(["runs", "get", &run, "-o", "json"]).json()[0]["status"], "cancelled");
+}
+
+#[test]
+fn a_call_whose_output_nobody_reads_is_cancelled() {
+    let dev = Dev::start();
+    let mut command = dev.command(["call", "-o", "json", "bash", "command=while sleep 0.02; do echo more; done"]);
+    let mut call = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(call.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    // The pipe is closed now.
+    let ended = call.wait_with_output().unwrap();
+    assert_eq!((ended.status.code(), ended.stderr.as_slice()), (Some(141), b"".as_slice()));
+    let opened: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let watched = dev.run(["runs", "watch", opened["run_id"].as_str().unwrap(), "-o", "json"]);
+    assert_eq!((watched.code(), &watched.json().last().unwrap()["status"]), (3, &"cancelled".into()));
+}

@@ -1,0 +1,60 @@
+//! `toolyard coordinator` and `toolyard worker` as processes of their own.
+
+use std::time::Instant;
+
+use local::{Broker, BrokerOptions};
+use rustix::process::Signal;
+
+use crate::process::{Background, PATIENCE, run};
+
+fn coordinator(nats_url: &str, listen: &str) -> (Background, String) {
+    let process = Background::start(["coordinator", "-o", "json", "--nats-url", nats_url, "--listen", listen]);
+    let line = process.stderr.until(|line| line.contains("\"message\":\"serving\""));
+    let log: serde_json::Value = serde_json::from_str(&line).expect("a log line is JSON");
+    let address = log["address"].as_str().expect("it says where it serves").to_owned();
+    (process, address)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_of_the_coordinator_is_not_noticed() {
+    let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let (first, address) = coordinator(&broker.url(), "127.0.0.1:0");
+    let worker = Background::start(["worker", "--nats-url", &broker.url(), "--pool", "main"]);
+    worker.stderr.until(|line| line.contains("pulling"));
+
+    let url = format!("http://{address}");
+    let deadline = Instant::now() + PATIENCE;
+    while run(["--url", &url, "tools", "get", "bash"]).code() != 0 {
+        assert!(Instant::now() < deadline, "the coordinator hears of the worker's tools");
+    }
+
+    let go = tempfile::tempdir().unwrap();
+    let file = go.path().join("go");
+    let command = format!("command=echo one; until test -e {}; do sleep 0.05; done; echo two", file.display());
+    let call = Background::start(["--url", &url, "call", "bash", &command]);
+    assert_eq!(call.stdout.until(|_| true), "one");
+
+    first.signal(Signal::TERM);
+    assert_eq!(first.code(), 0);
+    let (second, _) = coordinator(&broker.url(), &address);
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(call.stdout.rest(), ["two"]);
+    assert_eq!(call.code(), 0);
+
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.code(), 0);
+    let listed = run(["--url", &url, "tools", "ls"]).stdout();
+    assert!(listed.contains("main: no worker lives"), "{listed}");
+    second.signal(Signal::TERM);
+    assert_eq!(second.code(), 0);
+    broker.stop().await;
+}
+
+#[test]
+fn a_broker_that_is_not_there_is_told() {
+    for role in [vec!["coordinator", "--listen", "127.0.0.1:0"], vec!["worker", "--pool", "main"]] {
+        let ended = run(role.iter().chain(&["--nats-url", "nats://127.0.0.1:1"]));
+        assert_eq!(ended.code(), 1);
+        assert!(ended.stderr().contains("cannot reach the broker at nats://127.0.0.1:1"), "{}", ended.stderr());
+    }
+}

@@ -1,0 +1,90 @@
+//! Every command explains itself, and says what was typed wrong.
+
+use crate::process::run;
+
+const COMMANDS: [&[&str]; 14] = [
+    &[],
+    &["demo"],
+    &["dev"],
+    &["coordinator"],
+    &["worker"],
+    &["tools"],
+    &["tools", "ls"],
+    &["tools", "get"],
+    &["call"],
+    &["runs"],
+    &["runs", "get"],
+    &["runs", "watch"],
+    &["runs", "cancel"],
+    &["submit"],
+];
+
+#[test]
+fn every_command_has_a_help_with_the_global_options() {
+    for command in COMMANDS {
+        for flag in ["-h", "--help"] {
+            let help = run(command.iter().chain([&flag]));
+            assert_eq!(help.code(), 0, "{command:?}");
+            let text = help.stdout();
+            for part in ["Usage: toolyard", "--url", "TOOLYARD_URL", "--color", "--output"] {
+                assert!(text.contains(part), "{command:?} {flag} does not tell {part}:\n{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn commands_without_subcommands_show_examples() {
+    for command in COMMANDS.into_iter().filter(|command| !matches!(command, ["tools", "ls"] | ["runs"])) {
+        let text = run(command.iter().chain([&"-h"])).stdout();
+        assert!(text.contains("Example"), "{command:?}:\n{text}");
+    }
+}
+
+#[test]
+fn the_help_documents_the_events_and_the_exit_codes() {
+    let text = run(["--help"]).stdout();
+    for event in ["run_opened", "call_output_withdrawn", "call_ended", "run_ended"] {
+        assert!(text.contains(event), "{event} is not told:\n{text}");
+    }
+    let text = run(["call", "--help"]).stdout();
+    assert!(text.contains("5    the coordinator cannot be reached"), "{text}");
+}
+
+#[test]
+fn wrong_usage_is_told_and_has_its_exit_code() {
+    for arguments in [
+        vec!["nonsense"],
+        vec!["call"],
+        vec!["call", "bash", "--timeout", "0"],
+        vec!["call", "bash", "--json", "[]"],
+        vec!["call", "not a name"],
+        vec!["submit", "run", "call"],
+        vec!["submit", "run", "call", "text", "--error", "and an error"],
+        vec!["submit", "run", "call", "--json", "{"],
+        vec!["runs", "watch", "run", "--floor", "sideways"],
+        vec!["worker"],
+        vec!["worker", "--pool", "two words"],
+        vec!["tools", "ls", "--url", "no address"],
+    ] {
+        let ended = run(&arguments);
+        assert_eq!(ended.code(), 2, "{arguments:?}: {}", ended.stderr());
+        assert!(ended.stderr().starts_with("error:"), "{arguments:?}: {}", ended.stderr());
+        assert_eq!(ended.stdout(), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_coordinator_that_is_not_there_is_told() {
+    let ended = run(["tools", "ls", "--url", "http://127.0.0.1:1"]);
+    assert_eq!(ended.code(), 5);
+    assert!(ended.stderr().contains("http://127.0.0.1:1") && ended.stderr().contains("toolyard dev"));
+}
+
+#[test]
+fn errors_are_json_for_programs() {
+    let ended = run(["tools", "ls", "--url", "http://127.0.0.1:1", "-o", "json"]);
+    let error: serde_json::Value = serde_json::from_str(&ended.stderr()).expect("it is JSON");
+    assert_eq!(error["error"]["reason"], "UNREACHABLE");
+    assert_eq!(error["error"]["exit_code"], 5);
+}

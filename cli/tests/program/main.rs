@@ -1,0 +1,10 @@
+//! The program as people and scripts use it: real processes, their output and their exit codes.
+
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
+
+mod calls;
+mod demo;
+mod fleet;
+mod help;
+mod process;
+mod runs;

@@ -1,0 +1,79 @@
+//! `toolyard runs` and `toolyard submit` against `toolyard dev`.
+
+use crate::process::Dev;
+
+#[test]
+fn a_call_that_waits_for_its_client_is_answered_by_another_process() {
+    let dev = Dev::start();
+    let call = dev.background(["call", "ask_user", "question=Which colour?", "options=[\"red\",\"blue\"]"]);
+    let told = call.stderr.until(|line| line.contains("toolyard submit"));
+    let run = told.split_whitespace().find(|word| word.starts_with("run_")).unwrap();
+
+    let waits = dev.run(["runs", "get", run]).stdout();
+    assert!(waits.contains("requires_action") && waits.contains("ask_user · call_0 · waiting_for_client"), "{waits}");
+    let submitted = dev.run(["submit", run, "call_0", "blue", "-o", "json"]);
+    assert_eq!((submitted.code(), &submitted.json()[0]["status"]), (0, &"completed".into()));
+    assert_eq!(call.stdout.rest(), ["blue"]);
+    assert_eq!(call.code(), 0);
+
+    assert_eq!(dev.run(["submit", run, "call_0", "blue"]).code(), 0, "the same answer twice does no harm");
+    let other = dev.run(["submit", run, "call_0", "red"]);
+    assert_eq!(other.code(), 2);
+    assert!(other.stderr().contains("CALL_ALREADY_ANSWERED"), "{}", other.stderr());
+}
+
+#[test]
+fn an_answer_may_be_json_or_the_reason_why_there_is_none() {
+    let dev = Dev::start();
+    for (answer, code) in [(["--json", "{\"n\": 1.50}"], 0), (["--error", "nobody is there"], 1)] {
+        let call = dev.background(["call", "-o", "json", "ask_user", "question=Which?"]);
+        let run = call.stdout.event("run_opened")["run_id"].as_str().unwrap().to_owned();
+        call.stdout.event("call_waiting");
+        assert_eq!(dev.run(["submit", &run, "call_0", answer[0], answer[1]]).code(), 0);
+        let ended = call.stdout.until(|line| line.contains("\"type\":\"call_ended\""));
+        let told = if code == 0 { "{\"json\":{\"n\": 1.50}}" } else { "client_failed" };
+        assert!(ended.contains(told), "{ended}");
+        assert_eq!(call.code(), code);
+    }
+}
+
+#[test]
+fn a_run_is_read_again_from_any_place() {
+    let dev = Dev::start();
+    let called = dev.run(["call", "-o", "json", "bash", "command=echo one; echo two"]).json();
+    let run = called[0]["run_id"].as_str().unwrap();
+    assert_eq!(dev.run(["runs", "watch", run, "-o", "json"]).json(), called);
+    let rest = dev.run(["runs", "watch", run, "-o", "json", "--after", "1"]).json();
+    assert_eq!(rest, called[2..]);
+    for floor in ["arrival", "submission", "interleaved"] {
+        let text = dev.run(["runs", "watch", run, "--floor", floor]).stdout();
+        assert!(text.contains("● bash · call_0\n│ one\n│ two\n✓"), "{text}");
+    }
+}
+
+#[test]
+fn a_run_and_a_call_can_be_cancelled() {
+    let dev = Dev::start();
+    for of_call in [false, true] {
+        let call = dev.background(["call", "-o", "json", "bash", "command=echo ready; sleep 60"]);
+        let run = call.stdout.event("run_opened")["run_id"].as_str().unwrap().to_owned();
+        call.stdout.event("call_output");
+        let cancelled = match of_call {
+            false => dev.run(["runs", "cancel", &run, "--reason", "changed my mind"]),
+            true => dev.run(["runs", "cancel", &run, "--call", "call_0", "--reason", "changed my mind"]),
+        };
+        assert_eq!(cancelled.code(), 0, "{}", cancelled.stderr());
+        assert_eq!(call.stdout.event("call_ended")["outcome"]["reason"], "changed my mind");
+        assert_eq!(call.code(), 3);
+    }
+}
+
+#[test]
+fn a_run_that_cannot_be_is_refused() {
+    let dev = Dev::start();
+    for arguments in [["runs", "get"], ["runs", "watch"], ["runs", "cancel"]] {
+        let ended = dev.run([arguments[0], arguments[1], "run_x"]);
+        assert_eq!(ended.code(), 2);
+        assert!(ended.stderr().contains("MALFORMED"), "{}", ended.stderr());
+    }
+}

@@ -12,7 +12,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
-use tonic_health::server::HealthReporter;
 
 /// Largest request: the arguments of a run's calls, with room for the rest.
 const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -20,14 +19,19 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 /// Requests under way on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 
+#[derive(Debug, thiserror::Error)]
+#[error("the gRPC server failed: {0}")]
+pub struct ServeError(#[from] tonic::transport::Error);
+
 /// Serves until told to stop, then lets what is under way end.
 pub(crate) async fn serve(
     listener: TcpListener,
     runs: crate::runs::Runs,
-    health: HealthReporter,
-    health_service: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
     stop: CancellationToken,
-) -> Result<(), tonic::transport::Error> {
+) -> Result<(), ServeError> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_serving::<v1::run_service_server::RunServiceServer<runs::RunDoor>>().await;
+    health.set_serving::<v1::tool_service_server::ToolServiceServer<tools::ToolDoor>>().await;
     let run_service = runs::RunDoor { runs: runs.clone(), stop: stop.clone() };
     let run_service =
         v1::run_service_server::RunServiceServer::new(run_service).max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -41,6 +45,7 @@ pub(crate) async fn serve(
     let stopped = async move {
         stop.cancelled().await;
         health.set_not_serving::<v1::run_service_server::RunServiceServer<runs::RunDoor>>().await;
+        health.set_not_serving::<v1::tool_service_server::ToolServiceServer<tools::ToolDoor>>().await;
         health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
     };
     Server::builder()
@@ -52,11 +57,6 @@ pub(crate) async fn serve(
         .add_service(run_service)
         .add_service(tool_service)
         .serve_with_incoming_shutdown(incoming, stopped)
-        .await
-}
-
-/// Says that requests are served: the coordinator has read the log.
-pub(crate) async fn report_ready(health: &HealthReporter) {
-    health.set_serving::<v1::run_service_server::RunServiceServer<runs::RunDoor>>().await;
-    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+        .await?;
+    Ok(())
 }

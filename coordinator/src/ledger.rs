@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proto::convert::worker::{Answer, Question};
 use proto::subject::{Place, Subject};
-use run::{AttemptId, CallState, Effect, Entry, Event, Heard, PoolId, Route, Run, RunId, Timestamp, Verdict};
+use run::{AttemptId, CallState, Effect, Entry, Event, Heard, PoolId, Route, Run, RunId, Shard, Timestamp, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::nats::feed::{Fed, Feed};
 use crate::nats::journal::{AppendError, Expect, Journal};
 use crate::nats::leases::Owned;
-use crate::nats::signals::{Asked, Signals, asked};
+use crate::nats::signals::{Asked, Questions, Signals};
 use crate::registry::Registry;
 
 /// Requests to the ledger that may wait.
@@ -80,6 +80,8 @@ pub(crate) struct Keeper {
     /// To ask ourselves, from a task that had to wait for the broker first.
     own: Ledger,
     runs: HashMap<RunId, Open>,
+    /// The shards that were ours when ownership last changed.
+    held: Vec<Shard>,
     watchers: HashMap<RunId, Vec<mpsc::Sender<Arc<Entry>>>>,
     /// When to look at which run again; each open run stands here once at most.
     timers: BTreeSet<(Timestamp, RunId)>,
@@ -105,6 +107,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         requests,
         own: ledger.clone(),
         runs: HashMap::new(),
+        held: Vec::new(),
         watchers: HashMap::new(),
         timers: BTreeSet::new(),
         position: 0,
@@ -147,14 +150,15 @@ impl Keeper {
                 Some(done) = self.effects.join_next() => self.effect_done(done),
                 Some(_) = self.questions.join_next() => {}
                 () = timer => self.look_at_due_runs(),
+                Ok(()) = self.rim.owned.changed() => self.look_at_new_shards(),
                 _ = sweep.tick() => {
                     if questions.is_none() {
-                        questions = self.rim.signals.questions().await.ok();
+                        questions = self.rim.signals.questions().await;
                     }
                     self.sweep();
                 }
-                message = next(&mut questions) => match message {
-                    Some(message) => self.question(message),
+                asked = next(&mut questions) => match asked {
+                    Some(asked) => self.question(asked),
                     None => questions = None,
                 },
             }
@@ -232,6 +236,17 @@ impl Keeper {
         }
         for effect in effects {
             self.perform(id, effect);
+        }
+    }
+
+    /// What was put off while a shard was nobody's is due at once.
+    fn look_at_new_shards(&mut self) {
+        let held = self.rim.owned.borrow_and_update().shards();
+        let new: Vec<Shard> = held.iter().filter(|shard| !self.held.contains(shard)).copied().collect();
+        self.held = held;
+        let ids: Vec<RunId> = self.runs.keys().filter(|id| new.contains(&id.shard())).copied().collect();
+        for id in ids {
+            self.look_at(id);
         }
     }
 
@@ -314,8 +329,7 @@ impl Keeper {
 
     // ---- what workers ask ----
 
-    fn question(&mut self, message: async_nats::Message) {
-        let Some(asked) = asked(message) else { return };
+    fn question(&mut self, asked: Asked) {
         if !self.rim.owned.borrow().holds(asked.question.run.shard()) {
             return;
         }
@@ -380,9 +394,9 @@ fn act(run: &Run, effect: Effect) -> Option<Act> {
     }
 }
 
-async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::Item> {
-    match stream {
-        Some(stream) => futures::StreamExt::next(stream).await,
+async fn next(questions: &mut Option<Questions>) -> Option<Asked> {
+    match questions {
+        Some(questions) => questions.next().await,
         None => std::future::pending().await,
     }
 }

@@ -13,18 +13,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream::{self, context::ContextBuilder};
-use proto::names;
 use tokio::net::TcpListener;
 use tokio::sync::watch as watch_channel;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use nats::journal::ReadError;
-pub use nats::setup::{LogOptions, SetupError};
+use crate::nats::{Broker, BrokerError};
 
-/// How long the broker may take to confirm an append before it is tried again.
-const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+pub use crate::grpc::ServeError;
+pub use crate::nats::journal::ReadError;
+pub use crate::nats::setup::{LogOptions, SetupError};
+
 /// How long streams and requests may take to end once the process is told to.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -40,17 +39,26 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Connect(#[from] proto::nats::ConnectError),
+    Connect(proto::nats::ConnectError),
     #[error(transparent)]
-    Setup(#[from] SetupError),
+    Setup(SetupError),
     #[error("cannot listen on {address}: {source}. Is something else there?")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("the gRPC server failed: {0}")]
-    Serve(#[from] tonic::transport::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     #[error("a part of the coordinator ended before it was told to")]
     Died,
+}
+
+impl From<BrokerError> for Error {
+    fn from(error: BrokerError) -> Self {
+        match error {
+            BrokerError::Connect(error) => Self::Connect(error),
+            BrokerError::Setup(error) => Self::Setup(error),
+        }
+    }
 }
 
 /// A coordinator that holds its port and its connection, and does not serve yet.
@@ -58,9 +66,7 @@ pub enum Error {
 pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
-    client: async_nats::Client,
-    context: jetstream::Context,
-    log: LogOptions,
+    broker: Broker,
 }
 
 impl Coordinator {
@@ -72,11 +78,8 @@ impl Coordinator {
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let name = format!("coordinator-{}", uuid::Uuid::now_v7().simple());
-        let client = proto::nats::connect(&options.nats_url, &name).await?;
-        let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
-        nats::setup::ensure_log(&context, &options.log).await?;
-        Ok(Self { listener, address, client, context, log: options.log })
+        let broker = Broker::connect(&options.nats_url, &options.log).await?;
+        Ok(Self { listener, address, broker })
     }
 
     /// Where gRPC is served.
@@ -91,31 +94,26 @@ impl Coordinator {
     /// # Errors
     /// When a part of the coordinator fails for good: the process should end and be started again.
     pub async fn serve(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, client, context, log } = self;
-        let leases = nats::setup::ensure_bucket(&context, names::LEASES_BUCKET, &log).await?;
-        let tools = nats::setup::ensure_bucket(&context, names::TOOLS_BUCKET, &log).await?;
-
+        let Self { listener, address, broker } = self;
         let (owned_sender, owned) = watch_channel::channel(nats::leases::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
         let (position_sender, mut position) = watch_channel::channel(0);
-        let journal = nats::journal::Journal::new(client.clone(), context.clone());
+        let journal = nats::journal::Journal::new(&broker);
         let rim = ledger::Rim {
-            feed: nats::feed::Feed::new(client.clone(), context.clone()),
+            feed: nats::feed::Feed::new(&broker),
             journal: journal.clone(),
-            signals: nats::signals::Signals::new(client.clone()),
+            signals: nats::signals::Signals::new(&broker),
             owned: owned.clone(),
             registry: registry.clone(),
             position: position_sender,
         };
         let (ledger, keeper) = ledger::new(rim);
-        let advertisements = nats::tools::Keeper::new(client.clone(), context.clone(), tools, registry_sender);
 
         // Doors close first, then the parts behind them.
         let inner = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(keeper.keep(inner.clone()));
-        parts.spawn(advertisements.keep(inner.clone()));
-        let owner = format!("{address}/{}", uuid::Uuid::now_v7().simple());
+        parts.spawn(nats::tools::Keeper::new(&broker, registry_sender).keep(inner.clone()));
 
         // What was stored before we came is read before anybody is served or any shard is owned.
         let tip = journal.tip().await?;
@@ -123,12 +121,11 @@ impl Coordinator {
             caught_up = position.wait_for(|position| *position >= tip) => { caught_up.map_err(|_| Error::Died)?; }
             () = stop.cancelled() => return Ok(()),
         }
-        parts.spawn(nats::leases::hold(leases, owner, owned_sender, inner.clone()));
+        let owner = format!("{address}/{}", uuid::Uuid::now_v7().simple());
+        parts.spawn(nats::leases::hold(broker.clone(), owner, owned_sender, inner.clone()));
 
-        let (health, health_service) = tonic_health::server::health_reporter();
-        grpc::report_ready(&health).await;
         let runs = runs::Runs { journal, ledger, registry, owned };
-        let doors = grpc::serve(listener, runs, health, health_service, stop.clone());
+        let doors = grpc::serve(listener, runs, stop.clone());
         tracing::info!(%address, "serving");
         ready();
         let overdue = async {
@@ -142,7 +139,7 @@ impl Coordinator {
         }
         inner.cancel();
         while parts.join_next().await.is_some() {}
-        client.flush().await.unwrap_or_else(|error| tracing::warn!(%error, "the last words to the broker were lost"));
+        broker.flush().await;
         Ok(())
     }
 }

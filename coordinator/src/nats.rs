@@ -1,4 +1,5 @@
 //! The coordinator at the broker: the log, shard leases, advertisements, and the core subjects between it and workers.
+//! The only folder that names the broker's library.
 
 pub(crate) mod feed;
 pub(crate) mod journal;
@@ -6,3 +7,50 @@ pub(crate) mod leases;
 pub(crate) mod setup;
 pub(crate) mod signals;
 pub(crate) mod tools;
+
+use std::time::Duration;
+
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::{Context, kv};
+use proto::names;
+
+use self::setup::{LogOptions, SetupError};
+
+/// How long the broker may take to confirm an append before it is tried again.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection, with everything at the broker that a coordinator needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Broker {
+    client: async_nats::Client,
+    context: Context,
+    tools: kv::Store,
+    leases: kv::Store,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BrokerError {
+    #[error(transparent)]
+    Connect(#[from] proto::nats::ConnectError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+}
+
+impl Broker {
+    pub(crate) async fn connect(url: &str, log: &LogOptions) -> Result<Self, BrokerError> {
+        let name = format!("coordinator-{}", uuid::Uuid::now_v7().simple());
+        let client = proto::nats::connect(url, &name).await?;
+        let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
+        setup::ensure_log(&context, log).await?;
+        let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, log).await?;
+        let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, log).await?;
+        Ok(Self { client, context, tools, leases })
+    }
+
+    /// Waits until everything that was said is on its way.
+    pub(crate) async fn flush(&self) {
+        if let Err(error) = self.client.flush().await {
+            tracing::warn!(%error, "the last words to the broker were lost");
+        }
+    }
+}

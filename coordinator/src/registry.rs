@@ -24,16 +24,14 @@ pub(crate) struct Hosted {
 }
 
 impl Registry {
-    pub(crate) fn advertise(&mut self, pool: PoolId, hosted: Hosted) {
-        self.tools.entry(hosted.manifest.name.clone()).or_default().insert(pool, hosted);
-    }
-
-    pub(crate) fn withdraw(&mut self, pool: &PoolId, tool: &ToolName) {
-        if let Some(pools) = self.tools.get_mut(tool) {
+    /// A pool hosts these tools, and no others any more.
+    pub(crate) fn advertise(&mut self, pool: &PoolId, tools: Vec<Hosted>) {
+        self.tools.retain(|_, pools| {
             pools.remove(pool);
-            if pools.is_empty() {
-                self.tools.remove(tool);
-            }
+            !pools.is_empty()
+        });
+        for hosted in tools {
+            self.tools.entry(hosted.manifest.name.clone()).or_default().insert(pool.clone(), hosted);
         }
     }
 

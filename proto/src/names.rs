@@ -10,7 +10,7 @@ pub const NAMESPACE: &str = "ty";
 pub const STREAM: &str = "ty-log";
 /// Every entry of the log.
 pub const STREAM_SUBJECTS: &str = "ty.run.>";
-/// Tool manifests, by pool and tool.
+/// Tool manifests, by pool.
 pub const TOOLS_BUCKET: &str = "ty-tools";
 /// Who owns which shard.
 pub const LEASES_BUCKET: &str = "ty-leases";

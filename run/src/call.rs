@@ -307,6 +307,7 @@ impl Call {
                 let reason = self.cancel.as_ref().map_or_else(String::new, |cancel| cancel.reason.clone());
                 self.end(Outcome::Cancelled { reason }, at, heard);
             }
+            AttemptOutcome::Expired => self.end(Outcome::Expired(DeadlineKind::Call), at, heard),
             AttemptOutcome::Returned => {
                 self.attempts_used = self.attempts_used.saturating_sub(1);
                 self.given_back(attempt, at, heard);

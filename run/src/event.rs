@@ -173,6 +173,8 @@ pub enum AttemptOutcome {
     Completed(Vec<Content>),
     Failed(CallError),
     Cancelled,
+    /// The call's own deadline came while it ran.
+    Expired,
     /// The worker shut down and gave the job back: not a failure, and it uses up no attempt.
     Returned,
 }

@@ -142,6 +142,13 @@ fn outcomes_keep_the_words_they_came_with() {
 }
 
 #[test]
+fn a_call_whose_deadline_comes_while_it_runs_expires_by_its_workers_word() {
+    let mut story = Story::of([repeatable("a")]);
+    story.tell_all([dispatched(0), started(0, 1), ended(0, 1, AttemptOutcome::Expired)]);
+    assert_eq!(story.call(0).outcome(), Some(&Outcome::Expired(DeadlineKind::Call)));
+}
+
+#[test]
 fn a_cancelled_call_gives_the_reason_that_was_asked_for() {
     for end in [Event::CallCancelled { call: CallIndex(0) }, returned(0, 1), failed_for_now(0, 1)] {
         let [.., mut stopping, _] = states();

@@ -58,6 +58,7 @@ async fn a_call_expires_at_its_deadline_whatever_its_tool_does() {
     let events = yard.client.execute(calls).await.to_end().await;
     check::whole(&events, true);
     let outcomes = check::outcomes(&events);
-    assert_eq!(outcomes["never answered"].state(), CallState::Expired);
-    assert!(matches!(outcomes["endless"].state(), CallState::Expired | CallState::Failed), "{outcomes:?}");
+    for outcome in outcomes.values() {
+        assert_eq!(outcome.state(), CallState::Expired, "{outcomes:?}");
+    }
 }

@@ -1,3 +1,5 @@
+//! A whole worker with a tool of its own. Try it beside `toolyard dev`: `toolyard call greet name=Ada`.
+
 use schemars::JsonSchema;
 use tokio_util::sync::CancellationToken;
 use toolyard_worker::{About, Context, Options, Output, Table, Tool, ToolError, serve};

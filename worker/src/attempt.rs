@@ -61,19 +61,20 @@ where
         Ok(prepared) => prepared,
         Err(error) => return store(publisher, AttemptOutcome::Failed(error)).await,
     };
-    let deadline = deadline(job, policy);
+    // A call that is overdue never starts late.
+    let Some(deadline) = deadline(job, policy) else { return store(publisher, AttemptOutcome::Expired).await };
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
     let stop_tool = CancellationToken::new();
     let context = Context {
         run: job.run,
         call: Arc::clone(&job.spec),
         attempt: id.number,
-        deadline,
+        deadline: deadline.at,
         cancel: stop_tool.clone(),
         output,
     };
     let mut tool = ToolTask { handle: tools.spawn(prepared.call(context)), stop: stop_tool };
-    let outcome = drive(&mut publisher, &mut tool, chunks, &signals, deadline, policy.attempt_timeout).await;
+    let outcome = drive(&mut publisher, &mut tool, chunks, &signals, deadline).await;
     match outcome {
         Some(outcome) => store(publisher, outcome).await,
         None => End::Abandoned,
@@ -90,9 +91,25 @@ where
     }
 }
 
-/// By when the attempt has ended: its own time, or the call's if that is sooner.
-fn deadline(job: &Job, policy: &Policy) -> Instant {
-    Instant::now() + policy.attempt_timeout.min(job.spec.deadline.since(proto::now()))
+/// By when the attempt has ended, and as what if it has not.
+struct Deadline {
+    at: Instant,
+    overdue: AttemptOutcome,
+}
+
+/// The attempt's own time, or the call's if that is sooner. `None` when the call's has come already.
+fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
+    let (own, rest) = (policy.attempt_timeout, job.spec.deadline.since(proto::now()));
+    if rest.is_zero() {
+        return None;
+    }
+    let overdue = if own <= rest {
+        let message = format!("the attempt took longer than {own:?}");
+        AttemptOutcome::Failed(CallError::new(ErrorKind::AttemptTimeout, message).retryable())
+    } else {
+        AttemptOutcome::Expired
+    };
+    Some(Deadline { at: Instant::now() + own.min(rest), overdue })
 }
 
 /// A running tool. Told to stop first and stopped for good when dropped.
@@ -122,8 +139,7 @@ async fn drive<F>(
     tool: &mut ToolTask,
     mut chunks: mpsc::Receiver<Chunk>,
     signals: &Signals,
-    deadline: Instant,
-    attempt_timeout: Duration,
+    deadline: Deadline,
 ) -> Option<AttemptOutcome>
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
@@ -134,7 +150,7 @@ where
     let mut stopping: Option<(Stopping, Instant)> = None;
     let (mut speaking, mut too_much) = (true, false);
     let result = loop {
-        let stop_at = stopping.map_or(deadline, |(_, hard)| hard);
+        let stop_at = stopping.map_or(deadline.at, |(_, hard)| hard);
         tokio::select! {
             biased;
             () = signals.lease_lost.cancelled() => return None,
@@ -206,10 +222,7 @@ where
         (Some(Ok(Ok(output))), _) => Some(completed(output)),
         (_, Some(Stopping::Cancelled)) => Some(AttemptOutcome::Cancelled),
         (_, Some(Stopping::GivenBack)) => Some(AttemptOutcome::Returned),
-        (_, Some(Stopping::Overdue)) => {
-            let message = format!("the attempt took longer than {attempt_timeout:?} or than its call may");
-            Some(AttemptOutcome::Failed(CallError::new(ErrorKind::AttemptTimeout, message).retryable()))
-        }
+        (_, Some(Stopping::Overdue)) => Some(deadline.overdue),
         (Some(Ok(Err(ToolError(error)))), None) => Some(AttemptOutcome::Failed(error)),
         (Some(Err(join)), None) if join.is_panic() => Some(AttemptOutcome::Failed(panicked(join.into_panic()))),
         (Some(Err(_)) | None, None) => Some(AttemptOutcome::Returned),

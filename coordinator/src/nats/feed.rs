@@ -12,6 +12,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use proto::names;
 use run::{Entry, RunId};
 
+use super::Broker;
 use super::journal::{decode, millis};
 
 /// Entries handed on together: enough to save wake-ups, few enough to stay responsive.
@@ -36,7 +37,8 @@ pub(crate) struct Fed {
 }
 
 impl Feed {
-    pub(crate) fn new(client: Client, context: Context) -> Self {
+    pub(crate) fn new(broker: &Broker) -> Self {
+        let (client, context) = (broker.client.clone(), broker.context.clone());
         Self { client, context, messages: None, opening: None, position: 0 }
     }
 

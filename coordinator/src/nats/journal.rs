@@ -17,6 +17,8 @@ use proto::subject::{Place, Subject};
 use run::{CallSpec, Entry, Event, RunId, Timestamp};
 use tokio::time::Instant;
 
+use super::Broker;
+
 /// How long an append is tried for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(15);
 const APPEND_PAUSE: Duration = Duration::from_millis(200);
@@ -71,8 +73,8 @@ pub(crate) struct Page {
 }
 
 impl Journal {
-    pub(crate) fn new(client: Client, context: Context) -> Self {
-        Self { context, client }
+    pub(crate) fn new(broker: &Broker) -> Self {
+        Self { context: broker.context.clone(), client: broker.client.clone() }
     }
 
     /// Appends events that belong together, and gives their place in the log. Tries again, for a while, what the broker

@@ -14,6 +14,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Broker;
+
 /// How long a lease lasts without renewal.
 const LEASE: Duration = Duration::from_secs(6);
 const RENEWAL: Duration = Duration::from_secs(2);
@@ -49,7 +51,8 @@ struct Seen {
 }
 
 /// Takes and renews leases until told to stop, then gives them back.
-pub(crate) async fn hold(store: kv::Store, owner: String, owned: watch::Sender<Owned>, stop: CancellationToken) {
+pub(crate) async fn hold(broker: Broker, owner: String, owned: watch::Sender<Owned>, stop: CancellationToken) {
+    let store = broker.leases;
     let mut seen = [Seen { revision: 0, taken: false, changed: Instant::now() }; names::SHARDS as usize];
     let mut ours: [Option<u64>; names::SHARDS as usize] = [None; names::SHARDS as usize];
     let mut changes = None;

@@ -2,9 +2,12 @@
 
 use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
+use futures::StreamExt as _;
 use proto::convert::worker::{Answer, Question, encode_answer, encode_stop};
 use proto::names;
 use run::{AttemptId, PoolId, RunId};
+
+use super::Broker;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Signals(Client);
@@ -18,8 +21,8 @@ pub(crate) struct Asked {
 }
 
 impl Signals {
-    pub(crate) fn new(client: Client) -> Self {
-        Self(client)
+    pub(crate) fn new(broker: &Broker) -> Self {
+        Self(broker.client.clone())
     }
 
     /// Tells the pool to stop an attempt. Not confirmed: it is repeated until the log shows that it stopped.
@@ -38,8 +41,10 @@ impl Signals {
         }
     }
 
-    pub(crate) async fn questions(&self) -> Result<Subscriber, async_nats::SubscribeError> {
-        self.0.subscribe(names::QUESTIONS).await
+    /// What workers ask. `None` when the broker cannot be told that we listen.
+    pub(crate) async fn questions(&self) -> Option<Questions> {
+        let messages = self.0.subscribe(names::QUESTIONS).await;
+        messages.inspect_err(|error| tracing::warn!(%error, "cannot hear questions, trying again")).ok().map(Questions)
     }
 
     pub(crate) async fn answer(&self, asked: &Asked, answer: Option<&Answer>) {
@@ -53,8 +58,21 @@ impl Signals {
     }
 }
 
-/// Reads a question; what is none is reported and passed over.
-pub(crate) fn asked(message: Message) -> Option<Asked> {
+#[derive(Debug)]
+pub(crate) struct Questions(Subscriber);
+
+impl Questions {
+    /// The next question; `None` when the subscription has ended. What is no question is reported and passed over.
+    pub(crate) async fn next(&mut self) -> Option<Asked> {
+        loop {
+            if let Some(asked) = asked(self.0.next().await?) {
+                return Some(asked);
+            }
+        }
+    }
+}
+
+fn asked(message: Message) -> Option<Asked> {
     let (pool, reply) = (names::question_pool(&message.subject)?, message.reply?);
     let question = Question::decode(message.payload)
         .inspect_err(|error| tracing::warn!(%pool, %error, "passing over a question"))

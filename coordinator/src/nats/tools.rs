@@ -12,11 +12,12 @@ use futures::StreamExt as _;
 use proto::convert::worker::{Heartbeat, decode_advertisement};
 use proto::names;
 use proto::schema::Schema;
-use run::{PoolId, ToolName, WorkerId};
+use run::{PoolId, WorkerId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Broker;
 use super::setup::ensure_pool;
 use crate::registry::{Hosted, Registry};
 
@@ -35,15 +36,17 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(
-        client: Client,
-        context: Context,
-        store: kv::Store,
-        published: watch::Sender<Arc<Registry>>,
-    ) -> Self {
-        let registry = Registry::default();
-        let (heard, queues, started) = (HashMap::new(), HashSet::new(), Instant::now());
-        Self { client, context, store, registry, published, heard, queues, started }
+    pub(crate) fn new(broker: &Broker, published: watch::Sender<Arc<Registry>>) -> Self {
+        Self {
+            client: broker.client.clone(),
+            context: broker.context.clone(),
+            store: broker.tools.clone(),
+            registry: Registry::default(),
+            published,
+            heard: HashMap::new(),
+            queues: HashSet::new(),
+            started: Instant::now(),
+        }
     }
 
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
@@ -58,7 +61,7 @@ impl Keeper {
                         heartbeats = self.client.subscribe(names::HEARTBEATS).await.ok();
                     }
                     if changes.is_none() {
-                        changes = self.store.watch_with_history(">").await.inspect_err(|error| {
+                        changes = self.store.watch_with_history("*").await.inspect_err(|error| {
                             tracing::warn!(%error, "cannot watch the advertisements, trying again");
                         }).ok();
                     }
@@ -116,23 +119,20 @@ impl Keeper {
     }
 
     async fn advertisement(&mut self, entry: kv::Entry) {
-        let Some((pool, tool)) = parse_key(&entry.key) else {
+        let Ok(pool) = entry.key.parse::<PoolId>() else {
             return tracing::warn!(key = entry.key, "passing over an advertisement with a malformed key");
         };
-        match (entry.operation, hosted(entry.value)) {
-            (kv::Operation::Delete | kv::Operation::Purge, _) => self.registry.withdraw(&pool, &tool),
-            (kv::Operation::Put, Ok(hosted)) if hosted.manifest.name == tool => {
-                self.registry.advertise(pool.clone(), hosted);
-                self.queue_for(&pool).await;
-            }
-            (kv::Operation::Put, Ok(hosted)) => {
-                return tracing::warn!(%pool, %tool, named = %hosted.manifest.name, "passing over an advertisement under another name");
-            }
-            (kv::Operation::Put, Err(error)) => {
-                return tracing::warn!(%pool, %tool, error, "passing over an advertisement");
-            }
+        let tools = match entry.operation {
+            kv::Operation::Delete | kv::Operation::Purge => Ok(Vec::new()),
+            kv::Operation::Put => hosted(entry.value),
+        };
+        match tools {
+            Ok(tools) => self.registry.advertise(&pool, tools),
+            Err(error) => return tracing::warn!(%pool, error, "passing over an advertisement"),
         }
+        // First known, then pulled from: a worker that has its queue may take it that its tools can be called.
         self.publish();
+        self.queue_for(&pool).await;
     }
 
     async fn queue_for(&mut self, pool: &PoolId) {
@@ -155,13 +155,11 @@ async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::I
     }
 }
 
-fn parse_key(key: &str) -> Option<(PoolId, ToolName)> {
-    let (pool, tool) = key.split_once('.')?;
-    Some((pool.parse().ok()?, tool.parse().ok()?))
-}
-
-fn hosted(value: Bytes) -> Result<Hosted, String> {
-    let manifest = decode_advertisement(value).map_err(|error| error.to_string())?;
-    let schema = Schema::compile(&manifest.input_schema).map_err(|error| error.to_string())?;
-    Ok(Hosted { manifest: Arc::new(manifest), schema })
+fn hosted(value: Bytes) -> Result<Vec<Hosted>, String> {
+    let manifests = decode_advertisement(value).map_err(|error| error.to_string())?;
+    let hosted = manifests.into_iter().map(|manifest| {
+        let schema = Schema::compile(&manifest.input_schema).map_err(|error| format!("{}: {error}", manifest.name))?;
+        Ok(Hosted { manifest: Arc::new(manifest), schema })
+    });
+    hosted.collect()
 }

@@ -278,6 +278,7 @@ pub(super) fn ended_out(chunks: u32, outcome: &AttemptOutcome) -> wire::AttemptE
         AttemptOutcome::Failed(error) => (Out::Failed, Vec::new(), Some(error_out(error))),
         AttemptOutcome::Cancelled => (Out::Cancelled, Vec::new(), None),
         AttemptOutcome::Returned => (Out::Returned, Vec::new(), None),
+        AttemptOutcome::Expired => (Out::Expired, Vec::new(), None),
     };
     wire::AttemptEnded { chunks, outcome: outcome.into(), result, error }
 }
@@ -290,6 +291,7 @@ pub(super) fn outcome_in(wire: wire::AttemptEnded) -> Result<AttemptOutcome, Inv
         }
         wire::AttemptOutcome::Cancelled => Ok(AttemptOutcome::Cancelled),
         wire::AttemptOutcome::Returned => Ok(AttemptOutcome::Returned),
+        wire::AttemptOutcome::Expired => Ok(AttemptOutcome::Expired),
         wire::AttemptOutcome::Unspecified => Err(InvalidMessage::Missing("the outcome")),
     }
 }

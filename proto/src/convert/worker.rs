@@ -43,16 +43,17 @@ impl Heartbeat {
 }
 
 #[must_use]
-pub fn encode_advertisement(manifest: &Manifest) -> Bytes {
-    wire::Advertisement { version: VERSION, tool: Some(manifest_out(manifest)) }.encode_to_vec().into()
+pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -> Bytes {
+    let tools = manifests.map(manifest_out).collect();
+    wire::Advertisement { version: VERSION, tools }.encode_to_vec().into()
 }
 
 /// # Errors
 /// When the message is not an advertisement.
-pub fn decode_advertisement(payload: Bytes) -> Result<Manifest, InvalidMessage> {
+pub fn decode_advertisement(payload: Bytes) -> Result<Vec<Manifest>, InvalidMessage> {
     let wire = wire::Advertisement::decode(payload)?;
     check_version(wire.version)?;
-    manifest_in(wire.tool.ok_or(InvalidMessage::Missing("the tool"))?)
+    wire.tools.into_iter().map(manifest_in).collect()
 }
 
 /// A worker asks what to do with a job that may not be fresh.

@@ -65,6 +65,7 @@ fn outcome() -> impl Strategy<Value = AttemptOutcome> {
         Just(AttemptOutcome::Failed(error(ErrorKind::ToolFailed))),
         Just(AttemptOutcome::Failed(error(ErrorKind::ToolFailed).retryable())),
         Just(AttemptOutcome::Cancelled),
+        Just(AttemptOutcome::Expired),
         Just(AttemptOutcome::Returned),
     ]
 }

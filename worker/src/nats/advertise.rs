@@ -3,17 +3,17 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
-use run::{Manifest, PoolId};
+use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
 use super::Core;
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Writes the manifests that differ from what is there. Tries until it is done: without a coordinator there is no bucket.
+/// Says which tools the pool hosts, where that is not known already. Tries until it is done: without a coordinator there
+/// is no bucket.
 pub(super) async fn tools(core: &Core, pool: &PoolId) {
     while let Err(error) = try_tools(core, pool).await {
         tracing::warn!(error, "cannot advertise the tools yet, trying again; does a coordinator run?");
@@ -23,18 +23,12 @@ pub(super) async fn tools(core: &Core, pool: &PoolId) {
 
 async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), String> {
     let store = core.context.get_key_value(names::TOOLS_BUCKET).await.map_err(|error| error.to_string())?;
-    for manifest in core.table.manifests() {
-        let (key, value) = advertisement(pool, manifest);
-        let known = store.get(&key).await.map_err(|error| error.to_string())?;
-        if known.as_ref() != Some(&value) {
-            store.put(&key, value).await.map_err(|error| error.to_string())?;
-        }
+    let value = encode_advertisement(core.table.manifests());
+    let known = store.get(pool.as_str()).await.map_err(|error| error.to_string())?;
+    if known.as_ref() != Some(&value) {
+        store.put(pool.as_str(), value).await.map_err(|error| error.to_string())?;
     }
     Ok(())
-}
-
-fn advertisement(pool: &PoolId, manifest: &Manifest) -> (String, Bytes) {
-    (format!("{pool}.{}", manifest.name), encode_advertisement(manifest))
 }
 
 pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: CancellationToken) {

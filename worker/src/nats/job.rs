@@ -132,7 +132,7 @@ async fn execute(
     let end = attempt::run(attempt, &core.table, &core.tools, appender(core, job)).await;
     drop(registered);
     match end {
-        End::Stored(AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled) => {
+        End::Stored(AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired) => {
             settle(core, reply.clone(), "+ACK".into()).await;
         }
         End::Stored(AttemptOutcome::Returned) => settle(core, reply.clone(), "-NAK".into()).await,

@@ -67,7 +67,7 @@ impl Client {
     pub async fn execute(&self, calls: Vec<v1::NewCall>) -> Stream {
         let request = v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() };
         let stream = self.runs.clone().execute_run(request).await.expect("the run is accepted").into_inner();
-        Stream { messages: Messages::Execute(stream), seen: Vec::new(), ended: false }
+        Stream { messages: Messages::Execute(stream), seen: Vec::new(), heartbeats: 0, ended: false }
     }
 }
 
@@ -100,7 +100,7 @@ impl Run {
         let request =
             v1::WatchRunRequest { run_id: self.id.clone(), after_sequence: after, floor_policy: policy.into() };
         let stream = self.client.runs.clone().watch_run(request).await?.into_inner();
-        Ok(Stream { messages: Messages::Watch(stream), seen: Vec::new(), ended: false })
+        Ok(Stream { messages: Messages::Watch(stream), seen: Vec::new(), heartbeats: 0, ended: false })
     }
 
     /// # Errors
@@ -128,6 +128,7 @@ enum Messages {
 pub struct Stream {
     messages: Messages,
     pub seen: Vec<RunEvent>,
+    pub heartbeats: usize,
     pub ended: bool,
 }
 
@@ -138,14 +139,15 @@ impl Stream {
     /// When the connection breaks.
     pub async fn next(&mut self) -> Result<bool, Status> {
         let parts = match &mut self.messages {
-            Messages::Execute(stream) => stream.message().await?.map(|message| (message.events, message.end)),
-            Messages::Watch(stream) => stream.message().await?.map(|message| (message.events, message.end)),
+            Messages::Execute(stream) => stream.message().await?.map(|m| (m.events, m.heartbeat, m.end)),
+            Messages::Watch(stream) => stream.message().await?.map(|m| (m.events, m.heartbeat, m.end)),
         };
-        let Some((events, end)) = parts else {
+        let Some((events, heartbeat, end)) = parts else {
             assert!(self.ended, "a stream ends with a terminal message");
             return Ok(false);
         };
         self.seen.extend(events);
+        self.heartbeats += usize::from(heartbeat.is_some());
         self.ended = end.is_some();
         Ok(true)
     }

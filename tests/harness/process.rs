@@ -34,6 +34,22 @@ impl Fixture {
         Worker { child, id }
     }
 
+    /// Another worker program, which says on stderr that it is ready.
+    pub async fn program(program: &std::path::Path, nats_url: &str) -> Child {
+        let mut child = Command::new(program)
+            .env("TOOLYARD_NATS_URL", nats_url)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the program starts");
+        let stderr = child.stderr.take().expect("its output is ours");
+        let mut lines = BufReader::new(stderr).lines();
+        let ready = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it gets ready in time");
+        assert!(ready.is_ok_and(|line| line.is_some()), "it does not end before it is ready");
+        child
+    }
+
     async fn start(&self, arguments: &[&str]) -> (Child, String) {
         let mut child = Command::new(&self.0)
             .args(arguments)
@@ -65,6 +81,22 @@ impl Coordinator {
     pub async fn kill(&mut self) {
         self.child.kill().await.expect("it was running");
     }
+
+    /// SIGTERM, and its orderly end.
+    pub async fn terminate(&mut self) {
+        terminate(&mut self.child).await;
+    }
+}
+
+/// SIGTERM; then its end, which must be an orderly one.
+async fn terminate(child: &mut Child) {
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
+    let pid = pid.expect("it is running");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is running");
+    // Waiting would close its input, at which it ends at once.
+    let _input = child.stdin.take();
+    let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends in time").expect("it was ours");
+    assert!(ended.success(), "{ended}");
 }
 
 #[derive(Debug)]
@@ -77,6 +109,11 @@ impl Worker {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// SIGTERM, and its orderly end.
+    pub async fn terminate(&mut self) {
+        terminate(&mut self.child).await;
     }
 
     /// SIGKILL.

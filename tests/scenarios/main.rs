@@ -8,9 +8,11 @@ mod check;
 mod client_calls;
 mod coordinator_crash;
 mod cost;
+mod doors;
 mod main_job;
 mod readers;
 mod worker_crash;
+mod worker_life;
 
 /// The program that scenarios start as coordinators and workers.
 const FIXTURE: &str = env!("CARGO_BIN_EXE_fixture");

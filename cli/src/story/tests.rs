@@ -1,3 +1,5 @@
+//! What people see of a run, line by line.
+
 use super::*;
 
 fn text(text: &str) -> v1::Content {

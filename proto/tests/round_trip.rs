@@ -1,0 +1,272 @@
+//! What goes out on the wire comes back the same, and what is none of ours is refused without a panic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use run::{
+    AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec, Chunk, ChunkIndex, Content,
+    DeadlineKind, Effects, ErrorKind, Event, Manifest, Nonce, Policy, PoolId, Progress, Route, RunId, RunOpened, Shard,
+    Timestamp, Verdict, Violation,
+};
+use toolyard_proto::convert::log;
+use toolyard_proto::convert::worker::{
+    Answer, Heartbeat, Question, decode_advertisement, decode_answer, decode_stop, encode_advertisement, encode_answer,
+    encode_stop,
+};
+use toolyard_proto::subject::{Place, Subject};
+
+const RUN: &str = "run_0b_0193a5a0000070008000000000000000";
+
+fn run_id() -> RunId {
+    RUN.parse().expect("a run id")
+}
+
+fn pool() -> PoolId {
+    "main".parse().expect("a pool")
+}
+
+fn content() -> impl Strategy<Value = Content> {
+    prop_oneof![
+        ".*".prop_map(Content::Text),
+        Just(Content::Json(r#"{"price":1.50}"#.to_owned())),
+        (".*", prop::collection::vec(any::<u8>(), 0..40))
+            .prop_map(|(media_type, data)| Content::Data { media_type, data: data.into() }),
+    ]
+}
+
+fn contents() -> impl Strategy<Value = Vec<Content>> {
+    prop::collection::vec(content(), 0..4)
+}
+
+fn error() -> impl Strategy<Value = CallError> {
+    let kind = prop::sample::select(vec![
+        ErrorKind::UnknownTool,
+        ErrorKind::ArgumentsInvalid,
+        ErrorKind::ToolFailed,
+        ErrorKind::ToolPanicked,
+        ErrorKind::AttemptTimeout,
+        ErrorKind::Interrupted,
+        ErrorKind::WorkerLost,
+        ErrorKind::ResultTooLarge,
+        ErrorKind::OutputTooLarge,
+        ErrorKind::OutputIncomplete,
+        ErrorKind::ClientFailed,
+    ]);
+    let violation = (".*", ".*").prop_map(|(path, message)| Violation { path, message });
+    (kind, ".*", any::<bool>(), prop::collection::vec(violation, 0..3)).prop_map(
+        |(kind, message, retryable, violations)| CallError { retryable, violations, ..CallError::new(kind, message) },
+    )
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    (any::<bool>(), 1..9u32, 0..100_000u64, 0..100_000u64, 0..100_000u64).prop_map(
+        |(repeatable, attempts_max, timeout, first, longest)| Policy {
+            repeatable,
+            attempts_max,
+            attempt_timeout: Duration::from_millis(timeout),
+            backoff: Backoff { first: Duration::from_millis(first), longest: Duration::from_millis(longest) },
+            ..Policy::of(Effects::default())
+        },
+    )
+}
+
+fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
+    let route = prop_oneof![
+        policy().prop_map(|policy| Route::Pool { pool: pool(), policy }),
+        Just(Route::Client),
+        error().prop_map(Route::Refused),
+    ];
+    let metadata = prop::collection::btree_map(".*", ".*", 0..3);
+    ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>()).prop_map(
+        |(id, tool, arguments, metadata, route, deadline)| {
+            Arc::new(CallSpec {
+                id: id.parse().expect("a call id"),
+                tool: tool.parse().expect("a tool name"),
+                arguments: arguments.into(),
+                metadata,
+                route,
+                deadline: Timestamp(deadline),
+            })
+        },
+    )
+}
+
+fn chunk() -> impl Strategy<Value = Chunk> {
+    let progress = (0.0..1e9f64, prop::option::of(0.0..1e9f64), ".*");
+    prop_oneof![
+        (".*", content()).prop_map(|(channel, content)| Chunk::Content { channel, content }),
+        progress.prop_map(|(done, total, message)| Chunk::Progress(Progress { done, total, message })),
+    ]
+}
+
+fn outcome() -> impl Strategy<Value = AttemptOutcome> {
+    prop_oneof![
+        contents().prop_map(AttemptOutcome::Completed),
+        error().prop_map(AttemptOutcome::Failed),
+        Just(AttemptOutcome::Cancelled),
+        Just(AttemptOutcome::Expired),
+        Just(AttemptOutcome::Returned),
+    ]
+}
+
+fn attempt() -> impl Strategy<Value = AttemptId> {
+    (0..128u16, 1..u32::MAX, any::<u64>()).prop_map(|(call, number, nonce)| AttemptId {
+        call: CallIndex(call),
+        number: AttemptNumber(number),
+        nonce: Nonce(nonce),
+    })
+}
+
+fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
+    let specs = || prop::collection::vec(spec(), 0..4);
+    let call = CallIndex(3);
+    let deadline = prop_oneof![
+        Just(DeadlineKind::Call),
+        (1..9u32).prop_map(|number| DeadlineKind::Attempt(AttemptNumber(number))),
+        Just(DeadlineKind::Run),
+    ];
+    let answer = prop_oneof![contents().prop_map(Ok), error().prop_map(Err)];
+    prop_oneof![
+        (any::<u64>(), specs(), any::<bool>()).prop_map(|(deadline, calls, open)| vec![Event::RunOpened(RunOpened {
+            deadline: Timestamp(deadline),
+            calls,
+            open
+        })]),
+        (any::<u64>(), spec()).prop_map(|(deadline, call)| vec![
+            Event::RunOpened(RunOpened { deadline: Timestamp(deadline), calls: vec![call], open: false }),
+            Event::CallDispatched { call: CallIndex(0), pool: pool() },
+        ]),
+        specs().prop_map(|calls| vec![Event::CallsAppended { calls }]),
+        Just(vec![Event::RunClosed]),
+        ".*".prop_map(|reason| vec![Event::RunCancelRequested { reason }]),
+        Just(vec![Event::RunExpired]),
+        ".*".prop_map(move |reason| vec![Event::CallCancelRequested { call, reason }]),
+        Just(vec![Event::CallCancelled { call }]),
+        deadline.prop_map(move |deadline| vec![Event::CallExpired { call, deadline }]),
+        answer.prop_map(move |answer| vec![Event::ClientAnswered { call, answer }]),
+    ]
+}
+
+fn by_workers() -> impl Strategy<Value = Vec<Event>> {
+    let lease = prop::collection::vec(any::<u8>(), 0..60);
+    (attempt(), lease, any::<u32>(), prop::collection::vec(chunk(), 0..5), outcome()).prop_map(
+        |(attempt, lease, first, chunks, outcome)| {
+            let worker = "worker-1".parse().expect("a worker id");
+            vec![
+                Event::AttemptStarted { attempt, pool: pool(), worker, lease: lease.into() },
+                Event::Output { attempt, pool: pool(), first: ChunkIndex(first), chunks },
+                Event::AttemptEnded { attempt, pool: pool(), chunks: first, outcome },
+            ]
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn an_entry_comes_back_as_it_was_stored(
+        events in prop_oneof![by_coordinators(), by_workers()], sequence: u64, at: u64,
+    ) {
+        let place = Place::of(&events).expect("events have a place");
+        let subject = Subject { run: run_id(), place };
+        let subject: Subject = subject.to_string().parse().expect("a subject of the log");
+        let payload = log::encode(&events, None);
+        let entry = log::decode(&subject, payload, sequence, Timestamp(at)).expect("an entry");
+        prop_assert_eq!((entry.sequence, entry.at), (sequence, Timestamp(at)));
+        prop_assert_eq!(entry.events, events);
+    }
+
+    #[test]
+    fn a_job_holds_its_call_whether_it_opens_the_run_or_not(spec in spec(), opens: bool) {
+        let dispatched = Event::CallDispatched { call: CallIndex(0), pool: pool() };
+        let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls: vec![Arc::clone(&spec)], open: false });
+        let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&*spec)) };
+        let subject = Subject { run: run_id(), place: Place::of(&events).expect("a place") };
+        let decoded = log::decode_job(&subject, log::encode(&events, job)).expect("a job");
+        prop_assert_eq!(decoded.spec, spec);
+        prop_assert_eq!((decoded.run, decoded.call, decoded.pool), (run_id(), CallIndex(0), pool()));
+    }
+
+    #[test]
+    fn events_are_not_taken_from_a_subject_where_they_do_not_belong(events in by_coordinators(), call in 0..9u16) {
+        // A worker can write to its pool's output alone.
+        let place = Place::Output { call: CallIndex(call), pool: pool() };
+        let subject = Subject { run: run_id(), place };
+        prop_assert!(log::decode(&subject, log::encode(&events, None), 1, Timestamp(1)).is_err());
+    }
+
+    #[test]
+    fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), text in ".*") {
+        let payload = Bytes::from(bytes);
+        for place in [Place::Run, Place::Output { call: CallIndex(0), pool: pool() }] {
+            let subject = Subject { run: run_id(), place };
+            // Most of it is no message; whatever is one is no entry of a known version with events in their place.
+            let decoded = log::decode(&subject, payload.clone(), 1, Timestamp(1));
+            prop_assert!(decoded.is_err() || decoded.is_ok_and(|entry| entry.events.is_empty()));
+        }
+        prop_assert!(text.parse::<Subject>().is_err());
+        drop((Heartbeat::decode(payload.clone()), Question::decode(payload.clone()), decode_stop(payload.clone())));
+        drop((decode_advertisement(payload.clone()), decode_answer(payload, CallIndex(0))));
+    }
+
+    #[test]
+    fn what_owners_and_workers_say_comes_back(
+        attempt in attempt(), outcome in outcome(), used: u32, delivered: u32, sequence: u64, last_output: u64,
+    ) {
+        let question = Question { run: run_id(), call: attempt.call, delivered, sequence };
+        prop_assert_eq!(Question::decode(question.encode()).expect("a question"), question);
+        prop_assert_eq!(decode_stop(encode_stop(run_id(), attempt)).expect("a stop"), (run_id(), attempt));
+        let go = Answer { verdict: Verdict::Go { number: attempt.number, used }, last_output };
+        prop_assert_eq!(decode_answer(encode_answer(Some(&go)), attempt.call).expect("an answer"), Some(go));
+        if !matches!(outcome, AttemptOutcome::Completed(_)) {
+            let end = Answer { verdict: Verdict::End { attempt, outcome }, last_output: 0 };
+            prop_assert_eq!(decode_answer(encode_answer(Some(&end)), attempt.call).expect("an answer"), Some(end));
+        }
+        prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
+        let worker = "worker-1".parse().expect("a worker id");
+        let heartbeat = Heartbeat { worker, slots: used, running: delivered, leaving: used % 2 == 0 };
+        prop_assert_eq!(Heartbeat::decode(heartbeat.encode()).expect("a heartbeat"), heartbeat);
+    }
+
+    #[test]
+    fn a_manifest_comes_back_as_it_was_advertised(
+        policy in policy(), description in ".*", flags in prop::array::uniform6(any::<bool>()),
+    ) {
+        let [read_only, idempotent, destructive, open_world, definition_only, streaming] = flags;
+        let manifest = Manifest {
+            name: "tool".parse().expect("a tool name"),
+            description,
+            input_schema: "{}".to_owned(),
+            output_schema: String::new(),
+            effects: Effects { read_only, idempotent, destructive, open_world },
+            policy,
+            definition_only,
+            streaming,
+        };
+        let advertised = encode_advertisement([&manifest].into_iter());
+        prop_assert_eq!(decode_advertisement(advertised).expect("an advertisement"), vec![manifest]);
+    }
+
+    #[test]
+    fn a_subject_comes_back(shard: u8, call in 0..128u16) {
+        let id = format!("run_{}_{}", Shard(shard), &RUN[7..]).parse().expect("a run id");
+        let call = CallIndex(call);
+        let places = [Place::Run, Place::Job { call, pool: pool() }, Place::Output { call, pool: pool() }, Place::Control { call }];
+        for place in places {
+            let subject = Subject { run: id, place };
+            prop_assert_eq!(subject.to_string().parse::<Subject>().expect("a subject"), subject);
+        }
+    }
+}
+
+#[test]
+fn an_entry_of_another_version_is_refused() {
+    use prost::Message as _;
+    let entry = toolyard_proto::wire::v1::Entry { version: 2, ..Default::default() };
+    let subject = Subject { run: run_id(), place: Place::Run };
+    let error = log::decode(&subject, entry.encode_to_vec().into(), 1, Timestamp(1)).expect_err("another version");
+    assert!(error.to_string().contains("version 2"), "{error}");
+}

@@ -1,0 +1,78 @@
+//! Workers that are not killed: they shut down, are blocked by their tools, or are somebody's own.
+
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{Fixture, Yard, call};
+use proto::v1::run_event::Event;
+use serde_json::json;
+
+use crate::{FIXTURE, check, count, counted};
+
+fn attempts(events: &[proto::v1::RunEvent]) -> Vec<u32> {
+    let started = check::kinds(events).into_iter().filter_map(|kind| match kind {
+        Event::AttemptStarted(started) => Some(started.attempt),
+        _ => None,
+    });
+    started.collect()
+}
+
+#[tokio::test]
+async fn a_worker_that_is_told_to_stop_lets_its_calls_end() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut worker = yard.worker().await;
+    let mut stream = yard.client.execute(vec![count("c", 20, 50)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    worker.terminate().await;
+    let events = stream.to_end().await;
+    assert_eq!(check::said(&events)["c"], counted("c", 20));
+    assert_eq!(attempts(&events), [1]);
+}
+
+#[tokio::test]
+async fn a_rolling_restart_of_coordinator_and_worker_fails_no_call() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let mut first = yard.worker().await;
+    let run = yard.client.create((0..10).map(|index| count(&format!("c{index}"), 10, 100)).collect()).await;
+    let _second = yard.fixture.worker(&yard.broker.url(), "main", 16).await;
+    first.terminate().await;
+    yard.coordinator.terminate().await;
+    let address = yard.coordinator.address();
+    yard.coordinator = yard.fixture.coordinator_at(&yard.broker.url(), address).await;
+    let client = harness::Client::connect(address).await;
+    let events = run.through(&client).watch(proto::v1::FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    for (id, said) in check::said(&events) {
+        assert_eq!(said, counted(&id, 10));
+    }
+    assert_eq!(check::outcomes(&events).len(), 10);
+}
+
+#[tokio::test]
+async fn a_tool_that_blocks_every_thread_does_not_lose_its_lease() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    // As many as block every thread that tools run on, for longer than a lease.
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    let longer_than_a_lease = json!({ "ms": 34_000 });
+    let calls = (0..threads).map(|index| call(&format!("c{index}"), "stubborn", longer_than_a_lease.clone()));
+    let events = yard.client.execute(calls.collect()).await.to_end().await;
+    check::whole(&events, true);
+    assert!(attempts(&events).iter().all(|attempt| *attempt == 1), "no job was handed to another attempt");
+    assert!(check::outcomes(&events).values().all(|outcome| check::text(outcome) == "Done"));
+}
+
+#[tokio::test]
+async fn the_example_of_a_tool_of_ones_own_can_be_called() {
+    let yard = Yard::start(FIXTURE).await;
+    // Examples of another package are built on demand.
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let built = Command::new(cargo).args(["build", "--quiet", "-p", "toolyard-worker", "--example", "greet"]).status();
+    assert!(built.is_ok_and(|status| status.success()), "the example builds");
+    let target = std::env::current_exe().expect("a test has a path");
+    let target = target.ancestors().nth(2).expect("a test lies in the target folder");
+    let _worker = Fixture::program(&target.join("examples/greet"), &yard.broker.url()).await;
+    tokio::time::timeout(Duration::from_secs(10), yard.client.wait_for_tool("greet")).await.expect("it is advertised");
+    let events = yard.client.execute(vec![call("g", "greet", json!({ "name": "Ada" }))]).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["g"]), "Hello, Ada!");
+}

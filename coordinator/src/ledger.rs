@@ -3,7 +3,7 @@
 //!
 //! It applies what the log brings and nothing else, above all not what was only hoped to be appended.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,6 +88,8 @@ pub(crate) struct Keeper {
     position: u64,
     effects: JoinSet<(RunId, Effect, Result<(), AppendError>)>,
     under_way: HashSet<(RunId, Effect)>,
+    /// Runs with effects that found no room among those under way; each stands here once at most per look at it.
+    crowded_out: VecDeque<RunId>,
     questions: JoinSet<()>,
     /// Jobs of lost workers that were handed back already.
     handed_back: HashSet<(RunId, AttemptId)>,
@@ -113,6 +115,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         position: 0,
         effects: JoinSet::new(),
         under_way: HashSet::new(),
+        crowded_out: VecDeque::new(),
         questions: JoinSet::new(),
         handed_back: HashSet::new(),
         heard: Vec::new(),
@@ -235,6 +238,10 @@ impl Keeper {
             return;
         }
         for effect in effects {
+            if self.under_way.len() >= EFFECTS_MAX {
+                self.crowded_out.push_back(id);
+                return;
+            }
             self.perform(id, effect);
         }
     }
@@ -266,11 +273,10 @@ impl Keeper {
 
     fn perform(&mut self, id: RunId, effect: Effect) {
         let Some(open) = self.runs.get(&id) else { return };
-        // What does not fit now is outstanding still when the run's timer comes.
-        if self.under_way.len() >= EFFECTS_MAX || !self.under_way.insert((id, effect)) {
+        let Some(act) = act(&open.run, effect) else { return };
+        if !self.under_way.insert((id, effect)) {
             return;
         }
-        let Some(act) = act(&open.run, effect) else { return };
         let (journal, signals) = (self.rim.journal.clone(), self.rim.signals.clone());
         self.effects.spawn(async move {
             let result = match act {
@@ -298,6 +304,9 @@ impl Keeper {
                 }
             }
             Err(error) => tracing::error!(%error, "an effect's task panicked"),
+        }
+        if let Some(id) = self.crowded_out.pop_front() {
+            self.look_at(id);
         }
     }
 

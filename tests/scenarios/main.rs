@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod bad_input;
+mod broker_crash;
 mod cancel;
 mod check;
 mod client_calls;

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::jetstream::{Context, kv};
 use async_nats::{Client, Message};
 use bytes::Bytes;
@@ -53,10 +54,18 @@ impl Keeper {
         let mut heartbeats = None;
         let mut changes: Option<kv::Watch> = None;
         let mut tick = tokio::time::interval(TICK);
+        let mut ticked = Instant::now();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {
+                    // Silence counts against a worker only while we could have heard it: not while the broker was away
+                    // from us, nor while this process stood still.
+                    let deaf = self.client.connection_state() != State::Connected || ticked.elapsed() > TICK * 3;
+                    ticked = Instant::now();
+                    if deaf {
+                        self.heard.values_mut().for_each(|heard| *heard = ticked);
+                    }
                     if heartbeats.is_none() {
                         heartbeats = self.client.subscribe(names::HEARTBEATS).await.ok();
                     }

@@ -18,6 +18,8 @@ const EXPIRES: Duration = Duration::from_secs(30);
 const IDLE_HEARTBEAT: Duration = Duration::from_secs(5);
 /// A request of which nothing was heard for this long is lost, with the connection or the broker that held it.
 const LOST: Duration = Duration::from_secs(11);
+/// How often to look whether the connection was made anew: open requests are gone with the old one.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after a refusal.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Requests are made when this part of the slots is free, or when none is open.
@@ -38,6 +40,8 @@ pub(super) struct Puller {
     last_request: u64,
     heard: Instant,
     not_before: Instant,
+    /// Connections made so far.
+    connects: u64,
 }
 
 impl Puller {
@@ -66,6 +70,7 @@ impl Puller {
             tokio::time::sleep(PAUSE).await;
         };
         Some(Self {
+            connects: connects(&core.client),
             client: core.client.clone(),
             subject: format!("$JS.API.CONSUMER.MSG.NEXT.{}.{consumer}", names::STREAM),
             inbox,
@@ -94,8 +99,11 @@ impl Puller {
             let message = tokio::select! {
                 biased;
                 message = self.messages.next() => message,
-                () = tokio::time::sleep_until(wait) => {
-                    if !self.requests.is_empty() && self.heard.elapsed() >= LOST {
+                () = tokio::time::sleep_until(wait.min(Instant::now() + LOOK)) => {
+                    let connects = connects(&self.client);
+                    if std::mem::replace(&mut self.connects, connects) != connects {
+                        self.requests.clear();
+                    } else if !self.requests.is_empty() && self.heard.elapsed() >= LOST {
                         tracing::warn!("the broker forgot our requests for jobs, asking again");
                         self.requests.clear();
                     }
@@ -184,4 +192,8 @@ impl Puller {
             }
         }
     }
+}
+
+fn connects(client: &Client) -> u64 {
+    client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
 }

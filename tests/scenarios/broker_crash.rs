@@ -1,0 +1,25 @@
+//! A broker that is killed and comes back has kept the log; everybody goes on.
+
+use harness::{Yard, call};
+use proto::v1::{FloorPolicy, run_event::Event};
+use serde_json::json;
+
+use crate::{FIXTURE, check, count, counted};
+
+#[tokio::test]
+async fn calls_end_and_readers_go_on_after_the_broker_was_killed_and_came_back() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let mut stream = yard.client.execute(vec![count("a", 60, 50), count("b", 60, 50)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let run = stream.run(&yard.client);
+    yard.broker.kill().await;
+    yard.broker.restart().await.expect("the broker comes back");
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let said = check::said(&events);
+    assert_eq!((&said["a"], &said["b"]), (&counted("a", 60), &counted("b", 60)));
+    assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+    let next = yard.client.execute(vec![call("next", "echo", json!({ "text": "after" }))]).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&next)["next"]), "after");
+}

@@ -192,14 +192,32 @@ impl Keeper {
             self.runs.entry(id).or_insert_with(|| Open { run: Run::new(id), timer: None });
         }
         // Entries of a run that is not open come too late to matter.
-        let Some(open) = self.runs.get_mut(&id) else { return };
+        let Some(open) = self.runs.get_mut(&id) else { return self.stop_late_starts(id, &entry) };
         self.heard.clear();
         open.run.apply(&entry, &mut self.heard);
+        self.stop_late_starts(id, &entry);
+        let Some(open) = self.runs.get(&id) else { return };
         let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
         if open.run.status().is_final() {
             self.forget(id);
         } else if matters {
             self.look_at(id);
+        }
+    }
+
+    /// A call may be cancelled just as a worker takes it up: nobody will hear that attempt, so it is told to stop.
+    fn stop_late_starts(&mut self, id: RunId, entry: &Entry) {
+        if !self.rim.owned.borrow().holds(id.shard()) {
+            return;
+        }
+        let ends = entry.events.iter().any(|event| matches!(event, Event::AttemptEnded { .. }));
+        for event in &entry.events {
+            let Event::AttemptStarted { attempt, pool, .. } = event else { continue };
+            let call = self.runs.get(&id).and_then(|open| open.run.call(attempt.call));
+            if !ends && call.is_none_or(|call| call.outcome().is_some()) {
+                let (signals, pool, attempt) = (self.rim.signals.clone(), pool.clone(), *attempt);
+                self.questions.spawn(async move { signals.stop(&pool, id, attempt).await });
+            }
         }
     }
 
@@ -356,14 +374,21 @@ impl Keeper {
         }
         let call = self.runs.get(&question.run).and_then(|open| open.run.call(question.call));
         let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
-        Some(call.map_or(Verdict::Drop, |call| call.verdict(question.delivered)))
+        let Some(call) = call else { return Some(Verdict::Drop) };
+        if let (CallState::Running(running), Some(own)) = (call.state(), question.attempt)
+            && running.attempt == own
+        {
+            // The one that is heard is the one that asks.
+            return Some(Verdict::Go { number: own.number, used: call.attempts_used() - 1 });
+        }
+        Some(call.verdict(question.delivered))
     }
 }
 
 /// A job that comes again was perhaps begun: then its start is in the log, and the answer must know of it.
 async fn consider(journal: &Journal, ledger: &Ledger, asked: &Asked) -> Option<Answer> {
     let (question, pool) = (asked.question, asked.pool.clone());
-    let last_output = if question.delivered > 1 {
+    let last_output = if question.delivered > 1 || question.attempt.is_some() {
         let place = Place::Output { call: question.call, pool: pool.clone() };
         let last = journal.last_output(&Subject { run: question.run, place }).await;
         last.inspect_err(|error| tracing::warn!(%error, "cannot answer a worker")).ok()?

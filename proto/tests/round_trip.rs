@@ -216,7 +216,7 @@ proptest! {
     fn what_owners_and_workers_say_comes_back(
         attempt in attempt(), outcome in outcome(), used: u32, delivered: u32, sequence: u64, last_output: u64,
     ) {
-        let question = Question { run: run_id(), call: attempt.call, delivered, sequence };
+        let question = Question { run: run_id(), call: attempt.call, delivered, sequence, attempt: Some(attempt) };
         prop_assert_eq!(Question::decode(question.encode()).expect("a question"), question);
         prop_assert_eq!(decode_stop(encode_stop(run_id(), attempt)).expect("a stop"), (run_id(), attempt));
         let go = Answer { verdict: Verdict::Go { number: attempt.number, used }, last_output };

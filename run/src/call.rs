@@ -296,10 +296,8 @@ impl Call {
         match outcome {
             AttemptOutcome::Completed(_) if chunks != self.chunks.next() => {
                 let message = format!("{} of {chunks} chunks of output reached the log", self.chunks.next());
-                // The tool itself came to its end: only one that is safe to repeat should be called again for its words.
-                let retryable = self.policy().is_some_and(|(_, policy)| policy.repeatable);
-                let error = CallError { retryable, ..CallError::new(ErrorKind::OutputIncomplete, message) };
-                self.failed(attempt, error, at, heard);
+                // The worker believes that the call is done and has acknowledged its job: nothing is left to try again.
+                self.end(Outcome::Failed(CallError::new(ErrorKind::OutputIncomplete, message)), at, heard);
             }
             AttemptOutcome::Completed(result) => self.end(Outcome::Completed(result.clone()), at, heard),
             AttemptOutcome::Failed(error) => self.failed(attempt, error.clone(), at, heard),

@@ -16,6 +16,12 @@ pub const RESULT_BYTES_MAX: usize = 256 * 1024;
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Chunks of one attempt: what a reader that waits for the floor may have to remember stays bounded.
 pub const CHUNKS_PER_ATTEMPT_MAX: u32 = 1 << 20;
+/// Bytes of output of one attempt: one chatty call must not fill the log for everybody.
+pub const OUTPUT_BYTES_PER_ATTEMPT_MAX: usize = 64 * 1024 * 1024;
+/// Parts of one result.
+pub const RESULT_PARTS_MAX: usize = 256;
+/// Bytes of a channel's name, a media type, or the message of a progress.
+pub const LABEL_BYTES_MAX: usize = 1024;
 /// Chunks of one attempt that may wait for an earlier one. A worker keeps fewer unacknowledged, so no honest one gets here.
 pub const CHUNKS_EARLY_MAX: usize = 16 * 1024;
 /// Bytes of the text of an error; more is cut, with a mark.

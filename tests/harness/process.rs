@@ -30,7 +30,12 @@ impl Fixture {
     }
 
     pub async fn worker(&self, nats_url: &str, pool: &str, slots: u32) -> Worker {
-        let (child, id) = self.start(&["worker", nats_url, pool, &slots.to_string()]).await;
+        self.worker_with_drain(nats_url, pool, slots, 120).await
+    }
+
+    /// A worker that gives its calls back some seconds after it is told to stop.
+    pub async fn worker_with_drain(&self, nats_url: &str, pool: &str, slots: u32, drain_s: u64) -> Worker {
+        let (child, id) = self.start(&["worker", nats_url, pool, &slots.to_string(), &drain_s.to_string()]).await;
         Worker { child, id }
     }
 

@@ -47,6 +47,41 @@ async fn cancelling_one_call_leaves_the_others_alone() {
 }
 
 #[tokio::test]
+async fn a_call_that_is_cancelled_in_the_queue_has_no_effect() {
+    let yard = Yard::start(FIXTURE).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    // One slot, taken for less than it takes a job to be no longer fresh.
+    let _worker = yard.worker_with_slots(1).await;
+    let mut busy = yard.client.execute(vec![count("busy", 7, 100)]).await;
+    busy.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let arguments = serde_json::json!({ "path": path, "line": "done", "then_wait_ms": 0 });
+    let run = yard.client.create(vec![harness::call("w", "writes", arguments)]).await;
+    run.cancel("not any more").await;
+    assert_eq!(run.get().await.status(), RunStatus::Cancelled);
+    check::whole(&busy.to_end().await, true);
+    // The worker has taken up and dropped the cancelled job before it comes to this one.
+    let after = vec![harness::call("after", "echo", serde_json::json!({ "text": "after" }))];
+    yard.client.execute(after).await.to_end().await;
+    assert!(!path.exists(), "the cancelled call was executed");
+}
+
+#[tokio::test]
+async fn a_tool_that_talks_on_after_its_deadline_is_stopped() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(1).await;
+    let timeout = Some(proto::convert::duration(Duration::from_secs(1)));
+    let babble = harness::call("b", "babbles", serde_json::json!({}));
+    let events = yard.client.execute(vec![v1::NewCall { timeout, ..babble }]).await.to_end().await;
+    let outcome = &check::outcomes(&events)["b"];
+    assert!(outcome.state() == CallState::Expired || outcome.state() == CallState::Failed, "{outcome:?}");
+    // Its slot is free again.
+    let next = vec![harness::call("next", "echo", serde_json::json!({ "text": "free" }))];
+    let events = yard.client.execute(next).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["next"]), "free");
+}
+
+#[tokio::test]
 async fn a_call_expires_at_its_deadline_whatever_its_tool_does() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

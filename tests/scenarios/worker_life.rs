@@ -30,6 +30,27 @@ async fn a_worker_that_is_told_to_stop_lets_its_calls_end() {
 }
 
 #[tokio::test]
+async fn a_shutdown_that_cannot_wait_gives_back_what_may_be_repeated_and_nothing_else() {
+    let yard = Yard::start(FIXTURE).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let mut first = yard.fixture.worker_with_drain(&yard.broker.url(), "main", 16, 1).await;
+    yard.client.wait_for_tool("echo").await;
+    let arguments = json!({ "path": path, "line": "once", "then_wait_ms": 600_000 });
+    let mut stream = yard.client.execute(vec![count("c", 60, 100), call("w", "writes", arguments)]).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(started) if started.call_id == "w")).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    first.terminate().await;
+    let _second = yard.worker().await;
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::said(&events)["c"], counted("c", 60));
+    let error = check::outcomes(&events)["w"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), proto::v1::CallErrorKind::Interrupted);
+    assert_eq!(std::fs::read_to_string(&path).expect("it was written"), "once\n");
+}
+
+#[tokio::test]
 async fn a_rolling_restart_of_coordinator_and_worker_fails_no_call() {
     let mut yard = Yard::start(FIXTURE).await;
     let mut first = yard.worker().await;

@@ -8,16 +8,18 @@ use proto::convert::log::Job;
 use run::{AttemptId, AttemptOutcome, CallError, Chunk, Content, ErrorKind, Event, Policy, Route, limit};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::publisher::{Lost, Publisher};
-use crate::table::Table;
+use crate::table::Prepared;
 use crate::tool::{Context, Output, ToolError};
 
 /// Chunks that may wait between a tool and its publisher; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
+/// How long a tool that was stopped may take to be gone before its end is told.
+const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// An attempt that ends within this time has its start folded into its end.
 const FOLD_WINDOW: Duration = Duration::from_millis(5);
 
@@ -30,7 +32,7 @@ pub(crate) struct Attempt<'a> {
 }
 
 /// Why an attempt should stop before its tool is done.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Signals {
     /// The call is cancelled.
     pub(crate) cancel: CancellationToken,
@@ -42,27 +44,46 @@ pub(crate) struct Signals {
 
 /// How an attempt ended.
 pub(crate) enum End {
-    /// In the log, with this outcome.
-    Stored(AttemptOutcome),
+    /// In the log.
+    Stored(Ending),
     /// Without a word: the job comes again by itself.
     Abandoned,
 }
 
+/// What a stored end means for the job.
+pub(crate) enum Ending {
+    /// Nothing is left to do.
+    Done,
+    /// Another attempt may be due.
+    Failed(CallError),
+    Returned,
+}
+
+/// A tool that did not stop when it was told to: it keeps its slot until it does.
+pub(crate) type Lingering = Option<JoinHandle<Result<Output, ToolError>>>;
+
 /// Runs the call's tool and publishes what it says. The tool runs on `tools`; everything else here.
-pub(crate) async fn run<F>(attempt: Attempt<'_>, table: &Table, tools: &Handle, append: F) -> End
+pub(crate) async fn run<F>(
+    attempt: Attempt<'_>,
+    prepared: Result<Prepared, CallError>,
+    tools: &Handle,
+    append: F,
+) -> (End, Lingering)
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
     let Attempt { job, id, start, signals } = attempt;
-    let Route::Pool { policy, .. } = &job.spec.route else { return End::Abandoned };
+    let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), start, append);
 
-    let prepared = match table.prepare(&job.spec.tool, &job.spec.arguments) {
+    let prepared = match prepared {
         Ok(prepared) => prepared,
-        Err(error) => return store(publisher, AttemptOutcome::Failed(error)).await,
+        Err(error) => return (store(publisher, AttemptOutcome::Failed(error)).await, None),
     };
     // A call that is overdue never starts late.
-    let Some(deadline) = deadline(job, policy) else { return store(publisher, AttemptOutcome::Expired).await };
+    let Some(deadline) = deadline(job, policy) else {
+        return (store(publisher, AttemptOutcome::Expired).await, None);
+    };
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
     let stop_tool = CancellationToken::new();
     let context = Context {
@@ -73,20 +94,33 @@ where
         cancel: stop_tool.clone(),
         output,
     };
-    let mut tool = ToolTask { handle: tools.spawn(prepared.call(context)), stop: stop_tool };
+    let mut tool = ToolTask { handle: Some(tools.spawn(prepared.call(context))), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, deadline).await;
-    match outcome {
+    // What the log says has ended should have: the tool is stopped before its end is told.
+    let lingering = tool.put_an_end_to().await;
+    let end = match outcome {
+        // Its effect may have happened, or half of it: nobody else may begin it again.
+        Some(AttemptOutcome::Returned) if !policy.repeatable => {
+            let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
+            store(publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message))).await
+        }
         Some(outcome) => store(publisher, outcome).await,
         None => End::Abandoned,
-    }
+    };
+    (end, lingering)
 }
 
 async fn store<F>(publisher: Publisher<F>, outcome: AttemptOutcome) -> End
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    match publisher.end(outcome.clone()).await {
-        Ok(()) => End::Stored(outcome),
+    let ending = match &outcome {
+        AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired => Ending::Done,
+        AttemptOutcome::Failed(error) => Ending::Failed(error.clone()),
+        AttemptOutcome::Returned => Ending::Returned,
+    };
+    match publisher.end(outcome).await {
+        Ok(()) => End::Stored(ending),
         Err(Lost) => End::Abandoned,
     }
 }
@@ -114,14 +148,33 @@ fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
 
 /// A running tool. Told to stop first and stopped for good when dropped.
 struct ToolTask {
-    handle: JoinHandle<Result<Output, ToolError>>,
+    /// `None` once it has ended.
+    handle: Lingering,
     stop: CancellationToken,
+}
+
+impl ToolTask {
+    /// May be dropped while it waits.
+    async fn ended(&mut self) -> Result<Result<Output, ToolError>, JoinError> {
+        let Some(handle) = &mut self.handle else { return std::future::pending().await };
+        let result = handle.await;
+        self.handle = None;
+        result
+    }
+
+    /// Stops it for good. Gives back what does not stop: a tool that blocks its thread cannot be made to.
+    async fn put_an_end_to(mut self) -> Lingering {
+        self.stop.cancel();
+        let mut handle = self.handle.take()?;
+        handle.abort();
+        tokio::time::timeout(STOP_PATIENCE, &mut handle).await.is_err().then_some(handle)
+    }
 }
 
 impl Drop for ToolTask {
     fn drop(&mut self) {
         self.stop.cancel();
-        self.handle.abort();
+        self.handle.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -179,7 +232,7 @@ where
                     return None;
                 }
             }
-            ended = &mut tool.handle => break Some(ended),
+            ended = tool.ended() => break Some(ended),
             () = &mut fold, if folding => {
                 folding = false;
                 publisher.send();
@@ -201,9 +254,10 @@ where
             }
         }
     };
-    // What the tool said before it ended is still in the channel.
-    while let Ok(chunk) = chunks.try_recv() {
-        too_much |= !publisher.take(chunk);
+    // What the tool said before it ended is still in the channel; more is not taken.
+    chunks.close();
+    while let (false, Ok(chunk)) = (too_much, chunks.try_recv()) {
+        too_much = !publisher.take(chunk);
         if publisher.is_large() {
             publisher.send();
         }
@@ -214,7 +268,8 @@ where
         }
     }
     if too_much {
-        let message = format!("the call said more than {} pieces of output", limit::CHUNKS_PER_ATTEMPT_MAX);
+        let (pieces, mib) = (limit::CHUNKS_PER_ATTEMPT_MAX, limit::OUTPUT_BYTES_PER_ATTEMPT_MAX >> 20);
+        let message = format!("the call said more than {pieces} pieces or {mib} MiB of output");
         return Some(AttemptOutcome::Failed(CallError::new(ErrorKind::OutputTooLarge, message)));
     }
     match (result, stopping.map(|(why, _)| why)) {
@@ -230,11 +285,12 @@ where
 }
 
 fn completed(output: Output) -> AttemptOutcome {
-    let size: usize = output.0.iter().map(Content::size).sum();
-    if size > limit::RESULT_BYTES_MAX {
+    let (size, parts) = (output.0.iter().map(Content::size).sum::<usize>(), output.0.len());
+    if size > limit::RESULT_BYTES_MAX || parts > limit::RESULT_PARTS_MAX {
         let message = format!(
-            "the result is {size} bytes, at most {} are kept: stream it or write it to a file",
-            limit::RESULT_BYTES_MAX
+            "the result is {size} bytes in {parts} parts, at most {} in {} are kept: stream it or write it to a file",
+            limit::RESULT_BYTES_MAX,
+            limit::RESULT_PARTS_MAX
         );
         return AttemptOutcome::Failed(CallError::new(ErrorKind::ResultTooLarge, message));
     }

@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use nats::Error;
-pub use table::{DuplicateTool, Table};
+pub use table::{InvalidTool, Table};
 pub use tool::{About, Context, Output, Tool, ToolError};
 
 /// Calls that a worker runs at once, unless told otherwise.

@@ -5,6 +5,7 @@ mod job;
 mod leases;
 mod pull;
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use proto::names;
 use run::{AttemptId, RunId, WorkerId};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Signals;
@@ -25,6 +27,11 @@ use crate::{Options, limit_slots};
 
 /// How long the broker may take to confirm an entry before it is sent again.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Heartbeats that were missing for this long may have been missed; a little less than it takes an owner to say so.
+const MISSED: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() - 1);
+/// How long the broker may take to hear the last words of a worker.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -44,7 +51,13 @@ pub(crate) struct Core {
     pub(crate) table: Table,
     pub(crate) tools: Handle,
     pub(crate) leases: leases::Leases,
-    running: std::cell::RefCell<HashMap<(RunId, AttemptId), Signals>>,
+    /// The worker shuts down and cannot wait any longer.
+    pub(crate) give_back: CancellationToken,
+    /// When the last heartbeat was sent.
+    pub(crate) beat: Cell<Instant>,
+    /// When heartbeats were last missing for so long that an owner may have handed our jobs to others.
+    pub(crate) missed: Cell<Option<Instant>>,
+    running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
 }
 
 pub(crate) async fn serve(
@@ -65,11 +78,16 @@ pub(crate) async fn serve(
         table,
         tools,
         leases,
-        running: std::cell::RefCell::default(),
+        give_back: CancellationToken::new(),
+        beat: Cell::new(Instant::now()),
+        missed: Cell::new(None),
+        running: RefCell::default(),
     });
     let set = tokio::task::LocalSet::new();
     set.run_until(work(core, options, stop, ready)).await;
-    client.flush().await.unwrap_or_else(|error| tracing::warn!(%error, "the last words to the broker were lost"));
+    if !matches!(tokio::time::timeout(LAST_WORDS, client.flush()).await, Ok(Ok(()))) {
+        tracing::warn!("the last words to the broker were lost");
+    }
     Ok(())
 }
 
@@ -92,9 +110,14 @@ async fn work(core: Rc<Core>, options: Options, stop: CancellationToken, ready: 
         }
     }
     inner.cancel();
-    while parts.join_next().await.is_some() {}
-    if advertised {
-        advertise::leave(&core, &options.pool).await;
+    let leave = async {
+        while parts.join_next().await.is_some() {}
+        if advertised {
+            advertise::leave(&core, &options.pool).await;
+        }
+    };
+    if tokio::time::timeout(LAST_WORDS, leave).await.is_err() {
+        tracing::warn!("the broker does not hear that this worker leaves");
     }
 }
 
@@ -105,8 +128,11 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            Some(_) = running.join_next() => {
-                while running.try_join_next().is_some() {}
+            Some(ended) = running.join_next() => {
+                note(ended);
+                while let Some(ended) = running.try_join_next() {
+                    note(ended);
+                }
                 puller.running(running.len());
             }
             message = puller.next() => {
@@ -115,12 +141,21 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
             }
         }
     }
-    puller.close().await;
+    if tokio::time::timeout(LAST_WORDS, puller.close()).await.is_err() {
+        tracing::warn!("jobs that were here come again when their leases run out");
+    }
     let ended = tokio::time::timeout(drain, async { while running.join_next().await.is_some() {} }).await;
     if ended.is_err() {
         tracing::warn!(calls = running.len(), "giving back calls that still run");
-        core.running.borrow().values().for_each(|signals| signals.give_back.cancel());
+        core.give_back.cancel();
         while running.join_next().await.is_some() {}
+    }
+}
+
+/// A job's task does not panic; should it, its job comes again, and somebody should know why.
+fn note(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "the handling of a job ended badly; it comes again when its lease runs out");
     }
 }
 
@@ -149,8 +184,18 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
 }
 
 impl Core {
-    pub(crate) fn register(&self, run: RunId, attempt: AttemptId) -> (Signals, Registered<'_>) {
-        let signals = Signals::default();
+    /// Whether an owner may have taken this worker for lost, some time after `since`.
+    pub(crate) fn may_be_taken_for_lost(&self, since: Instant) -> bool {
+        self.beat.get().elapsed() >= MISSED || self.missed.get().is_some_and(|missed| missed >= since)
+    }
+
+    pub(crate) fn register(
+        &self,
+        run: RunId,
+        attempt: AttemptId,
+        lease_lost: CancellationToken,
+    ) -> (Signals, Registered<'_>) {
+        let signals = Signals { cancel: CancellationToken::new(), give_back: self.give_back.clone(), lease_lost };
         self.running.borrow_mut().insert((run, attempt), signals.clone());
         (signals, Registered { core: self, key: (run, attempt) })
     }

@@ -35,6 +35,7 @@ pub(crate) struct Publisher<F> {
     start: Option<Event>,
     /// Chunks that were taken in, in all.
     taken: u32,
+    taken_bytes: usize,
     batch: Vec<Chunk>,
     batch_bytes: usize,
     /// When the batch goes at the latest.
@@ -45,7 +46,18 @@ pub(crate) struct Publisher<F> {
 impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
     pub(crate) fn new(attempt: AttemptId, pool: PoolId, start: Option<Event>, append: F) -> Self {
         let in_flight = FuturesUnordered::new();
-        Self { append, attempt, pool, start, taken: 0, batch: Vec::new(), batch_bytes: 0, due: None, in_flight }
+        Self {
+            append,
+            attempt,
+            pool,
+            start,
+            taken: 0,
+            taken_bytes: 0,
+            batch: Vec::new(),
+            batch_bytes: 0,
+            due: None,
+            in_flight,
+        }
     }
 
     /// Whether it takes more chunks now.
@@ -55,14 +67,17 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
 
     /// Takes a chunk in. `false` when the attempt has said more than it may.
     pub(crate) fn take(&mut self, chunk: Chunk) -> bool {
-        if self.taken >= limit::CHUNKS_PER_ATTEMPT_MAX {
-            return false;
-        }
-        self.taken += 1;
-        self.batch_bytes += match &chunk {
+        let bytes = match &chunk {
             Chunk::Content { content, .. } => content.size(),
             Chunk::Progress(progress) => progress.message.len(),
         };
+        let room = limit::OUTPUT_BYTES_PER_ATTEMPT_MAX - self.taken_bytes;
+        if self.taken >= limit::CHUNKS_PER_ATTEMPT_MAX || bytes > room {
+            return false;
+        }
+        self.taken += 1;
+        self.taken_bytes += bytes;
+        self.batch_bytes += bytes;
         self.batch.push(chunk);
         true
     }

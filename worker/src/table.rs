@@ -22,10 +22,10 @@ struct Hosted {
     body: Option<Arc<dyn Body>>,
 }
 
-/// Two tools of one worker have the same name, or a name or schema is not one.
+/// A tool that cannot be hosted: its name is malformed or taken, or its schema is none.
 #[derive(Debug, thiserror::Error)]
 #[error("tool {name:?} cannot be hosted: {reason}")]
-pub struct DuplicateTool {
+pub struct InvalidTool {
     pub name: String,
     pub reason: String,
 }
@@ -40,7 +40,7 @@ impl Table {
     ///
     /// # Errors
     /// When its name is malformed or taken.
-    pub fn host<T: Tool>(self, tool: T) -> Result<Self, DuplicateTool> {
+    pub fn host<T: Tool>(self, tool: T) -> Result<Self, InvalidTool> {
         let about = tool.about();
         self.insert::<T::Input>(T::NAME, &about, Some(Arc::new(Typed(tool))))
     }
@@ -49,7 +49,7 @@ impl Table {
     ///
     /// # Errors
     /// When its name is malformed or taken.
-    pub fn define<Input: JsonSchema>(self, name: &str, about: &About) -> Result<Self, DuplicateTool> {
+    pub fn define<Input: JsonSchema>(self, name: &str, about: &About) -> Result<Self, InvalidTool> {
         self.insert::<Input>(name, about, None)
     }
 
@@ -58,8 +58,8 @@ impl Table {
         name: &str,
         about: &About,
         body: Option<Arc<dyn Body>>,
-    ) -> Result<Self, DuplicateTool> {
-        let refused = |reason: String| DuplicateTool { name: name.to_owned(), reason };
+    ) -> Result<Self, InvalidTool> {
+        let refused = |reason: String| InvalidTool { name: name.to_owned(), reason };
         let tool: ToolName = name.parse().map_err(|error: run::InvalidId| refused(error.to_string()))?;
         let input_schema = schemars::schema_for!(Input).to_value().to_string();
         let schema = Schema::compile(&input_schema).map_err(|error| refused(error.to_string()))?;

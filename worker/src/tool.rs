@@ -95,7 +95,7 @@ impl About {
         self
     }
 
-    /// How many attempts a call may use up; unless set 3, or 1 for a tool that is not safe to repeat.
+    /// How many attempts a call may use up; unless set 3. A tool that is not safe to repeat has one, whatever is set.
     #[must_use]
     pub fn attempts_max(mut self, attempts: u32) -> Self {
         self.attempts_max = Some(attempts.max(1));
@@ -178,16 +178,21 @@ impl Context {
     /// # Errors
     /// As [`Self::text`].
     pub async fn text_on(&self, channel: &str, text: impl Into<String>) -> Result<(), ToolError> {
-        let mut rest = text.into();
-        while rest.len() > limit::CHUNK_BYTES_MAX {
-            let mut cut = limit::CHUNK_BYTES_MAX;
+        let text = text.into();
+        if text.len() <= limit::CHUNK_BYTES_MAX {
+            return self.say(channel, Content::Text(text)).await;
+        }
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let mut cut = rest.len().min(limit::CHUNK_BYTES_MAX);
             while !rest.is_char_boundary(cut) {
                 cut -= 1;
             }
-            let tail = rest.split_off(cut);
-            self.say(channel, Content::Text(std::mem::replace(&mut rest, tail))).await?;
+            let (piece, tail) = rest.split_at(cut);
+            self.say(channel, Content::Text(piece.to_owned())).await?;
+            rest = tail;
         }
-        self.say(channel, Content::Text(rest)).await
+        Ok(())
     }
 
     /// Says a JSON value, at most 64 KiB of it.
@@ -226,6 +231,19 @@ impl Context {
     }
 
     async fn send(&self, chunk: Chunk) -> Result<(), ToolError> {
+        let label = match &chunk {
+            Chunk::Content { channel, content: Content::Data { media_type, .. } } => {
+                channel.len().max(media_type.len())
+            }
+            Chunk::Content { channel, .. } => channel.len(),
+            Chunk::Progress(progress) => progress.message.len(),
+        };
+        if label > limit::LABEL_BYTES_MAX {
+            let limit = limit::LABEL_BYTES_MAX;
+            return Err(ToolError::new(format!(
+                "a channel, media type or progress message is longer than {limit} bytes"
+            )));
+        }
         self.output.send(chunk).await.map_err(|_| ToolError::new("the attempt is over"))
     }
 }

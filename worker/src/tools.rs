@@ -15,7 +15,7 @@ mod walk;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::table::{DuplicateTool, Table};
+use crate::table::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
 pub use bash::{Bash, Script};
@@ -30,7 +30,7 @@ pub enum Error {
     #[error("{} cannot be the root folder of the built-in tools", path.display())]
     Root { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    Host(#[from] DuplicateTool),
+    Host(#[from] InvalidTool),
 }
 
 /// All of them, those that work on files below `root`.

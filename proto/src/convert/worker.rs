@@ -65,6 +65,8 @@ pub struct Question {
     pub delivered: u32,
     /// The job's place in the log.
     pub sequence: u64,
+    /// The attempt as which the worker holds the job, when it has one.
+    pub attempt: Option<AttemptId>,
 }
 
 impl Question {
@@ -76,6 +78,7 @@ impl Question {
             call: u32::from(self.call.0),
             delivered: self.delivered,
             sequence: self.sequence,
+            attempt: self.attempt.map(attempt_out),
         }
         .encode_to_vec()
         .into()
@@ -87,7 +90,8 @@ impl Question {
         let wire = wire::JobQuestion::decode(payload)?;
         check_version(wire.version)?;
         let (run, call) = (wire.run_id.parse()?, index_in(wire.call)?);
-        Ok(Self { run, call, delivered: wire.delivered, sequence: wire.sequence })
+        let attempt = wire.attempt.map(|attempt| attempt_in(attempt, call));
+        Ok(Self { run, call, delivered: wire.delivered, sequence: wire.sequence, attempt })
     }
 }
 

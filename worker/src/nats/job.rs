@@ -13,19 +13,24 @@ use proto::convert::log::{self, Job};
 use proto::convert::worker::{Answer, Question, decode_answer};
 use proto::names;
 use proto::subject::{Place, Subject};
-use run::{AttemptId, AttemptNumber, AttemptOutcome, Event, Nonce, Retry, Route, RunId, Verdict, after_failure};
+use run::{AttemptId, AttemptNumber, ErrorKind, Event, Nonce, Retry, Route, RunId, Verdict, after_failure};
 use tokio::time::Instant;
 
 use super::Core;
-use crate::attempt::{self, Attempt, End};
+use crate::attempt::{self, Attempt, End, Ending};
 use crate::publisher::Lost;
 
 /// How long an entry is sent again for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(20);
 const APPEND_PAUSE: Duration = Duration::from_millis(200);
-/// How long an owner may take to answer, and the pause before it is asked again.
+/// A job that cannot be taken up now goes back, and not at once.
+const NOT_NOW: &str = r#"-NAK {"delay": 1000000000}"#;
+/// How long an owner is asked before the job goes back: it must not keep the slot from others.
+const ASK_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an owner may take to answer, and the pause before it is asked again, which doubles.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-const ASK_PAUSE: Duration = Duration::from_millis(100);
+const ASK_PAUSE: Duration = Duration::from_millis(5);
+const ASK_PAUSE_LONGEST: Duration = Duration::from_millis(200);
 /// A job that this worker cannot read may be one for a newer worker of the pool: it goes back, and not at once.
 const UNREADABLE: &str = r#"-NAK {"delay": 5000000000}"#;
 
@@ -49,15 +54,18 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
         }
     };
     let lease = core.leases.hold(reply.to_string());
-    let is_fresh = delivery.delivered == 1 && delivery.age < names::JOB_FRESH;
-    let answer = if is_fresh {
-        Answer { verdict: Verdict::Go { number: AttemptNumber(1), used: 0 }, last_output: 0 }
+    // A call may be cancelled while it is queued. Where that would be found out too late to undo, it is asked first.
+    let repeatable = matches!(&delivery.job.spec.route, Route::Pool { policy, .. } if policy.repeatable);
+    let answer = if repeatable && delivery.delivered == 1 && delivery.age < names::JOB_FRESH {
+        Some(Answer { verdict: Verdict::Go { number: AttemptNumber(1), used: 0 }, last_output: 0 })
     } else {
         tokio::select! {
-            answer = ask(&core, &delivery) => answer,
+            answer = ask(&core, &delivery, None) => answer,
+            () = core.give_back.cancelled() => None,
             () = lease.lost.cancelled() => return,
         }
     };
+    let Some(answer) = answer else { return settle(&core, reply, NOT_NOW.into()).await };
     match answer.verdict {
         Verdict::Drop => settle(&core, reply, "+ACK".into()).await,
         Verdict::End { attempt, outcome } => {
@@ -83,24 +91,27 @@ fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Delivery, Str
     Ok(Delivery { job, reply, delivered, sequence, age: proto::now().since(published) })
 }
 
-/// Asks the run's owner what to do, until it knows.
-async fn ask(core: &Core, delivery: &Delivery) -> Answer {
+/// Asks the run's owner what to do, until it knows. `None` when it takes too long: others may need the slot.
+async fn ask(core: &Core, delivery: &Delivery, attempt: Option<AttemptId>) -> Option<Answer> {
     let Delivery { job, delivered, sequence, .. } = delivery;
-    let question = Question { run: job.run, call: job.call, delivered: *delivered, sequence: *sequence };
+    let question = Question { run: job.run, call: job.call, delivered: *delivered, sequence: *sequence, attempt };
     let subject = names::question(&job.pool, job.run.shard());
-    loop {
+    let (give_up, mut pause) = (Instant::now() + ASK_PATIENCE, ASK_PAUSE);
+    while Instant::now() < give_up {
         let answer = core.client.request(subject.clone(), question.encode());
         match tokio::time::timeout(ANSWER_PATIENCE, answer).await {
             Ok(Ok(answer)) => match decode_answer(answer.payload, job.call) {
-                Ok(Some(answer)) => return answer,
+                Ok(Some(answer)) => return Some(answer),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(run.id = %job.run, %error, "passing over an answer"),
             },
             Ok(Err(error)) => tracing::debug!(run.id = %job.run, %error, "no owner answers yet"),
             Err(_) => tracing::debug!(run.id = %job.run, "the owner is slow to answer"),
         }
-        tokio::time::sleep(ASK_PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(ASK_PAUSE_LONGEST);
     }
+    None
 }
 
 async fn execute(
@@ -111,44 +122,94 @@ async fn execute(
 ) {
     let Delivery { job, reply, .. } = delivery;
     let Route::Pool { policy, .. } = &job.spec.route else { return };
+    let prepared = core.table.prepare(&job.spec.tool, &job.spec.arguments);
+    if let Err(error) = &prepared
+        && error.kind == ErrorKind::UnknownTool
+    {
+        // Another worker of the pool, newer or older, hosts it.
+        tracing::warn!(run.id = %job.run, tool = %job.spec.tool, "giving back a call of a tool that is not hosted here");
+        return settle(core, reply.clone(), UNREADABLE.into()).await;
+    }
+    let began = Instant::now();
     let id = AttemptId { call: job.call, number, nonce: Nonce(rand::random()) };
+    let (signals, registered) = core.register(job.run, id, lease.lost.clone());
     let (pool, worker) = (job.pool.clone(), core.worker.clone());
     let start = Event::AttemptStarted { attempt: id, pool, worker, lease: Bytes::copy_from_slice(reply.as_bytes()) };
     let start = if policy.repeatable {
         Some(start)
     } else {
         // Once the tool is called its effect may happen: the log must know before, and know of this start alone.
-        match store(core, job, vec![start], Some(last_output)).await {
-            Ok(()) => None,
-            Err(Lost) => {
-                tracing::warn!(run.id = %job.run, "an attempt could not be recorded as the only one; asking again");
-                return settle(core, reply.clone(), "-NAK".into()).await;
-            }
+        if !is_only_start(core, delivery, start, id, last_output).await {
+            tracing::warn!(run.id = %job.run, "an attempt could not be recorded as the only one; asking again");
+            return settle(core, reply.clone(), NOT_NOW.into()).await;
         }
+        None
     };
-    let (mut signals, registered) = core.register(job.run, id);
-    signals.lease_lost = lease.lost.clone();
     let attempt = Attempt { job, id, start, signals };
-    let end = attempt::run(attempt, &core.table, &core.tools, appender(core, job)).await;
+    let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
-    match end {
-        End::Stored(AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired) => {
-            settle(core, reply.clone(), "+ACK".into()).await;
+    finish(core, delivery, end, (used, began, &lease)).await;
+    drop(lease);
+    if let Some(tool) = lingering {
+        tracing::warn!(run.id = %job.run, tool = %job.spec.tool, "a tool does not stop; it keeps its slot until it does");
+        tokio::select! {
+            // Whatever it says now is not heard.
+            _ = tool => {}
+            () = core.give_back.cancelled() => {}
         }
-        End::Stored(AttemptOutcome::Returned) => settle(core, reply.clone(), "-NAK".into()).await,
-        End::Stored(AttemptOutcome::Failed(error)) => {
-            let answer = match after_failure(policy, used + 1, &error) {
+    }
+}
+
+/// Stores the start of a tool that is not safe to repeat, behind the call's last output or not at all.
+async fn is_only_start(core: &Core, delivery: &Delivery, start: Event, id: AttemptId, last_output: u64) -> bool {
+    match store(core, &delivery.job, vec![start], Some(last_output)).await {
+        Ok(()) => true,
+        Err(NotStored::Unreachable | NotStored::TooLarge | NotStored::Conflict { resent: false }) => false,
+        // Perhaps the first copy was stored and only its confirmation was lost: whose start is in the log?
+        Err(NotStored::Conflict { resent: true }) => {
+            let answer = ask(core, delivery, Some(id)).await;
+            matches!(answer, Some(Answer { verdict: Verdict::Go { number, .. }, .. }) if number == id.number)
+        }
+    }
+}
+
+/// Tells the broker what the attempt's end means for its job.
+async fn finish(
+    core: &Core,
+    delivery: &Delivery,
+    end: End,
+    (used, began, lease): (u32, Instant, &super::leases::Lease),
+) {
+    let Delivery { job, reply, .. } = delivery;
+    let End::Stored(ending) = end else {
+        return tracing::warn!(run.id = %job.run, "abandoned an attempt; its job comes again");
+    };
+    if lease.lost.is_cancelled() {
+        return;
+    }
+    if core.may_be_taken_for_lost(began) {
+        // The job may be another attempt's by now, and acknowledgements do not tell attempts apart.
+        let answer = ask(core, delivery, None).await;
+        if !matches!(answer, Some(Answer { verdict: Verdict::Drop, .. })) {
+            return tracing::warn!(run.id = %job.run, "leaving a job to whoever has it now");
+        }
+        return settle(core, reply.clone(), "+ACK".into()).await;
+    }
+    let answer = match ending {
+        Ending::Done => "+ACK".into(),
+        Ending::Returned => "-NAK".into(),
+        Ending::Failed(error) => {
+            let Route::Pool { policy, .. } = &job.spec.route else { return };
+            match after_failure(policy, used + 1, &error) {
                 Retry::Again { used } => {
                     let wait = policy.backoff.wait(used, rand::random());
                     format!("-NAK {{\"delay\": {}}}", wait.as_nanos()).into()
                 }
                 Retry::GiveUp => "+ACK".into(),
-            };
-            settle(core, reply.clone(), answer).await;
+            }
         }
-        End::Abandoned => tracing::warn!(run.id = %job.run, "abandoned an attempt; its job comes again"),
-    }
-    drop(lease);
+    };
+    settle(core, reply.clone(), answer).await;
 }
 
 /// Tells the broker what became of a job. Not confirmed: should it be lost, the job comes again and is found ended.
@@ -162,10 +223,23 @@ type Append = Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>;
 
 fn appender(core: &Core, job: &Job) -> impl Fn(Vec<Event>) -> Append + use<> {
     let (context, subject, run) = (core.context.clone(), subject(job), job.run);
-    move |events| Box::pin(store_on(context.clone(), subject.clone(), run, events, None))
+    move |events| {
+        let stored = store_on(context.clone(), subject.clone(), run, events, None);
+        Box::pin(async move { stored.await.map_err(|_| Lost) })
+    }
 }
 
-async fn store(core: &Core, job: &Job, events: Vec<Event>, expected: Option<u64>) -> Result<(), Lost> {
+/// Why an entry is not in the log, as far as is known.
+enum NotStored {
+    Unreachable,
+    TooLarge,
+    /// Something else is last on the subject; after a resend perhaps our own first copy.
+    Conflict {
+        resent: bool,
+    },
+}
+
+async fn store(core: &Core, job: &Job, events: Vec<Event>, expected: Option<u64>) -> Result<(), NotStored> {
     store_on(core.context.clone(), subject(job), job.run, events, expected).await
 }
 
@@ -182,7 +256,8 @@ async fn store_on(
     run: RunId,
     events: Vec<Event>,
     expected: Option<u64>,
-) -> Result<(), Lost> {
+) -> Result<(), NotStored> {
+    let mut resent = false;
     let payload = log::encode(&events, None);
     let give_up = Instant::now() + APPEND_PATIENCE;
     loop {
@@ -196,13 +271,20 @@ async fn store_on(
         };
         match confirmed {
             Ok(_) => return Ok(()),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => return Err(Lost),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                return Err(NotStored::Conflict { resent });
+            }
+            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+                tracing::error!(run.id = %run, %error, "an entry does not fit the log");
+                return Err(NotStored::TooLarge);
+            }
             Err(error) if Instant::now() >= give_up => {
                 tracing::error!(run.id = %run, %error, "the log could not be reached, giving up the attempt");
-                return Err(Lost);
+                return Err(NotStored::Unreachable);
             }
             Err(error) => tracing::warn!(run.id = %run, %error, "an entry was not confirmed, sending it again"),
         }
+        resent = true;
         tokio::time::sleep(APPEND_PAUSE).await;
     }
 }

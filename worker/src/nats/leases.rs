@@ -77,7 +77,9 @@ impl Leases {
             })
             .collect();
         while let Some((reply, asked, confirmed)) = extensions.next().await {
-            if let (true, Some(held)) = (confirmed, self.held.borrow_mut().get_mut(&reply)) {
+            if let (true, Some(held)) = (confirmed, self.held.borrow_mut().get_mut(&reply))
+                && asked.duration_since(held.confirmed) < names::JOB_LEASE
+            {
                 held.confirmed = asked;
             }
         }

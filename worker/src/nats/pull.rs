@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use async_nats::{Client, Message, Subscriber};
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use proto::names;
 use run::PoolId;
 use tokio::time::Instant;
@@ -35,9 +35,10 @@ pub(super) struct Puller {
     messages: Subscriber,
     slots: u32,
     running: u32,
-    /// Open requests, oldest first: their number and the jobs that they may still bring.
-    requests: VecDeque<(u64, u32)>,
-    last_request: u64,
+    /// Jobs that open requests may still bring. One sum: the broker serves open requests in turn, not in order.
+    asked: u32,
+    /// Jobs that an inbox still held when it was given up.
+    left: VecDeque<Message>,
     heard: Instant,
     not_before: Instant,
     /// Connections made so far.
@@ -61,14 +62,7 @@ impl Puller {
                 () = stop.cancelled() => return None,
             }
         }
-        let inbox = core.client.new_inbox();
-        let messages = loop {
-            match core.client.subscribe(format!("{inbox}.*")).await {
-                Ok(messages) => break messages,
-                Err(error) => tracing::warn!(%error, "cannot subscribe to the inbox, trying again"),
-            }
-            tokio::time::sleep(PAUSE).await;
-        };
+        let (inbox, messages) = open_inbox(&core.client).await;
         Some(Self {
             connects: connects(&core.client),
             client: core.client.clone(),
@@ -77,8 +71,8 @@ impl Puller {
             messages,
             slots,
             running: 0,
-            requests: VecDeque::new(),
-            last_request: 0,
+            asked: 0,
+            left: VecDeque::new(),
             heard: Instant::now(),
             not_before: Instant::now(),
         })
@@ -92,21 +86,21 @@ impl Puller {
     /// The next job. May be dropped while it waits: nothing is lost.
     pub(super) async fn next(&mut self) -> Message {
         loop {
-            let wait = match self.refill().await {
-                true => self.heard + LOST,
-                false => self.not_before,
+            if let Some(message) = self.left.pop_front() {
+                return message;
+            }
+            let may_ask = self.refill().await;
+            let look = Instant::now() + LOOK;
+            let wait = match (may_ask, self.asked) {
+                (false, _) => self.not_before,
+                (true, 0) => look,
+                (true, _) => look.min(self.heard + LOST),
             };
             let message = tokio::select! {
                 biased;
                 message = self.messages.next() => message,
-                () = tokio::time::sleep_until(wait.min(Instant::now() + LOOK)) => {
-                    let connects = connects(&self.client);
-                    if std::mem::replace(&mut self.connects, connects) != connects {
-                        self.requests.clear();
-                    } else if !self.requests.is_empty() && self.heard.elapsed() >= LOST {
-                        tracing::warn!("the broker forgot our requests for jobs, asking again");
-                        self.requests.clear();
-                    }
+                () = tokio::time::sleep_until(wait) => {
+                    self.look_at_connection().await;
                     continue;
                 }
             };
@@ -118,20 +112,47 @@ impl Puller {
             self.heard = Instant::now();
             match message.status.map(|status| status.as_u16()) {
                 None => {
-                    self.took_one();
+                    self.asked = self.asked.saturating_sub(1);
                     return message;
                 }
                 Some(STATUS_IDLE_HEARTBEAT) => {}
-                Some(status) => self.request_ended(&message, status),
+                Some(status) => self.request_ended(&message, status).await,
             }
+        }
+    }
+
+    /// Open requests are gone with the connection on which they were made, or with a broker that says nothing any more.
+    async fn look_at_connection(&mut self) {
+        let connects = connects(&self.client);
+        let anew = std::mem::replace(&mut self.connects, connects) != connects;
+        let silent = self.asked > 0 && self.heard.elapsed() >= LOST;
+        if silent {
+            tracing::warn!("the broker forgot our requests for jobs, asking again");
+        }
+        if anew || silent {
+            self.begin_again().await;
+        }
+    }
+
+    /// Takes a new inbox, so that requests that the broker may still hold bring nothing beyond the free slots.
+    async fn begin_again(&mut self) {
+        let (inbox, messages) = open_inbox(&self.client).await;
+        let mut old = std::mem::replace(&mut self.messages, messages);
+        (self.inbox, self.asked) = (inbox, 0);
+        while let Some(Some(message)) = old.next().now_or_never() {
+            if message.status.is_none() {
+                self.left.push_back(message);
+            }
+        }
+        if let Err(error) = old.unsubscribe().await {
+            tracing::debug!(%error, "the inbox was closed already");
         }
     }
 
     /// Asks for as many jobs as there are free slots that no open request covers. `false` when it should but must wait.
     async fn refill(&mut self) -> bool {
-        let asked: u32 = self.requests.iter().map(|(_, left)| left).sum();
-        let free = self.slots.saturating_sub(self.running).saturating_sub(asked);
-        if free == 0 || (asked > 0 && free < (self.slots / REFILL).max(1)) {
+        let free = self.slots.saturating_sub(self.running).saturating_sub(self.asked);
+        if free == 0 || (self.asked > 0 && free < (self.slots / REFILL).max(1)) {
             return true;
         }
         if Instant::now() < self.not_before {
@@ -142,36 +163,25 @@ impl Puller {
             "expires": u64::try_from(EXPIRES.as_nanos()).unwrap_or(u64::MAX),
             "idle_heartbeat": u64::try_from(IDLE_HEARTBEAT.as_nanos()).unwrap_or(u64::MAX),
         });
-        let number = self.last_request + 1;
-        let reply = format!("{}.{number}", self.inbox);
-        // Counted before it is sent: should this be dropped in between, it counts as lost and is made again.
-        self.last_request = number;
-        self.requests.push_back((number, free));
-        self.heard = Instant::now();
-        if let Err(error) =
-            self.client.publish_with_reply(self.subject.clone(), reply, request.to_string().into()).await
-        {
+        let reply = format!("{}.pull", self.inbox);
+        let sent = self.client.publish_with_reply(self.subject.clone(), reply, request.to_string().into()).await;
+        if let Err(error) = sent {
             tracing::warn!(%error, "cannot ask for jobs, trying again");
-            self.requests.pop_back();
             self.not_before = Instant::now() + PAUSE;
             return false;
         }
+        self.asked += free;
+        self.heard = Instant::now();
         true
     }
 
-    /// The broker serves requests in the order in which they came.
-    fn took_one(&mut self) {
-        if let Some((_, left)) = self.requests.front_mut() {
-            *left -= 1;
-            if *left == 0 {
-                self.requests.pop_front();
-            }
+    /// A request ended before it had brought all its jobs; the broker says how many are missing.
+    async fn request_ended(&mut self, message: &Message, status: u16) {
+        let missing = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
+        match missing.and_then(|missing| missing.as_str().parse::<u32>().ok()) {
+            Some(missing) => self.asked = self.asked.saturating_sub(missing),
+            None => self.begin_again().await,
         }
-    }
-
-    fn request_ended(&mut self, message: &Message, status: u16) {
-        let number = message.subject.rsplit('.').next().and_then(|number| number.parse::<u64>().ok());
-        self.requests.retain(|(open, _)| Some(*open) != number);
         if status != STATUS_EXPIRED {
             let description = message.description.as_deref().unwrap_or_default();
             tracing::debug!(status, description, "a request for jobs was refused");
@@ -179,12 +189,17 @@ impl Puller {
         }
     }
 
-    /// Stops pulling; jobs that were on their way go back to the queue.
+    /// Stops pulling. Jobs that are here go back to the queue at once; one that is still on its way comes again when its
+    /// lease runs out.
     pub(super) async fn close(mut self) {
         if let Err(error) = self.messages.unsubscribe().await {
             tracing::debug!(%error, "the inbox was closed already");
         }
+        let mut left = std::mem::take(&mut self.left);
         while let Some(message) = self.messages.next().await {
+            left.push_back(message);
+        }
+        for message in left {
             if let (None, Some(reply)) = (message.status, message.reply)
                 && let Err(error) = self.client.publish(reply, "-NAK".into()).await
             {
@@ -196,4 +211,15 @@ impl Puller {
 
 fn connects(client: &Client) -> u64 {
     client.statistics().connects.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+async fn open_inbox(client: &Client) -> (String, Subscriber) {
+    let inbox = client.new_inbox();
+    loop {
+        match client.subscribe(format!("{inbox}.*")).await {
+            Ok(messages) => return (inbox, messages),
+            Err(error) => tracing::warn!(%error, "cannot subscribe to the inbox, trying again"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
 }

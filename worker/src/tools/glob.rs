@@ -57,7 +57,7 @@ impl Tool for Glob {
         let filter = Filter::new(&input.pattern, &folder)?;
         let (root, limit) = (self.root.clone(), input.limit as usize);
         streamed(context, move |lines| {
-            let mut files = Files::below(&folder, lines);
+            let mut files = Files::below(root.path(), &folder, lines);
             let mut found = 0;
             let mut cut = false;
             for file in files.by_ref() {

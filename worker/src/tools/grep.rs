@@ -88,7 +88,7 @@ impl Tool for Grep {
         let matcher = matcher(&input)?;
         let root = self.root.clone();
         streamed(context, move |lines| {
-            let mut files = Files::below(&folder, lines);
+            let mut files = Files::below(root.path(), &folder, lines);
             let mut searcher = searcher(input.context as usize);
             let mut found = Found::new(input.limit as usize);
             while let Some(file) = files.next() {

@@ -35,6 +35,10 @@ impl Root {
         Ok(Self(path.into()))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The file or folder that `path` names, without links; the root itself when nothing is named.
     pub(super) fn resolve(&self, path: Option<&str>) -> Result<PathBuf, Unreachable> {
         let Some(path) = path else { return Ok(self.0.to_path_buf()) };

@@ -17,13 +17,20 @@ pub(super) struct Files<'a> {
     unreadable: usize,
 }
 
+/// Bytes of a pattern: the matcher that is made of it grows with it.
+const PATTERN_BYTES_MAX: usize = 1024;
+
 /// What is added to a result that was cut.
 pub(super) const CUT: &str = ", cut at the limit: more match. Narrow the search or raise the limit";
 
 impl<'a> Files<'a> {
     /// The files below `folder`, or the one file that it is.
-    pub(super) fn below(folder: &Path, lines: &'a Lines) -> Self {
-        let walk = WalkBuilder::new(folder)
+    pub(super) fn below(root: &Path, folder: &Path, lines: &'a Lines) -> Self {
+        let wanted = folder.to_owned();
+        // From the root down, so that its ignore files count and none above it do. A file that is named is looked at anyway.
+        let walk = WalkBuilder::new(if folder.is_dir() { root } else { folder })
+            .parents(false)
+            .filter_entry(move |entry| entry.path().starts_with(&wanted) || wanted.starts_with(entry.path()))
             .require_git(false)
             // What a call finds depends on the folder, not on the settings of the worker's user.
             .git_global(false)
@@ -81,6 +88,9 @@ impl Filter {
         }
         if trimmed.trim_matches('/').is_empty() {
             return Err(refused("it is empty; **/* matches every file"));
+        }
+        if trimmed.len() > PATTERN_BYTES_MAX {
+            return Err(refused(&format!("it is longer than {PATTERN_BYTES_MAX} bytes")));
         }
         let mut full = match trimmed.strip_prefix('/') {
             Some(anchored) => anchored.to_owned(),

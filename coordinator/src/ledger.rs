@@ -3,7 +3,7 @@
 //!
 //! It applies what the log brings and nothing else, above all not what was only hoped to be appended.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,8 +88,8 @@ pub(crate) struct Keeper {
     position: u64,
     effects: JoinSet<(RunId, Effect, Result<(), AppendError>)>,
     under_way: HashSet<(RunId, Effect)>,
-    /// Runs with effects that found no room among those under way; each stands here once at most per look at it.
-    crowded_out: VecDeque<RunId>,
+    /// Runs with effects that found no room among those under way.
+    crowded_out: BTreeSet<RunId>,
     questions: JoinSet<()>,
     /// Jobs of lost workers that were handed back already.
     handed_back: HashSet<(RunId, AttemptId)>,
@@ -115,7 +115,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         position: 0,
         effects: JoinSet::new(),
         under_way: HashSet::new(),
-        crowded_out: VecDeque::new(),
+        crowded_out: BTreeSet::new(),
         questions: JoinSet::new(),
         handed_back: HashSet::new(),
         heard: Vec::new(),
@@ -139,6 +139,8 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
+                Some(done) = self.effects.join_next() => self.effect_done(done),
+                () = timer => self.look_at_due_runs(),
                 Some(request) = self.requests.recv() => self.answer(request),
                 () = self.rim.feed.next_batch(&mut batch) => {
                     // A watcher asked before it appended, so its request is here before its entry.
@@ -150,9 +152,7 @@ impl Keeper {
                     }
                     self.rim.position.send_replace(self.position);
                 }
-                Some(done) = self.effects.join_next() => self.effect_done(done),
                 Some(_) = self.questions.join_next() => {}
-                () = timer => self.look_at_due_runs(),
                 Ok(()) = self.rim.owned.changed() => self.look_at_new_shards(),
                 _ = sweep.tick() => {
                     if questions.is_none() {
@@ -257,7 +257,7 @@ impl Keeper {
         }
         for effect in effects {
             if self.under_way.len() >= EFFECTS_MAX {
-                self.crowded_out.push_back(id);
+                self.crowded_out.insert(id);
                 return;
             }
             self.perform(id, effect);
@@ -269,6 +269,9 @@ impl Keeper {
         let held = self.rim.owned.borrow_and_update().shards();
         let new: Vec<Shard> = held.iter().filter(|shard| !self.held.contains(shard)).copied().collect();
         self.held = held;
+        if new.is_empty() {
+            return;
+        }
         let ids: Vec<RunId> = self.runs.keys().filter(|id| new.contains(&id.shard())).copied().collect();
         for id in ids {
             self.look_at(id);
@@ -323,7 +326,9 @@ impl Keeper {
             }
             Err(error) => tracing::error!(%error, "an effect's task panicked"),
         }
-        if let Some(id) = self.crowded_out.pop_front() {
+        while self.under_way.len() < EFFECTS_MAX
+            && let Some(id) = self.crowded_out.pop_first()
+        {
             self.look_at(id);
         }
     }

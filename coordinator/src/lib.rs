@@ -41,7 +41,7 @@ pub enum Error {
     #[error(transparent)]
     Connect(proto::nats::ConnectError),
     #[error(transparent)]
-    Setup(SetupError),
+    Setup(#[from] SetupError),
     #[error("cannot listen on {address}: {source}. Is something else there?")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
@@ -113,7 +113,10 @@ impl Coordinator {
         let inner = CancellationToken::new();
         let mut parts = JoinSet::new();
         parts.spawn(keeper.keep(inner.clone()));
-        parts.spawn(nats::tools::Keeper::new(&broker, registry_sender).keep(inner.clone()));
+        let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender);
+        advertisements.load().await?;
+        parts.spawn(advertisements.keep(inner.clone()));
+        parts.spawn(journal.clone().watch_room(inner.clone()));
 
         // What was stored before we came is read before anybody is served or any shard is owned.
         let tip = journal.tip().await?;
@@ -138,8 +141,13 @@ impl Coordinator {
             _ = parts.join_next() => return Err(Error::Died),
         }
         inner.cancel();
-        while parts.join_next().await.is_some() {}
-        broker.flush().await;
+        let last_words = async {
+            while parts.join_next().await.is_some() {}
+            broker.flush().await;
+        };
+        if tokio::time::timeout(DRAIN, last_words).await.is_err() {
+            tracing::warn!("the broker does not hear that this coordinator leaves");
+        }
         Ok(())
     }
 }

@@ -109,6 +109,7 @@ impl Runs {
     }
 
     fn decide_new(&self, new: NewRun) -> Result<Decided, Refusal> {
+        self.check_room()?;
         let now = proto::now();
         let deadline = now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         let registry = Arc::clone(&self.registry.borrow());
@@ -148,8 +149,8 @@ impl Runs {
             let page = self.journal.page(&filter, after).await?;
             for entry in &page.entries {
                 run.apply(entry, &mut Vec::new());
-                after = entry.sequence;
             }
+            after = page.through;
             if page.last {
                 break;
             }
@@ -160,7 +161,13 @@ impl Runs {
         Ok(run)
     }
 
+    /// New work is refused while there is still room for what was accepted to end in.
+    fn check_room(&self) -> Result<(), Refusal> {
+        if self.journal.is_crowded() { Err(Refusal::LogFull) } else { Ok(()) }
+    }
+
     pub(crate) async fn append_calls(&self, id: RunId, calls: &[Asked]) -> Result<Run, Refusal> {
+        self.check_room()?;
         self.command(id, |run| {
             let registry = Arc::clone(&self.registry.borrow());
             let calls = accept::accept(calls.to_vec(), run.calls().len(), &registry, run.deadline(), proto::now());
@@ -197,8 +204,12 @@ impl Runs {
                     run.decide(command(&run), proto::now())?
                 }
             };
-            match self.append_each(&mut run, events).await {
-                Ok(()) => return Ok(run),
+            if events.is_empty() {
+                return Ok(run);
+            }
+            match self.append_each(&run, events).await {
+                // Workers may have stored something in between: the log says how the run stands now.
+                Ok(()) => return self.replay(id).await,
                 Err(AppendError::Conflict) => run = self.replay(id).await?,
                 Err(error) => return Err(error.into()),
             }
@@ -206,12 +217,11 @@ impl Runs {
         Err(Refusal::Contended)
     }
 
-    async fn append_each(&self, run: &mut Run, events: Vec<Event>) -> Result<(), AppendError> {
+    /// A command's events stand on different subjects, so none of them moves another's expectation.
+    async fn append_each(&self, run: &Run, events: Vec<Event>) -> Result<(), AppendError> {
         for event in events {
-            let events = vec![event];
-            let expected = revision(run, &events);
-            let sequence = self.journal.append(run.id(), &events, None, Expect::Last(expected)).await?;
-            run.apply(&Entry { sequence, at: proto::now(), events }, &mut Vec::new());
+            let events = [event];
+            self.journal.append(run.id(), &events, None, Expect::Last(revision(run, &events))).await?;
         }
         Ok(())
     }

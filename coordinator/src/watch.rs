@@ -72,7 +72,8 @@ impl Reader {
         let live = ledger.watch(run).await?;
         let mut source = Source { journal, ledger, run, page: VecDeque::new(), behind: true, last: 0, live };
         source.read_page().await?;
-        if source.page.is_empty() {
+        let opens = |entry: &Arc<Entry>| entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
+        if !source.page.front().is_some_and(opens) {
             return Err(WatchError::Unknown);
         }
         Ok(Self::new(source, policy, after))
@@ -116,7 +117,7 @@ impl Reader {
                 }
                 bytes += events.iter().skip(before).map(size).sum::<usize>();
             }
-            if self.run.status().is_final() && self.current.is_some() {
+            if self.run.status().is_final() {
                 return Ok((!events.is_empty()).then_some(events));
             }
             let entry = match (self.source.ready(), events.is_empty()) {
@@ -160,7 +161,7 @@ impl Reader {
         let current = self.current.as_ref()?;
         let Utterance::Output { span, .. } = &spoken.what else { return Some(Arc::clone(current)) };
         let sequence = span.position.sequence;
-        if self.after.is_some_and(|after| spoken.number + u64::from(span.count) <= after + 1) {
+        if self.after.is_some_and(|after| spoken.number + u64::from(span.count) - 1 <= after) {
             // The reader has it: any entry will do, nothing of it is given out.
             return Some(Arc::clone(current));
         }
@@ -262,9 +263,7 @@ impl Source {
 
     async fn read_page(&mut self) -> Result<(), WatchError> {
         let page = self.journal.page(&subject::of_run(self.run), self.last).await?;
-        if let Some(entry) = page.entries.back() {
-            self.last = entry.sequence;
-        }
+        self.last = self.last.max(page.through);
         self.page = page.entries;
         self.behind = !page.last;
         Ok(())

@@ -7,6 +7,9 @@ use serde_json::Value;
 /// Violations reported for one call; a model mends a few at a time.
 const VIOLATIONS_MAX: usize = 16;
 
+/// Characters of one violation's text, and of its path.
+const VIOLATION_CHARS_MAX: usize = 400;
+
 /// A compiled schema.
 #[derive(Debug, Clone)]
 pub struct Schema(std::sync::Arc<jsonschema::Validator>);
@@ -44,7 +47,7 @@ impl Schema {
         }
         let violations = self.0.iter_errors(&arguments).take(VIOLATIONS_MAX);
         Err(violations
-            .map(|error| Violation { path: error.instance_path().to_string(), message: error.to_string() })
+            .map(|error| Violation { path: cut(error.instance_path().to_string()), message: cut(error.to_string()) })
             .collect())
     }
 }
@@ -60,6 +63,14 @@ pub fn describe(violations: &[Violation]) -> String {
         })
         .collect();
     format!("the arguments do not fit the tool's schema: {}", lines.join("; "))
+}
+
+/// A violation quotes the offending value, which may be large.
+fn cut(text: String) -> String {
+    match text.char_indices().nth(VIOLATION_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
 }
 
 fn parse(arguments: &[u8]) -> Result<Value, String> {

@@ -82,6 +82,28 @@ async fn output_of_a_pool_that_a_call_was_not_routed_to_is_not_heard() {
     assert_eq!(check::said(&events)["c"], counted("c", 10));
 }
 
+#[tokio::test]
+async fn garbage_among_the_entries_of_a_run_stops_no_reader() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![crate::question("ask")]).await;
+    let context =
+        async_nats::jetstream::new(async_nats::connect(yard.broker.url()).await.expect("the broker is there"));
+    // More than a page of the log.
+    for _ in 0..600 {
+        let subject = format!("ty.run.{}.{}.0.out.main", &run.id[4..6], run.id);
+        let sent = context.publish(subject, "garbage".into()).await.expect("it is sent");
+        sent.await.expect("the broker stores anything");
+    }
+    let mut stream = run.watch(FloorPolicy::Arrival).await;
+    stream.until(|event| matches!(event, Event::CallWaiting(_))).await;
+    run.submit(vec![harness::client_answer("ask", "still here")]).await.expect("the call waits");
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(run.get().await.status(), v1::RunStatus::Completed);
+}
+
 /// An entry in which some attempt says something and completes.
 fn forged_output(run: &str) -> bytes::Bytes {
     use proto::wire::v1 as wire;

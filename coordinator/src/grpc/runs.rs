@@ -259,7 +259,6 @@ impl Streaming {
         let until = self.deadline.map_or(silent_until, |Deadline(deadline)| deadline.min(silent_until));
         let events = tokio::select! {
             biased;
-            events = self.reader.next() => events,
             () = self.stop.cancelled() => Err(WatchError::Stopped(crate::ledger::Stopped)),
             () = tokio::time::sleep_until(until) => {
                 if self.deadline.is_some_and(|Deadline(deadline)| deadline <= Instant::now()) {
@@ -268,6 +267,7 @@ impl Streaming {
                 let time = Some(api::timestamp(proto::now()));
                 return Ok(Piece { heartbeat: Some(v1::Heartbeat { time }), ..Piece::default() });
             }
+            events = self.reader.next() => events,
         };
         match events {
             Ok(Some(events)) => {

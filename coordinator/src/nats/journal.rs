@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::error::Error as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -16,6 +17,7 @@ use proto::names;
 use proto::subject::{Place, Subject};
 use run::{CallSpec, Entry, Event, RunId, Timestamp};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 
@@ -24,12 +26,16 @@ const APPEND_PATIENCE: Duration = Duration::from_secs(15);
 const APPEND_PAUSE: Duration = Duration::from_millis(200);
 /// How long a page of the log may take to come.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries and bytes of one page.
 const PAGE_ENTRIES: usize = 256;
 const PAGE_BYTES: usize = 1024 * 1024;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
+/// When this part of the log is taken nothing new is accepted; the rest is for what was accepted to end in.
+const ROOM_PERCENT: u64 = 85;
+const ROOM_LOOK: Duration = Duration::from_secs(1);
 /// What the server answers when the stream's limit of bytes is reached and it may not discard.
 const STORE_FAILED: u64 = 10077;
 
@@ -37,6 +43,7 @@ const STORE_FAILED: u64 = 10077;
 pub(crate) struct Journal {
     context: Context,
     client: Client,
+    crowded: Arc<AtomicBool>,
 }
 
 /// What the last entry on an append's subject must be for it to be stored.
@@ -69,12 +76,14 @@ pub struct ReadError(String);
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) entries: VecDeque<Arc<Entry>>,
+    /// The sequence up to which the page covers the filter, entries that could not be understood included.
+    pub(crate) through: u64,
     pub(crate) last: bool,
 }
 
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
-        Self { context: broker.context.clone(), client: broker.client.clone() }
+        Self { context: broker.context.clone(), client: broker.client.clone(), crowded: Arc::default() }
     }
 
     /// Appends events that belong together, and gives their place in the log. Tries again, for a while, what the broker
@@ -146,15 +155,49 @@ impl Journal {
         }
     }
 
-    /// The last sequence of the log.
+    /// The sequence of the last entry that the log holds; 0 for none.
     pub(crate) async fn tip(&self) -> Result<u64, ReadError> {
-        let stream = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError(error.to_string()))?;
-        let state = &stream.cached_info().state;
-        Ok(if state.messages == 0 { 0 } else { state.last_sequence })
+        Ok(self.last_on(names::STREAM_SUBJECTS).await?.map_or(0, |last| last.sequence))
     }
 
-    /// Entries on `filter` with a sequence above `after`: one page, read in one request.
+    /// Watches how full the log is, until told to stop: what was accepted needs room to end.
+    pub(crate) async fn watch_room(self, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(ROOM_LOOK);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {}
+                () = stop.cancelled() => return,
+            }
+            match self.context.get_stream(names::STREAM).await {
+                Ok(stream) => {
+                    let (info, bytes) = (stream.cached_info(), stream.cached_info().state.bytes);
+                    let limit = u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
+                    self.crowded.store(bytes / 100 >= limit / 100 * ROOM_PERCENT / 100, Ordering::Relaxed);
+                }
+                Err(error) => tracing::warn!(%error, "cannot see how full the log is"),
+            }
+        }
+    }
+
+    /// The log is so full that nothing new should be accepted.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.crowded.load(Ordering::Relaxed)
+    }
+
+    /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is made again for a while
+    /// when it fails.
     pub(crate) async fn page(&self, filter: &str, after: u64) -> Result<Page, ReadError> {
+        let give_up = Instant::now() + READ_PATIENCE;
+        loop {
+            match self.page_once(filter, after).await {
+                Err(error) if Instant::now() < give_up => tracing::warn!(%error, "reading a page of the log again"),
+                result => return result,
+            }
+            tokio::time::sleep(APPEND_PAUSE).await;
+        }
+    }
+
+    async fn page_once(&self, filter: &str, after: u64) -> Result<Page, ReadError> {
         let request = serde_json::json!({
             "seq": after + 1, "next_by_subj": filter, "batch": PAGE_ENTRIES, "max_bytes": PAGE_BYTES,
         });
@@ -164,9 +207,9 @@ impl Journal {
         let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
         let published = self.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
         published.map_err(|error| unavailable(&error))?;
-        let mut page = Page::default();
+        let mut page = Page { through: after, ..Page::default() };
         loop {
-            let reply = tokio::time::timeout(READ_PATIENCE, replies.next()).await;
+            let reply = tokio::time::timeout(REPLY_PATIENCE, replies.next()).await;
             let reply = reply.map_err(|_| ReadError("the broker does not answer".to_owned()))?;
             let Some(reply) = reply else { return Err(ReadError("the connection was closed".to_owned())) };
             match reply.status.map(|status| status.as_u16()) {
@@ -186,6 +229,7 @@ impl Journal {
                 _ => {}
             }
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
+            page.through = message.sequence;
             if let Some((_, entry)) =
                 decode(&message.subject, message.payload, message.sequence, millis(message.time.unix_timestamp_nanos()))
             {

@@ -76,17 +76,25 @@ pub(crate) async fn hold(broker: Broker, owner: String, owned: watch::Sender<Own
                 renew(&store, &owner, &mut seen, &mut ours, &owned).await;
             }
             change = next => match change {
-                Some(Ok(entry)) => note(&entry, &mut seen),
+                Some(Ok(entry)) => {
+                    let shard = entry.key.parse::<Shard>().ok().and_then(|shard| ours.get_mut(usize::from(shard.0)));
+                    if let Some(Some(revision)) = shard
+                        && entry.value == owner.as_bytes()
+                    {
+                        *revision = entry.revision.max(*revision);
+                    }
+                    note(&entry, &mut seen);
+                }
                 Some(Err(_)) | None => changes = None,
             }
         }
     }
-    for (shard, revision) in (0u8..).zip(ours) {
-        if let Some(revision) = revision {
-            // Whoever is next sees an empty lease and need not wait for it to lapse; if this fails it does.
-            drop(store.update(key(Shard(shard)), Bytes::new(), revision).await);
-        }
-    }
+    // Whoever is next sees an empty lease and need not wait for it to lapse; if this fails it does.
+    let returns = (0u8..).zip(ours).filter_map(|(shard, revision)| {
+        let (store, key, revision) = (&store, key(Shard(shard)), revision?);
+        Some(async move { store.update(key, Bytes::new(), revision).await })
+    });
+    drop(tokio::time::timeout(REQUEST_PATIENCE, futures::future::join_all(returns)).await);
     owned.send_replace(Owned([None; names::SHARDS as usize]));
 }
 
@@ -143,9 +151,17 @@ async fn renew(
                 owned.send_modify(|owned| owned.0[at] = Some(asked + LEASE - MARGIN));
             }
             Ok(Err(error)) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => {
-                lose(&mut ours[at], shard, owned);
-                if let Ok(Some(entry)) = store.entry(key(shard)).await {
-                    note(&entry, seen);
+                match store.entry(key(shard)).await {
+                    // Our own renewal, whose confirmation was lost: still ours, and not for longer than is known.
+                    Ok(Some(entry)) if entry.value == owner.as_bytes() && ours[at].is_some() => {
+                        ours[at] = Some(entry.revision);
+                        note(&entry, seen);
+                    }
+                    Ok(Some(entry)) => {
+                        lose(&mut ours[at], shard, owned);
+                        note(&entry, seen);
+                    }
+                    Ok(None) | Err(_) => lose(&mut ours[at], shard, owned),
                 }
             }
             // Not known: the lease stays ours until it runs out by our own clock.

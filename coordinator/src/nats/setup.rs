@@ -37,10 +37,14 @@ impl Default for LogOptions {
 pub enum SetupError {
     #[error("cannot set up {what} at the broker: {reason}. Is JetStream on, and is there room for it?")]
     Refused { what: String, reason: String },
+    #[error(
+        "the log has {found} replicas, {asked} were asked for: start with --replicas {found}, or change the stream"
+    )]
+    Differs { found: usize, asked: usize },
 }
 
 impl SetupError {
-    fn refused(what: impl Into<String>, reason: impl ToString) -> Self {
+    pub(super) fn refused(what: impl Into<String>, reason: impl ToString) -> Self {
         Self::Refused { what: what.into(), reason: reason.to_string() }
     }
 }
@@ -65,7 +69,19 @@ pub(crate) async fn ensure_log(context: &Context, options: &LogOptions) -> Resul
         allow_direct: true,
         ..Config::default()
     };
-    context.create_or_update_stream(config).await.map_err(|error| SetupError::refused("the log", error))?;
+    let stream = context.get_or_create_stream(config).await.map_err(|error| SetupError::refused("the log", error))?;
+    // What is there stays as it is: a coordinator with other flags must not change how safe everybody's log is.
+    let found = &stream.cached_info().config;
+    if found.num_replicas != options.replicas {
+        return Err(SetupError::Differs { found: found.num_replicas, asked: options.replicas });
+    }
+    if found.max_bytes != options.bytes_max {
+        tracing::warn!(
+            found = found.max_bytes,
+            asked = options.bytes_max,
+            "the log keeps the size that it was made with"
+        );
+    }
     Ok(())
 }
 
@@ -81,7 +97,10 @@ pub(crate) async fn ensure_bucket(
         num_replicas: options.replicas,
         ..kv::Config::default()
     };
-    let store = context.create_or_update_key_value(config).await;
+    if let Ok(store) = context.get_key_value(bucket).await {
+        return Ok(store);
+    }
+    let store = context.create_key_value(config).await;
     store.map_err(|error| SetupError::refused(format!("bucket {bucket}"), error))
 }
 

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::connection::State;
 use async_nats::jetstream::{Context, kv};
 use async_nats::{Client, Message};
 use bytes::Bytes;
@@ -13,16 +12,18 @@ use futures::StreamExt as _;
 use proto::convert::worker::{Heartbeat, decode_advertisement};
 use proto::names;
 use proto::schema::Schema;
-use run::{PoolId, WorkerId};
+use run::{Manifest, PoolId, WorkerId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
-use super::setup::ensure_pool;
+use super::setup::{SetupError, ensure_pool};
 use crate::registry::{Hosted, Registry};
 
 const TICK: Duration = Duration::from_secs(1);
+/// When we have not heard ourselves for this long, we would not have heard a worker either.
+const DEAF: Duration = Duration::from_secs(3);
 
 pub(crate) struct Keeper {
     client: Client,
@@ -31,6 +32,9 @@ pub(crate) struct Keeper {
     registry: Registry,
     published: watch::Sender<Arc<Registry>>,
     heard: HashMap<WorkerId, Instant>,
+    /// Where we say something to ourselves, and when we last heard it.
+    echo: String,
+    echoed: Instant,
     /// Pools that have their queue.
     queues: HashSet<PoolId>,
     started: Instant,
@@ -45,6 +49,8 @@ impl Keeper {
             registry: Registry::default(),
             published,
             heard: HashMap::new(),
+            echo: broker.client.new_inbox(),
+            echoed: Instant::now(),
             queues: HashSet::new(),
             started: Instant::now(),
         }
@@ -54,17 +60,14 @@ impl Keeper {
         let mut heartbeats = None;
         let mut changes: Option<kv::Watch> = None;
         let mut tick = tokio::time::interval(TICK);
-        let mut ticked = Instant::now();
+        let mut echoes = None;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {
-                    // Silence counts against a worker only while we could have heard it: not while the broker was away
-                    // from us, nor while this process stood still.
-                    let deaf = self.client.connection_state() != State::Connected || ticked.elapsed() > TICK * 3;
-                    ticked = Instant::now();
-                    if deaf {
-                        self.heard.values_mut().for_each(|heard| *heard = ticked);
+                    self.listen_to_ourselves().await;
+                    if echoes.is_none() {
+                        echoes = self.client.subscribe(self.echo.clone()).await.ok();
                     }
                     if heartbeats.is_none() {
                         heartbeats = self.client.subscribe(names::HEARTBEATS).await.ok();
@@ -80,11 +83,43 @@ impl Keeper {
                     Some(message) => self.heartbeat(message),
                     None => heartbeats = None,
                 },
+                echo = next(&mut echoes) => match echo {
+                    Some(_) => self.echoed = Instant::now(),
+                    None => echoes = None,
+                },
                 change = next(&mut changes) => match change {
                     Some(Ok(entry)) => self.advertisement(entry).await,
                     Some(Err(_)) | None => changes = None,
                 },
             }
+        }
+    }
+
+    /// Reads what is advertised already, so that nobody is told that there is no such tool by a coordinator that came late.
+    pub(crate) async fn load(&mut self) -> Result<(), SetupError> {
+        let refused = |error: &dyn std::fmt::Display| SetupError::refused("the advertisements", error);
+        let mut keys = self.store.keys().await.map_err(|error| refused(&error))?;
+        while let Some(key) = keys.next().await {
+            let key = key.map_err(|error| refused(&error))?;
+            if let Some(entry) = self.store.entry(key).await.map_err(|error| refused(&error))? {
+                self.learn(&entry);
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Silence counts against a worker only while we could have heard it: not while a link was dead that still looks
+    /// alive, nor while this process stood still.
+    async fn listen_to_ourselves(&mut self) {
+        if self.echoed.elapsed() > DEAF {
+            let now = Instant::now();
+            self.heard.values_mut().for_each(|heard| *heard = now);
+            self.started = now;
+        }
+        let said = tokio::time::timeout(TICK, self.client.publish(self.echo.clone(), Bytes::new())).await;
+        if !matches!(said, Ok(Ok(()))) {
+            tracing::debug!("cannot say anything to ourselves");
         }
     }
 
@@ -128,20 +163,30 @@ impl Keeper {
     }
 
     async fn advertisement(&mut self, entry: kv::Entry) {
-        let Ok(pool) = entry.key.parse::<PoolId>() else {
-            return tracing::warn!(key = entry.key, "passing over an advertisement with a malformed key");
-        };
-        let tools = match entry.operation {
-            kv::Operation::Delete | kv::Operation::Purge => Ok(Vec::new()),
-            kv::Operation::Put => hosted(entry.value),
-        };
-        match tools {
-            Ok(tools) => self.registry.advertise(&pool, tools),
-            Err(error) => return tracing::warn!(%pool, error, "passing over an advertisement"),
+        if let Some(pool) = self.learn(&entry) {
+            // First known, then pulled from: a worker that has its queue may take it that its tools can be called.
+            self.publish();
+            self.queue_for(&pool).await;
         }
-        // First known, then pulled from: a worker that has its queue may take it that its tools can be called.
-        self.publish();
-        self.queue_for(&pool).await;
+    }
+
+    fn learn(&mut self, entry: &kv::Entry) -> Option<PoolId> {
+        let Ok(pool) = entry.key.parse::<PoolId>() else {
+            tracing::warn!(key = entry.key, "passing over an advertisement with a malformed key");
+            return None;
+        };
+        let manifests = match entry.operation {
+            kv::Operation::Delete | kv::Operation::Purge => Ok(Vec::new()),
+            kv::Operation::Put => decode_advertisement(entry.value.clone()),
+        };
+        match manifests {
+            Ok(manifests) => self.registry.advertise(&pool, manifests.into_iter().filter_map(hosted).collect()),
+            Err(error) => {
+                tracing::warn!(%pool, %error, "passing over an advertisement");
+                return None;
+            }
+        }
+        Some(pool)
     }
 
     async fn queue_for(&mut self, pool: &PoolId) {
@@ -164,11 +209,9 @@ async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::I
     }
 }
 
-fn hosted(value: Bytes) -> Result<Vec<Hosted>, String> {
-    let manifests = decode_advertisement(value).map_err(|error| error.to_string())?;
-    let hosted = manifests.into_iter().map(|manifest| {
-        let schema = Schema::compile(&manifest.input_schema).map_err(|error| format!("{}: {error}", manifest.name))?;
-        Ok(Hosted { manifest: Arc::new(manifest), schema })
-    });
-    hosted.collect()
+fn hosted(manifest: Manifest) -> Option<Hosted> {
+    let schema = Schema::compile(&manifest.input_schema)
+        .inspect_err(|error| tracing::warn!(tool = %manifest.name, %error, "passing over a tool"))
+        .ok()?;
+    Some(Hosted { manifest: Arc::new(manifest), schema })
 }

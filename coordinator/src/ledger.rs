@@ -207,17 +207,17 @@ impl Keeper {
 
     /// A call may be cancelled just as a worker takes it up: nobody will hear that attempt, so it is told to stop.
     fn stop_late_starts(&mut self, id: RunId, entry: &Entry) {
-        if !self.rim.owned.borrow().holds(id.shard()) {
-            return;
-        }
+        let starts = entry.events.iter().find_map(|event| match event {
+            Event::AttemptStarted { attempt, pool, .. } => Some((*attempt, pool)),
+            _ => None,
+        });
+        let Some((attempt, pool)) = starts else { return };
         let ends = entry.events.iter().any(|event| matches!(event, Event::AttemptEnded { .. }));
-        for event in &entry.events {
-            let Event::AttemptStarted { attempt, pool, .. } = event else { continue };
-            let call = self.runs.get(&id).and_then(|open| open.run.call(attempt.call));
-            if !ends && call.is_none_or(|call| call.outcome().is_some()) {
-                let (signals, pool, attempt) = (self.rim.signals.clone(), pool.clone(), *attempt);
-                self.questions.spawn(async move { signals.stop(&pool, id, attempt).await });
-            }
+        let call = self.runs.get(&id).and_then(|open| open.run.call(attempt.call));
+        let is_late = !ends && call.is_none_or(|call| call.outcome().is_some());
+        if is_late && self.rim.owned.borrow().holds(id.shard()) {
+            let (signals, pool) = (self.rim.signals.clone(), pool.clone());
+            self.questions.spawn(async move { signals.stop(&pool, id, attempt).await });
         }
     }
 
@@ -384,7 +384,7 @@ impl Keeper {
             && running.attempt == own
         {
             // The one that is heard is the one that asks.
-            return Some(Verdict::Go { number: own.number, used: call.attempts_used() - 1 });
+            return Some(Verdict::Go { number: own.number, used: call.attempts_used().saturating_sub(1) });
         }
         Some(call.verdict(question.delivered))
     }

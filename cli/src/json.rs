@@ -105,12 +105,19 @@ pub(crate) fn event(event: &v1::RunEvent) -> Object {
         Event::AttemptStarted(started) => head("attempt_started")
             .field("call_id", &started.call_id)
             .field("attempt", started.attempt)
-            .field("worker_id", &started.worker_id),
+            .field("worker_id", &started.worker_id)
+            .field("continues", started.continues),
         Event::AttemptEnded(ended) => head("attempt_ended")
             .field("call_id", &ended.call_id)
             .field("attempt", ended.attempt)
             .maybe("error", ended.error.as_ref().map(error)),
         Event::CancelRequested(requested) => head("cancel_requested").field("call_id", &requested.call_id),
+        Event::CancelDelivered(delivered) => {
+            head("cancel_delivered").field("call_id", &delivered.call_id).field("attempt", delivered.attempt)
+        }
+        Event::CancelAcknowledged(acknowledged) => head("cancel_acknowledged")
+            .field("call_id", &acknowledged.call_id)
+            .field("attempt", acknowledged.attempt),
         Event::CallSpeaking(speaking) => {
             head("call_speaking").field("call_id", &speaking.call_id).field("tool", &speaking.tool)
         }
@@ -172,6 +179,17 @@ fn outcome(outcome: &v1::CallOutcome) -> Object {
         .maybe("result", (outcome.state() == v1::CallState::Completed).then_some(result))
         .maybe("error", outcome.error.as_ref().map(error))
         .maybe("reason", Some(&outcome.reason).filter(|reason| !reason.is_empty()))
+        .maybe("stopped", stopped(outcome.stopped()))
+}
+
+/// What is known of the execution of a call that was cancelled.
+fn stopped(stopped: v1::Stopped) -> Option<&'static str> {
+    match stopped {
+        v1::Stopped::Unspecified => None,
+        v1::Stopped::NotRunning => Some("not_running"),
+        v1::Stopped::Confirmed => Some("confirmed"),
+        v1::Stopped::Unconfirmed => Some("unconfirmed"),
+    }
 }
 
 fn error(error: &v1::CallError) -> Object {

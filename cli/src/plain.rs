@@ -91,6 +91,8 @@ impl Plain {
                 | Event::CallWaiting(_)
                 | Event::AttemptStarted(_)
                 | Event::CancelRequested(_)
+                | Event::CancelDelivered(_)
+                | Event::CancelAcknowledged(_)
                 | Event::CallSpeaking(_)
                 | Event::RunStatusChanged(_)
                 | Event::RunEnded(_),

@@ -121,6 +121,7 @@ fn exit_of(status: Option<v1::RunStatus>) -> Exit {
     match status {
         Some(v1::RunStatus::Cancelled) => Exit::Cancelled,
         Some(v1::RunStatus::Expired) => Exit::Expired,
+        Some(v1::RunStatus::Failed) => Exit::Failed,
         Some(
             v1::RunStatus::Completed
             | v1::RunStatus::Unspecified

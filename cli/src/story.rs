@@ -59,7 +59,14 @@ impl Story {
             }
             Some(Event::CallEnded(ended)) => self.ended(ended, tally),
             Some(Event::RunEnded(ended)) => self.run_ended(ended.status(), tally),
-            Some(Event::AttemptStarted(_) | Event::RunClosed(_) | Event::RunStatusChanged(_)) | None => {}
+            Some(
+                Event::AttemptStarted(_)
+                | Event::CancelDelivered(_)
+                | Event::CancelAcknowledged(_)
+                | Event::RunClosed(_)
+                | Event::RunStatusChanged(_),
+            )
+            | None => {}
         }
         std::mem::take(&mut self.text)
     }

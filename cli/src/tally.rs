@@ -87,7 +87,12 @@ impl Tally {
                 self.ended = at;
             }
             Some(
-                Event::RunClosed(_) | Event::AttemptEnded(_) | Event::CancelRequested(_) | Event::RunStatusChanged(_),
+                Event::RunClosed(_)
+                | Event::AttemptEnded(_)
+                | Event::CancelRequested(_)
+                | Event::CancelDelivered(_)
+                | Event::CancelAcknowledged(_)
+                | Event::RunStatusChanged(_),
             )
             | None => {}
         }

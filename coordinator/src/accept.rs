@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::schema;
-use run::{CallError, CallId, CallIndex, CallSpec, ErrorKind, Route, Timestamp, ToolName};
+use run::{CallError, CallId, CallIndex, CallSpec, ErrorKind, Route, Timestamp, ToolName, WithoutWorker};
 
 use crate::registry::Registry;
 
@@ -21,6 +21,8 @@ pub(crate) struct Asked {
     pub(crate) arguments: Bytes,
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) queue_timeout: Option<Duration>,
+    pub(crate) without_worker: WithoutWorker,
 }
 
 /// Accepts calls, the first of which gets position `first` in its run. A call that cannot be executed is accepted too, and
@@ -37,12 +39,13 @@ pub(crate) fn accept(
 }
 
 fn accept_one(call: Asked, index: usize, registry: &Registry, run_deadline: Timestamp, now: Timestamp) -> CallSpec {
-    let Asked { id, tool, arguments, metadata, timeout } = call;
+    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker } = call;
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
     let arguments = if arguments.is_empty() { Bytes::from_static(b"{}") } else { arguments };
-    let route = route(&tool, &arguments, registry);
+    let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
+    let route = route(&tool, &arguments, without_worker, registry);
     let id = id.unwrap_or_else(|| made_id(index));
-    CallSpec { id, tool, arguments, metadata, route, deadline }
+    CallSpec { id, tool, arguments, metadata, route, deadline, queue_deadline, without_worker }
 }
 
 fn made_id(index: usize) -> CallId {
@@ -51,7 +54,7 @@ fn made_id(index: usize) -> CallId {
         .expect("a word and a number have no control characters")
 }
 
-fn route(tool: &ToolName, arguments: &Bytes, registry: &Registry) -> Route {
+fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, registry: &Registry) -> Route {
     let Some((pool, hosted)) = registry.route(tool) else {
         return Route::Refused(unknown_tool(tool, registry));
     };
@@ -64,6 +67,10 @@ fn route(tool: &ToolName, arguments: &Bytes, registry: &Registry) -> Route {
     }
     if hosted.manifest.definition_only {
         return Route::Client;
+    }
+    // Before we have listened for a while, a worker that is not known may live all the same: then the call's owner decides.
+    if without_worker == WithoutWorker::Fail && registry.settled && registry.live_workers(pool) == 0 {
+        return Route::Refused(run::no_worker(tool, pool));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone() }
 }

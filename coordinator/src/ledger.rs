@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use proto::convert::worker::{Answer, Question};
 use proto::subject::{Place, Subject};
-use run::{AttemptId, CallState, Effect, Entry, Event, Heard, PoolId, Route, Run, RunId, Shard, Timestamp, Verdict};
+use run::{
+    AttemptId, CallState, ChunkIndex, Effect, Entry, Event, Heard, PoolId, Route, Run, RunId, Shard, Timestamp, Verdict,
+};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -384,9 +386,10 @@ impl Keeper {
             && running.attempt == own
         {
             // The one that is heard is the one that asks.
-            return Some(Verdict::Go { number: own.number, used: call.attempts_used().saturating_sub(1) });
+            let used = call.attempts_used().saturating_sub(1);
+            return Some(Verdict::Go { number: own.number, used, from: ChunkIndex(0) });
         }
-        Some(call.verdict(question.delivered))
+        Some(call.verdict(question.delivered, proto::now()))
     }
 }
 

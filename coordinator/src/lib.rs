@@ -6,6 +6,7 @@ mod grpc;
 mod ledger;
 mod nats;
 mod registry;
+mod requests;
 mod runs;
 mod watch;
 
@@ -127,7 +128,8 @@ impl Coordinator {
         let owner = format!("{address}/{}", uuid::Uuid::now_v7().simple());
         parts.spawn(nats::leases::hold(broker.clone(), owner, owned_sender, inner.clone()));
 
-        let runs = runs::Runs { journal, ledger, registry, owned };
+        let requests = nats::requests::Requests::new(&broker);
+        let runs = runs::Runs { journal, requests, ledger, registry, owned };
         let doors = grpc::serve(listener, runs, stop.clone());
         tracing::info!(%address, "serving");
         ready();

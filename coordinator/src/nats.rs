@@ -4,6 +4,7 @@
 pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod leases;
+pub(crate) mod requests;
 pub(crate) mod setup;
 pub(crate) mod signals;
 pub(crate) mod tools;
@@ -26,6 +27,7 @@ pub(crate) struct Broker {
     context: Context,
     tools: kv::Store,
     leases: kv::Store,
+    requests: kv::Store,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +44,10 @@ impl Broker {
         let client = proto::nats::connect(url, &name).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
         setup::ensure_log(&context, log).await?;
-        let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, log).await?;
-        let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, log).await?;
-        Ok(Self { client, context, tools, leases })
+        let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
+        let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
+        let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
+        Ok(Self { client, context, tools, leases, requests })
     }
 
     /// Waits until everything that was said is on its way.

@@ -6,7 +6,10 @@ use std::time::Duration;
 use proto::names;
 use proto::subject;
 use rand::seq::IndexedRandom as _;
-use run::{Answer, Command, Entry, Event, FloorPolicy, Opening, Rejection, Run, RunId, Shard, ToolName, limit};
+use run::{
+    Answer, Call, CallId, Command, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId, Route, Run, RunId,
+    Shard, TenantId, Timestamp, ToolName, limit,
+};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -14,8 +17,10 @@ use crate::accept::{self, Asked};
 use crate::ledger::{Ledger, Stopped};
 use crate::nats::journal::{AppendError, Expect, Journal, ReadError};
 use crate::nats::leases::Owned;
+use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::registry::Registry;
+use crate::requests::{Digest, RequestKey, Taken, digest};
 use crate::watch::{Reader, WatchError};
 
 /// How often a command is decided again because somebody else appended first.
@@ -25,6 +30,7 @@ const DECISIONS_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct Runs {
     pub(crate) journal: Journal,
+    pub(crate) requests: Requests,
     pub(crate) ledger: Ledger,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) owned: watch::Receiver<Owned>,
@@ -43,6 +49,8 @@ pub(crate) enum Refusal {
     EventsExpired(RunId),
     #[error("there is no tool {0}")]
     ToolNotFound(ToolName),
+    #[error("the request id was used for another request, which made run {run}: use another id")]
+    RequestIdTaken { run: RunId },
     #[error("the log is full: it accepts nothing new until it has drained")]
     LogFull,
     #[error("the calls do not fit one event of the log: put large input in files")]
@@ -84,38 +92,100 @@ pub(crate) struct NewRun {
     pub(crate) calls: Vec<Asked>,
     pub(crate) keep_open: bool,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) fail_fast: bool,
+    pub(crate) tenant: Option<TenantId>,
+    pub(crate) request_id: Option<RequestId>,
 }
 
-/// A run that was decided but is not stored yet.
-struct Decided {
-    id: RunId,
-    events: Vec<Event>,
+impl NewRun {
+    fn key(&self) -> Option<RequestKey> {
+        self.request_id.as_ref().map(|id| RequestKey::of(self.tenant.as_ref(), id))
+    }
+}
+
+/// Where a request stands before anything of it is stored.
+enum Placed {
+    New {
+        id: RunId,
+        events: Vec<Event>,
+        expect: Expect,
+    },
+    /// The request was made before, and its run is in the log.
+    Known(RunId),
 }
 
 impl Runs {
     pub(crate) async fn create(&self, new: NewRun) -> Result<Run, Refusal> {
-        let Decided { id, events } = self.decide_new(new)?;
-        let sequence = self.journal.append(id, &events, None, Expect::New).await?;
+        let key = new.key();
+        self.create_under(key, new).await
+    }
+
+    async fn create_under(&self, key: Option<RequestKey>, new: NewRun) -> Result<Run, Refusal> {
+        let (id, events, expect) = match self.place(key, new).await? {
+            Placed::New { id, events, expect } => (id, events, expect),
+            Placed::Known(id) => return self.get(id).await,
+        };
+        let sequence = match self.journal.append(id, &events, None, expect).await {
+            Ok(sequence) => sequence,
+            // The same request, sent to another coordinator as well, was faster there.
+            Err(AppendError::Conflict) if expect == Expect::NoRun => return self.replay(id).await,
+            Err(error) => return Err(error.into()),
+        };
         let mut run = Run::new(id);
         run.apply(&Entry { sequence, at: proto::now(), events }, &mut Vec::new());
         Ok(run)
     }
 
     pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Reader, Refusal> {
-        let Decided { id, events } = self.decide_new(new)?;
+        let (id, events, expect) = match self.place(new.key(), new).await? {
+            Placed::New { id, events, expect } => (id, events, expect),
+            Placed::Known(id) => return self.watch(id, policy, None).await,
+        };
         let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
-        self.journal.append(id, &events, None, Expect::New).await?;
-        Ok(reader)
+        match self.journal.append(id, &events, None, expect).await {
+            Ok(_) => Ok(reader),
+            Err(AppendError::Conflict) if expect == Expect::NoRun => self.watch(id, policy, None).await,
+            Err(error) => Err(error.into()),
+        }
     }
 
-    fn decide_new(&self, new: NewRun) -> Result<Decided, Refusal> {
+    /// Finds the id under which a request's run is stored, or is to be. The same request gets the same one, and what is
+    /// refused takes none.
+    async fn place(&self, key: Option<RequestKey>, new: NewRun) -> Result<Placed, Refusal> {
+        let fresh = RunId::new(self.pick_shard(), Uuid::now_v7());
+        let Some(key) = key else {
+            return Ok(Placed::New { id: fresh, events: self.decide_new(new)?, expect: Expect::New });
+        };
+        let digest = digest(&new);
+        let known = self.requests.find(&key).await?;
+        if let Some(known) = &known {
+            self.check_same(known, digest)?;
+            if self.journal.last_of_run(known.run).await? > 0 {
+                return Ok(Placed::Known(known.run));
+            }
+        }
+        let events = self.decide_new(new)?;
+        let taken = match known {
+            // Whoever took it died before it stored the run, or is about to store it.
+            Some(known) => known,
+            None => self.requests.take(&key, Taken { run: fresh, digest }).await?,
+        };
+        self.check_same(&taken, digest)?;
+        Ok(Placed::New { id: taken.run, events, expect: Expect::NoRun })
+    }
+
+    fn check_same(&self, taken: &Taken, digest: Digest) -> Result<(), Refusal> {
+        if taken.digest == digest { Ok(()) } else { Err(Refusal::RequestIdTaken { run: taken.run }) }
+    }
+
+    fn decide_new(&self, new: NewRun) -> Result<Vec<Event>, Refusal> {
         self.check_room()?;
         let now = proto::now();
         let deadline = now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         let registry = Arc::clone(&self.registry.borrow());
         let calls = accept::accept(new.calls, 0, &registry, deadline, now);
-        let events = Run::open(Opening { calls, deadline, open: new.keep_open }, now)?;
-        Ok(Decided { id: RunId::new(self.pick_shard(), Uuid::now_v7()), events })
+        let NewRun { keep_open: open, fail_fast, tenant, .. } = new;
+        Ok(Run::open(Opening { calls, deadline, open, fail_fast, tenant }, now)?)
     }
 
     /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any if we have none.
@@ -190,6 +260,61 @@ impl Runs {
 
     pub(crate) async fn cancel_call(&self, id: RunId, call: &run::CallId, reason: &str) -> Result<Run, Refusal> {
         self.command(id, |_| Command::CancelCall { call: call.clone(), reason: reason.to_owned() }).await
+    }
+
+    /// Asks for a parked call once more, as the only call of a run of its own. Asking twice gives the same run.
+    pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Run, Refusal> {
+        let mut run = self.replay(id).await?;
+        let call = run.find(call_id).ok_or_else(|| Rejection::UnknownCall { call: call_id.clone() })?;
+        if let Some(Fate::Redriven { into }) = call.fate() {
+            return self.get(into).await;
+        }
+        // Nothing is made of a call that is not parked; which run it would be does not matter yet.
+        run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
+        let spec = call.spec();
+        let since = |deadline: Timestamp| deadline.since(call.accepted_at());
+        let asked = Asked {
+            id: Some(spec.id.clone()),
+            tool: spec.tool.clone(),
+            arguments: spec.arguments.clone(),
+            metadata: spec.metadata.clone(),
+            timeout: None,
+            queue_timeout: spec.queue_deadline.map(since),
+            without_worker: spec.without_worker,
+        };
+        let new = NewRun {
+            calls: vec![asked],
+            keep_open: false,
+            timeout: Some(since(spec.deadline)),
+            fail_fast: false,
+            tenant: run.tenant().cloned(),
+            request_id: None,
+        };
+        let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;
+        let into = redriven.id();
+        let noted = self.command(id, |_| Command::Redrive { call: call_id.clone(), into }).await;
+        if let Err(error) = noted {
+            // It was dropped meanwhile: then it shall not run.
+            self.cancel_run(into, "the call was dropped while it was redriven").await?;
+            return Err(error);
+        }
+        run = redriven;
+        Ok(run)
+    }
+
+    /// Puts a parked call aside.
+    pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Run, Refusal> {
+        self.command(id, |_| Command::Drop { call: call.clone() }).await
+    }
+
+    /// What a call waits for, or why it ended as it did, in one line.
+    pub(crate) fn explain(&self, call: &Call) -> String {
+        let registry = self.registry.borrow();
+        let workers = match &call.spec().route {
+            Route::Pool { pool, .. } if registry.settled => Some(registry.live_workers(pool)),
+            Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
+        };
+        call.why(proto::now(), workers)
     }
 
     /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster.

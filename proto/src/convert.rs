@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use run::{
     AfterPartialOutput, Backoff, CallError, Content, Effects, ErrorKind, InvalidId, Manifest, Policy, Progress,
-    Violation,
+    RetryOn, Violation,
 };
 
 use crate::subject::InvalidSubject;
@@ -88,7 +88,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, once for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 11] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 13] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -100,6 +100,8 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 11] = [
     (ErrorKind::OutputTooLarge, v1::CallErrorKind::OutputTooLarge),
     (ErrorKind::OutputIncomplete, v1::CallErrorKind::OutputIncomplete),
     (ErrorKind::ClientFailed, v1::CallErrorKind::ClientFailed),
+    (ErrorKind::NoWorker, v1::CallErrorKind::NoWorker),
+    (ErrorKind::IdleTimeout, v1::CallErrorKind::IdleTimeout),
 ];
 
 fn error_out(error: &CallError) -> v1::CallError {
@@ -128,18 +130,37 @@ fn error_in(wire: v1::CallError) -> CallError {
 }
 
 fn policy_out(policy: &Policy) -> v1::ToolPolicy {
-    let AfterPartialOutput::Restart = policy.after_partial_output;
+    let RetryOn { retryable, timeout, panic, lost, other } = policy.retry_on;
+    let after_partial_output = match policy.after_partial_output {
+        AfterPartialOutput::Restart => v1::AfterPartialOutput::Restart,
+        AfterPartialOutput::Continue => v1::AfterPartialOutput::Continue,
+        AfterPartialOutput::Buffer => v1::AfterPartialOutput::Buffer,
+    };
     v1::ToolPolicy {
         repeatable: policy.repeatable,
         attempts_max: policy.attempts_max,
         attempt_timeout: Some(duration(policy.attempt_timeout)),
         backoff_first: Some(duration(policy.backoff.first)),
         backoff_longest: Some(duration(policy.backoff.longest)),
+        backoff_jitter_percent: Some(u32::from(policy.backoff.jitter_percent)),
+        idle_timeout: policy.idle_timeout.map(duration),
+        retry_on: Some(v1::RetryOn { retryable, timeout, panic, lost, other }),
+        after_partial_output: after_partial_output.into(),
     }
 }
 
 fn policy_in(wire: v1::ToolPolicy) -> Policy {
     let backoff = Backoff::default();
+    let after_partial_output = match wire.after_partial_output() {
+        v1::AfterPartialOutput::Unspecified | v1::AfterPartialOutput::Restart => AfterPartialOutput::Restart,
+        v1::AfterPartialOutput::Continue => AfterPartialOutput::Continue,
+        v1::AfterPartialOutput::Buffer => AfterPartialOutput::Buffer,
+    };
+    let retry_on = wire.retry_on.map_or_else(RetryOn::default, |on| {
+        let v1::RetryOn { retryable, timeout, panic, lost, other } = on;
+        RetryOn { retryable, timeout, panic, lost, other }
+    });
+    let jitter = wire.backoff_jitter_percent.and_then(|percent| u8::try_from(percent).ok());
     Policy {
         repeatable: wire.repeatable,
         attempts_max: wire.attempts_max.max(1),
@@ -147,8 +168,11 @@ fn policy_in(wire: v1::ToolPolicy) -> Policy {
         backoff: Backoff {
             first: duration_or(wire.backoff_first, backoff.first),
             longest: duration_or(wire.backoff_longest, backoff.longest),
+            jitter_percent: jitter.unwrap_or(backoff.jitter_percent),
         },
-        after_partial_output: AfterPartialOutput::Restart,
+        idle_timeout: wire.idle_timeout.and_then(|wire| Duration::try_from(wire).ok()),
+        retry_on,
+        after_partial_output,
     }
 }
 

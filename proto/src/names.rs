@@ -14,6 +14,8 @@ pub const STREAM_SUBJECTS: &str = "ty.run.>";
 pub const TOOLS_BUCKET: &str = "ty-tools";
 /// Who owns which shard.
 pub const LEASES_BUCKET: &str = "ty-leases";
+/// Which run a request id stands for.
+pub const REQUESTS_BUCKET: &str = "ty-requests";
 /// How many slices all runs are cut into. Fixed for the life of a log: run ids carry their shard.
 pub const SHARDS: u8 = 16;
 

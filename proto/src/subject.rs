@@ -48,8 +48,12 @@ impl Place {
             Event::CallCancelRequested { call, .. }
             | Event::CallCancelled { call }
             | Event::CallExpired { call, .. }
+            | Event::CallFailed { call, .. }
+            | Event::CallRedriven { call, .. }
+            | Event::CallDropped { call }
             | Event::ClientAnswered { call, .. } => Self::Control { call: *call },
             Event::AttemptStarted { attempt, pool, .. }
+            | Event::AttemptStopping { attempt, pool, .. }
             | Event::Output { attempt, pool, .. }
             | Event::AttemptEnded { attempt, pool, .. } => Self::Output { call: attempt.call, pool: pool.clone() },
         };

@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 use run::{
-    AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec, Chunk, ChunkIndex, Content,
-    DeadlineKind, Effects, ErrorKind, Event, Manifest, Nonce, Policy, PoolId, Progress, Route, RunId, RunOpened, Shard,
-    Timestamp, Verdict, Violation,
+    AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec, Chunk,
+    ChunkIndex, Content, DeadlineKind, Effects, ErrorKind, Event, Manifest, Nonce, Policy, PoolId, Progress, RetryOn,
+    Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
@@ -53,6 +53,8 @@ fn error() -> impl Strategy<Value = CallError> {
         ErrorKind::OutputTooLarge,
         ErrorKind::OutputIncomplete,
         ErrorKind::ClientFailed,
+        ErrorKind::NoWorker,
+        ErrorKind::IdleTimeout,
     ]);
     let violation = (".*", ".*").prop_map(|(path, message)| Violation { path, message });
     (kind, ".*", any::<bool>(), prop::collection::vec(violation, 0..3)).prop_map(
@@ -61,13 +63,31 @@ fn error() -> impl Strategy<Value = CallError> {
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
-    (any::<bool>(), 1..9u32, 0..100_000u64, 0..100_000u64, 0..100_000u64).prop_map(
-        |(repeatable, attempts_max, timeout, first, longest)| Policy {
+    let ms = || (0..100_000u64).prop_map(Duration::from_millis);
+    let backoff = (ms(), ms(), any::<u8>());
+    let backoff = backoff.prop_map(|(first, longest, jitter_percent)| Backoff { first, longest, jitter_percent });
+    let retry_on = any::<[bool; 5]>();
+    let retry_on = retry_on.prop_map(|[retryable, timeout, panic, lost, other]| RetryOn {
+        retryable,
+        timeout,
+        panic,
+        lost,
+        other,
+    });
+    let after = prop_oneof![
+        Just(AfterPartialOutput::Restart),
+        Just(AfterPartialOutput::Continue),
+        Just(AfterPartialOutput::Buffer)
+    ];
+    (any::<bool>(), 1..9u32, ms(), prop::option::of(ms()), backoff, retry_on, after).prop_map(
+        |(repeatable, attempts_max, attempt_timeout, idle_timeout, backoff, retry_on, after_partial_output)| Policy {
             repeatable,
             attempts_max,
-            attempt_timeout: Duration::from_millis(timeout),
-            backoff: Backoff { first: Duration::from_millis(first), longest: Duration::from_millis(longest) },
-            ..Policy::of(Effects::default())
+            attempt_timeout,
+            idle_timeout,
+            backoff,
+            retry_on,
+            after_partial_output,
         },
     )
 }
@@ -79,8 +99,9 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
         error().prop_map(Route::Refused),
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
-    ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>()).prop_map(
-        |(id, tool, arguments, metadata, route, deadline)| {
+    let queue = (prop::option::of(1..u64::MAX), any::<bool>());
+    ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
+        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails))| {
             Arc::new(CallSpec {
                 id: id.parse().expect("a call id"),
                 tool: tool.parse().expect("a tool name"),
@@ -88,6 +109,8 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 metadata,
                 route,
                 deadline: Timestamp(deadline),
+                queue_deadline: queue_deadline.map(Timestamp),
+                without_worker: if fails { WithoutWorker::Fail } else { WithoutWorker::Wait },
             })
         },
     )
@@ -125,17 +148,24 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
     let deadline = prop_oneof![
         Just(DeadlineKind::Call),
         (1..9u32).prop_map(|number| DeadlineKind::Attempt(AttemptNumber(number))),
+        (1..9u32).prop_map(|number| DeadlineKind::Idle(AttemptNumber(number))),
+        Just(DeadlineKind::Queue),
+        Just(DeadlineKind::Client),
         Just(DeadlineKind::Run),
     ];
     let answer = prop_oneof![contents().prop_map(Ok), error().prop_map(Err)];
     prop_oneof![
-        (any::<u64>(), specs(), any::<bool>()).prop_map(|(deadline, calls, open)| vec![Event::RunOpened(RunOpened {
-            deadline: Timestamp(deadline),
-            calls,
-            open
-        })]),
+        (any::<u64>(), specs(), any::<[bool; 3]>()).prop_map(|(deadline, calls, [open, fail_fast, is_named])| vec![
+            Event::RunOpened(RunOpened {
+                deadline: Timestamp(deadline),
+                calls,
+                open,
+                fail_fast,
+                tenant: is_named.then(|| "team-1".parse().expect("a tenant")),
+            })
+        ]),
         (any::<u64>(), spec()).prop_map(|(deadline, call)| vec![
-            Event::RunOpened(RunOpened { deadline: Timestamp(deadline), calls: vec![call], open: false }),
+            Event::RunOpened(RunOpened { deadline: Timestamp(deadline), calls: vec![call], ..RunOpened::default() }),
             Event::CallDispatched { call: CallIndex(0), pool: pool() },
         ]),
         specs().prop_map(|calls| vec![Event::CallsAppended { calls }]),
@@ -144,6 +174,9 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
         Just(vec![Event::RunExpired]),
         ".*".prop_map(move |reason| vec![Event::CallCancelRequested { call, reason }]),
         Just(vec![Event::CallCancelled { call }]),
+        Just(vec![Event::CallDropped { call }]),
+        Just(vec![Event::CallRedriven { call, into: run_id() }]),
+        error().prop_map(move |error| vec![Event::CallFailed { call, error }]),
         deadline.prop_map(move |deadline| vec![Event::CallExpired { call, deadline }]),
         answer.prop_map(move |answer| vec![Event::ClientAnswered { call, answer }]),
     ]
@@ -151,11 +184,13 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
 
 fn by_workers() -> impl Strategy<Value = Vec<Event>> {
     let lease = prop::collection::vec(any::<u8>(), 0..60);
-    (attempt(), lease, any::<u32>(), prop::collection::vec(chunk(), 0..5), outcome()).prop_map(
-        |(attempt, lease, first, chunks, outcome)| {
+    let stage = prop_oneof![Just(StopStage::Delivered), Just(StopStage::Acknowledged)];
+    (attempt(), lease, any::<u32>(), prop::collection::vec(chunk(), 0..5), outcome(), stage).prop_map(
+        |(attempt, lease, first, chunks, outcome, stage)| {
             let worker = "worker-1".parse().expect("a worker id");
             vec![
-                Event::AttemptStarted { attempt, pool: pool(), worker, lease: lease.into() },
+                Event::AttemptStarted { attempt, pool: pool(), worker, lease: lease.into(), from: ChunkIndex(first) },
+                Event::AttemptStopping { attempt, pool: pool(), stage },
                 Event::Output { attempt, pool: pool(), first: ChunkIndex(first), chunks },
                 Event::AttemptEnded { attempt, pool: pool(), chunks: first, outcome },
             ]
@@ -182,7 +217,7 @@ proptest! {
     #[test]
     fn a_job_holds_its_call_whether_it_opens_the_run_or_not(spec in spec(), opens: bool) {
         let dispatched = Event::CallDispatched { call: CallIndex(0), pool: pool() };
-        let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls: vec![Arc::clone(&spec)], open: false });
+        let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls: vec![Arc::clone(&spec)], ..RunOpened::default() });
         let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&*spec)) };
         let subject = Subject { run: run_id(), place: Place::of(&events).expect("a place") };
         let decoded = log::decode_job(&subject, log::encode(&events, job)).expect("a job");
@@ -219,7 +254,7 @@ proptest! {
         let question = Question { run: run_id(), call: attempt.call, delivered, sequence, attempt: Some(attempt) };
         prop_assert_eq!(Question::decode(question.encode()).expect("a question"), question);
         prop_assert_eq!(decode_stop(encode_stop(run_id(), attempt)).expect("a stop"), (run_id(), attempt));
-        let go = Answer { verdict: Verdict::Go { number: attempt.number, used }, last_output };
+        let go = Answer { verdict: Verdict::Go { number: attempt.number, used, from: ChunkIndex(used) }, last_output };
         prop_assert_eq!(decode_answer(encode_answer(Some(&go)), attempt.call).expect("an answer"), Some(go));
         if !matches!(outcome, AttemptOutcome::Completed(_)) {
             let end = Answer { verdict: Verdict::End { attempt, outcome }, last_output: 0 };

@@ -12,26 +12,31 @@ use bytes::Bytes;
 use crate::chunks::{ChunkOrder, Span};
 use crate::event::{
     AttemptId, AttemptOutcome, CallError, CallSpec, Content, DeadlineKind, ErrorKind, Outcome, Position, Route,
+    StopStage, Stopped,
 };
-use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, Timestamp, WorkerId};
-use crate::limit::{CANCEL_GRACE, OVERRUN_GRACE};
+use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
+use crate::limit::{CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRUN_GRACE};
 use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
-use crate::tool::Policy;
+use crate::tool::{AfterPartialOutput, Policy};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     pub(crate) index: CallIndex,
     pub(crate) spec: Arc<CallSpec>,
     pub(crate) state: CallState,
+    accepted_at: Timestamp,
     /// Attempts that were heard and not given back.
     attempts_used: u32,
     /// The attempt that is heard, or was the last to be. Older ones are not.
     newest: Option<AttemptId>,
     chunks: ChunkOrder,
-    cancel: Option<CancelRequested>,
-    /// Why the last attempt that failed did.
-    last_failure: Option<CallError>,
+    /// Output of the newest attempt that is to be shown when the call ends; only where output is buffered.
+    buffered: Vec<Span>,
+    cancel: Option<Cancelling>,
+    /// Attempts that failed or were lost while another one could follow: the latest of them, oldest first.
+    failures: Vec<FailedAttempt>,
+    pub(crate) fate: Option<Fate>,
     /// The last entry on the call's control subject: what a command expects to be the last when it appends.
     pub(crate) revision: u64,
 }
@@ -53,6 +58,8 @@ pub enum CallState {
 pub struct Running {
     pub attempt: AttemptId,
     pub since: Timestamp,
+    /// When it last said something.
+    pub heard_at: Timestamp,
     /// Known once the attempt's start is in the log; output may come before it.
     pub worker: Option<(WorkerId, Bytes)>,
 }
@@ -63,17 +70,37 @@ pub struct Ended {
     pub outcome: Outcome,
 }
 
+/// How far the wish to cancel a running call has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct CancelRequested {
-    at: Timestamp,
-    reason: String,
+pub struct Cancelling {
+    pub requested_at: Timestamp,
+    pub reason: String,
+    pub delivered_at: Option<Timestamp>,
+    pub acknowledged_at: Option<Timestamp>,
+}
+
+/// An attempt that did not end its call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedAttempt {
+    pub number: AttemptNumber,
+    pub at: Timestamp,
+    pub error: CallError,
+}
+
+/// What became of a call that was parked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Asked for once more, as the only call of this run.
+    Redriven { into: RunId },
+    /// Put aside for good.
+    Dropped,
 }
 
 /// What a worker that was handed a call's job should do with it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Execute it, as this attempt. `used` counts the attempts before it.
-    Go { number: AttemptNumber, used: u32 },
+    /// Execute it, as this attempt. `used` counts the attempts before it; `from` is the chunk to go on with.
+    Go { number: AttemptNumber, used: u32, from: ChunkIndex },
     /// Do not execute it: append this end.
     End { attempt: AttemptId, outcome: AttemptOutcome },
     /// Nothing is left to do.
@@ -102,11 +129,14 @@ impl Call {
             index,
             spec,
             state,
+            accepted_at: at,
             attempts_used: 0,
             newest: None,
             chunks: ChunkOrder::default(),
+            buffered: Vec::new(),
             cancel: None,
-            last_failure: None,
+            failures: Vec::new(),
+            fate: None,
             revision: 0,
         }
     }
@@ -131,9 +161,27 @@ impl Call {
         self.attempts_used
     }
 
+    /// When the log took the call in.
+    #[must_use]
+    pub fn accepted_at(&self) -> Timestamp {
+        self.accepted_at
+    }
+
+    /// Attempts that failed or were lost while another one could follow, oldest first; of very many the latest.
+    #[must_use]
+    pub fn failures(&self) -> &[FailedAttempt] {
+        &self.failures
+    }
+
+    /// Why the last attempt that failed did.
     #[must_use]
     pub fn last_failure(&self) -> Option<&CallError> {
-        self.last_failure.as_ref()
+        self.failures.last().map(|failure| &failure.error)
+    }
+
+    #[must_use]
+    pub fn cancelling(&self) -> Option<&Cancelling> {
+        self.cancel.as_ref()
     }
 
     #[must_use]
@@ -173,6 +221,11 @@ impl Call {
         }
     }
 
+    /// No attempt of it was heard yet.
+    pub(crate) fn is_untried(&self) -> bool {
+        self.newest.is_none()
+    }
+
     pub(crate) fn policy(&self) -> Option<(&PoolId, &Policy)> {
         match &self.spec.route {
             Route::Pool { pool, policy } => Some((pool, policy)),
@@ -180,32 +233,31 @@ impl Call {
         }
     }
 
-    /// What to do with the call's job, delivered for the `delivered`-th time.
+    /// What to do with the call's job, delivered for the `delivered`-th time. A call that is overdue never starts late.
     #[must_use]
-    pub fn verdict(&self, delivered: u32) -> Verdict {
+    pub fn verdict(&self, delivered: u32, now: Timestamp) -> Verdict {
         let Some((_, policy)) = self.policy() else { return Verdict::Drop };
         match &self.state {
             CallState::Ended(_) | CallState::WaitingForClient => Verdict::Drop,
             CallState::Running(running) => self.verdict_on_lost(running.attempt, policy, delivered),
+            CallState::Queued { .. } | CallState::Accepted if self.start_by() <= now => Verdict::Drop,
             // The worker holds the job, so it is in the log even where this fold has not come to it yet.
-            CallState::Queued { .. } | CallState::Accepted => self.go(delivered),
+            CallState::Queued { .. } | CallState::Accepted => self.go(policy, delivered),
         }
     }
 
     /// The job comes again while an attempt is on record: its worker is taken for lost.
     fn verdict_on_lost(&self, lost: AttemptId, policy: &Policy, delivered: u32) -> Verdict {
-        let end = |outcome| Verdict::End { attempt: lost, outcome };
-        if self.cancel.is_some() {
-            return end(AttemptOutcome::Cancelled);
-        }
+        let end = |error| Verdict::End { attempt: lost, outcome: AttemptOutcome::Failed(error) };
         if !policy.repeatable {
-            return end(AttemptOutcome::Failed(self.interrupted()));
+            return end(self.interrupted());
         }
-        if self.attempts_used >= policy.attempts_max {
-            let message = format!("{} attempts were lost with their workers", self.attempts_used);
-            return end(AttemptOutcome::Failed(CallError::new(ErrorKind::WorkerLost, message)));
+        if self.cancel.is_some() || !policy.retry_on.lost || self.attempts_used >= policy.attempts_max {
+            let attempts = if self.attempts_used == 1 { "attempt was" } else { "attempts were" };
+            let message = format!("{} {attempts} made, the last one was lost with its worker", self.attempts_used);
+            return end(CallError::new(ErrorKind::WorkerLost, message));
         }
-        self.go(delivered)
+        self.go(policy, delivered)
     }
 
     fn interrupted(&self) -> CallError {
@@ -216,9 +268,13 @@ impl Call {
         CallError::new(ErrorKind::Interrupted, message)
     }
 
-    fn go(&self, delivered: u32) -> Verdict {
+    fn go(&self, policy: &Policy, delivered: u32) -> Verdict {
         let above = self.newest.map_or(1, |newest| newest.number.0.saturating_add(1));
-        Verdict::Go { number: AttemptNumber(above.max(delivered)), used: self.attempts_used }
+        let from = match policy.after_partial_output {
+            AfterPartialOutput::Continue => ChunkIndex(self.chunks.next()),
+            AfterPartialOutput::Restart | AfterPartialOutput::Buffer => ChunkIndex(0),
+        };
+        Verdict::Go { number: AttemptNumber(above.max(delivered)), used: self.attempts_used, from }
     }
 
     // ---- what events make of it ----
@@ -229,15 +285,33 @@ impl Call {
         }
     }
 
-    /// Any word of an attempt introduces it: its start may have been overtaken by its output.
-    fn hear(&mut self, attempt: AttemptId, pool: &PoolId, at: Timestamp, heard: &mut Vec<Heard>) -> Hearing {
-        if self.policy().is_none_or(|(own, _)| own != pool) {
+    /// Any word of an attempt introduces it: its start may have been overtaken by its output. `from` is the chunk with
+    /// which it goes on, where that is known.
+    fn hear(
+        &mut self,
+        attempt: AttemptId,
+        pool: &PoolId,
+        from: ChunkIndex,
+        at: Timestamp,
+        heard: &mut Vec<Heard>,
+    ) -> Hearing {
+        let Some((own, policy)) = self.policy() else { return Hearing::Ignored };
+        if own != pool {
             return Hearing::Ignored;
         }
+        let mode = policy.after_partial_output;
         let is_newer = self.newest.is_none_or(|newest| attempt.number > newest.number);
-        match &self.state {
-            CallState::Running(running) if running.attempt == attempt => return Hearing::Heard,
-            CallState::Running(_) | CallState::Queued { .. } if is_newer => {}
+        match &mut self.state {
+            CallState::Running(running) if running.attempt == attempt => {
+                running.heard_at = at;
+                return Hearing::Heard;
+            }
+            CallState::Running(running) if is_newer => {
+                let lost = CallError::new(ErrorKind::WorkerLost, "the attempt was lost with its worker").retryable();
+                let number = running.attempt.number;
+                self.note_failure(number, lost, at);
+            }
+            CallState::Queued { .. } if is_newer => {}
             CallState::Running(_)
             | CallState::Queued { .. }
             | CallState::Accepted
@@ -246,21 +320,34 @@ impl Call {
         }
         self.newest = Some(attempt);
         self.attempts_used += 1;
-        self.chunks = ChunkOrder::default();
-        self.state = CallState::Running(Running { attempt, since: at, worker: None });
-        heard.push(Heard::AttemptStarted { attempt });
+        self.buffered.clear();
+        let continues = mode == AfterPartialOutput::Continue && from.0 > 0 && from.0 == self.chunks.next();
+        if continues {
+            self.chunks.forget_early();
+        } else {
+            self.chunks = ChunkOrder::default();
+        }
+        self.state = CallState::Running(Running { attempt, since: at, heard_at: at, worker: None });
+        heard.push(Heard::AttemptStarted { attempt, continues });
         Hearing::Heard
+    }
+
+    fn note_failure(&mut self, number: AttemptNumber, error: CallError, at: Timestamp) {
+        if self.failures.len() >= FAILURES_KEPT_MAX {
+            self.failures.remove(0);
+        }
+        self.failures.push(FailedAttempt { number, at, error });
     }
 
     pub(crate) fn started(
         &mut self,
         attempt: AttemptId,
         pool: &PoolId,
-        worker: (&WorkerId, &Bytes),
+        (worker, from): ((&WorkerId, &Bytes), ChunkIndex),
         at: Timestamp,
         heard: &mut Vec<Heard>,
     ) {
-        if let Hearing::Heard = self.hear(attempt, pool, at, heard)
+        if let Hearing::Heard = self.hear(attempt, pool, from, at, heard)
             && let CallState::Running(running) = &mut self.state
         {
             running.worker = Some((worker.0.clone(), worker.1.clone()));
@@ -276,9 +363,37 @@ impl Call {
         at: Timestamp,
         heard: &mut Vec<Heard>,
     ) {
-        if let Hearing::Heard = self.hear(attempt, pool, at, heard) {
+        if let Hearing::Heard = self.hear(attempt, pool, ChunkIndex(0), at, heard) {
             let span = Span { position, skip: 0, first, count };
-            self.chunks.insert(span, |span| heard.push(Heard::Output { attempt, span }));
+            let is_buffered =
+                self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
+            let Self { chunks, buffered, .. } = self;
+            chunks.insert(span, |span| match is_buffered {
+                true => buffered.push(span),
+                false => heard.push(Heard::Output { attempt, span }),
+            });
+        }
+    }
+
+    /// A stage of stopping counts for the attempt that runs, once, and only where stopping was asked for.
+    pub(crate) fn stopping(
+        &mut self,
+        attempt: AttemptId,
+        pool: &PoolId,
+        stage: StopStage,
+        at: Timestamp,
+        heard: &mut Vec<Heard>,
+    ) {
+        let is_own = self.policy().is_some_and(|(own, _)| own == pool);
+        let runs = matches!(&self.state, CallState::Running(running) if running.attempt == attempt);
+        let Some(cancel) = self.cancel.as_mut().filter(|_| is_own && runs) else { return };
+        let reached = match stage {
+            StopStage::Delivered => &mut cancel.delivered_at,
+            StopStage::Acknowledged => &mut cancel.acknowledged_at,
+        };
+        if reached.is_none() {
+            *reached = Some(at);
+            heard.push(Heard::AttemptStopping { attempt, stage });
         }
     }
 
@@ -290,10 +405,15 @@ impl Call {
         at: Timestamp,
         heard: &mut Vec<Heard>,
     ) {
-        if let Hearing::Ignored = self.hear(attempt, pool, at, heard) {
+        if let Hearing::Ignored = self.hear(attempt, pool, ChunkIndex(0), at, heard) {
             return;
         }
         match outcome {
+            AttemptOutcome::Failed(error)
+                if self.cancel.is_some() && matches!(error.kind, ErrorKind::Interrupted | ErrorKind::WorkerLost) =>
+            {
+                self.end_cancelled(Stopped::Unconfirmed, at, heard);
+            }
             AttemptOutcome::Completed(_) if chunks != self.chunks.next() => {
                 let message = format!("{} of {chunks} chunks of output reached the log", self.chunks.next());
                 // The worker believes that the call is done and has acknowledged its job: nothing is left to try again.
@@ -301,10 +421,7 @@ impl Call {
             }
             AttemptOutcome::Completed(result) => self.end(Outcome::Completed(result.clone()), at, heard),
             AttemptOutcome::Failed(error) => self.failed(attempt, error.clone(), at, heard),
-            AttemptOutcome::Cancelled => {
-                let reason = self.cancel.as_ref().map_or_else(String::new, |cancel| cancel.reason.clone());
-                self.end(Outcome::Cancelled { reason }, at, heard);
-            }
+            AttemptOutcome::Cancelled => self.end_cancelled(Stopped::Confirmed, at, heard),
             AttemptOutcome::Expired => self.end(Outcome::Expired(DeadlineKind::Call), at, heard),
             AttemptOutcome::Returned => {
                 self.attempts_used = self.attempts_used.saturating_sub(1);
@@ -328,7 +445,7 @@ impl Call {
             self.policy().map_or(Retry::GiveUp, |(_, policy)| after_failure(policy, self.attempts_used, &error));
         match retry {
             Retry::Again { .. } => {
-                self.last_failure = Some(error);
+                self.note_failure(attempt.number, error, at);
                 self.back_to_queue(attempt, at, heard);
             }
             Retry::GiveUp => self.end(Outcome::Failed(error), at, heard),
@@ -337,9 +454,8 @@ impl Call {
 
     /// A call whose cancellation was asked for does not get another attempt.
     fn back_to_queue(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Heard>) {
-        if let Some(cancel) = &self.cancel {
-            let reason = cancel.reason.clone();
-            return self.end(Outcome::Cancelled { reason }, at, heard);
+        if self.cancel.is_some() {
+            return self.end_cancelled(Stopped::Confirmed, at, heard);
         }
         self.state = CallState::Queued { since: at };
         heard.push(Heard::AttemptEnded { attempt });
@@ -351,29 +467,48 @@ impl Call {
             CallState::Ended(_) => {}
             CallState::Running(_) if self.cancel.is_some() => {}
             CallState::Running(_) => {
-                self.cancel = Some(CancelRequested { at, reason: reason.to_owned() });
+                let reason = reason.to_owned();
+                let (delivered_at, acknowledged_at) = (None, None);
+                self.cancel = Some(Cancelling { requested_at: at, reason, delivered_at, acknowledged_at });
                 heard.push(Heard::CancelRequested { call: self.index });
             }
             CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } => {
-                self.end(Outcome::Cancelled { reason: reason.to_owned() }, at, heard);
+                self.end(Outcome::Cancelled { reason: reason.to_owned(), stopped: Stopped::NotRunning }, at, heard);
             }
         }
     }
 
     pub(crate) fn cancelled(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
-        let reason = self.cancel.as_ref().map_or_else(String::new, |cancel| cancel.reason.clone());
-        self.end(Outcome::Cancelled { reason }, at, heard);
+        let stopped =
+            if matches!(self.state, CallState::Running(_)) { Stopped::Unconfirmed } else { Stopped::NotRunning };
+        self.end_cancelled(stopped, at, heard);
     }
 
-    /// The overrun of an attempt ends the call only while that attempt is the one that runs: an owner that lagged behind
-    /// must not end a newer one.
+    fn end_cancelled(&mut self, stopped: Stopped, at: Timestamp, heard: &mut Vec<Heard>) {
+        let reason = self.cancel.as_ref().map_or_else(String::new, |cancel| cancel.reason.clone());
+        self.end(Outcome::Cancelled { reason, stopped }, at, heard);
+    }
+
+    /// An owner that lagged behind must not end more than it saw: the overrun of an attempt ends the call only while that
+    /// attempt runs, and its time in the queue only while no attempt has begun.
     pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
-        if let DeadlineKind::Attempt(overran) = deadline
-            && !matches!(&self.state, CallState::Running(running) if running.attempt.number == overran)
-        {
-            return;
+        let stands = match deadline {
+            DeadlineKind::Attempt(overran) | DeadlineKind::Idle(overran) => {
+                matches!(&self.state, CallState::Running(running) if running.attempt.number == overran)
+            }
+            DeadlineKind::Queue => self.is_untried(),
+            DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run => true,
+        };
+        if stands {
+            self.end(Outcome::Expired(deadline), at, heard);
         }
-        self.end(Outcome::Expired(deadline), at, heard);
+    }
+
+    /// The owner found that the call cannot be executed. One that a worker took up meanwhile can.
+    pub(crate) fn refused(&mut self, error: &CallError, at: Timestamp, heard: &mut Vec<Heard>) {
+        if matches!(self.state, CallState::Accepted | CallState::Queued { .. }) {
+            self.end(Outcome::Failed(error.clone()), at, heard);
+        }
     }
 
     pub(crate) fn answered(&mut self, answer: &Result<Vec<Content>, CallError>, at: Timestamp, heard: &mut Vec<Heard>) {
@@ -389,6 +524,10 @@ impl Call {
     /// The only way into the last state, and there is none out of it.
     fn end(&mut self, outcome: Outcome, at: Timestamp, heard: &mut Vec<Heard>) {
         if !matches!(self.state, CallState::Ended(_)) {
+            if let Some(attempt) = self.newest {
+                heard
+                    .extend(std::mem::take(&mut self.buffered).into_iter().map(|span| Heard::Output { attempt, span }));
+            }
             self.state = CallState::Ended(Ended { at, outcome });
             self.chunks = ChunkOrder::default();
             heard.push(Heard::CallEnded { call: self.index });
@@ -397,18 +536,24 @@ impl Call {
 
     // ---- what time makes of it ----
 
+    /// By when an attempt must have begun, as long as none runs.
+    pub(crate) fn start_by(&self) -> Timestamp {
+        let queue = self.spec.queue_deadline.filter(|_| self.is_untried());
+        queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
+    }
+
     /// When the owner ends a running attempt whose worker is silent, and as what.
-    pub(crate) fn overrun(&self) -> Option<Timestamp> {
-        match (&self.state, self.policy()) {
-            (CallState::Running(running), Some((_, policy))) => {
-                Some(running.since.after(policy.attempt_timeout).after(OVERRUN_GRACE))
-            }
-            _ => None,
-        }
+    pub(crate) fn overrun(&self) -> Option<(Timestamp, DeadlineKind)> {
+        let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
+        let number = running.attempt.number;
+        let whole = (running.since.after(policy.attempt_timeout), DeadlineKind::Attempt(number));
+        let idle = policy.idle_timeout.map(|idle| (running.heard_at.after(idle), DeadlineKind::Idle(number)));
+        let (at, kind) = idle.filter(|idle| idle.0 < whole.0).unwrap_or(whole);
+        Some((at.after(OVERRUN_GRACE), kind))
     }
 
     /// When the owner stops waiting for a cancelled attempt's own word.
     pub(crate) fn cancel_overdue(&self) -> Option<Timestamp> {
-        self.cancel.as_ref().map(|cancel| cancel.at.after(CANCEL_GRACE).after(OVERRUN_GRACE))
+        self.cancel.as_ref().map(|cancel| cancel.requested_at.after(CANCEL_GRACE).after(OVERRUN_GRACE))
     }
 }

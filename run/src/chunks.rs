@@ -44,6 +44,11 @@ impl ChunkOrder {
         self.next
     }
 
+    /// Gives up what waits for an earlier chunk: whoever was to send that will not.
+    pub(crate) fn forget_early(&mut self) {
+        self.early.clear();
+    }
+
     /// Takes a span in and hands on whatever is now in order. What was seen before, or lies beyond a limit, is dropped.
     pub(crate) fn insert(&mut self, span: Span, mut hand_on: impl FnMut(Span)) {
         if span.end() <= self.next || span.end() > CHUNKS_PER_ATTEMPT_MAX {

@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use crate::event::{CallError, CallSpec, Content};
-use crate::id::{CallId, Timestamp};
+use crate::id::{CallId, RunId, TenantId, Timestamp};
 
 /// What a run begins with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Opening {
     pub calls: Vec<Arc<CallSpec>>,
     pub deadline: Timestamp,
     /// Leave the run open for more calls.
     pub open: bool,
+    /// When a call fails or expires, cancel the others.
+    pub fail_fast: bool,
+    pub tenant: Option<TenantId>,
 }
 
 #[derive(Debug, Clone)]
@@ -30,6 +33,15 @@ pub enum Command {
     CancelCall {
         call: CallId,
         reason: String,
+    },
+    /// Take note that a parked call was asked for once more, in the run `into`.
+    Redrive {
+        call: CallId,
+        into: RunId,
+    },
+    /// Put a parked call aside for good.
+    Drop {
+        call: CallId,
     },
 }
 
@@ -72,4 +84,8 @@ pub enum Rejection {
     OutputTooLarge { call: CallId, size: usize, limit: usize },
     #[error("the request answers no call")]
     NoAnswers,
+    #[error("call {call} is not parked: it is {state}")]
+    NotParked { call: CallId, state: &'static str },
+    #[error("call {call} was parked and is {fate}")]
+    NotParkedAnyMore { call: CallId, fate: String },
 }

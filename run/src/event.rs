@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::id::{AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, Timestamp, ToolName, WorkerId};
+use crate::id::{
+    AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName, WorkerId,
+};
 use crate::limit::ERROR_BYTES_MAX;
 use crate::tool::Policy;
 
@@ -56,17 +58,39 @@ pub enum Event {
         call: CallIndex,
         deadline: DeadlineKind,
     },
+    /// The call cannot be executed, as its owner found while it was queued.
+    CallFailed {
+        call: CallIndex,
+        error: CallError,
+    },
+    /// A parked call was asked for once more, as the only call of another run.
+    CallRedriven {
+        call: CallIndex,
+        into: RunId,
+    },
+    /// A parked call was put aside for good.
+    CallDropped {
+        call: CallIndex,
+    },
     /// The client's answer to a call that only it can give: a result, or an error in the client's words.
     ClientAnswered {
         call: CallIndex,
         answer: Result<Vec<Content>, CallError>,
     },
-    /// `lease` is what hands the job back to its queue, should the worker be lost.
+    /// `lease` is what hands the job back to its queue, should the worker be lost. `from` is the chunk with which the
+    /// attempt goes on where the one before it broke off; 0 for one that begins at the beginning.
     AttemptStarted {
         attempt: AttemptId,
         pool: PoolId,
         worker: WorkerId,
         lease: Bytes,
+        from: ChunkIndex,
+    },
+    /// How far the wish to stop the attempt has come. Its last stage is the attempt's end.
+    AttemptStopping {
+        attempt: AttemptId,
+        pool: PoolId,
+        stage: StopStage,
     },
     Output {
         attempt: AttemptId,
@@ -83,12 +107,25 @@ pub enum Event {
     },
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunOpened {
     pub deadline: Timestamp,
     pub calls: Vec<Arc<CallSpec>>,
     /// More calls may be appended until the run is closed.
     pub open: bool,
+    /// When a call fails or expires, the others are cancelled.
+    pub fail_fast: bool,
+    /// For whom the run is, where that was said.
+    pub tenant: Option<TenantId>,
+}
+
+/// Stages between the wish to stop an attempt and its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StopStage {
+    /// The worker that runs the attempt has heard of it, and told the tool.
+    Delivered,
+    /// The tool has noticed.
+    Acknowledged,
 }
 
 /// A call as it was accepted. Never changes.
@@ -103,6 +140,19 @@ pub struct CallSpec {
     pub route: Route,
     /// By when the call has ended, whatever happens. Time in the queue counts.
     pub deadline: Timestamp,
+    /// By when its first attempt has begun; `None` where only the other deadlines count.
+    pub queue_deadline: Option<Timestamp>,
+    pub without_worker: WithoutWorker,
+}
+
+/// What a call does while no worker of its pool lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum WithoutWorker {
+    /// It waits for one, until a deadline ends it.
+    #[default]
+    Wait,
+    /// It fails.
+    Fail,
 }
 
 /// Where a call goes. Decided when it is accepted.
@@ -184,16 +234,33 @@ pub enum AttemptOutcome {
 pub enum Outcome {
     Completed(Vec<Content>),
     Failed(CallError),
-    Cancelled { reason: String },
+    Cancelled { reason: String, stopped: Stopped },
     Expired(DeadlineKind),
+}
+
+/// What is known of the execution of a call that was cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stopped {
+    /// No attempt was running.
+    NotRunning,
+    /// Its attempt ended, as its worker says.
+    Confirmed,
+    /// Its attempt did not say that it ended: its effect may have happened, or still happen.
+    Unconfirmed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeadlineKind {
     /// The call's own deadline, which includes its time in the queue.
     Call,
+    /// No attempt began in time.
+    Queue,
+    /// The client did not answer in time.
+    Client,
     /// This attempt overran and its worker did not say so.
     Attempt(AttemptNumber),
+    /// This attempt said nothing for too long and its worker did not say so.
+    Idle(AttemptNumber),
     /// The deadline of the whole run.
     Run,
 }
@@ -226,6 +293,8 @@ pub enum ErrorKind {
     ToolFailed,
     ToolPanicked,
     AttemptTimeout,
+    /// The attempt said nothing for too long.
+    IdleTimeout,
     /// The worker was lost after the start of a tool that is not safe to repeat: its effect may have happened.
     Interrupted,
     /// Every attempt that the call may use was lost with its worker.
@@ -236,6 +305,8 @@ pub enum ErrorKind {
     OutputIncomplete,
     /// The client answered with an error.
     ClientFailed,
+    /// No worker of the pool that hosts the tool lives.
+    NoWorker,
 }
 
 impl CallError {

@@ -172,6 +172,10 @@ name!(
     CallId, "call id", "1 to 128 bytes without control characters", CALL_ID_BYTES_MAX, |c| !c.is_control()
 );
 name!(
+    /// The caller's id of a request: the same one makes the same run.
+    RequestId, "request id", "1 to 128 bytes without control characters", CALL_ID_BYTES_MAX, |c| !c.is_control()
+);
+name!(
     /// The name by which a model calls a tool.
     ToolName, "tool name", "1 to 128 of A-Z a-z 0-9 _ . -", TOOL_NAME_BYTES_MAX,
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')
@@ -179,6 +183,11 @@ name!(
 name!(
     /// Workers that share a queue: a deployment that hosts the same tools.
     PoolId, "pool name", "1 to 64 of A-Z a-z 0-9 _ -", TOKEN_BYTES_MAX,
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+);
+name!(
+    /// For whom a run is: what its caller says, or what the caller's key says.
+    TenantId, "tenant", "1 to 64 of A-Z a-z 0-9 _ -", TOKEN_BYTES_MAX,
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 );
 name!(
@@ -226,5 +235,5 @@ pub struct AttemptNumber(pub u32);
 pub struct Nonce(pub u64);
 
 /// A chunk's place in the output of its attempt, from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ChunkIndex(pub u32);

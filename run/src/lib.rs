@@ -24,25 +24,30 @@ mod command;
 mod effect;
 mod event;
 mod id;
+mod parked;
 mod retry;
 mod run;
 mod sequencer;
 mod tool;
+mod why;
 
-pub use call::{Call, CallState, Ended, Running, Verdict};
+pub use call::{Call, CallState, Cancelling, Ended, FailedAttempt, Fate, Running, Verdict};
 pub use chunks::Span;
 pub use command::{Answer, Command, Opening, Rejection};
 pub use effect::Effect;
 pub use event::{
     AttemptId, AttemptOutcome, CallError, CallSpec, Chunk, Content, DeadlineKind, Entry, ErrorKind, Event, Outcome,
-    Position, Progress, Route, RunOpened, Violation,
+    Position, Progress, Route, RunOpened, StopStage, Stopped, Violation, WithoutWorker,
 };
 pub use id::{
-    AttemptNumber, CallId, CallIndex, ChunkIndex, InvalidId, Nonce, PoolId, RunId, Shard, Timestamp, ToolName, WorkerId,
+    AttemptNumber, CallId, CallIndex, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard, TenantId,
+    Timestamp, ToolName, WorkerId,
 };
-pub use retry::{Backoff, Retry, after_failure};
+pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use run::{Heard, Run, RunStatus};
 pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
-pub use tool::{AfterPartialOutput, Effects, Manifest, Policy};
+pub use tool::{AfterPartialOutput, Effects, Manifest, Policy, RetryOn};
+
+pub use why::{expiry, no_worker};
 
 pub mod limit;

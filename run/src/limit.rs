@@ -26,6 +26,9 @@ pub const LABEL_BYTES_MAX: usize = 1024;
 pub const CHUNKS_EARLY_MAX: usize = 16 * 1024;
 /// Bytes of the text of an error; more is cut, with a mark.
 pub const ERROR_BYTES_MAX: usize = 16 * 1024;
+/// Failed attempts of a call that are remembered with their errors: enough to see why, bounded for a tool that may be
+/// tried very often.
+pub const FAILURES_KEPT_MAX: usize = 8;
 /// Bytes of a client's call id.
 pub const CALL_ID_BYTES_MAX: usize = 128;
 /// Bytes of the name of a tool, as the vendors of models allow it.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::event::CallError;
+use crate::event::{CallError, ErrorKind};
 use crate::tool::Policy;
 
 /// Waits that double from `first` to `longest`.
@@ -10,24 +10,24 @@ use crate::tool::Policy;
 pub struct Backoff {
     pub first: Duration,
     pub longest: Duration,
+    /// By how many percent a wait may be longer than its nominal length, so that calls that failed together do not return
+    /// together.
+    pub jitter_percent: u8,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { first: Duration::from_secs(1), longest: Duration::from_secs(60) }
+        Self { first: Duration::from_secs(1), longest: Duration::from_secs(60), jitter_percent: 25 }
     }
 }
 
 impl Backoff {
-    /// By how much a wait may be longer than its nominal length, so that calls that failed together do not return together.
-    pub const JITTER: f64 = 0.25;
-
     /// The wait after the `failures`-th failure (from 1); `jitter` is drawn from 0 to 1.
     #[must_use]
     pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
         let doubled = self.first.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
         let nominal = doubled.min(self.longest);
-        nominal.saturating_add(nominal.mul_f64(Self::JITTER * jitter.clamp(0.0, 1.0)))
+        nominal.saturating_add(nominal.mul_f64(f64::from(self.jitter_percent) / 100.0 * jitter.clamp(0.0, 1.0)))
     }
 }
 
@@ -42,6 +42,28 @@ pub enum Retry {
 /// What is not repeatable is not tried again, however many attempts its policy allows: its effect may have happened.
 #[must_use]
 pub fn after_failure(policy: &Policy, used: u32, error: &CallError) -> Retry {
-    let again = policy.repeatable && error.retryable && used < policy.attempts_max;
+    let again = policy.repeatable && is_retried(policy, error) && used < policy.attempts_max;
     if again { Retry::Again { used } } else { Retry::GiveUp }
+}
+
+/// Whether the policy tries such an error again, as long as it has attempts left.
+#[must_use]
+pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
+    let on = policy.retry_on;
+    match error.kind {
+        ErrorKind::AttemptTimeout | ErrorKind::IdleTimeout => on.timeout,
+        ErrorKind::ToolPanicked => on.panic,
+        ErrorKind::WorkerLost => on.lost,
+        // The same arguments would meet the same schema, and the same size the same limit.
+        ErrorKind::UnknownTool
+        | ErrorKind::ArgumentsInvalid
+        | ErrorKind::ResultTooLarge
+        | ErrorKind::OutputTooLarge
+        | ErrorKind::OutputIncomplete
+        | ErrorKind::Interrupted
+        | ErrorKind::NoWorker
+        | ErrorKind::ClientFailed => false,
+        ErrorKind::ToolFailed if error.retryable => on.retryable,
+        ErrorKind::ToolFailed => on.other,
+    }
 }

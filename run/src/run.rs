@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::call::{Call, CallState, Ended};
+use crate::call::{Call, CallState, Ended, Fate};
 use crate::chunks::Span;
 use crate::command::{Answer, Command, Opening, Rejection};
 use crate::effect::Effect;
-use crate::event::{AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened};
-use crate::id::{CallId, CallIndex, RunId, Timestamp, WorkerId};
+use crate::event::{
+    AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
+};
+use crate::id::{CallId, CallIndex, RunId, TenantId, Timestamp, WorkerId};
 use crate::limit::{
     ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
 };
@@ -25,6 +27,10 @@ pub struct Run {
     status: RunStatus,
     cancel_requested: bool,
     expired: bool,
+    fail_fast: bool,
+    /// A call failed or expired, and the run was to fail with it.
+    failed: bool,
+    tenant: Option<TenantId>,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
     revision: u64,
 }
@@ -36,6 +42,8 @@ pub enum RunStatus {
     /// Only the client's answers are outstanding.
     RequiresAction,
     Completed,
+    /// A call failed or expired in a run that was to fail fast.
+    Failed,
     Cancelled,
     Expired,
 }
@@ -44,7 +52,7 @@ impl RunStatus {
     #[must_use]
     pub fn is_final(self) -> bool {
         match self {
-            Self::Completed | Self::Cancelled | Self::Expired => true,
+            Self::Completed | Self::Failed | Self::Cancelled | Self::Expired => true,
             Self::InProgress | Self::RequiresAction => false,
         }
     }
@@ -63,9 +71,10 @@ pub enum Heard {
     CallWaits {
         call: CallIndex,
     },
-    /// Output of the attempts before this one is void.
+    /// Output of the attempts before this one is void, unless it goes on where they ended.
     AttemptStarted {
         attempt: AttemptId,
+        continues: bool,
     },
     Output {
         attempt: AttemptId,
@@ -77,6 +86,10 @@ pub enum Heard {
     },
     CancelRequested {
         call: CallIndex,
+    },
+    AttemptStopping {
+        attempt: AttemptId,
+        stage: StopStage,
     },
     CallEnded {
         call: CallIndex,
@@ -97,6 +110,9 @@ impl Run {
             status: RunStatus::InProgress,
             cancel_requested: false,
             expired: false,
+            fail_fast: false,
+            failed: false,
+            tenant: None,
             revision: 0,
         }
     }
@@ -127,6 +143,12 @@ impl Run {
         self.status
     }
 
+    /// For whom the run is, where that was said.
+    #[must_use]
+    pub fn tenant(&self) -> Option<&TenantId> {
+        self.tenant.as_ref()
+    }
+
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -154,7 +176,7 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open } = opening;
+        let Opening { calls, deadline, open, fail_fast, tenant } = opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -169,7 +191,7 @@ impl Run {
             ([call], false) => dispatch(CallIndex(0), call),
             _ => None,
         };
-        let opened = Event::RunOpened(RunOpened { deadline, calls, open });
+        let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant });
         Ok(std::iter::once(opened).chain(dispatched).collect())
     }
 
@@ -201,6 +223,20 @@ impl Run {
                     return Ok(Vec::new());
                 }
                 Ok(vec![Event::CallCancelRequested { call: call.index, reason }])
+            }
+            Command::Redrive { call, into } => {
+                let call = self.find(&call).ok_or(Rejection::UnknownCall { call })?;
+                match call.fate {
+                    Some(Fate::Redriven { into: earlier }) if earlier == into => Ok(Vec::new()),
+                    fate => call.check_parked(fate).map(|()| vec![Event::CallRedriven { call: call.index, into }]),
+                }
+            }
+            Command::Drop { call } => {
+                let call = self.find(&call).ok_or(Rejection::UnknownCall { call })?;
+                match call.fate {
+                    Some(Fate::Dropped) => Ok(Vec::new()),
+                    fate => call.check_parked(fate).map(|()| vec![Event::CallDropped { call: call.index }]),
+                }
             }
         }
     }
@@ -267,12 +303,27 @@ impl Run {
                 _ if self.opened_at.is_none() => {}
                 event => self.apply_event(event, position, entry.at, heard),
             }
+            self.fail_if_asked_to(entry.at, heard);
         }
         let status = self.derive_status();
         if self.opened_at.is_some() && status != self.status {
             self.status = status;
             heard.push(Heard::StatusChanged(status));
         }
+    }
+
+    /// A call that failed takes the others along, where the run was opened so. One that its caller cancelled does not.
+    fn fail_if_asked_to(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
+        if !self.fail_fast || self.failed || self.status.is_final() {
+            return;
+        }
+        let failed =
+            self.calls.iter().find(|call| matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_))));
+        let Some(reason) = failed.map(|call| format!("call {} failed, and the run fails with it", call.spec.id)) else {
+            return;
+        };
+        (self.failed, self.open) = (true, false);
+        self.calls.iter_mut().for_each(|call| call.cancel_requested_at(at, &reason, heard));
     }
 
     fn opened(&mut self, opened: &RunOpened, entry: &Entry, heard: &mut Vec<Heard>) {
@@ -286,6 +337,8 @@ impl Run {
         self.opened_at = Some(entry.at);
         self.deadline = opened.deadline;
         self.open = opened.open;
+        self.fail_fast = opened.fail_fast;
+        self.tenant.clone_from(&opened.tenant);
         heard.push(Heard::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
     }
@@ -342,11 +395,21 @@ impl Run {
             Event::CallExpired { call, deadline } => {
                 self.control(*call, sequence, |call| call.expired(*deadline, at, heard));
             }
+            Event::CallFailed { call, error } => {
+                self.control(*call, sequence, |call| call.refused(error, at, heard));
+            }
+            Event::CallRedriven { call, into } => self.control(*call, sequence, |call| {
+                call.decide_fate(Fate::Redriven { into: *into });
+            }),
+            Event::CallDropped { call } => self.control(*call, sequence, |call| call.decide_fate(Fate::Dropped)),
             Event::ClientAnswered { call, answer } => {
                 self.control(*call, sequence, |call| call.answered(answer, at, heard));
             }
-            Event::AttemptStarted { attempt, pool, worker, lease } => {
-                self.with(attempt.call, |call| call.started(*attempt, pool, (worker, lease), at, heard));
+            Event::AttemptStarted { attempt, pool, worker, lease, from } => {
+                self.with(attempt.call, |call| call.started(*attempt, pool, ((worker, lease), *from), at, heard));
+            }
+            Event::AttemptStopping { attempt, pool, stage } => {
+                self.with(attempt.call, |call| call.stopping(*attempt, pool, *stage, at, heard));
             }
             Event::Output { attempt, pool, first, chunks } => self.with(attempt.call, |call| {
                 let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
@@ -385,6 +448,7 @@ impl Run {
             (false, true, _) => RunStatus::RequiresAction,
             (false, false, false) if self.expired => RunStatus::Expired,
             (false, false, false) if self.cancel_requested => RunStatus::Cancelled,
+            (false, false, false) if self.failed => RunStatus::Failed,
             (false, false, false) => RunStatus::Completed,
         }
     }
@@ -413,7 +477,9 @@ impl Run {
         let calls = self.calls.iter().filter(|call| call.outcome().is_none());
         // An attempt that overruns while it is being stopped is ended when its grace is over, not before.
         let times = calls.flat_map(|call| {
-            [Some(call.spec.deadline), call.cancel_overdue().or(call.overrun())].into_iter().flatten()
+            let by = if call.is_untried() { call.start_by() } else { call.spec.deadline };
+            let overrun = || call.overrun().map(|(at, _)| at);
+            [Some(by), call.cancel_overdue().or_else(overrun)].into_iter().flatten()
         });
         times.chain([self.deadline]).min()
     }
@@ -433,16 +499,19 @@ fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
     let index = call.index;
     match &call.state {
         CallState::Ended(_) => None,
+        CallState::WaitingForClient if call.spec.deadline <= now => {
+            Some(Effect::Expire { call: index, deadline: DeadlineKind::Client })
+        }
         _ if call.spec.deadline <= now => Some(Effect::Expire { call: index, deadline: DeadlineKind::Call }),
+        CallState::Accepted | CallState::Queued { .. } if call.start_by() <= now => {
+            Some(Effect::Expire { call: index, deadline: DeadlineKind::Queue })
+        }
         CallState::Accepted => Some(Effect::Dispatch { call: index }),
         CallState::WaitingForClient | CallState::Queued { .. } => None,
         CallState::Running(running) => match (call.cancel_overdue(), call.overrun()) {
             (Some(overdue), _) if overdue <= now => Some(Effect::Cancel { call: index }),
             (Some(_), _) => Some(Effect::Stop { attempt: running.attempt }),
-            (None, Some(overrun)) if overrun <= now => {
-                let deadline = DeadlineKind::Attempt(running.attempt.number);
-                Some(Effect::Expire { call: index, deadline })
-            }
+            (None, Some((overrun, deadline))) if overrun <= now => Some(Effect::Expire { call: index, deadline }),
             (None, _) => None,
         },
     }

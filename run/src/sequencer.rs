@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::chunks::Span;
-use crate::event::AttemptId;
+use crate::event::{AttemptId, StopStage};
 use crate::id::{AttemptNumber, CallIndex, Timestamp};
 use crate::run::{Heard, RunStatus};
 
@@ -45,12 +45,17 @@ pub enum Utterance {
     },
     AttemptStarted {
         attempt: AttemptId,
+        continues: bool,
     },
     AttemptEnded {
         attempt: AttemptId,
     },
     CancelRequested {
         call: CallIndex,
+    },
+    AttemptStopping {
+        attempt: AttemptId,
+        stage: StopStage,
     },
     /// The call takes the floor (or, without one, speaks for the first time).
     Speaks {
@@ -86,6 +91,7 @@ impl Utterance {
             | Self::AttemptStarted { .. }
             | Self::AttemptEnded { .. }
             | Self::CancelRequested { .. }
+            | Self::AttemptStopping { .. }
             | Self::Speaks { .. }
             | Self::Withdrawn { .. }
             | Self::CallEnded { .. }
@@ -151,9 +157,14 @@ impl Sequencer {
                     self.voice(call).waits_for_client = true;
                     self.speak(Utterance::CallWaits { call }, at, spoken);
                 }
-                Heard::AttemptStarted { attempt } => {
-                    self.speak(Utterance::AttemptStarted { attempt }, at, spoken);
-                    self.withdraw_before(attempt, at, spoken);
+                Heard::AttemptStarted { attempt, continues } => {
+                    self.speak(Utterance::AttemptStarted { attempt, continues }, at, spoken);
+                    if !continues {
+                        self.withdraw_before(attempt, at, spoken);
+                    }
+                }
+                Heard::AttemptStopping { attempt, stage } => {
+                    self.speak(Utterance::AttemptStopping { attempt, stage }, at, spoken);
                 }
                 Heard::AttemptEnded { attempt } => self.speak(Utterance::AttemptEnded { attempt }, at, spoken),
                 Heard::CancelRequested { call } => self.speak(Utterance::CancelRequested { call }, at, spoken),

@@ -47,8 +47,31 @@ pub struct Policy {
     pub attempts_max: u32,
     /// How long one attempt may take.
     pub attempt_timeout: Duration,
+    /// How long a running attempt may say nothing, not even progress; `None` for a tool that need not speak.
+    pub idle_timeout: Option<Duration>,
     pub backoff: Backoff,
+    pub retry_on: RetryOn,
     pub after_partial_output: AfterPartialOutput,
+}
+
+/// Which ends of an attempt lead to another one, where the policy allows one at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryOn {
+    /// Errors that the tool marks as worth another attempt.
+    pub retryable: bool,
+    /// The attempt took too long, or was silent for too long.
+    pub timeout: bool,
+    pub panic: bool,
+    /// The attempt was lost with its worker.
+    pub lost: bool,
+    /// Any other error.
+    pub other: bool,
+}
+
+impl Default for RetryOn {
+    fn default() -> Self {
+        Self { retryable: true, timeout: true, panic: false, lost: true, other: false }
+    }
 }
 
 /// What becomes of the output of an attempt when another one follows it.
@@ -57,11 +80,17 @@ pub enum AfterPartialOutput {
     /// It is withdrawn by one explicit event, and the new attempt speaks from its beginning.
     #[default]
     Restart,
+    /// It stands; the new attempt is told with which chunk to go on.
+    Continue,
+    /// Nothing is shown before the call ends, and then only what the last attempt said.
+    Buffer,
 }
 
 impl Policy {
     pub const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(300);
     pub const ATTEMPTS_MAX: u32 = 3;
+    /// The idle timeout of a tool that sends output while it runs.
+    pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// The policy of a tool whose author only said what it does to the world.
     #[must_use]
@@ -71,7 +100,9 @@ impl Policy {
             repeatable,
             attempts_max: if repeatable { Self::ATTEMPTS_MAX } else { 1 },
             attempt_timeout: Self::ATTEMPT_TIMEOUT,
+            idle_timeout: None,
             backoff: Backoff::default(),
+            retry_on: RetryOn::default(),
             after_partial_output: AfterPartialOutput::default(),
         }
     }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use story::{
-    Story, answered, attempt, cancel_requested, client, completed, dispatched, ended, ended_as, error, expired, failed,
-    failed_for_now, id, once, opened, output, output_as, refused, repeatable, returned, run_cancel_requested, started,
-    started_as, text, with_policy, worker,
+    START, Story, answered, attempt, cancel_requested, client, completed, dispatched, ended, ended_as, error, expired,
+    failed, failed_for_now, id, once, opened, output, output_as, refused, repeatable, returned, run_cancel_requested,
+    started, started_as, text, with_policy, worker,
 };
 use toolyard_run::{
-    AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallState, DeadlineKind, Effects,
-    ErrorKind, Event, Heard, Nonce, Outcome, Policy, Retry, RunStatus, Verdict, after_failure, limit,
+    AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallState, ChunkIndex, DeadlineKind,
+    Effects, ErrorKind, Event, Heard, Nonce, Outcome, Policy, Retry, RunStatus, Stopped, Verdict, after_failure, limit,
 };
 
 // ---- transitions ----
@@ -134,7 +134,7 @@ fn outcomes_keep_the_words_they_came_with() {
     let expected = [
         Outcome::Completed(text("done")),
         Outcome::Completed(text("yes")),
-        Outcome::Cancelled { reason: "not needed".into() },
+        Outcome::Cancelled { reason: "not needed".into(), stopped: Stopped::NotRunning },
         Outcome::Expired(DeadlineKind::Run),
         Outcome::Expired(DeadlineKind::Attempt(AttemptNumber(2))),
     ];
@@ -150,10 +150,15 @@ fn a_call_whose_deadline_comes_while_it_runs_expires_by_its_workers_word() {
 
 #[test]
 fn a_cancelled_call_gives_the_reason_that_was_asked_for() {
-    for end in [Event::CallCancelled { call: CallIndex(0) }, returned(0, 1), failed_for_now(0, 1)] {
+    let table = [
+        (Event::CallCancelled { call: CallIndex(0) }, Stopped::Unconfirmed),
+        (returned(0, 1), Stopped::Confirmed),
+        (failed_for_now(0, 1), Stopped::Confirmed),
+    ];
+    for (end, stopped) in table {
         let [.., mut stopping, _] = states();
         stopping.tell(end);
-        assert_eq!(stopping.call(0).outcome(), Some(&Outcome::Cancelled { reason: "not needed".into() }));
+        assert_eq!(stopping.call(0).outcome(), Some(&Outcome::Cancelled { reason: "not needed".into(), stopped }));
     }
 }
 
@@ -263,7 +268,7 @@ fn retries_end_with_the_last_attempt_and_its_error() {
     assert_eq!(story.call(0).outcome(), Some(&Outcome::Failed(error(ErrorKind::ToolFailed).retryable())));
     let ended = Heard::CallEnded { call: CallIndex(0) };
     let status = Heard::StatusChanged(RunStatus::Completed);
-    assert_eq!(heard, [Heard::AttemptStarted { attempt: attempt(0, 3) }, ended, status]);
+    assert_eq!(heard, [Heard::AttemptStarted { attempt: attempt(0, 3), continues: false }, ended, status]);
 }
 
 #[test]
@@ -290,7 +295,7 @@ fn a_call_that_is_not_repeatable_is_not_tried_again_whatever_its_policy_allows_o
         let mut story = Story::of([with_policy("a", policy.clone())]);
         story.tell_all([dispatched(0), started(0, 1), end]);
         assert_eq!(story.state(0), "failed");
-        assert_eq!(story.call(0).verdict(2), Verdict::Drop);
+        assert_eq!(story.call(0).verdict(2, START), Verdict::Drop);
     }
 }
 
@@ -315,13 +320,13 @@ fn lost(kind: ErrorKind, message: &str) -> Verdict {
 }
 
 fn go(number: u32, used: u32) -> Verdict {
-    Verdict::Go { number: AttemptNumber(number), used }
+    Verdict::Go { number: AttemptNumber(number), used, from: ChunkIndex(0) }
 }
 
 fn verdict_after(spec: toolyard_run::CallSpec, events: impl IntoIterator<Item = Event>, delivered: u32) -> Verdict {
     let mut story = Story::of([spec]);
     story.tell_all(events);
-    story.call(0).verdict(delivered)
+    story.call(0).verdict(delivered, START)
 }
 
 #[test]
@@ -330,7 +335,7 @@ fn verdicts() {
         ErrorKind::Interrupted,
         "the worker was lost while it ran tool, which is not safe to repeat: its effect may have happened",
     );
-    let stopped = Verdict::End { attempt: attempt(0, 1), outcome: AttemptOutcome::Cancelled };
+    let stopped = lost(ErrorKind::WorkerLost, "1 attempt was made, the last one was lost with its worker");
     let on = || vec![dispatched(0), started(0, 1)];
     let and = |more: Vec<Event>| on().into_iter().chain(more).collect::<Vec<_>>();
     let superseded = vec![dispatched(0), started(0, 1), started(0, 2), started(0, 3)];
@@ -338,7 +343,7 @@ fn verdicts() {
         attempt: attempt(0, 3),
         outcome: AttemptOutcome::Failed(CallError::new(
             ErrorKind::WorkerLost,
-            "3 attempts were lost with their workers",
+            "3 attempts were made, the last one was lost with its worker",
         )),
     };
     let table = [
@@ -348,9 +353,9 @@ fn verdicts() {
         ("redelivered while running, repeatable", repeatable("a"), on(), 2, go(2, 1)),
         ("delivered more often than attempted", repeatable("a"), on(), 9, go(9, 1)),
         ("delivery count reset by the broker", repeatable("a"), on(), 1, go(2, 1)),
-        ("redelivered while running, not repeatable", once("a"), on(), 2, interrupted),
-        ("cancelled, repeatable", repeatable("a"), and(vec![cancel_requested(0)]), 2, stopped.clone()),
-        ("cancelled, not repeatable", once("a"), and(vec![cancel_requested(0)]), 2, stopped),
+        ("redelivered while running, not repeatable", once("a"), on(), 2, interrupted.clone()),
+        ("cancelled, repeatable", repeatable("a"), and(vec![cancel_requested(0)]), 2, stopped),
+        ("cancelled, not repeatable", once("a"), and(vec![cancel_requested(0)]), 2, interrupted),
         ("cancelled in the queue", repeatable("a"), vec![dispatched(0), cancel_requested(0)], 1, Verdict::Drop),
         ("ended", repeatable("a"), and(vec![completed(0, 1, 0)]), 2, Verdict::Drop),
         ("expired", once("a"), and(vec![expired(0)]), 2, Verdict::Drop),
@@ -370,7 +375,7 @@ fn verdicts() {
 fn an_interrupted_call_fails_and_says_that_it_may_have_happened() {
     let mut story = Story::of([once("a")]);
     story.tell_all([dispatched(0), started(0, 1), output(0, 1, 0..2)]);
-    let Verdict::End { attempt, outcome } = story.call(0).verdict(2) else { panic!("it must not run again") };
+    let Verdict::End { attempt, outcome } = story.call(0).verdict(2, START) else { panic!("it must not run again") };
     story.tell(ended_as(attempt, "alpha", 0, outcome));
     let Some(Outcome::Failed(failure)) = story.call(0).outcome() else { panic!("it failed") };
     assert_eq!((failure.kind, failure.retryable), (ErrorKind::Interrupted, false));
@@ -380,7 +385,7 @@ fn an_interrupted_call_fails_and_says_that_it_may_have_happened() {
 fn the_word_of_a_worker_taken_for_lost_counts_if_it_comes_first() {
     let mut story = Story::of([once("a")]);
     story.tell_all([dispatched(0), started(0, 1)]);
-    let Verdict::End { attempt, outcome } = story.call(0).verdict(2) else { panic!("it must not run again") };
+    let Verdict::End { attempt, outcome } = story.call(0).verdict(2, START) else { panic!("it must not run again") };
     story.tell(completed(0, 1, 0));
     assert_eq!(story.tell(ended_as(attempt, "alpha", 0, outcome)), []);
     assert_eq!(story.state(0), "completed");
@@ -427,7 +432,7 @@ fn waits_double_up_to_the_longest_and_jitter_only_lengthens() {
 
 #[test]
 fn the_longest_conceivable_wait_does_not_overflow() {
-    let forever = Backoff { first: Duration::MAX, longest: Duration::MAX };
+    let forever = Backoff { first: Duration::MAX, longest: Duration::MAX, jitter_percent: 25 };
     assert_eq!(forever.wait(u32::MAX, 1.0), Duration::MAX);
 }
 

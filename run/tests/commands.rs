@@ -19,7 +19,7 @@ use toolyard_run::{
 };
 
 fn opening(calls: impl IntoIterator<Item = CallSpec>) -> Opening {
-    Opening { calls: shared(calls), deadline: START.after(RUN_LIFE), open: false }
+    Opening { calls: shared(calls), deadline: START.after(RUN_LIFE), ..Opening::default() }
 }
 
 fn with_metadata(name: &str, size: usize) -> CallSpec {

@@ -49,7 +49,7 @@ fn what_is_to_be_done_and_when() {
         (accepted(), START, vec![Effect::Dispatch { call: CALL }]),
         (accepted(), at(CALL_LIFE), expire(DeadlineKind::Call)),
         (waiting(), before(CALL_LIFE), vec![]),
-        (waiting(), at(CALL_LIFE), expire(DeadlineKind::Call)),
+        (waiting(), at(CALL_LIFE), expire(DeadlineKind::Client)),
         (queued(), before(CALL_LIFE), vec![]),
         (queued(), at(CALL_LIFE), expire(DeadlineKind::Call)),
         (running(), before(overrun()), vec![]),

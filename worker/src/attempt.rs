@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::log::Job;
-use run::{AttemptId, AttemptOutcome, CallError, Chunk, Content, ErrorKind, Event, Policy, Route, limit};
+use run::{
+    AttemptId, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, Policy, Route, StopStage, limit,
+};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
@@ -14,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::publisher::{Lost, Publisher};
 use crate::table::Prepared;
-use crate::tool::{Context, Output, ToolError};
+use crate::tool::{Context, Output, Stop, ToolError};
 
 /// Chunks that may wait between a tool and its publisher; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
@@ -26,6 +28,8 @@ const FOLD_WINDOW: Duration = Duration::from_millis(5);
 pub(crate) struct Attempt<'a> {
     pub(crate) job: &'a Job,
     pub(crate) id: AttemptId,
+    /// The chunk that it goes on with; 0 for one that begins at the beginning.
+    pub(crate) from: ChunkIndex,
     /// The event of its start, unless that is in the log already.
     pub(crate) start: Option<Event>,
     pub(crate) signals: Signals,
@@ -72,9 +76,9 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, start, signals } = attempt;
+    let Attempt { job, id, from, start, signals } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
-    let mut publisher = Publisher::new(id, job.pool.clone(), start, append);
+    let mut publisher = Publisher::new(id, job.pool.clone(), from, start, append);
 
     let prepared = match prepared {
         Ok(prepared) => prepared,
@@ -85,17 +89,18 @@ where
         return (store(publisher, AttemptOutcome::Expired).await, None);
     };
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let stop_tool = CancellationToken::new();
+    let stop_tool = Stop::default();
     let context = Context {
         run: job.run,
         call: Arc::clone(&job.spec),
         attempt: id.number,
+        from,
         deadline: deadline.at,
-        cancel: stop_tool.clone(),
+        stop: stop_tool.clone(),
         output,
     };
     let mut tool = ToolTask { handle: Some(tools.spawn(prepared.call(context))), stop: stop_tool };
-    let outcome = drive(&mut publisher, &mut tool, chunks, &signals, deadline).await;
+    let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;
     // What the log says has ended should have: the tool is stopped before its end is told.
     let lingering = tool.put_an_end_to().await;
     let end = match outcome {
@@ -150,7 +155,7 @@ fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
 struct ToolTask {
     /// `None` once it has ended.
     handle: Lingering,
-    stop: CancellationToken,
+    stop: Stop,
 }
 
 impl ToolTask {
@@ -164,7 +169,7 @@ impl ToolTask {
 
     /// Stops it for good. Gives back what does not stop: a tool that blocks its thread cannot be made to.
     async fn put_an_end_to(mut self) -> Lingering {
-        self.stop.cancel();
+        self.stop.wanted.cancel();
         let mut handle = self.handle.take()?;
         handle.abort();
         tokio::time::timeout(STOP_PATIENCE, &mut handle).await.is_err().then_some(handle)
@@ -173,7 +178,7 @@ impl ToolTask {
 
 impl Drop for ToolTask {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.stop.wanted.cancel();
         self.handle.iter().for_each(JoinHandle::abort);
     }
 }
@@ -183,6 +188,8 @@ impl Drop for ToolTask {
 enum Stopping {
     Cancelled,
     Overdue,
+    /// It said nothing for too long.
+    Idle,
     GivenBack,
 }
 
@@ -192,7 +199,7 @@ async fn drive<F>(
     tool: &mut ToolTask,
     mut chunks: mpsc::Receiver<Chunk>,
     signals: &Signals,
-    deadline: Deadline,
+    (deadline, idle): (Deadline, Option<Duration>),
 ) -> Option<AttemptOutcome>
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
@@ -201,13 +208,24 @@ where
     tokio::pin!(fold);
     let mut folding = true;
     let mut stopping: Option<(Stopping, Instant)> = None;
-    let (mut speaking, mut too_much) = (true, false);
+    let (mut speaking, mut too_much, mut noticed) = (true, false, false);
+    let mut said = Instant::now();
+    let notice = tool.stop.noticed.clone();
     let result = loop {
-        let stop_at = stopping.map_or(deadline.at, |(_, hard)| hard);
+        // A tool that waits for the broker to take its output is not idle.
+        let has_room = publisher.has_room();
+        let silent_at = idle.filter(|_| has_room).map(|idle| said + idle);
+        let (stop_at, why) = match (stopping, silent_at) {
+            (Some((_, hard)), _) => (hard, Stopping::Overdue),
+            (None, Some(silent)) if silent < deadline.at => (silent, Stopping::Idle),
+            (None, _) => (deadline.at, Stopping::Overdue),
+        };
+        let is_cancelled = matches!(stopping, Some((Stopping::Cancelled, _)));
         tokio::select! {
             biased;
             () = signals.lease_lost.cancelled() => return None,
-            chunk = chunks.recv(), if speaking && publisher.has_room() => {
+            chunk = chunks.recv(), if speaking && has_room => {
+                said = Instant::now();
                 match chunk {
                     Some(chunk) => {
                         let mut next = Some(chunk);
@@ -231,29 +249,41 @@ where
                 if turned.is_err() {
                     return None;
                 }
+                if !has_room {
+                    said = Instant::now();
+                }
             }
             ended = tool.ended() => break Some(ended),
             () = &mut fold, if folding => {
                 folding = false;
                 publisher.send();
             }
+            () = notice.cancelled(), if is_cancelled && !noticed => {
+                noticed = true;
+                publisher.stopping(StopStage::Acknowledged);
+            }
             () = signals.cancel.cancelled(), if stopping.is_none() => {
-                tool.stop.cancel();
+                tool.stop.wanted.cancel();
+                publisher.stopping(StopStage::Delivered);
+                folding = false;
                 stopping = Some((Stopping::Cancelled, Instant::now() + limit::CANCEL_GRACE));
             }
             () = signals.give_back.cancelled(), if stopping.is_none() => {
-                tool.stop.cancel();
+                tool.stop.wanted.cancel();
                 stopping = Some((Stopping::GivenBack, Instant::now() + limit::CANCEL_GRACE));
             }
             () = tokio::time::sleep_until(stop_at) => match stopping {
                 None => {
-                    tool.stop.cancel();
-                    stopping = Some((Stopping::Overdue, Instant::now() + limit::CANCEL_GRACE));
+                    tool.stop.wanted.cancel();
+                    stopping = Some((why, Instant::now() + limit::CANCEL_GRACE));
                 }
                 Some(_) => break None,
             }
         }
     };
+    if matches!(stopping, Some((Stopping::Cancelled, _))) && !noticed && notice.is_cancelled() {
+        publisher.stopping(StopStage::Acknowledged);
+    }
     // What the tool said before it ended is still in the channel; more is not taken.
     chunks.close();
     while let (false, Ok(chunk)) = (too_much, chunks.try_recv()) {
@@ -278,6 +308,10 @@ where
         (_, Some(Stopping::Cancelled)) => Some(AttemptOutcome::Cancelled),
         (_, Some(Stopping::GivenBack)) => Some(AttemptOutcome::Returned),
         (_, Some(Stopping::Overdue)) => Some(deadline.overdue),
+        (_, Some(Stopping::Idle)) => {
+            let message = format!("the tool said nothing for {:?}, not even progress", idle.unwrap_or_default());
+            Some(AttemptOutcome::Failed(CallError::new(ErrorKind::IdleTimeout, message).retryable()))
+        }
         (Some(Ok(Err(ToolError(error)))), None) => Some(AttemptOutcome::Failed(error)),
         (Some(Err(join)), None) if join.is_panic() => Some(AttemptOutcome::Failed(panicked(join.into_panic()))),
         (Some(Err(_)) | None, None) => Some(AttemptOutcome::Returned),

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use nats::Error;
+pub use run::{AfterPartialOutput, RetryOn};
 pub use table::{InvalidTool, Table};
 pub use tool::{About, Context, Output, Tool, ToolError};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use run::{AttemptId, AttemptOutcome, Chunk, ChunkIndex, Event, PoolId, limit};
+use run::{AttemptId, AttemptOutcome, Chunk, ChunkIndex, Event, PoolId, StopStage, limit};
 use tokio::time::Instant;
 
 /// Entries that may be unacknowledged; then the tool waits.
@@ -33,10 +33,12 @@ pub(crate) struct Publisher<F> {
     pool: PoolId,
     /// Waits to go out with the first entry.
     start: Option<Event>,
-    /// Chunks that were taken in, in all.
+    /// Chunks that were taken in, in all; those of attempts before it that it goes on from included.
     taken: u32,
     taken_bytes: usize,
     batch: Vec<Chunk>,
+    /// Stages of stopping that wait to go out.
+    stages: Vec<StopStage>,
     batch_bytes: usize,
     /// When the batch goes at the latest.
     due: Option<Instant>,
@@ -44,16 +46,18 @@ pub(crate) struct Publisher<F> {
 }
 
 impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
-    pub(crate) fn new(attempt: AttemptId, pool: PoolId, start: Option<Event>, append: F) -> Self {
+    /// `from` is the number of the attempt's first chunk.
+    pub(crate) fn new(attempt: AttemptId, pool: PoolId, from: ChunkIndex, start: Option<Event>, append: F) -> Self {
         let in_flight = FuturesUnordered::new();
         Self {
             append,
             attempt,
             pool,
             start,
-            taken: 0,
+            taken: from.0,
             taken_bytes: 0,
             batch: Vec::new(),
+            stages: Vec::new(),
             batch_bytes: 0,
             due: None,
             in_flight,
@@ -92,6 +96,16 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
             self.send();
         } else if self.due.is_none() {
             self.due = Some(Instant::now() + LINGER);
+        }
+    }
+
+    /// Says how far the wish to stop has come. It goes at once when it was delivered; that the tool has noticed waits a
+    /// moment for the attempt's end, which mostly follows.
+    pub(crate) fn stopping(&mut self, stage: StopStage) {
+        self.stages.push(stage);
+        match stage {
+            StopStage::Delivered => self.send(),
+            StopStage::Acknowledged => self.due = self.due.or(Some(Instant::now() + LINGER)),
         }
     }
 
@@ -146,6 +160,9 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
             let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
             let first = ChunkIndex(self.taken - count);
             events.push(Event::Output { attempt: self.attempt, pool: self.pool.clone(), first, chunks });
+        }
+        for stage in std::mem::take(&mut self.stages) {
+            events.push(Event::AttemptStopping { attempt: self.attempt, pool: self.pool.clone(), stage });
         }
         (self.batch_bytes, self.due) = (0, None);
         events

@@ -25,7 +25,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use run::{AttemptNumber, CallError, CallSpec, Chunk, Content, Route, Timestamp};
+use run::{AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, Route, Timestamp, WithoutWorker};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::table::Table;
-use crate::tool::{Context, Output, Tool, ToolError};
+use crate::tool::{Context, Output, Stop, Tool, ToolError};
 
 /// Chunks that may wait to be received, as in a worker; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
@@ -65,13 +65,16 @@ pub fn start<T: Tool>(tool: T, arguments: Value) -> Call {
         metadata: BTreeMap::new(),
         route: Route::Client,
         deadline: Timestamp(u64::MAX),
+        queue_deadline: None,
+        without_worker: WithoutWorker::Wait,
     };
     let context = Context {
         run: RUN.parse().expect("a run id"),
         call: Arc::new(call),
         attempt: AttemptNumber(1),
         deadline: Instant::now() + timeout,
-        cancel: stop.clone(),
+        from: ChunkIndex(0),
+        stop: Stop { wanted: stop.clone(), ..Stop::default() },
         output,
     };
     let task = tokio::spawn(async move { prepared.map_err(ToolError)?.call(context).await });

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AttemptNumber, CallError, CallId, CallSpec, Chunk, Content, Effects, ErrorKind, Policy, Progress, RunId, ToolName,
-    limit,
+    AfterPartialOutput, AttemptNumber, Backoff, CallError, CallId, CallSpec, Chunk, ChunkIndex, Content, Effects,
+    ErrorKind, Policy, Progress, RetryOn, RunId, ToolName, limit,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -38,7 +38,12 @@ pub struct About {
     pub(crate) effects: Effects,
     pub(crate) streaming: bool,
     attempt_timeout: Duration,
+    /// `None` where the author does not say; then it hangs on `streaming`.
+    idle_timeout: Option<Option<Duration>>,
     attempts_max: Option<u32>,
+    backoff: Backoff,
+    retry_on: RetryOn,
+    after_partial_output: AfterPartialOutput,
 }
 
 impl About {
@@ -49,7 +54,11 @@ impl About {
             effects: Effects::default(),
             streaming: false,
             attempt_timeout: Policy::ATTEMPT_TIMEOUT,
+            idle_timeout: None,
             attempts_max: None,
+            backoff: Backoff::default(),
+            retry_on: RetryOn::default(),
+            after_partial_output: AfterPartialOutput::default(),
         }
     }
 
@@ -102,10 +111,50 @@ impl About {
         self
     }
 
+    /// How long a running attempt may say nothing, not even progress, before it is ended; `None` for as long as it takes.
+    /// Unless set 60 s for a streaming tool, and none for any other.
+    #[must_use]
+    pub fn idle_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.idle_timeout = Some(timeout);
+        self
+    }
+
+    /// The pauses between attempts: `first`, doubling up to `longest`, with up to 25 % more at random. 1 s and 60 s unless
+    /// set.
+    #[must_use]
+    pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
+        self.backoff = Backoff { first, longest, ..self.backoff };
+        self
+    }
+
+    /// Which failures lead to another attempt. Unless set: errors that the tool marks as retryable, timeouts, and the loss
+    /// of a worker.
+    #[must_use]
+    pub fn retry_on(mut self, failures: RetryOn) -> Self {
+        self.retry_on = failures;
+        self
+    }
+
+    /// What becomes of the output of an attempt when another one follows. With [`AfterPartialOutput::Continue`] the tool
+    /// must go on from [`Context::continue_from`].
+    #[must_use]
+    pub fn after_partial_output(mut self, mode: AfterPartialOutput) -> Self {
+        self.after_partial_output = mode;
+        self
+    }
+
     pub(crate) fn policy(&self) -> Policy {
         let policy = Policy::of(self.effects);
-        let attempts_max = self.attempts_max.unwrap_or(policy.attempts_max);
-        Policy { attempt_timeout: self.attempt_timeout, attempts_max, ..policy }
+        let default_idle = self.streaming.then_some(Policy::IDLE_TIMEOUT);
+        Policy {
+            repeatable: policy.repeatable,
+            attempts_max: self.attempts_max.unwrap_or(policy.attempts_max),
+            attempt_timeout: self.attempt_timeout,
+            idle_timeout: self.idle_timeout.unwrap_or(default_idle),
+            backoff: self.backoff,
+            retry_on: self.retry_on,
+            after_partial_output: self.after_partial_output,
+        }
     }
 }
 
@@ -115,9 +164,18 @@ pub struct Context {
     pub(crate) run: RunId,
     pub(crate) call: Arc<CallSpec>,
     pub(crate) attempt: AttemptNumber,
+    /// The chunk to go on with.
+    pub(crate) from: ChunkIndex,
     pub(crate) deadline: Instant,
-    pub(crate) cancel: CancellationToken,
+    pub(crate) stop: Stop,
     pub(crate) output: mpsc::Sender<Chunk>,
+}
+
+/// The wish that a tool should stop, and whether it has noticed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop {
+    pub(crate) wanted: CancellationToken,
+    pub(crate) noticed: CancellationToken,
 }
 
 impl Context {
@@ -149,6 +207,13 @@ impl Context {
         &self.call.metadata
     }
 
+    /// With how many chunks of output, progress included, an earlier attempt has come through: this one should say what
+    /// comes after them. Always 0 unless the tool asked for [`AfterPartialOutput::Continue`].
+    #[must_use]
+    pub fn continue_from(&self) -> u32 {
+        self.from.0
+    }
+
     /// When the attempt must have ended.
     #[must_use]
     pub fn deadline(&self) -> Instant {
@@ -157,12 +222,17 @@ impl Context {
 
     /// Resolves when the call should stop: it was cancelled, is overdue, or its worker lost its lease.
     pub async fn cancelled(&self) {
-        self.cancel.cancelled().await;
+        self.stop.wanted.cancelled().await;
+        self.stop.noticed.cancel();
     }
 
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancel.is_cancelled()
+        let wanted = self.stop.wanted.is_cancelled();
+        if wanted {
+            self.stop.noticed.cancel();
+        }
+        wanted
     }
 
     /// Says a piece of text. Waits while the broker is slower than the tool.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::Stream;
 use proto::convert::api;
 use proto::v1;
-use run::{Answer, CallError, ErrorKind, RunId, limit};
+use run::{Answer, CallError, CallId, ErrorKind, Rejection, RunId, limit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -43,8 +43,7 @@ impl v1::run_service_server::RunService for RunDoor {
         &self,
         request: Request<v1::CreateRunRequest>,
     ) -> Result<Response<v1::CreateRunResponse>, Status> {
-        let v1::CreateRunRequest { calls, keep_open, timeout } = request.into_inner();
-        let run = self.runs.create(new_run(calls, keep_open, timeout)?).await?;
+        let run = self.runs.create(new_run(request.into_inner())?).await?;
         Ok(Response::new(v1::CreateRunResponse { run: Some(api::run(&run)) }))
     }
 
@@ -55,7 +54,14 @@ impl v1::run_service_server::RunService for RunDoor {
         let deadline = request.extensions().get::<Deadline>().copied();
         let request = request.into_inner();
         let policy = api::floor_policy(request.floor_policy());
-        let new = new_run(request.calls, request.keep_open, request.timeout)?;
+        let new = new_run(v1::CreateRunRequest {
+            calls: request.calls,
+            keep_open: request.keep_open,
+            timeout: request.timeout,
+            request_id: request.request_id,
+            fail_fast: request.fail_fast,
+            tenant: request.tenant,
+        })?;
         let reader = self.runs.execute(new, policy).await?;
         let stream = stream(reader, self.stop.clone(), deadline, |piece| {
             let Piece { events, heartbeat, end } = piece;
@@ -121,9 +127,36 @@ impl v1::run_service_server::RunService for RunDoor {
         request: Request<v1::CancelCallRequest>,
     ) -> Result<Response<v1::CancelCallResponse>, Status> {
         let request = request.into_inner();
-        let call = request.call_id.parse().map_err(malformed("call_id"))?;
+        let call = call_id(&request.call_id)?;
         let run = self.runs.cancel_call(run_id(&request.run_id)?, &call, reason(&request.reason)?).await?;
         Ok(Response::new(v1::CancelCallResponse { run: Some(api::run(&run)) }))
+    }
+
+    async fn explain_call(
+        &self,
+        request: Request<v1::ExplainCallRequest>,
+    ) -> Result<Response<v1::ExplainCallResponse>, Status> {
+        let request = request.into_inner();
+        let call_id = call_id(&request.call_id)?;
+        let run = self.runs.get(run_id(&request.run_id)?).await?;
+        let call = run.find(&call_id).ok_or(Refusal::Rejected(Rejection::UnknownCall { call: call_id }))?;
+        let (why, call) = (self.runs.explain(call), Some(api::call(call)));
+        Ok(Response::new(v1::ExplainCallResponse { why, call }))
+    }
+
+    async fn redrive_call(
+        &self,
+        request: Request<v1::RedriveCallRequest>,
+    ) -> Result<Response<v1::RedriveCallResponse>, Status> {
+        let request = request.into_inner();
+        let run = self.runs.redrive(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
+        Ok(Response::new(v1::RedriveCallResponse { run: Some(api::run(&run)) }))
+    }
+
+    async fn drop_call(&self, request: Request<v1::DropCallRequest>) -> Result<Response<v1::DropCallResponse>, Status> {
+        let request = request.into_inner();
+        let run = self.runs.drop_call(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
+        Ok(Response::new(v1::DropCallResponse { run: Some(api::run(&run)) }))
     }
 }
 
@@ -136,6 +169,10 @@ fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -
 
 fn run_id(text: &str) -> Result<RunId, Refusal> {
     text.parse().map_err(malformed("run_id"))
+}
+
+fn call_id(text: &str) -> Result<CallId, Refusal> {
+    text.parse().map_err(malformed("call_id"))
 }
 
 fn reason(text: &str) -> Result<&str, Refusal> {
@@ -155,12 +192,18 @@ fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Du
     }
 }
 
-fn new_run(
-    calls: Vec<v1::NewCall>,
-    keep_open: bool,
-    run_timeout: Option<prost_types::Duration>,
-) -> Result<NewRun, Refusal> {
-    Ok(NewRun { calls: asked(calls)?, keep_open, timeout: timeout("timeout", run_timeout)? })
+fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
+    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, request_id, fail_fast, tenant } = request;
+    let tenant = match tenant.as_str() {
+        "" => None,
+        tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
+    };
+    let request_id = match request_id.as_str() {
+        "" => None,
+        id => Some(id.parse().map_err(malformed("request_id"))?),
+    };
+    let timeout = timeout("timeout", run_timeout)?;
+    Ok(NewRun { calls: asked(calls)?, keep_open, timeout, fail_fast, tenant, request_id })
 }
 
 fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
@@ -170,12 +213,15 @@ fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             "" => None,
             id => Some(id.parse().map_err(malformed(field("call_id")))?),
         };
+        let without_worker = api::without_worker(call.without_worker());
         Ok(Asked {
             id,
             tool: call.tool.parse().map_err(malformed(field("tool")))?,
             arguments: call.arguments.into(),
             metadata: call.metadata.into_iter().collect(),
             timeout: timeout(&field("timeout"), call.timeout)?,
+            queue_timeout: timeout(&field("queue_timeout"), call.queue_timeout)?,
+            without_worker,
         })
     });
     asked.collect()

@@ -52,6 +52,9 @@ impl From<Refusal> for Status {
             Refusal::ToolNotFound(tool) => {
                 status(Code::NotFound, "TOOL_NOT_FOUND", message, [("tool", tool.to_string())])
             }
+            Refusal::RequestIdTaken { run } => {
+                status(Code::AlreadyExists, "REQUEST_ID_TAKEN", message, [("run_id", run.to_string())])
+            }
             Refusal::LogFull => passing(Code::ResourceExhausted, "LOG_FULL", message),
             Refusal::TooLarge => status(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
             Refusal::Contended => passing(Code::Aborted, "CONTENDED", message),
@@ -92,6 +95,13 @@ fn rejected(rejection: &Rejection) -> Status {
         Rejection::CallNotWaiting { call, state } => {
             let metadata = [("call_id", call.to_string()), ("state", (*state).to_owned())];
             status(FailedPrecondition, "CALL_NOT_WAITING", message, metadata)
+        }
+        Rejection::NotParked { call, state } => {
+            let metadata = [("call_id", call.to_string()), ("state", (*state).to_owned())];
+            status(FailedPrecondition, "CALL_NOT_PARKED", message, metadata)
+        }
+        Rejection::NotParkedAnyMore { call, .. } => {
+            status(FailedPrecondition, "CALL_NOT_PARKED_ANY_MORE", message, [("call_id", call.to_string())])
         }
         Rejection::AlreadyAnswered { call } => {
             status(AlreadyExists, "CALL_ALREADY_ANSWERED", message, [("call_id", call.to_string())])

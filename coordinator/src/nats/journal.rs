@@ -36,6 +36,8 @@ const NOTHING_THERE: u16 = 404;
 /// When this part of the log is taken nothing new is accepted; the rest is for what was accepted to end in.
 const ROOM_PERCENT: u64 = 85;
 const ROOM_LOOK: Duration = Duration::from_secs(1);
+/// Says on which subjects, other than the message's own, the expected last sequence is looked for.
+const EXPECTED_ON: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// What the server answers when the stream's limit of bytes is reached and it may not discard.
 const STORE_FAILED: u64 = 10077;
 
@@ -53,6 +55,14 @@ pub(crate) enum Expect {
     New,
     /// The entry with this sequence; 0 for none.
     Last(u64),
+    /// Nothing of the run is in the log, on any subject.
+    NoRun,
+}
+
+/// What must be last, on the append's subject or on those of a filter.
+struct Expected {
+    sequence: u64,
+    filter: Option<String>,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -71,6 +81,12 @@ pub(crate) enum AppendError {
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the log cannot be read: {0}")]
 pub struct ReadError(String);
+
+impl ReadError {
+    pub(crate) fn new(reason: &dyn std::fmt::Display) -> Self {
+        Self(reason.to_string())
+    }
+}
 
 /// A page of a run's entries, and whether there may be more behind it.
 #[derive(Debug, Default)]
@@ -101,11 +117,12 @@ impl Journal {
         let give_up = Instant::now() + APPEND_PATIENCE;
         let mut expected = match expect {
             Expect::New => None,
-            Expect::Last(sequence) => Some(sequence),
+            Expect::Last(sequence) => Some(Expected { sequence, filter: None }),
+            Expect::NoRun => Some(Expected { sequence: 0, filter: Some(proto::subject::of_run(run)) }),
         };
         let mut unsure = false;
         loop {
-            let error = match self.publish(&subject, payload.clone(), expected).await {
+            let error = match self.publish(&subject, payload.clone(), expected.as_ref()).await {
                 Ok(sequence) => return Ok(sequence),
                 Err(error) => error,
             };
@@ -118,15 +135,18 @@ impl Journal {
                 _ => {}
             }
             tracing::warn!(run.id = %run, %error, "append not confirmed, trying again");
-            (unsure, expected) = (true, expected.or(Some(0)));
+            (unsure, expected) = (true, expected.or(Some(Expected { sequence: 0, filter: None })));
             tokio::time::sleep(APPEND_PAUSE).await;
         }
     }
 
-    async fn publish(&self, subject: &str, payload: Bytes, expected: Option<u64>) -> Result<u64, PublishError> {
+    async fn publish(&self, subject: &str, payload: Bytes, expected: Option<&Expected>) -> Result<u64, PublishError> {
         let mut message = PublishMessage::build().payload(payload);
-        if let Some(sequence) = expected {
-            message = message.expected_last_subject_sequence(sequence);
+        if let Some(Expected { sequence, filter }) = expected {
+            message = message.expected_last_subject_sequence(*sequence);
+            if let Some(filter) = filter {
+                message = message.header(EXPECTED_ON, filter.as_str());
+            }
         }
         Ok(self.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
     }
@@ -138,6 +158,11 @@ impl Journal {
             Ok(_) => Err(AppendError::Conflict),
             Err(error) => Err(AppendError::Unavailable(error.to_string())),
         }
+    }
+
+    /// The sequence of a run's last entry; 0 when the log has none. Asks the log's leader, so it is never stale.
+    pub(crate) async fn last_of_run(&self, run: RunId) -> Result<u64, ReadError> {
+        Ok(self.last_on(&proto::subject::of_run(run)).await?.map_or(0, |last| last.sequence))
     }
 
     /// The sequence of a call's last output; 0 when it has none. Asks the log's leader, so it is never stale.

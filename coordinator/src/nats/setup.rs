@@ -85,14 +85,17 @@ pub(crate) async fn ensure_log(context: &Context, options: &LogOptions) -> Resul
     Ok(())
 }
 
+/// `max_age` zero: what is in it stays.
 pub(crate) async fn ensure_bucket(
     context: &Context,
     bucket: &str,
+    max_age: Duration,
     options: &LogOptions,
 ) -> Result<kv::Store, SetupError> {
     let config = kv::Config {
         bucket: bucket.to_owned(),
         history: 1,
+        max_age,
         storage: StorageType::File,
         num_replicas: options.replicas,
         ..kv::Config::default()

@@ -1,8 +1,8 @@
 //! What clients see: runs, calls, and the events of a run's ordered output.
 
 use run::{
-    AttemptOutcome, Call, CallState, Chunk, DeadlineKind, Ended, Entry, Event, FloorPolicy, Outcome, Route, Run,
-    RunStatus, Span, Spoken, Timestamp, Utterance,
+    AttemptOutcome, Call, CallState, Chunk, Ended, Entry, Event, FailedAttempt, Fate, FloorPolicy, Outcome, Route, Run,
+    RunStatus, Span, Spoken, StopStage, Stopped, Timestamp, Utterance, WithoutWorker,
 };
 
 use super::{InvalidMessage, content_in, content_out, contents_out, error_out, progress_out};
@@ -27,6 +27,15 @@ pub fn floor_policy(wire: v1::FloorPolicy) -> FloorPolicy {
     }
 }
 
+/// A caller's choice; what this program does not know is the default.
+#[must_use]
+pub fn without_worker(wire: v1::WithoutWorker) -> WithoutWorker {
+    match wire {
+        v1::WithoutWorker::Unspecified | v1::WithoutWorker::Wait => WithoutWorker::Wait,
+        v1::WithoutWorker::Fail => WithoutWorker::Fail,
+    }
+}
+
 /// A client's content.
 ///
 /// # Errors
@@ -45,10 +54,13 @@ pub fn run(run: &Run) -> v1::Run {
         deadline: Some(timestamp(run.deadline())),
         open: run.is_open(),
         calls: run.calls().iter().map(call).collect(),
+        tenant: run.tenant().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
-fn call(call: &Call) -> v1::Call {
+/// A call as it stands.
+#[must_use]
+pub fn call(call: &Call) -> v1::Call {
     let spec = call.spec();
     let pool = match &spec.route {
         Route::Pool { pool, .. } => pool.to_string(),
@@ -65,6 +77,25 @@ fn call(call: &Call) -> v1::Call {
         attempts: call.attempts_used(),
         last_error: last_error.map(error_out),
         outcome: call.outcome().map(outcome),
+        create_time: Some(timestamp(call.accepted_at())),
+        end_time: match call.state() {
+            CallState::Ended(ended) => Some(timestamp(ended.at)),
+            _ => None,
+        },
+        failed_attempts: call.failures().iter().map(failed_attempt).collect(),
+        parked: call.is_parked(),
+        redriven_run_id: match call.fate() {
+            Some(Fate::Redriven { into }) => into.to_string(),
+            Some(Fate::Dropped) | None => String::new(),
+        },
+    }
+}
+
+fn failed_attempt(failed: &FailedAttempt) -> v1::FailedAttempt {
+    v1::FailedAttempt {
+        attempt: failed.number.0,
+        time: Some(timestamp(failed.at)),
+        error: Some(error_out(&failed.error)),
     }
 }
 
@@ -87,16 +118,17 @@ fn outcome(outcome: &Outcome) -> v1::CallOutcome {
         Outcome::Failed(error) => {
             v1::CallOutcome { state: v1::CallState::Failed.into(), error: Some(error_out(error)), ..blank }
         }
-        Outcome::Cancelled { reason } => {
-            v1::CallOutcome { state: v1::CallState::Cancelled.into(), reason: reason.clone(), ..blank }
+        Outcome::Cancelled { reason, stopped } => {
+            let stopped = match stopped {
+                Stopped::NotRunning => v1::Stopped::NotRunning,
+                Stopped::Confirmed => v1::Stopped::Confirmed,
+                Stopped::Unconfirmed => v1::Stopped::Unconfirmed,
+            };
+            let (state, reason) = (v1::CallState::Cancelled.into(), reason.clone());
+            v1::CallOutcome { state, reason, stopped: stopped.into(), ..blank }
         }
         Outcome::Expired(deadline) => {
-            let reason = match deadline {
-                DeadlineKind::Call => "the call's deadline passed",
-                DeadlineKind::Attempt(_) => "an attempt overran its time and its worker was silent",
-                DeadlineKind::Run => "the run's deadline passed",
-            };
-            v1::CallOutcome { state: v1::CallState::Expired.into(), reason: reason.to_owned(), ..blank }
+            v1::CallOutcome { state: v1::CallState::Expired.into(), reason: run::expiry(*deadline).to_owned(), ..blank }
         }
     }
 }
@@ -106,6 +138,7 @@ fn status(status: RunStatus) -> v1::RunStatus {
         RunStatus::InProgress => v1::RunStatus::InProgress,
         RunStatus::RequiresAction => v1::RunStatus::RequiresAction,
         RunStatus::Completed => v1::RunStatus::Completed,
+        RunStatus::Failed => v1::RunStatus::Failed,
         RunStatus::Cancelled => v1::RunStatus::Cancelled,
         RunStatus::Expired => v1::RunStatus::Expired,
     }
@@ -177,7 +210,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 deadline: Some(timestamp(spec.deadline)),
             })
         }
-        Utterance::AttemptStarted { attempt } => {
+        Utterance::AttemptStarted { attempt, continues } => {
             let worker_id = entry.events.iter().find_map(|event| match event {
                 Event::AttemptStarted { attempt: started, worker, .. } if started == attempt => {
                     Some(worker.to_string())
@@ -188,6 +221,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 call_id: id_of(run, attempt.call),
                 attempt: attempt.number.0,
                 worker_id: worker_id.unwrap_or_default(),
+                continues: *continues,
             })
         }
         Utterance::AttemptEnded { attempt } => {
@@ -204,6 +238,13 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
         }
         Utterance::CancelRequested { call } => {
             Wire::CancelRequested(v1::CancelRequested { call_id: id_of(run, *call) })
+        }
+        Utterance::AttemptStopping { attempt, stage } => {
+            let (call_id, attempt) = (id_of(run, attempt.call), attempt.number.0);
+            match stage {
+                StopStage::Delivered => Wire::CancelDelivered(v1::CancelDelivered { call_id, attempt }),
+                StopStage::Acknowledged => Wire::CancelAcknowledged(v1::CancelAcknowledged { call_id, attempt }),
+            }
         }
         Utterance::Speaks { call } => {
             let tool = run.call(*call)?.spec().tool.to_string();

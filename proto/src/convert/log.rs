@@ -7,14 +7,16 @@ use bytes::Bytes;
 use prost::Message as _;
 use run::{
     AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, DeadlineKind, Entry, Event,
-    Nonce, PoolId, Route, RunId, RunOpened, Timestamp,
+    Nonce, PoolId, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker,
 };
 
+use super::api::without_worker;
 use super::{
     InvalidMessage, VERSION, check_version, content_in, content_out, contents_in, contents_out, error_in, error_out,
     policy_in, policy_out, progress_in, progress_out,
 };
 use crate::subject::{Place, Subject};
+use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
 /// Encodes events that belong together. A dispatch carries `job` unless the same entry opens the run, which holds it.
@@ -67,9 +69,10 @@ pub fn decode_job(subject: &Subject, payload: Bytes) -> Result<Job, InvalidMessa
 
 fn attempt_of(event: &Event) -> Option<&AttemptId> {
     match event {
-        Event::AttemptStarted { attempt, .. } | Event::Output { attempt, .. } | Event::AttemptEnded { attempt, .. } => {
-            Some(attempt)
-        }
+        Event::AttemptStarted { attempt, .. }
+        | Event::AttemptStopping { attempt, .. }
+        | Event::Output { attempt, .. }
+        | Event::AttemptEnded { attempt, .. } => Some(attempt),
         Event::RunOpened(_)
         | Event::CallsAppended { .. }
         | Event::RunClosed
@@ -79,6 +82,9 @@ fn attempt_of(event: &Event) -> Option<&AttemptId> {
         | Event::CallCancelRequested { .. }
         | Event::CallCancelled { .. }
         | Event::CallExpired { .. }
+        | Event::CallFailed { .. }
+        | Event::CallRedriven { .. }
+        | Event::CallDropped { .. }
         | Event::ClientAnswered { .. } => None,
     }
 }
@@ -93,9 +99,13 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
 
 fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
     match event {
-        Event::RunOpened(RunOpened { deadline, calls, open }) => {
-            Kind::RunOpened(wire::RunOpened { deadline_ms: deadline.0, calls: specs_out(calls), open: *open })
-        }
+        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant }) => Kind::RunOpened(wire::RunOpened {
+            deadline_ms: deadline.0,
+            calls: specs_out(calls),
+            open: *open,
+            fail_fast: *fail_fast,
+            tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+        }),
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
         Event::RunClosed => Kind::RunClosed(wire::RunClosed {}),
         Event::RunCancelRequested { reason } => {
@@ -108,12 +118,24 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
         }
         Event::CallCancelled { .. } => Kind::CallCancelled(wire::CallCancelled {}),
         Event::CallExpired { deadline, .. } => Kind::CallExpired(deadline_out(*deadline)),
+        Event::CallFailed { error, .. } => Kind::CallFailed(wire::CallFailed { error: Some(error_out(error)) }),
+        Event::CallRedriven { into, .. } => Kind::CallRedriven(wire::CallRedriven { into_run_id: into.to_string() }),
+        Event::CallDropped { .. } => Kind::CallDropped(wire::CallDropped {}),
         Event::ClientAnswered { answer, .. } => Kind::ClientAnswered(match answer {
             Ok(result) => wire::ClientAnswered { result: contents_out(result), error: None },
             Err(error) => wire::ClientAnswered { result: Vec::new(), error: Some(error_out(error)) },
         }),
-        Event::AttemptStarted { worker, lease, .. } => {
-            Kind::AttemptStarted(wire::AttemptStarted { worker_id: worker.to_string(), lease: lease.clone() })
+        Event::AttemptStarted { worker, lease, from, .. } => Kind::AttemptStarted(wire::AttemptStarted {
+            worker_id: worker.to_string(),
+            lease: lease.clone(),
+            from: from.0,
+        }),
+        Event::AttemptStopping { stage, .. } => {
+            let stage = match stage {
+                StopStage::Delivered => wire::StopStage::Delivered,
+                StopStage::Acknowledged => wire::StopStage::Acknowledged,
+            };
+            Kind::AttemptStopping(wire::AttemptStopping { stage: stage.into() })
         }
         Event::Output { first, chunks, .. } => {
             Kind::Output(wire::Output { first: first.0, chunks: chunks.iter().map(chunk_out).collect() })
@@ -133,6 +155,11 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
             deadline: Timestamp(opened.deadline_ms),
             calls: specs_in(opened.calls)?,
             open: opened.open,
+            fail_fast: opened.fail_fast,
+            tenant: match opened.tenant.as_str() {
+                "" => None,
+                tenant => Some(tenant.parse()?),
+            },
         }),
         (Kind::CallsAppended(appended), Place::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
         (Kind::RunClosed(_), Place::Run) => Event::RunClosed,
@@ -148,6 +175,14 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
         (Kind::CallExpired(expired), Place::Control { call }) => {
             Event::CallExpired { call: *call, deadline: deadline_in(&expired) }
         }
+        (Kind::CallFailed(failed), Place::Control { call }) => Event::CallFailed {
+            call: *call,
+            error: error_in(failed.error.ok_or(InvalidMessage::Missing("the error"))?),
+        },
+        (Kind::CallRedriven(redriven), Place::Control { call }) => {
+            Event::CallRedriven { call: *call, into: redriven.into_run_id.parse()? }
+        }
+        (Kind::CallDropped(_), Place::Control { call }) => Event::CallDropped { call: *call },
         (Kind::ClientAnswered(answered), Place::Control { call }) => {
             let answer = match answered.error {
                 Some(error) => Err(error_in(error)),
@@ -160,6 +195,16 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
             pool: pool.clone(),
             worker: started.worker_id.parse()?,
             lease: started.lease,
+            from: ChunkIndex(started.from),
+        },
+        (Kind::AttemptStopping(stopping), Place::Output { call, pool }) => Event::AttemptStopping {
+            attempt: by_attempt(call)?,
+            pool: pool.clone(),
+            stage: match stopping.stage() {
+                wire::StopStage::Delivered => StopStage::Delivered,
+                wire::StopStage::Acknowledged => StopStage::Acknowledged,
+                wire::StopStage::Unspecified => return Err(InvalidMessage::Missing("the stage")),
+            },
         },
         (Kind::Output(output), Place::Output { call, pool }) => Event::Output {
             attempt: by_attempt(call)?,
@@ -186,6 +231,10 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
         (Kind::AttemptStarted(_), _) => return misplaced("attempt started"),
         (Kind::Output(_), _) => return misplaced("output"),
         (Kind::AttemptEnded(_), _) => return misplaced("attempt ended"),
+        (Kind::CallFailed(_), _) => return misplaced("call failed"),
+        (Kind::CallRedriven(_), _) => return misplaced("call redriven"),
+        (Kind::CallDropped(_), _) => return misplaced("call dropped"),
+        (Kind::AttemptStopping(_), _) => return misplaced("attempt stopping"),
     })
 }
 
@@ -211,6 +260,12 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         arguments: spec.arguments.clone(),
         metadata: spec.metadata.clone().into_iter().collect(),
         deadline_ms: spec.deadline.0,
+        queue_deadline_ms: spec.queue_deadline.map_or(0, |deadline| deadline.0),
+        without_worker: match spec.without_worker {
+            WithoutWorker::Wait => v1::WithoutWorker::Wait,
+            WithoutWorker::Fail => v1::WithoutWorker::Fail,
+        }
+        .into(),
         route: Some(route),
     }
 }
@@ -224,6 +279,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         wire::call_spec::Route::Client(_) => Route::Client,
         wire::call_spec::Route::Refused(error) => Route::Refused(error_in(error)),
     };
+    let without_worker = without_worker(v1::WithoutWorker::try_from(wire.without_worker).unwrap_or_default());
     Ok(CallSpec {
         id: wire.id.parse()?,
         tool: wire.tool.parse()?,
@@ -231,6 +287,8 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         metadata: wire.metadata.into_iter().collect(),
         route,
         deadline: Timestamp(wire.deadline_ms),
+        queue_deadline: (wire.queue_deadline_ms > 0).then_some(Timestamp(wire.queue_deadline_ms)),
+        without_worker,
     })
 }
 
@@ -239,6 +297,9 @@ fn deadline_out(deadline: DeadlineKind) -> wire::CallExpired {
         DeadlineKind::Call => (wire::DeadlineKind::Call, 0),
         DeadlineKind::Attempt(AttemptNumber(number)) => (wire::DeadlineKind::Attempt, number),
         DeadlineKind::Run => (wire::DeadlineKind::Run, 0),
+        DeadlineKind::Queue => (wire::DeadlineKind::Queue, 0),
+        DeadlineKind::Client => (wire::DeadlineKind::Client, 0),
+        DeadlineKind::Idle(AttemptNumber(number)) => (wire::DeadlineKind::Idle, number),
     };
     wire::CallExpired { deadline: deadline.into(), attempt }
 }
@@ -248,6 +309,9 @@ fn deadline_in(wire: &wire::CallExpired) -> DeadlineKind {
         wire::DeadlineKind::Call | wire::DeadlineKind::Unspecified => DeadlineKind::Call,
         wire::DeadlineKind::Attempt => DeadlineKind::Attempt(AttemptNumber(wire.attempt)),
         wire::DeadlineKind::Run => DeadlineKind::Run,
+        wire::DeadlineKind::Queue => DeadlineKind::Queue,
+        wire::DeadlineKind::Client => DeadlineKind::Client,
+        wire::DeadlineKind::Idle => DeadlineKind::Idle(AttemptNumber(wire.attempt)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use run::{AttemptId, AttemptNumber, CallIndex, Manifest, RunId, Verdict, WorkerId};
+use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, Verdict, WorkerId};
 
 use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
 use super::{InvalidMessage, VERSION, check_version, manifest_in, manifest_out};
@@ -109,8 +109,8 @@ pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
     use wire::job_answer::Verdict as Wire;
     let last_output = answer.map_or(0, |answer| answer.last_output);
     let verdict = match answer.map(|answer| &answer.verdict) {
-        Some(Verdict::Go { number, used }) => {
-            Wire::GoAhead(wire::GoAhead { number: number.0, used: *used, last_output })
+        Some(Verdict::Go { number, used, from }) => {
+            Wire::GoAhead(wire::GoAhead { number: number.0, used: *used, last_output, from: from.0 })
         }
         Some(Verdict::End { attempt, outcome }) => {
             let ended = ended_out(0, outcome);
@@ -133,7 +133,7 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
     let verdict = match wire.verdict.ok_or(InvalidMessage::Missing("the verdict"))? {
         Wire::GoAhead(go) => {
             last_output = go.last_output;
-            Verdict::Go { number: AttemptNumber(go.number), used: go.used }
+            Verdict::Go { number: AttemptNumber(go.number), used: go.used, from: ChunkIndex(go.from) }
         }
         Wire::EndAttempt(end) => {
             let attempt = attempt_in(end.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);

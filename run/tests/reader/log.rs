@@ -67,7 +67,7 @@ pub(crate) fn newest_attempts(log: &[Entry]) -> BTreeMap<CallIndex, AttemptId> {
     let mut newest = BTreeMap::new();
     for_each_entry(log, |_, _, _, heard| {
         newest.extend(heard.iter().filter_map(|fact| match fact {
-            Heard::AttemptStarted { attempt } => Some((attempt.call, *attempt)),
+            Heard::AttemptStarted { attempt, .. } => Some((attempt.call, *attempt)),
             _ => None,
         }));
     });
@@ -82,7 +82,7 @@ pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId
     });
     for_each_entry(&singly.collect::<Vec<_>>(), |entry, _, run, heard| {
         for fact in heard {
-            if let Heard::AttemptStarted { attempt } = fact {
+            if let Heard::AttemptStarted { attempt, .. } = fact {
                 stored.insert(attempt.call, (*attempt, BTreeSet::new()));
             }
         }

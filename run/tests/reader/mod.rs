@@ -163,6 +163,7 @@ impl Transcript {
             | Utterance::RunClosed
             | Utterance::CallWaits { .. }
             | Utterance::CancelRequested { .. }
+            | Utterance::AttemptStopping { .. }
             | Utterance::Output { .. } => {}
         }
     }

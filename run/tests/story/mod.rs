@@ -10,7 +10,7 @@ use bytes::Bytes;
 use toolyard_run::{
     AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex, CallSpec, Chunk, ChunkIndex, Content,
     DeadlineKind, Effects, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Run, RunId,
-    RunOpened, Sequencer, Spoken, Timestamp, ToolName, Utterance, WorkerId,
+    RunOpened, Sequencer, Spoken, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -47,7 +47,16 @@ pub(crate) fn error(kind: ErrorKind) -> CallError {
 pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
     let tool: ToolName = "tool".parse().expect("a tool name");
     let (arguments, metadata) = (Bytes::from_static(b"{}"), BTreeMap::new());
-    CallSpec { id: id(name), tool, arguments, metadata, route, deadline: START.after(CALL_LIFE) }
+    CallSpec {
+        id: id(name),
+        tool,
+        arguments,
+        metadata,
+        route,
+        deadline: START.after(CALL_LIFE),
+        queue_deadline: None,
+        without_worker: WithoutWorker::Wait,
+    }
 }
 
 pub(crate) fn with_policy(name: &str, policy: Policy) -> CallSpec {
@@ -92,7 +101,7 @@ pub(crate) fn started(call: u16, number: u32) -> Event {
 
 pub(crate) fn started_as(attempt: AttemptId, in_pool: &str) -> Event {
     let lease = Bytes::from_static(b"lease");
-    Event::AttemptStarted { attempt, pool: pool(in_pool), worker: worker("worker-1"), lease }
+    Event::AttemptStarted { attempt, pool: pool(in_pool), worker: worker("worker-1"), lease, from: ChunkIndex(0) }
 }
 
 pub(crate) fn output(call: u16, number: u32, chunks: Range<u32>) -> Event {
@@ -227,7 +236,7 @@ impl Story {
 }
 
 pub(crate) fn opened(calls: impl IntoIterator<Item = CallSpec>, open: bool) -> Event {
-    Event::RunOpened(RunOpened { deadline: START.after(RUN_LIFE), calls: shared(calls), open })
+    Event::RunOpened(RunOpened { deadline: START.after(RUN_LIFE), calls: shared(calls), open, ..RunOpened::default() })
 }
 
 /// What a reader hears who reads the log from its beginning.
@@ -254,6 +263,7 @@ pub(crate) fn needs_floor(what: &Utterance) -> bool {
         | Utterance::AttemptStarted { .. }
         | Utterance::AttemptEnded { .. }
         | Utterance::CancelRequested { .. }
+        | Utterance::AttemptStopping { .. }
         | Utterance::StatusChanged(_)
         | Utterance::RunEnded(_) => false,
     }
@@ -268,6 +278,9 @@ fn in_words(what: Utterance) -> String {
         Utterance::AttemptStarted { attempt } => format!("{} attempt {} starts", attempt.call, attempt.number.0),
         Utterance::AttemptEnded { attempt } => format!("{} attempt {} ends", attempt.call, attempt.number.0),
         Utterance::CancelRequested { call } => format!("{call} shall stop"),
+        Utterance::AttemptStopping { attempt, stage } => {
+            format!("{} attempt {} is told to stop: {stage:?}", attempt.call, attempt.number.0)
+        }
         Utterance::Speaks { call } => format!("{call} speaks"),
         Utterance::Output { attempt, span } => {
             let end = span.first.0 + span.count;

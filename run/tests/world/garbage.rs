@@ -10,7 +10,7 @@ pub(crate) fn garbage() -> impl Strategy<Value = History> {
     let entry = entry.prop_map(|(sequence, at, events)| Entry { sequence, at, events });
     let opening = (time(), prop::collection::vec(call(), 0..5), any::<bool>());
     let opening = opening.prop_map(|(deadline, calls, open)| {
-        let events = vec![Event::RunOpened(RunOpened { deadline, calls, open })];
+        let events = vec![Event::RunOpened(RunOpened { deadline, calls, open, ..RunOpened::default() })];
         Entry { sequence: 1, at: START, events }
     });
     let whole = (prop::option::weighted(0.9, opening), prop::collection::vec(entry, 0..40), time());
@@ -93,13 +93,14 @@ fn event() -> impl Strategy<Value = Event> {
         pool,
         worker: worker.clone(),
         lease: Bytes::new(),
+        from: ChunkIndex(0),
     });
     let ended = (attempt(), some_pool(), number(), outcome());
     let ended =
         ended.prop_map(|(attempt, pool, chunks, outcome)| Event::AttemptEnded { attempt, pool, chunks, outcome });
     prop_oneof![
         2 => (time(), calls(), any::<bool>())
-            .prop_map(|(deadline, calls, open)| Event::RunOpened(RunOpened { deadline, calls, open })),
+            .prop_map(|(deadline, calls, open)| Event::RunOpened(RunOpened { deadline, calls, open, ..RunOpened::default() })),
         2 => calls().prop_map(|calls| Event::CallsAppended { calls }),
         1 => Just(Event::RunClosed),
         1 => Just(Event::RunCancelRequested { reason: reason() }),

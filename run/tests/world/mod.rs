@@ -158,7 +158,12 @@ impl World {
             in_flight: Vec::new(),
             spare: plan.spare.clone(),
         };
-        let opening = Opening { calls: plan.calls.clone(), deadline: START.after(plan.life), open: plan.open };
+        let opening = Opening {
+            calls: plan.calls.clone(),
+            deadline: START.after(plan.life),
+            open: plan.open,
+            ..Opening::default()
+        };
         world.store(Run::open(opening, START).expect("the plan is within the limits"));
         for step in &plan.steps {
             world.step(step);
@@ -223,8 +228,8 @@ impl World {
         let delivered = *delivered;
         let seen = self.history.log.len().saturating_sub(lag);
         let verdict = match lag {
-            0 => self.run.call(call).map(|call| call.verdict(delivered)),
-            _ => fold(&self.history.log[..seen]).call(call).map(|call| call.verdict(delivered)),
+            0 => self.run.call(call).map(|call| call.verdict(delivered, START)),
+            _ => fold(&self.history.log[..seen]).call(call).map(|call| call.verdict(delivered, START)),
         };
         let spec = Arc::clone(self.run.call(call).expect("picked from the run").spec());
         let Route::Pool { pool, policy } = &spec.route else { return };

@@ -13,7 +13,7 @@ use proto::convert::log::{self, Job};
 use proto::convert::worker::{Answer, Question, decode_answer};
 use proto::names;
 use proto::subject::{Place, Subject};
-use run::{AttemptId, AttemptNumber, ErrorKind, Event, Nonce, Retry, Route, RunId, Verdict, after_failure};
+use run::{AttemptId, AttemptNumber, ChunkIndex, ErrorKind, Event, Nonce, Retry, Route, RunId, Verdict, after_failure};
 use tokio::time::Instant;
 
 use super::Core;
@@ -56,8 +56,10 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
     let lease = core.leases.hold(reply.to_string());
     // A call may be cancelled while it is queued. Where that would be found out too late to undo, it is asked first.
     let repeatable = matches!(&delivery.job.spec.route, Route::Pool { policy, .. } if policy.repeatable);
-    let answer = if repeatable && delivery.delivered == 1 && delivery.age < names::JOB_FRESH {
-        Some(Answer { verdict: Verdict::Go { number: AttemptNumber(1), used: 0 }, last_output: 0 })
+    let in_time = delivery.job.spec.queue_deadline.is_none_or(|by| proto::now() < by);
+    let answer = if repeatable && in_time && delivery.delivered == 1 && delivery.age < names::JOB_FRESH {
+        let verdict = Verdict::Go { number: AttemptNumber(1), used: 0, from: ChunkIndex(0) };
+        Some(Answer { verdict, last_output: 0 })
     } else {
         tokio::select! {
             answer = ask(&core, &delivery, None) => answer,
@@ -75,7 +77,10 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
                 settle(&core, reply, "+ACK".into()).await;
             }
         }
-        Verdict::Go { number, used } => execute(&core, &delivery, (number, used, answer.last_output), lease).await,
+        Verdict::Go { number, used, from } => {
+            let go = Go { number, used, from, last_output: answer.last_output };
+            execute(&core, &delivery, go, lease).await;
+        }
     }
 }
 
@@ -114,13 +119,17 @@ async fn ask(core: &Core, delivery: &Delivery, attempt: Option<AttemptId>) -> Op
     None
 }
 
-async fn execute(
-    core: &Rc<Core>,
-    delivery: &Delivery,
-    (number, used, last_output): (AttemptNumber, u32, u64),
-    lease: super::leases::Lease,
-) {
+/// The attempt as which a job is executed.
+struct Go {
+    number: AttemptNumber,
+    used: u32,
+    from: ChunkIndex,
+    last_output: u64,
+}
+
+async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::leases::Lease) {
     let Delivery { job, reply, .. } = delivery;
+    let Go { number, used, from, last_output } = go;
     let Route::Pool { policy, .. } = &job.spec.route else { return };
     let prepared = core.table.prepare(&job.spec.tool, &job.spec.arguments);
     if let Err(error) = &prepared
@@ -134,18 +143,20 @@ async fn execute(
     let id = AttemptId { call: job.call, number, nonce: Nonce(rand::random()) };
     let (signals, registered) = core.register(job.run, id, lease.lost.clone());
     let (pool, worker) = (job.pool.clone(), core.worker.clone());
-    let start = Event::AttemptStarted { attempt: id, pool, worker, lease: Bytes::copy_from_slice(reply.as_bytes()) };
-    let start = if policy.repeatable {
+    let held = Bytes::copy_from_slice(reply.as_bytes());
+    let start = Event::AttemptStarted { attempt: id, pool, worker, lease: held, from };
+    let start = if policy.repeatable && from.0 == 0 {
         Some(start)
     } else {
-        // Once the tool is called its effect may happen: the log must know before, and know of this start alone.
+        // Once the tool is called its effect may happen, or it goes on where the last attempt broke off: the log must know
+        // before, and know of this start alone, right behind what the owner had seen.
         if !is_only_start(core, delivery, start, id, last_output).await {
             tracing::warn!(run.id = %job.run, "an attempt could not be recorded as the only one; asking again");
             return settle(core, reply.clone(), NOT_NOW.into()).await;
         }
         None
     };
-    let attempt = Attempt { job, id, start, signals };
+    let attempt = Attempt { job, id, from, start, signals };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
     finish(core, delivery, end, (used, began, &lease)).await;

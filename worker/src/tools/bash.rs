@@ -74,7 +74,7 @@ impl Tool for Bash {
                     the signal that ended it. Standard input is empty, and processes that it leaves in the background \
                     end with it.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
-        About::new(text).destructive().open_world().streaming().attempt_timeout(timeout)
+        About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout)
     }
 
     async fn call(&self, context: &Context, input: Script) -> Result<Output, ToolError> {

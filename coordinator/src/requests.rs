@@ -1,0 +1,94 @@
+//! Requests that may be sent twice: the key under which a request is known, and what tells it from another one under the
+//! same key.
+
+use run::{CallId, RequestId, RunId, TenantId, WithoutWorker};
+use sha2::{Digest as _, Sha256};
+
+use crate::runs::NewRun;
+
+pub(crate) type Digest = [u8; 32];
+
+/// The key of a request: a hash, so that any id makes a proper one of the same length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RequestKey(String);
+
+/// Which run a request made, or is about to make.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) run: RunId,
+    pub(crate) digest: Digest,
+}
+
+impl RequestKey {
+    /// The key of a caller's request. Those of different tenants do not meet.
+    pub(crate) fn of(tenant: Option<&TenantId>, id: &RequestId) -> Self {
+        Self::new(&["request", tenant.map_or("", TenantId::as_str), id.as_str()])
+    }
+
+    /// The key of the request that redrives a call.
+    pub(crate) fn redrive(run: RunId, call: &CallId) -> Self {
+        Self::new(&["redrive", &run.to_string(), call.as_str()])
+    }
+
+    fn new(parts: &[&str]) -> Self {
+        let mut hash = Hash::default();
+        parts.iter().for_each(|part| hash.text(part));
+        Self(hash.end().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a request asks for, in short: equal for equal requests alone.
+pub(crate) fn digest(new: &NewRun) -> Digest {
+    let mut hash = Hash::default();
+    hash.number(u64::from(new.keep_open));
+    hash.number(u64::from(new.fail_fast));
+    hash.time(new.timeout);
+    hash.text(new.tenant.as_ref().map_or("", TenantId::as_str));
+    hash.number(new.calls.len() as u64);
+    for call in &new.calls {
+        hash.text(call.id.as_ref().map_or("", CallId::as_str));
+        hash.text(call.tool.as_str());
+        hash.bytes(&call.arguments);
+        hash.number(call.metadata.len() as u64);
+        for (key, value) in &call.metadata {
+            hash.text(key);
+            hash.text(value);
+        }
+        hash.time(call.timeout);
+        hash.time(call.queue_timeout);
+        hash.number(u64::from(call.without_worker == WithoutWorker::Fail));
+    }
+    hash.end()
+}
+
+/// SHA-256 over parts with their lengths, so that no two lists of parts look alike.
+#[derive(Default)]
+struct Hash(Sha256);
+
+impl Hash {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.update(bytes);
+    }
+
+    fn text(&mut self, text: &str) {
+        self.bytes(text.as_bytes());
+    }
+
+    fn number(&mut self, number: u64) {
+        self.0.update(number.to_be_bytes());
+    }
+
+    fn time(&mut self, time: Option<std::time::Duration>) {
+        let nanos = time.map_or(u128::MAX, |time| time.as_nanos());
+        self.0.update(nanos.to_be_bytes());
+    }
+
+    fn end(self) -> Digest {
+        self.0.finalize().into()
+    }
+}

@@ -1,0 +1,55 @@
+//! Parked calls: those that ended without a result although another attempt might have given one. They stay visible until
+//! somebody asks for them once more or puts them aside; their outcome never changes.
+
+use crate::call::{Call, Fate};
+use crate::command::Rejection;
+use crate::event::{DeadlineKind, ErrorKind, Outcome};
+use crate::retry::is_retried;
+
+impl Call {
+    /// Whether the call waits for somebody to look at it: it used up its attempts, was interrupted, or found no worker.
+    #[must_use]
+    pub fn is_parked(&self) -> bool {
+        self.fate.is_none() && self.may_be_parked()
+    }
+
+    /// What became of the call after it was parked.
+    #[must_use]
+    pub fn fate(&self) -> Option<Fate> {
+        self.fate
+    }
+
+    fn may_be_parked(&self) -> bool {
+        match self.outcome() {
+            Some(Outcome::Failed(error)) => match error.kind {
+                ErrorKind::Interrupted | ErrorKind::WorkerLost | ErrorKind::OutputIncomplete | ErrorKind::NoWorker => {
+                    true
+                }
+                _ => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
+            },
+            Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,
+            Some(Outcome::Expired(DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run))
+            | Some(Outcome::Completed(_) | Outcome::Cancelled { .. })
+            | None => false,
+        }
+    }
+
+    pub(crate) fn check_parked(&self, fate: Option<Fate>) -> Result<(), Rejection> {
+        let call = self.spec().id.clone();
+        match fate {
+            Some(Fate::Redriven { into }) => {
+                Err(Rejection::NotParkedAnyMore { call, fate: format!("redriven as run {into}") })
+            }
+            Some(Fate::Dropped) => Err(Rejection::NotParkedAnyMore { call, fate: "dropped".to_owned() }),
+            None if self.may_be_parked() => Ok(()),
+            None => Err(Rejection::NotParked { call, state: self.state_name() }),
+        }
+    }
+
+    /// The first word counts.
+    pub(crate) fn decide_fate(&mut self, fate: Fate) {
+        if self.is_parked() {
+            self.fate = Some(fate);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! One line that says what a call waits for, or why it ended as it did.
+
+use std::time::Duration;
+
+use crate::call::{Call, CallState, Ended, Fate, Running};
+use crate::event::{CallError, DeadlineKind, Outcome, Stopped, WithoutWorker};
+use crate::id::{PoolId, Timestamp, ToolName};
+
+impl Call {
+    /// Says it as of `now`; `workers` is how many workers of the call's pool live, where that is known.
+    #[must_use]
+    pub fn why(&self, now: Timestamp, workers: Option<usize>) -> String {
+        match self.state() {
+            CallState::Accepted => format!(
+                "accepted {} ago; the owner of its shard is about to put its job into the log",
+                span(now.since(self.accepted_at()))
+            ),
+            CallState::WaitingForClient => format!(
+                "waits for its client since {}; if nobody answers it expires in {}",
+                span(now.since(self.accepted_at())),
+                span(self.spec().deadline.since(now))
+            ),
+            CallState::Queued { since } => self.why_queued(*since, now, workers),
+            CallState::Running(running) => self.why_running(running, now),
+            CallState::Ended(ended) => self.why_ended(ended),
+        }
+    }
+
+    fn why_queued(&self, since: Timestamp, now: Timestamp, workers: Option<usize>) -> String {
+        let pool = self.policy().map_or("", |(pool, _)| pool.as_str());
+        let waits = match workers {
+            Some(0) if self.spec().without_worker == WithoutWorker::Fail => {
+                "no worker of the pool lives, it is about to fail".to_owned()
+            }
+            Some(0) => "no worker of the pool lives: start one".to_owned(),
+            Some(1) => "the pool's only worker has no free slot, or is about to pull it".to_owned(),
+            Some(workers) => {
+                format!("none of the pool's {workers} workers has a free slot, or one is about to pull it")
+            }
+            None => "for a worker of the pool".to_owned(),
+        };
+        let before = match self.failures().last() {
+            Some(last) if last.at == since => {
+                format!("; attempt {} failed ({}), it is tried again after a pause", last.number.0, error(&last.error))
+            }
+            Some(last) => format!("; attempt {} failed ({})", last.number.0, error(&last.error)),
+            None if self.is_untried() => String::new(),
+            None => "; a worker that shut down gave it back".to_owned(),
+        };
+        let by = span(self.start_by().since(now));
+        format!("queued in pool {pool} since {}: {waits}{before}; it expires in {by}", span(now.since(since)))
+    }
+
+    fn why_running(&self, running: &Running, now: Timestamp) -> String {
+        let number = running.attempt.number.0;
+        let on = running.worker.as_ref().map_or_else(String::new, |(worker, _)| format!(" on {worker}"));
+        let (since, heard) = (span(now.since(running.since)), span(now.since(running.heard_at)));
+        let left = self.policy().map_or_else(String::new, |(_, policy)| {
+            let end = running.since.after(policy.attempt_timeout).min(self.spec().deadline);
+            format!(", and has {} left", span(end.since(now)))
+        });
+        let cancelling = self.cancelling().map_or_else(String::new, |cancel| {
+            let stage = match (cancel.delivered_at, cancel.acknowledged_at) {
+                (_, Some(_)) => "its tool has noticed and is about to end",
+                (Some(_), None) => "its worker has told the tool, which has not noticed yet",
+                (None, None) => "its worker has not heard of it yet",
+            };
+            let asked = span(now.since(cancel.requested_at));
+            format!("; it is being cancelled since {asked} ({}): {stage}", cancel.reason)
+        });
+        format!("attempt {number} runs{on} since {since}, was last heard {heard} ago{left}{cancelling}")
+    }
+
+    fn why_ended(&self, ended: &Ended) -> String {
+        let took = span(ended.at.since(self.accepted_at()));
+        let attempts = match self.attempts_used() {
+            0 => "without an attempt".to_owned(),
+            1 => "in 1 attempt".to_owned(),
+            attempts => format!("in {attempts} attempts"),
+        };
+        let how = match &ended.outcome {
+            Outcome::Completed(_) => "completed".to_owned(),
+            Outcome::Failed(why) => format!("failed ({})", error(why)),
+            Outcome::Cancelled { reason, stopped } => {
+                let proof = match stopped {
+                    Stopped::NotRunning => "it was not running",
+                    Stopped::Confirmed => "its attempt has stopped",
+                    Stopped::Unconfirmed => "its attempt did not say that it stopped: its effect may have happened",
+                };
+                format!("cancelled ({reason}); {proof}")
+            }
+            Outcome::Expired(deadline) => format!("expired: {}", expiry(*deadline)),
+        };
+        let parked = match self.fate() {
+            Some(Fate::Redriven { into }) => format!("; redriven as {into}"),
+            Some(Fate::Dropped) => "; it was parked and dropped".to_owned(),
+            None if self.is_parked() => "; parked: redrive or drop it".to_owned(),
+            None => String::new(),
+        };
+        format!("{how} {took} after it was accepted, {attempts}{parked}")
+    }
+}
+
+/// A missed deadline in words.
+#[must_use]
+pub fn expiry(deadline: DeadlineKind) -> &'static str {
+    match deadline {
+        DeadlineKind::Call => "the call's deadline passed",
+        DeadlineKind::Queue => "no worker took it up before its queue deadline",
+        DeadlineKind::Client => "the client did not answer before the call's deadline",
+        DeadlineKind::Attempt(_) => "an attempt overran its time and its worker was silent",
+        DeadlineKind::Idle(_) => "an attempt said nothing for too long and its worker was silent",
+        DeadlineKind::Run => "the run's deadline passed",
+    }
+}
+
+/// What a call that no worker takes up is told.
+#[must_use]
+pub fn no_worker(tool: &ToolName, pool: &PoolId) -> CallError {
+    let message =
+        format!("no worker of pool {pool}, which hosts {tool}, lives: start one, or let the call wait for one");
+    CallError::new(crate::event::ErrorKind::NoWorker, message).retryable()
+}
+
+/// The first line of an error's text, shortened.
+fn error(error: &CallError) -> String {
+    const CHARS_MAX: usize = 120;
+    let line = error.message.lines().next().unwrap_or_default();
+    let short: String = line.chars().take(CHARS_MAX).collect();
+    let cut = if short.len() < error.message.trim_end().len() { " …" } else { "" };
+    format!("{:?}: {short}{cut}", error.kind)
+}
+
+/// A length of time for people.
+fn span(length: Duration) -> String {
+    match length.as_secs() {
+        0..60 => format!("{:.1} s", length.as_secs_f64()),
+        seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}

@@ -115,9 +115,9 @@ pub(crate) fn event(event: &v1::RunEvent) -> Object {
         Event::CancelDelivered(delivered) => {
             head("cancel_delivered").field("call_id", &delivered.call_id).field("attempt", delivered.attempt)
         }
-        Event::CancelAcknowledged(acknowledged) => head("cancel_acknowledged")
-            .field("call_id", &acknowledged.call_id)
-            .field("attempt", acknowledged.attempt),
+        Event::CancelAcknowledged(acknowledged) => {
+            head("cancel_acknowledged").field("call_id", &acknowledged.call_id).field("attempt", acknowledged.attempt)
+        }
         Event::CallSpeaking(speaking) => {
             head("call_speaking").field("call_id", &speaking.call_id).field("tool", &speaking.tool)
         }

@@ -75,7 +75,10 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let options = coordinator::Options { nats_url, listen, log: LogOptions { replicas, bytes_max } };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
-    let serving = Box::pin(async { Coordinator::bind(options).await?.serve(stop.clone(), || {}).await });
+    let serving = Box::pin(async {
+        let coordinator = Coordinator::bind(options).await?;
+        Box::pin(coordinator.serve(stop.clone(), || {})).await
+    });
     interrupts.stop_well(serving, &stop).await?;
     Ok(Exit::Completed)
 }

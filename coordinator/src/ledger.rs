@@ -21,6 +21,7 @@ use crate::nats::journal::{AppendError, Expect, Journal};
 use crate::nats::leases::Owned;
 use crate::nats::signals::{Asked, Questions, Signals};
 use crate::registry::Registry;
+use crate::stranded;
 
 /// Requests to the ledger that may wait.
 const REQUESTS_MAX: usize = 4096;
@@ -296,7 +297,8 @@ impl Keeper {
 
     fn perform(&mut self, id: RunId, effect: Effect) {
         let Some(open) = self.runs.get(&id) else { return };
-        let Some(act) = act(&open.run, effect) else { return };
+        let registry = self.rim.registry.borrow().clone();
+        let Some(act) = act(&open.run, effect, &registry) else { return };
         if !self.under_way.insert((id, effect)) {
             return;
         }
@@ -347,7 +349,9 @@ impl Keeper {
             return;
         }
         let (now, owned) = (proto::now(), *self.rim.owned.borrow());
+        let mut stranded = Vec::new();
         for (id, open) in self.runs.iter().filter(|(id, _)| owned.holds(id.shard())) {
+            stranded.extend(stranded::stranded(&open.run, &registry, now).into_iter().map(|call| (*id, call)));
             for call in open.run.calls() {
                 let CallState::Running(running) = call.state() else { continue };
                 let Some((worker, lease)) = &running.worker else { continue };
@@ -358,6 +362,9 @@ impl Keeper {
                     self.questions.spawn(async move { signals.hand_back(&lease).await });
                 }
             }
+        }
+        for (id, call) in stranded {
+            self.perform(id, Effect::Refuse { call });
         }
     }
 
@@ -415,8 +422,14 @@ enum Act {
 }
 
 /// An effect as something to do.
-fn act(run: &Run, effect: Effect) -> Option<Act> {
+fn act(run: &Run, effect: Effect, registry: &Registry) -> Option<Act> {
     let append = |event, expect| Some(Act::Append { event, job: None, expect });
+    if let Some(refusal) = stranded::refusal(run, effect, registry)
+        && let Event::CallFailed { call, .. } = &refusal
+    {
+        let revision = run.call(*call)?.revision();
+        return append(refusal, Expect::Last(revision));
+    }
     match effect {
         Effect::Dispatch { call } => {
             let spec = run.call(call)?.spec();
@@ -432,6 +445,7 @@ fn act(run: &Run, effect: Effect) -> Option<Act> {
         Effect::Expire { call, deadline } => {
             append(Event::CallExpired { call, deadline }, Expect::Last(run.call(call)?.revision()))
         }
+        Effect::Refuse { .. } => None,
         Effect::ExpireRun => append(Event::RunExpired, Expect::Last(run.revision())),
     }
 }

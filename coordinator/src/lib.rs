@@ -8,6 +8,7 @@ mod nats;
 mod registry;
 mod requests;
 mod runs;
+mod stranded;
 mod watch;
 
 use std::net::SocketAddr;

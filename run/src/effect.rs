@@ -13,6 +13,8 @@ pub enum Effect {
     Cancel { call: CallIndex },
     /// Append that the call expired.
     Expire { call: CallIndex, deadline: DeadlineKind },
+    /// Append that no worker of the call's pool lives. Only the rim knows that, so state alone never asks for it.
+    Refuse { call: CallIndex },
     /// Append that the run expired.
     ExpireRun,
 }

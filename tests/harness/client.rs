@@ -66,8 +66,14 @@ impl Client {
 
     pub async fn execute(&self, calls: Vec<v1::NewCall>) -> Stream {
         let request = v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() };
-        let stream = self.runs.clone().execute_run(request).await.expect("the run is accepted").into_inner();
-        Stream { messages: Messages::Execute(stream), seen: Vec::new(), heartbeats: 0, ended: false }
+        self.execute_request(request).await.expect("the run is accepted")
+    }
+
+    /// # Errors
+    /// The coordinator's refusal.
+    pub async fn execute_request(&self, request: v1::ExecuteRunRequest) -> Result<Stream, Status> {
+        let stream = self.runs.clone().execute_run(request).await?.into_inner();
+        Ok(Stream { messages: Messages::Execute(stream), seen: Vec::new(), heartbeats: 0, ended: false })
     }
 }
 

@@ -30,6 +30,43 @@ async fn cancelling_a_run_ends_its_running_queued_and_waiting_calls() {
 }
 
 #[tokio::test]
+async fn cancelling_is_proved_step_by_step() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(2).await;
+    let stubborn = harness::call("deaf", "stubborn", serde_json::json!({ "ms": 3000 }));
+    let mut stream = yard.client.execute(vec![count("heeds", 1000, 50), stubborn]).await;
+    for call in ["heeds", "deaf"] {
+        stream.until(|event| matches!(event, Event::AttemptStarted(started) if started.call_id == call)).await;
+    }
+    let queued = yard.client.create(vec![count("queued", 1, 0)]).await;
+    queued.cancel("not needed").await;
+    let outcomes = check::outcomes(&queued.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(outcomes["queued"].stopped(), v1::Stopped::NotRunning);
+    let run = stream.run(&yard.client);
+    run.cancel("not needed").await;
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let at = |wanted: fn(&Event) -> Option<&str>, call: &str| {
+        let is_wanted = |event: &&v1::RunEvent| event.event.as_ref().and_then(wanted) == Some(call);
+        let time = events.iter().find(is_wanted).and_then(|event| event.time);
+        time.map(|time| (time.seconds, time.nanos))
+    };
+    let requested =
+        |call| at(|event| if let Event::CancelRequested(it) = event { Some(&it.call_id) } else { None }, call);
+    let delivered =
+        |call| at(|event| if let Event::CancelDelivered(it) = event { Some(&it.call_id) } else { None }, call);
+    let noticed =
+        |call| at(|event| if let Event::CancelAcknowledged(it) = event { Some(&it.call_id) } else { None }, call);
+    let ended = |call| at(|event| if let Event::CallEnded(it) = event { Some(&it.call_id) } else { None }, call);
+    let steps = [requested("heeds"), delivered("heeds"), noticed("heeds"), ended("heeds")];
+    assert!(steps.iter().all(Option::is_some) && steps.is_sorted(), "{steps:?}");
+    assert!(delivered("deaf").is_some(), "its worker has heard");
+    assert_eq!(noticed("deaf"), None, "a tool that listens to nothing notices nothing");
+    let outcomes = check::outcomes(&events);
+    assert_eq!(outcomes["heeds"].stopped(), v1::Stopped::Confirmed);
+}
+
+#[tokio::test]
 async fn cancelling_one_call_leaves_the_others_alone() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

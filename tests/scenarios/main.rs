@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod attempts;
 mod bad_input;
 mod broker_crash;
 mod cancel;
@@ -9,9 +10,12 @@ mod check;
 mod client_calls;
 mod coordinator_crash;
 mod cost;
+mod deadlines;
 mod doors;
 mod main_job;
+mod parked;
 mod readers;
+mod requests;
 mod worker_crash;
 mod worker_life;
 

@@ -103,7 +103,12 @@ fn a_retry_is_told_quietly_and_voids_what_was_said() {
     let events = vec![
         output("a", "", "half"),
         Event::AttemptEnded(v1::AttemptEnded { call_id: call_id(), attempt: 1, error: Some(error) }),
-        Event::AttemptStarted(v1::AttemptStarted { call_id: call_id(), attempt: 2, worker_id: "w".to_owned() }),
+        Event::AttemptStarted(v1::AttemptStarted {
+            call_id: call_id(),
+            attempt: 2,
+            worker_id: "w".to_owned(),
+            continues: false,
+        }),
         Event::CallOutputWithdrawn(v1::CallOutputWithdrawn { call_id: call_id(), attempt: 1 }),
         output("a", "", "whole\n"),
     ];

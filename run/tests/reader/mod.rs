@@ -131,7 +131,7 @@ impl Transcript {
 
     fn fact(&mut self, fact: Utterance) {
         match fact {
-            Utterance::AttemptStarted { attempt } => {
+            Utterance::AttemptStarted { attempt, .. } => {
                 let voice = self.voice(attempt.call);
                 assert!(voice.newest.is_none_or(|newest| newest.number < attempt.number), "attempts rise");
                 voice.newest = Some(attempt);

@@ -275,7 +275,7 @@ fn in_words(what: Utterance) -> String {
         Utterance::CallsAppended { first, count } => format!("{count} more from {first}"),
         Utterance::RunClosed => "run closed".into(),
         Utterance::CallWaits { call } => format!("{call} waits"),
-        Utterance::AttemptStarted { attempt } => format!("{} attempt {} starts", attempt.call, attempt.number.0),
+        Utterance::AttemptStarted { attempt, .. } => format!("{} attempt {} starts", attempt.call, attempt.number.0),
         Utterance::AttemptEnded { attempt } => format!("{} attempt {} ends", attempt.call, attempt.number.0),
         Utterance::CancelRequested { call } => format!("{call} shall stop"),
         Utterance::AttemptStopping { attempt, stage } => {

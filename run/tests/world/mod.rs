@@ -110,7 +110,7 @@ pub(crate) fn performed(run: &Run, effect: Effect) -> Option<Event> {
             Route::Pool { pool, .. } => Some(Event::CallDispatched { call, pool: pool.clone() }),
             Route::Client | Route::Refused(_) => None,
         },
-        Effect::Stop { .. } => None,
+        Effect::Stop { .. } | Effect::Refuse { .. } => None,
         Effect::Cancel { call } => Some(Event::CallCancelled { call }),
         Effect::Expire { call, deadline } => Some(Event::CallExpired { call, deadline }),
         Effect::ExpireRun => Some(Event::RunExpired),

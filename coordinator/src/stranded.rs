@@ -1,0 +1,36 @@
+//! Calls that wait in the queue of a pool in which no worker lives.
+
+use proto::names::WORKER_LOST;
+use run::{Call, CallError, CallIndex, CallState, DeadlineKind, Effect, Event, Route, Run, Timestamp, WithoutWorker};
+
+use crate::registry::Registry;
+
+/// The calls of a run that shall not wait for a worker, and have had none for as long as it takes to be sure.
+pub(crate) fn stranded(run: &Run, registry: &Registry, now: Timestamp) -> Vec<CallIndex> {
+    let gives_up = |call: &&Call| {
+        let is_sure = now.since(call.accepted_at()) >= WORKER_LOST;
+        is_sure && call.spec().without_worker == WithoutWorker::Fail && no_worker(call, registry).is_some()
+    };
+    run.calls().iter().filter(gives_up).map(Call::index).collect()
+}
+
+/// What to append where a call is refused for want of a worker, or expires for it: then the reason is the want.
+pub(crate) fn refusal(run: &Run, effect: Effect, registry: &Registry) -> Option<Event> {
+    let (Effect::Refuse { call } | Effect::Expire { call, deadline: DeadlineKind::Call | DeadlineKind::Queue }) =
+        effect
+    else {
+        return None;
+    };
+    let error = no_worker(run.call(call)?, registry)?;
+    Some(Event::CallFailed { call, error })
+}
+
+fn no_worker(call: &Call, registry: &Registry) -> Option<CallError> {
+    let is_queued = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
+    match &call.spec().route {
+        Route::Pool { pool, .. } if is_queued && registry.settled && registry.live_workers(pool) == 0 => {
+            Some(run::no_worker(&call.spec().tool, pool))
+        }
+        Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
+    }
+}

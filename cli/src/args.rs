@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{call, demo, dev, json, runs, serve, submit, tools};
+use crate::{call, demo, dev, json, runs, serve, submit, tools, why};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -65,6 +65,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Runs(runs::Command),
     Submit(submit::Args),
+    Why(why::Args),
     Coordinator(serve::CoordinatorArgs),
     Worker(serve::WorkerArgs),
 }

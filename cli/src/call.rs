@@ -42,6 +42,15 @@ pub(crate) struct Args {
     /// By when the call has ended, its time in the queue included [default: 24 h]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<std::time::Duration>,
+    /// By when a worker has taken it up [default: no such deadline]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    queue_timeout: Option<std::time::Duration>,
+    /// Fail while no worker of the tool's pool lives, rather than wait for one
+    #[arg(long)]
+    no_wait: bool,
+    /// An id of your own: the same call under the same id is executed once, however often it is sent
+    #[arg(long, value_name = "ID")]
+    request_id: Option<String>,
 }
 
 fn seconds(text: &str) -> Result<std::time::Duration, String> {
@@ -53,7 +62,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { tool: name, pairs, json: base, timeout } = args;
+    let Args { tool: name, pairs, json: base, timeout, queue_timeout, no_wait, request_id } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
     let client = Client::connect(url).await?;
@@ -74,10 +83,19 @@ pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Ex
             paint: terminal.paint_notes(),
         }))
     };
-    let timeout = timeout.map(proto::convert::duration);
-    let call = v1::NewCall { call_id: String::new(), tool: name, arguments, timeout, ..v1::NewCall::default() };
+    let without_worker = if no_wait { v1::WithoutWorker::Fail } else { v1::WithoutWorker::Wait };
+    let call = v1::NewCall {
+        tool: name,
+        arguments,
+        timeout: timeout.map(proto::convert::duration),
+        queue_timeout: queue_timeout.map(proto::convert::duration),
+        without_worker: without_worker.into(),
+        ..v1::NewCall::default()
+    };
+    let request_id = request_id.unwrap_or_default();
+    let request = v1::ExecuteRunRequest { calls: vec![call], request_id, ..v1::ExecuteRunRequest::default() };
     let mut interrupts = Interrupts::listen()?;
-    let watch = client.execute(vec![call]).await?;
+    let watch = client.execute(request).await?;
     let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;
     Ok(exit_of(&followed))
 }

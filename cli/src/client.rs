@@ -95,14 +95,28 @@ impl Client {
         present(self.persist(async || self.runs.clone().cancel_call(request.clone()).await).await?.run)
     }
 
+    pub(crate) async fn explain(&self, run_id: &str, call_id: &str) -> Result<v1::ExplainCallResponse, Failure> {
+        let request = v1::ExplainCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
+        self.persist(async || self.runs.clone().explain_call(request.clone()).await).await
+    }
+
+    pub(crate) async fn redrive(&self, run_id: &str, call_id: &str) -> Result<v1::Run, Failure> {
+        let request = v1::RedriveCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
+        present(self.persist(async || self.runs.clone().redrive_call(request.clone()).await).await?.run)
+    }
+
+    pub(crate) async fn drop_call(&self, run_id: &str, call_id: &str) -> Result<v1::Run, Failure> {
+        let request = v1::DropCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
+        present(self.persist(async || self.runs.clone().drop_call(request.clone()).await).await?.run)
+    }
+
     pub(crate) async fn submit(&self, run_id: &str, output: v1::ToolOutput) -> Result<v1::Run, Failure> {
         let request = v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs: vec![output] };
         present(self.persist(async || self.runs.clone().submit_tool_outputs(request.clone()).await).await?.run)
     }
 
     /// Executes calls as a run and gives its ordered output.
-    pub(crate) async fn execute(&self, calls: Vec<v1::NewCall>) -> Result<Watch, Failure> {
-        let request = v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() };
+    pub(crate) async fn execute(&self, request: v1::ExecuteRunRequest) -> Result<Watch, Failure> {
         let stream = self.runs.clone().execute_run(request).await.map_err(|status| self.failure(status))?;
         Ok(Watch::executing(self.clone(), stream.into_inner()))
     }

@@ -82,7 +82,8 @@ async fn show(
         let count = counted(calls.len(), "call");
         terminal.line(&format!("A broker, a coordinator and a worker are up. {count} at once, one ordered output:"))?;
     }
-    let watch = client.execute(calls).await?;
+    let request = proto::v1::ExecuteRunRequest { calls, ..Default::default() };
+    let watch = client.execute(request).await?;
     Follow::new(&client, terminal, view, answers).until_end(watch, interrupts).await
 }
 

@@ -21,10 +21,13 @@ for each event, with the fields type, sequence, time, and by type:
   calls_appended         calls
   run_closed
   call_waiting           call_id, tool, arguments, deadline
-  attempt_started        call_id, attempt, worker_id
+  attempt_started        call_id, attempt, worker_id, continues (it goes on
+                         where the attempt before it broke off)
   attempt_ended          call_id, attempt, error (absent when its worker shut
                          down and gave the call back)
   cancel_requested       call_id
+  cancel_delivered       call_id, attempt (its worker has told the tool)
+  cancel_acknowledged    call_id, attempt (the tool has noticed)
   call_speaking          call_id, tool
   call_output            call_id, attempt, chunk, channel,
                          and content or progress
@@ -33,8 +36,9 @@ for each event, with the fields type, sequence, time, and by type:
   run_status_changed     status
   run_ended              status
 The other commands write one object: a run (run_id, status, create_time,
-deadline, open, calls), a tool, or {tools}. In all of them:
-  outcome   state, and result [content], error or reason
+deadline, open, tenant, calls), a tool, {tools}, or {why, call}. In all of them:
+  outcome   state, and result [content], error or reason; of a cancelled call
+            stopped: not_running, confirmed or unconfirmed
   content   {text}, {json} or {media_type, data}, data in base64
   progress  done, total (where known), message
   error     kind, message, retryable, violations [path, message]
@@ -211,6 +215,7 @@ pub(crate) fn run(run: &v1::Run) -> Object {
         .maybe("create_time", run.create_time.map(|time| time.to_string()))
         .maybe("deadline", run.deadline.map(|time| time.to_string()))
         .field("open", run.open)
+        .maybe("tenant", Some(&run.tenant).filter(|tenant| !tenant.is_empty()))
         .field("calls", run.calls.iter().map(call).collect::<Vec<_>>())
 }
 
@@ -225,6 +230,25 @@ fn call(call: &v1::Call) -> Object {
         .field("attempts", call.attempts)
         .maybe("last_error", call.last_error.as_ref().map(error))
         .maybe("outcome", call.outcome.as_ref().map(outcome))
+        .maybe("create_time", call.create_time.map(|time| time.to_string()))
+        .maybe("end_time", call.end_time.map(|time| time.to_string()))
+        .maybe("failed_attempts", failed_attempts(&call.failed_attempts))
+        .field("parked", call.parked)
+        .maybe("redriven_run_id", Some(&call.redriven_run_id).filter(|run| !run.is_empty()))
+}
+
+fn failed_attempts(attempts: &[v1::FailedAttempt]) -> Option<Vec<Object>> {
+    let object = |failed: &v1::FailedAttempt| {
+        Object::default()
+            .field("attempt", failed.attempt)
+            .maybe("time", failed.time.map(|time| time.to_string()))
+            .maybe("error", failed.error.as_ref().map(error))
+    };
+    (!attempts.is_empty()).then(|| attempts.iter().map(object).collect())
+}
+
+pub(crate) fn explained(explained: &v1::ExplainCallResponse) -> Object {
+    Object::default().field("why", &explained.why).maybe("call", explained.call.as_ref().map(call))
 }
 
 pub(crate) fn tool(tool: &v1::Tool) -> Object {
@@ -256,7 +280,29 @@ fn policy(policy: &v1::ToolPolicy) -> Object {
         .field("attempts_max", policy.attempts_max)
         .maybe("attempt_timeout_s", policy.attempt_timeout.map(seconds))
         .maybe("backoff_first_s", policy.backoff_first.map(seconds))
+        .maybe("idle_timeout_s", policy.idle_timeout.map(seconds))
+        .maybe("backoff_first_s", policy.backoff_first.map(seconds))
         .maybe("backoff_longest_s", policy.backoff_longest.map(seconds))
+        .maybe("backoff_jitter_percent", policy.backoff_jitter_percent)
+        .maybe("retry_on", policy.retry_on.map(|on| retry_on(&on)))
+        .field("after_partial_output", after_partial_output(policy.after_partial_output()))
+}
+
+fn retry_on(on: &v1::RetryOn) -> Object {
+    Object::default()
+        .field("retryable", on.retryable)
+        .field("timeout", on.timeout)
+        .field("panic", on.panic)
+        .field("lost", on.lost)
+        .field("other", on.other)
+}
+
+fn after_partial_output(mode: v1::AfterPartialOutput) -> &'static str {
+    match mode {
+        v1::AfterPartialOutput::Unspecified | v1::AfterPartialOutput::Restart => "restart",
+        v1::AfterPartialOutput::Continue => "continue",
+        v1::AfterPartialOutput::Buffer => "buffer",
+    }
 }
 
 fn seconds(wait: impl TryInto<Duration>) -> Option<f64> {

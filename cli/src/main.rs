@@ -9,6 +9,7 @@ mod runs;
 mod serve;
 mod submit;
 mod tools;
+mod why;
 
 mod arguments;
 mod client;
@@ -70,7 +71,8 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Tools(_)
         | Command::Call(_)
         | Command::Runs(_)
-        | Command::Submit(_) => LevelFilter::WARN,
+        | Command::Submit(_)
+        | Command::Why(_) => LevelFilter::WARN,
     }
 }
 
@@ -84,5 +86,6 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
         Command::Call(args) => call::run(args, url, terminal).await,
         Command::Runs(command) => runs::run(command, url, terminal).await,
         Command::Submit(args) => submit::run(args, url, terminal).await,
+        Command::Why(args) => why::run(args, url, terminal).await,
     }
 }

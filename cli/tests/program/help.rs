@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 14] = [
+const COMMANDS: [&[&str]; 15] = [
     &[],
     &["demo"],
     &["dev"],
@@ -17,6 +17,7 @@ const COMMANDS: [&[&str]; 14] = [
     &["runs", "watch"],
     &["runs", "cancel"],
     &["submit"],
+    &["why"],
 ];
 
 #[test]

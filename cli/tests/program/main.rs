@@ -8,3 +8,4 @@ mod fleet;
 mod help;
 mod process;
 mod runs;
+mod why;

@@ -1,0 +1,33 @@
+//! `toolyard why`: what a call waits for, or why it ended as it did.
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::json;
+use crate::terminal::Terminal;
+use crate::words::harmless;
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard why run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0
+  toolyard why run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 -o json | jq .call.failed_attempts";
+
+/// Say in one line what a call waits for, or why it ended as it did
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The run's id
+    run: String,
+    /// The call's id
+    call: String,
+}
+
+pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(url).await?;
+    let explained = client.explain(&args.run, &args.call).await?;
+    if terminal.is_json() {
+        terminal.object(&json::explained(&explained))?;
+    } else {
+        terminal.write(format!("{}\n", harmless(&explained.why)).as_bytes())?;
+    }
+    Ok(Exit::Completed)
+}

@@ -87,17 +87,31 @@ impl Coordinator {
         self.child.kill().await.expect("it was running");
     }
 
+    /// SIGSTOP: it stands still, and nobody is told.
+    pub fn pause(&self) {
+        signal(&self.child, rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        signal(&self.child, rustix::process::Signal::CONT);
+    }
+
     /// SIGTERM, and its orderly end.
     pub async fn terminate(&mut self) {
         terminate(&mut self.child).await;
     }
 }
 
+/// Sends a signal to a process of ours that runs.
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.expect("it is running"), signal).expect("it is running");
+}
+
 /// SIGTERM; then its end, which must be an orderly one.
 async fn terminate(child: &mut Child) {
-    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
-    let pid = pid.expect("it is running");
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is running");
+    signal(child, rustix::process::Signal::TERM);
     // Waiting would close its input, at which it ends at once.
     let _input = child.stdin.take();
     let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends in time").expect("it was ours");
@@ -119,6 +133,16 @@ impl Worker {
     /// SIGTERM, and its orderly end.
     pub async fn terminate(&mut self) {
         terminate(&mut self.child).await;
+    }
+
+    /// SIGSTOP: it stands still, and nobody is told.
+    pub fn pause(&self) {
+        signal(&self.child, rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        signal(&self.child, rustix::process::Signal::CONT);
     }
 
     /// SIGKILL.

@@ -12,6 +12,7 @@ mod coordinator_crash;
 mod cost;
 mod deadlines;
 mod doors;
+mod forged;
 mod main_job;
 mod parked;
 mod readers;

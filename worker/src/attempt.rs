@@ -336,3 +336,6 @@ fn panicked(panic: Box<dyn std::any::Any + Send>) -> CallError {
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
     CallError::new(ErrorKind::ToolPanicked, format!("the tool panicked: {text}"))
 }
+
+#[cfg(test)]
+mod tests;

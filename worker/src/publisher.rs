@@ -168,3 +168,6 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         events
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,7 +65,11 @@ fn the_exit_code_tells_the_outcome() {
 
     let late = dev.run(["call", "ask_user", "question=Anybody?", "--timeout", "0.3"]);
     assert_eq!(late.code(), 4);
-    assert!(late.stderr().ends_with("error: the call expired: the client did not answer before the call's deadline\n"), "{}", late.stderr());
+    assert!(
+        late.stderr().ends_with("error: the call expired: the client did not answer before the call's deadline\n"),
+        "{}",
+        late.stderr()
+    );
 }
 
 #[test]

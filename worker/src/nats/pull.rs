@@ -12,12 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Core;
 
-/// How long the broker holds a pull request open.
-const EXPIRES: Duration = Duration::from_secs(30);
+/// How long the broker holds a pull request open: a little less than it takes to notice that a worker is lost. What is
+/// handed back then must not go to a request that the lost one left behind.
+const EXPIRES: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() - names::WORKER_HEARTBEAT.as_secs());
 /// How often it says that it still does.
-const IDLE_HEARTBEAT: Duration = Duration::from_secs(5);
+const IDLE_HEARTBEAT: Duration = Duration::from_secs(2);
 /// A request of which nothing was heard for this long is lost, with the connection or the broker that held it.
-const LOST: Duration = Duration::from_secs(11);
+const LOST: Duration = Duration::from_secs(6);
 /// How often to look whether the connection was made anew: open requests are gone with the old one.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after a refusal.

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{call, demo, dev, json, runs, serve, submit, tools, why};
+use crate::{call, demo, dev, json, parked, runs, serve, submit, tools, why};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Runs(runs::Command),
     Submit(submit::Args),
     Why(why::Args),
+    #[command(subcommand)]
+    Parked(parked::Command),
     Coordinator(serve::CoordinatorArgs),
     Worker(serve::WorkerArgs),
 }

@@ -258,10 +258,12 @@ pub(crate) fn tool(tool: &v1::Tool) -> Object {
         .field("idempotent", effects.idempotent)
         .field("destructive", effects.destructive)
         .field("open_world", effects.open_world);
-    let pools = tool
-        .pools
-        .iter()
-        .map(|pool| Object::default().field("pool", &pool.pool).field("live_workers", pool.live_workers));
+    let pools = tool.pools.iter().map(|pool| {
+        Object::default()
+            .field("pool", &pool.pool)
+            .field("live_workers", pool.live_workers)
+            .field("pulling_workers", pool.pulling_workers)
+    });
     Object::default()
         .field("name", &tool.name)
         .field("description", &tool.description)

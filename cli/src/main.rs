@@ -5,6 +5,7 @@ mod args;
 mod call;
 mod demo;
 mod dev;
+mod parked;
 mod runs;
 mod serve;
 mod submit;
@@ -72,7 +73,8 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Call(_)
         | Command::Runs(_)
         | Command::Submit(_)
-        | Command::Why(_) => LevelFilter::WARN,
+        | Command::Why(_)
+        | Command::Parked(_) => LevelFilter::WARN,
     }
 }
 
@@ -87,5 +89,6 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
         Command::Runs(command) => runs::run(command, url, terminal).await,
         Command::Submit(args) => submit::run(args, url, terminal).await,
         Command::Why(args) => why::run(args, url, terminal).await,
+        Command::Parked(command) => parked::run(command, url, terminal).await,
     }
 }

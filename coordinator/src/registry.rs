@@ -10,9 +10,17 @@ use run::{Manifest, PoolId, ToolName, WorkerId};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registry {
     tools: BTreeMap<ToolName, BTreeMap<PoolId, Hosted>>,
-    workers: HashMap<WorkerId, PoolId>,
+    workers: HashMap<WorkerId, Worker>,
     /// We listened for long enough that a worker that is not known does not live.
     pub(crate) settled: bool,
+}
+
+/// A worker as its last heartbeat described it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Worker {
+    pub(crate) pool: PoolId,
+    /// It takes calls, as far as it knows.
+    pub(crate) pulling: bool,
 }
 
 /// A tool as one pool hosts it.
@@ -35,9 +43,9 @@ impl Registry {
         }
     }
 
-    /// Takes note of a worker; says whether it is a new one.
-    pub(crate) fn worker_lives(&mut self, worker: WorkerId, pool: PoolId) -> bool {
-        self.workers.insert(worker, pool).is_none()
+    /// Takes note of a worker; says whether that is news.
+    pub(crate) fn worker_lives(&mut self, id: WorkerId, worker: Worker) -> bool {
+        self.workers.insert(id, worker.clone()) != Some(worker)
     }
 
     pub(crate) fn worker_left(&mut self, worker: &WorkerId) -> bool {
@@ -49,7 +57,11 @@ impl Registry {
     }
 
     pub(crate) fn live_workers(&self, pool: &PoolId) -> usize {
-        self.workers.values().filter(|of| *of == pool).count()
+        self.workers.values().filter(|worker| worker.pool == *pool).count()
+    }
+
+    pub(crate) fn pulling_workers(&self, pool: &PoolId) -> usize {
+        self.workers.values().filter(|worker| worker.pool == *pool && worker.pulling).count()
     }
 
     /// Where calls of a tool go: to a pool that lives, if there is one; among equals to the first by name.
@@ -58,7 +70,7 @@ impl Registry {
         if pools.len() == 1 {
             return pools.first_key_value();
         }
-        let alive = pools.iter().find(|(pool, _)| self.workers.values().any(|of| of == *pool));
+        let alive = pools.iter().find(|(pool, _)| self.workers.values().any(|worker| worker.pool == **pool));
         alive.or_else(|| pools.first_key_value())
     }
 

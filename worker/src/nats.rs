@@ -57,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) beat: Cell<Instant>,
     /// When heartbeats were last missing for so long that an owner may have handed our jobs to others.
     pub(crate) missed: Cell<Option<Instant>>,
+    /// When the broker last answered a request for jobs, if only that there are none.
+    pub(crate) answered: Rc<Cell<Option<Instant>>>,
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
 }
 
@@ -81,6 +83,7 @@ pub(crate) async fn serve(
         give_back: CancellationToken::new(),
         beat: Cell::new(Instant::now()),
         missed: Cell::new(None),
+        answered: Rc::default(),
         running: RefCell::default(),
     });
     let set = tokio::task::LocalSet::new();
@@ -187,6 +190,12 @@ impl Core {
     /// Whether an owner may have taken this worker for lost, some time after `since`.
     pub(crate) fn may_be_taken_for_lost(&self, since: Instant) -> bool {
         self.beat.get().elapsed() >= MISSED || self.missed.get().is_some_and(|missed| missed >= since)
+    }
+
+    /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.
+    pub(crate) fn is_pulling(&self, slots: u32) -> bool {
+        let is_full = u32::try_from(self.running_count()).is_ok_and(|running| running >= slots);
+        is_full || self.answered.get().is_some_and(|answered| answered.elapsed() < pull::LOST)
     }
 
     pub(crate) fn register(

@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 19] = [
     &[],
     &["demo"],
     &["dev"],
@@ -18,6 +18,10 @@ const COMMANDS: [&[&str]; 15] = [
     &["runs", "cancel"],
     &["submit"],
     &["why"],
+    &["parked"],
+    &["parked", "show"],
+    &["parked", "redrive"],
+    &["parked", "drop"],
 ];
 
 #[test]
@@ -36,7 +40,7 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    for command in COMMANDS.into_iter().filter(|command| !matches!(command, ["tools", "ls"] | ["runs"])) {
+    for command in COMMANDS.into_iter().filter(|command| !matches!(command, ["tools", "ls"] | ["runs"] | ["parked"])) {
         let text = run(command.iter().chain([&"-h"])).stdout();
         assert!(text.contains("Example"), "{command:?}:\n{text}");
     }

@@ -62,6 +62,7 @@ fn tool(pools: &BTreeMap<PoolId, Hosted>, registry: &Registry) -> Option<v1::Too
     let pools = pools.keys().map(|pool| v1::ToolPool {
         pool: pool.to_string(),
         live_workers: u32::try_from(registry.live_workers(pool)).unwrap_or(u32::MAX),
+        pulling_workers: u32::try_from(registry.pulling_workers(pool)).unwrap_or(u32::MAX),
     });
     Some(v1::Tool { pools: pools.collect(), ..manifest_out(&hosted.manifest) })
 }

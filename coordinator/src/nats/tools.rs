@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::setup::{SetupError, ensure_pool};
-use crate::registry::{Hosted, Registry};
+use crate::registry::{Hosted, Registry, Worker};
 
 const TICK: Duration = Duration::from_secs(1);
 /// When we have not heard ourselves for this long, we would not have heard a worker either.
@@ -155,7 +155,7 @@ impl Keeper {
             self.registry.worker_left(&heartbeat.worker)
         } else {
             self.heard.insert(heartbeat.worker.clone(), Instant::now());
-            self.registry.worker_lives(heartbeat.worker, pool)
+            self.registry.worker_lives(heartbeat.worker, Worker { pool, pulling: heartbeat.pulling })
         };
         if changed {
             self.publish();

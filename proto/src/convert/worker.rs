@@ -16,6 +16,8 @@ pub struct Heartbeat {
     pub slots: u32,
     pub running: u32,
     pub leaving: bool,
+    /// The broker answers its requests for jobs, or all its slots are taken.
+    pub pulling: bool,
 }
 
 impl Heartbeat {
@@ -27,6 +29,7 @@ impl Heartbeat {
             slots: self.slots,
             running: self.running,
             leaving: self.leaving,
+            pulling: self.pulling,
         }
         .encode_to_vec()
         .into()
@@ -38,7 +41,8 @@ impl Heartbeat {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
         check_version(wire.version)?;
         let worker = wire.worker_id.parse()?;
-        Ok(Self { worker, slots: wire.slots, running: wire.running, leaving: wire.leaving })
+        let wire::WorkerHeartbeat { slots, running, leaving, pulling, .. } = wire;
+        Ok(Self { worker, slots, running, leaving, pulling })
     }
 }
 

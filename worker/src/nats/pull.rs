@@ -1,6 +1,8 @@
 //! Pulls jobs: never more than there are free slots, so that no job waits here while another worker is idle.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use async_nats::{Client, Message, Subscriber};
@@ -18,7 +20,7 @@ const EXPIRES: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() - nam
 /// How often it says that it still does.
 const IDLE_HEARTBEAT: Duration = Duration::from_secs(2);
 /// A request of which nothing was heard for this long is lost, with the connection or the broker that held it.
-const LOST: Duration = Duration::from_secs(6);
+pub(super) const LOST: Duration = Duration::from_secs(6);
 /// How often to look whether the connection was made anew: open requests are gone with the old one.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long to wait after a refusal.
@@ -41,6 +43,8 @@ pub(super) struct Puller {
     /// Jobs that an inbox still held when it was given up.
     left: VecDeque<Message>,
     heard: Instant,
+    /// Told to whoever wants to know whether jobs reach us.
+    answered: Rc<Cell<Option<Instant>>>,
     not_before: Instant,
     /// Connections made so far.
     connects: u64,
@@ -75,6 +79,7 @@ impl Puller {
             asked: 0,
             left: VecDeque::new(),
             heard: Instant::now(),
+            answered: Rc::clone(&core.answered),
             not_before: Instant::now(),
         })
     }
@@ -111,6 +116,7 @@ impl Puller {
                 continue;
             };
             self.heard = Instant::now();
+            self.answered.set(Some(self.heard));
             match message.status.map(|status| status.as_u16()) {
                 None => {
                     self.asked = self.asked.saturating_sub(1);

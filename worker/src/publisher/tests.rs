@@ -8,9 +8,11 @@ use tokio::sync::oneshot;
 
 use super::*;
 
+type Acknowledge = oneshot::Sender<Result<(), Lost>>;
+
 /// Entries as they were sent, each with what acknowledges it.
 #[derive(Default)]
-struct Sent(RefCell<Vec<(Vec<Event>, Option<oneshot::Sender<Result<(), Lost>>>)>>);
+struct Sent(RefCell<Vec<(Vec<Event>, Option<Acknowledge>)>>);
 
 impl Sent {
     fn acknowledge(&self, index: usize, with: Result<(), Lost>) {

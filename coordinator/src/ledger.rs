@@ -446,6 +446,7 @@ fn act(run: &Run, effect: Effect, registry: &Registry) -> Option<Act> {
             append(Event::CallExpired { call, deadline }, Expect::Last(run.call(call)?.revision()))
         }
         Effect::Refuse { .. } => None,
+        Effect::Close => append(Event::RunClosed, Expect::Last(run.revision())),
         Effect::ExpireRun => append(Event::RunExpired, Expect::Last(run.revision())),
     }
 }

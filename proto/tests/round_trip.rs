@@ -257,7 +257,7 @@ proptest! {
         let go = Answer { verdict: Verdict::Go { number: attempt.number, used, from: ChunkIndex(used) }, last_output };
         prop_assert_eq!(decode_answer(encode_answer(Some(&go)), attempt.call).expect("an answer"), Some(go));
         if !matches!(outcome, AttemptOutcome::Completed(_)) {
-            let end = Answer { verdict: Verdict::End { attempt, outcome }, last_output: 0 };
+            let end = Answer { verdict: Verdict::End { attempt, outcome }, last_output };
             prop_assert_eq!(decode_answer(encode_answer(Some(&end)), attempt.call).expect("an answer"), Some(end));
         }
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);

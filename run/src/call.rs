@@ -15,7 +15,7 @@ use crate::event::{
     StopStage, Stopped,
 };
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
-use crate::limit::{CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRUN_GRACE};
+use crate::limit::{ATTEMPTS_SKIPPED_MAX, CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRUN_GRACE};
 use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
 use crate::tool::{AfterPartialOutput, Policy};
@@ -27,13 +27,13 @@ pub struct Call {
     pub(crate) state: CallState,
     accepted_at: Timestamp,
     /// Attempts that were heard and not given back.
-    attempts_used: u32,
+    pub(crate) attempts_used: u32,
     /// The attempt that is heard, or was the last to be. Older ones are not.
-    newest: Option<AttemptId>,
-    chunks: ChunkOrder,
+    pub(crate) newest: Option<AttemptId>,
+    pub(crate) chunks: ChunkOrder,
     /// Output of the newest attempt that is to be shown when the call ends; only where output is buffered.
     buffered: Vec<Span>,
-    cancel: Option<Cancelling>,
+    pub(crate) cancel: Option<Cancelling>,
     /// Attempts that failed or were lost while another one could follow: the latest of them, oldest first.
     failures: Vec<FailedAttempt>,
     pub(crate) fate: Option<Fate>,
@@ -94,17 +94,6 @@ pub enum Fate {
     Redriven { into: RunId },
     /// Put aside for good.
     Dropped,
-}
-
-/// What a worker that was handed a call's job should do with it.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
-    /// Execute it, as this attempt. `used` counts the attempts before it; `from` is the chunk to go on with.
-    Go { number: AttemptNumber, used: u32, from: ChunkIndex },
-    /// Do not execute it: append this end.
-    End { attempt: AttemptId, outcome: AttemptOutcome },
-    /// Nothing is left to do.
-    Drop,
 }
 
 /// Whether an attempt is heard.
@@ -233,50 +222,6 @@ impl Call {
         }
     }
 
-    /// What to do with the call's job, delivered for the `delivered`-th time. A call that is overdue never starts late.
-    #[must_use]
-    pub fn verdict(&self, delivered: u32, now: Timestamp) -> Verdict {
-        let Some((_, policy)) = self.policy() else { return Verdict::Drop };
-        match &self.state {
-            CallState::Ended(_) | CallState::WaitingForClient => Verdict::Drop,
-            CallState::Running(running) => self.verdict_on_lost(running.attempt, policy, delivered),
-            CallState::Queued { .. } | CallState::Accepted if self.start_by() <= now => Verdict::Drop,
-            // The worker holds the job, so it is in the log even where this fold has not come to it yet.
-            CallState::Queued { .. } | CallState::Accepted => self.go(policy, delivered),
-        }
-    }
-
-    /// The job comes again while an attempt is on record: its worker is taken for lost.
-    fn verdict_on_lost(&self, lost: AttemptId, policy: &Policy, delivered: u32) -> Verdict {
-        let end = |error| Verdict::End { attempt: lost, outcome: AttemptOutcome::Failed(error) };
-        if !policy.repeatable {
-            return end(self.interrupted());
-        }
-        if self.cancel.is_some() || !policy.retry_on.lost || self.attempts_used >= policy.attempts_max {
-            let attempts = if self.attempts_used == 1 { "attempt was" } else { "attempts were" };
-            let message = format!("{} {attempts} made, the last one was lost with its worker", self.attempts_used);
-            return end(CallError::new(ErrorKind::WorkerLost, message));
-        }
-        self.go(policy, delivered)
-    }
-
-    fn interrupted(&self) -> CallError {
-        let tool = &self.spec.tool;
-        let message = format!(
-            "the worker was lost while it ran {tool}, which is not safe to repeat: its effect may have happened"
-        );
-        CallError::new(ErrorKind::Interrupted, message)
-    }
-
-    fn go(&self, policy: &Policy, delivered: u32) -> Verdict {
-        let above = self.newest.map_or(1, |newest| newest.number.0.saturating_add(1));
-        let from = match policy.after_partial_output {
-            AfterPartialOutput::Continue => ChunkIndex(self.chunks.next()),
-            AfterPartialOutput::Restart | AfterPartialOutput::Buffer => ChunkIndex(0),
-        };
-        Verdict::Go { number: AttemptNumber(above.max(delivered)), used: self.attempts_used, from }
-    }
-
     // ---- what events make of it ----
 
     pub(crate) fn dispatched(&mut self, at: Timestamp) {
@@ -287,6 +232,10 @@ impl Call {
 
     /// Any word of an attempt introduces it: its start may have been overtaken by its output. `from` is the chunk with
     /// which it goes on, where that is known.
+    ///
+    /// An attempt that goes on anywhere but where the output ends (its start was not stored behind the last output, as it
+    /// should be) is taken for one that begins at the beginning: what it lacks then shows at its end, and nothing is said
+    /// twice or left out unnoticed.
     fn hear(
         &mut self,
         attempt: AttemptId,
@@ -300,10 +249,11 @@ impl Call {
             return Hearing::Ignored;
         }
         let mode = policy.after_partial_output;
-        let is_newer = self.newest.is_none_or(|newest| attempt.number > newest.number);
+        let latest = self.newest.map_or(0, |newest| newest.number.0);
+        let is_newer = attempt.number.0 > latest && attempt.number.0 - latest <= ATTEMPTS_SKIPPED_MAX;
         match &mut self.state {
             CallState::Running(running) if running.attempt == attempt => {
-                running.heard_at = at;
+                running.heard_at = running.heard_at.max(at);
                 return Hearing::Heard;
             }
             CallState::Running(running) if is_newer => {
@@ -321,6 +271,9 @@ impl Call {
         self.newest = Some(attempt);
         self.attempts_used += 1;
         self.buffered.clear();
+        if let Some(cancel) = &mut self.cancel {
+            (cancel.delivered_at, cancel.acknowledged_at) = (None, None);
+        }
         let continues = mode == AfterPartialOutput::Continue && from.0 > 0 && from.0 == self.chunks.next();
         if continues {
             self.chunks.forget_early();
@@ -421,7 +374,7 @@ impl Call {
             }
             AttemptOutcome::Completed(result) => self.end(Outcome::Completed(result.clone()), at, heard),
             AttemptOutcome::Failed(error) => self.failed(attempt, error.clone(), at, heard),
-            AttemptOutcome::Cancelled => self.end_cancelled(Stopped::Confirmed, at, heard),
+            AttemptOutcome::Cancelled => self.end_stopped(self.attempts_used.saturating_sub(1), at, heard),
             AttemptOutcome::Expired => self.end(Outcome::Expired(DeadlineKind::Call), at, heard),
             AttemptOutcome::Returned => {
                 self.attempts_used = self.attempts_used.saturating_sub(1);
@@ -432,8 +385,9 @@ impl Call {
 
     /// An attempt that was given back leaves nothing behind, but one before it, lost, may have.
     fn given_back(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Heard>) {
-        let repeatable = self.policy().is_some_and(|(_, policy)| policy.repeatable);
-        if repeatable || self.attempts_used == 0 || self.cancel.is_some() {
+        if self.cancel.is_some() {
+            self.end_stopped(self.attempts_used, at, heard);
+        } else if self.is_repeatable() || self.attempts_used == 0 {
             self.back_to_queue(attempt, at, heard);
         } else {
             self.end(Outcome::Failed(self.interrupted()), at, heard);
@@ -444,6 +398,8 @@ impl Call {
         let retry =
             self.policy().map_or(Retry::GiveUp, |(_, policy)| after_failure(policy, self.attempts_used, &error));
         match retry {
+            // A call whose cancellation was asked for does not get another attempt.
+            Retry::Again { .. } if self.cancel.is_some() => self.end_stopped(0, at, heard),
             Retry::Again { .. } => {
                 self.note_failure(attempt.number, error, at);
                 self.back_to_queue(attempt, at, heard);
@@ -452,13 +408,13 @@ impl Call {
         }
     }
 
-    /// A call whose cancellation was asked for does not get another attempt.
     fn back_to_queue(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Heard>) {
-        if self.cancel.is_some() {
-            return self.end_cancelled(Stopped::Confirmed, at, heard);
-        }
         self.state = CallState::Queued { since: at };
         heard.push(Heard::AttemptEnded { attempt });
+    }
+
+    fn is_repeatable(&self) -> bool {
+        self.policy().is_some_and(|(_, policy)| policy.repeatable)
     }
 
     /// A call that is not running ends at once; a running one is told to stop.
@@ -484,19 +440,32 @@ impl Call {
         self.end_cancelled(stopped, at, heard);
     }
 
+    /// The attempt says that it stopped. Of `others`, lost before it, nobody does, which matters where a second execution
+    /// does harm.
+    fn end_stopped(&mut self, others: u32, at: Timestamp, heard: &mut Vec<Heard>) {
+        let sure = self.is_repeatable() || others == 0;
+        self.end_cancelled(if sure { Stopped::Confirmed } else { Stopped::Unconfirmed }, at, heard);
+    }
+
     fn end_cancelled(&mut self, stopped: Stopped, at: Timestamp, heard: &mut Vec<Heard>) {
         let reason = self.cancel.as_ref().map_or_else(String::new, |cancel| cancel.reason.clone());
         self.end(Outcome::Cancelled { reason, stopped }, at, heard);
     }
 
     /// An owner that lagged behind must not end more than it saw: the overrun of an attempt ends the call only while that
-    /// attempt runs, and its time in the queue only while no attempt has begun.
+    /// attempt runs, its silence only while it lasts, and the time in the queue only while no attempt has begun.
     pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
         let stands = match deadline {
-            DeadlineKind::Attempt(overran) | DeadlineKind::Idle(overran) => {
+            DeadlineKind::Attempt(overran) => {
                 matches!(&self.state, CallState::Running(running) if running.attempt.number == overran)
             }
-            DeadlineKind::Queue => self.is_untried(),
+            DeadlineKind::Idle(silent) => match (&self.state, self.idle_until()) {
+                (CallState::Running(running), Some(until)) => running.attempt.number == silent && until <= at,
+                _ => false,
+            },
+            DeadlineKind::Queue => {
+                matches!(self.state, CallState::Accepted | CallState::Queued { .. }) && self.is_untried()
+            }
             DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run => true,
         };
         if stands {
@@ -536,9 +505,9 @@ impl Call {
 
     // ---- what time makes of it ----
 
-    /// By when an attempt must have begun, as long as none runs.
+    /// By when an attempt must have begun, as long as none runs. What waits for its client is in no queue.
     pub(crate) fn start_by(&self) -> Timestamp {
-        let queue = self.spec.queue_deadline.filter(|_| self.is_untried());
+        let queue = self.spec.queue_deadline.filter(|_| self.policy().is_some() && self.is_untried());
         queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
     }
 
@@ -547,9 +516,15 @@ impl Call {
         let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
         let number = running.attempt.number;
         let whole = (running.since.after(policy.attempt_timeout), DeadlineKind::Attempt(number));
-        let idle = policy.idle_timeout.map(|idle| (running.heard_at.after(idle), DeadlineKind::Idle(number)));
+        let idle = self.idle_until().map(|until| (until, DeadlineKind::Idle(number)));
         let (at, kind) = idle.filter(|idle| idle.0 < whole.0).unwrap_or(whole);
         Some((at.after(OVERRUN_GRACE), kind))
+    }
+
+    /// When the running attempt will have said nothing for too long.
+    fn idle_until(&self) -> Option<Timestamp> {
+        let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
+        policy.idle_timeout.map(|idle| running.heard_at.after(idle))
     }
 
     /// When the owner stops waiting for a cancelled attempt's own word.

@@ -1,7 +1,9 @@
 //! What the rim must now do. Derived from state alone, and safe to repeat.
 
+use crate::call::{Call, CallState};
 use crate::event::{AttemptId, DeadlineKind};
-use crate::id::CallIndex;
+use crate::id::{CallIndex, Timestamp};
+use crate::run::Run;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Effect {
@@ -15,6 +17,62 @@ pub enum Effect {
     Expire { call: CallIndex, deadline: DeadlineKind },
     /// Append that no worker of the call's pool lives. Only the rim knows that, so state alone never asks for it.
     Refuse { call: CallIndex },
+    /// Append that the run is closed: it fails, and takes no further calls.
+    Close,
     /// Append that the run expired.
     ExpireRun,
+}
+
+impl Run {
+    /// What the rim should be doing now, from state alone.
+    #[must_use]
+    pub fn outstanding(&self, now: Timestamp) -> Vec<Effect> {
+        if self.opened_at().is_none() || self.status().is_final() {
+            return Vec::new();
+        }
+        if self.deadline() <= now {
+            return vec![Effect::ExpireRun];
+        }
+        let close = (self.failed && self.is_open()).then_some(Effect::Close);
+        close.into_iter().chain(self.calls().iter().filter_map(|call| outstanding_for(call, now))).collect()
+    }
+
+    /// The earliest moment at which [`Self::outstanding`] may answer differently without a new event. `None` once the run
+    /// has ended: no other state is without a deadline.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        if self.opened_at().is_none() || self.status().is_final() {
+            return None;
+        }
+        let calls = self.calls().iter().filter(|call| call.outcome().is_none());
+        // An attempt that overruns while it is being stopped is ended when its grace is over, not before.
+        let times = calls.flat_map(|call| {
+            let by = if call.is_untried() { call.start_by() } else { call.spec.deadline };
+            let overrun = || call.overrun().map(|(at, _)| at);
+            [Some(by), call.cancel_overdue().or_else(overrun)].into_iter().flatten()
+        });
+        times.chain([self.deadline()]).min()
+    }
+}
+
+fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
+    let index = call.index;
+    match &call.state {
+        CallState::Ended(_) => None,
+        CallState::WaitingForClient if call.spec.deadline <= now => {
+            Some(Effect::Expire { call: index, deadline: DeadlineKind::Client })
+        }
+        _ if call.spec.deadline <= now => Some(Effect::Expire { call: index, deadline: DeadlineKind::Call }),
+        CallState::Accepted | CallState::Queued { .. } if call.start_by() <= now => {
+            Some(Effect::Expire { call: index, deadline: DeadlineKind::Queue })
+        }
+        CallState::Accepted => Some(Effect::Dispatch { call: index }),
+        CallState::WaitingForClient | CallState::Queued { .. } => None,
+        CallState::Running(running) => match (call.cancel_overdue(), call.overrun()) {
+            (Some(overdue), _) if overdue <= now => Some(Effect::Cancel { call: index }),
+            (Some(_), _) => Some(Effect::Stop { attempt: running.attempt }),
+            (None, Some((overrun, deadline))) if overrun <= now => Some(Effect::Expire { call: index, deadline }),
+            (None, _) => None,
+        },
+    }
 }

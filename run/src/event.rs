@@ -98,7 +98,7 @@ pub enum Event {
         first: ChunkIndex,
         chunks: Vec<Chunk>,
     },
-    /// `chunks` counts what the attempt sent in all.
+    /// `chunks` counts what the attempt sent in all, and what it went on from: the number that its next chunk would have.
     AttemptEnded {
         attempt: AttemptId,
         pool: PoolId,

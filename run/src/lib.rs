@@ -29,9 +29,10 @@ mod retry;
 mod run;
 mod sequencer;
 mod tool;
+mod verdict;
 mod why;
 
-pub use call::{Call, CallState, Cancelling, Ended, FailedAttempt, Fate, Running, Verdict};
+pub use call::{Call, CallState, Cancelling, Ended, FailedAttempt, Fate, Running};
 pub use chunks::Span;
 pub use command::{Answer, Command, Opening, Rejection};
 pub use effect::Effect;
@@ -47,7 +48,7 @@ pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use run::{Heard, Run, RunStatus};
 pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
 pub use tool::{AfterPartialOutput, Effects, Manifest, Policy, RetryOn};
-
+pub use verdict::Verdict;
 pub use why::{expiry, no_worker};
 
 pub mod limit;

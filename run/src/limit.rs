@@ -29,6 +29,9 @@ pub const ERROR_BYTES_MAX: usize = 16 * 1024;
 /// Failed attempts of a call that are remembered with their errors: enough to see why, bounded for a tool that may be
 /// tried very often.
 pub const FAILURES_KEPT_MAX: usize = 8;
+/// How far an attempt's number may lie above those before it. Numbers rise with deliveries, of which a call sees far fewer
+/// in its life; without a limit one forged number would leave no higher one for the honest.
+pub const ATTEMPTS_SKIPPED_MAX: u32 = 1 << 20;
 /// Bytes of a client's call id.
 pub const CALL_ID_BYTES_MAX: usize = 128;
 /// Bytes of the name of a tool, as the vendors of models allow it.

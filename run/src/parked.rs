@@ -25,7 +25,15 @@ impl Call {
                 ErrorKind::Interrupted | ErrorKind::WorkerLost | ErrorKind::OutputIncomplete | ErrorKind::NoWorker => {
                     true
                 }
-                _ => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
+                ErrorKind::UnknownTool
+                | ErrorKind::ArgumentsInvalid
+                | ErrorKind::ToolFailed
+                | ErrorKind::ToolPanicked
+                | ErrorKind::AttemptTimeout
+                | ErrorKind::IdleTimeout
+                | ErrorKind::ResultTooLarge
+                | ErrorKind::OutputTooLarge
+                | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
             },
             Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,
             Some(Outcome::Expired(DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run))

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::call::{Call, CallState, Ended, Fate};
 use crate::chunks::Span;
 use crate::command::{Answer, Command, Opening, Rejection};
-use crate::effect::Effect;
 use crate::event::{
     AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
 };
@@ -29,7 +28,7 @@ pub struct Run {
     expired: bool,
     fail_fast: bool,
     /// A call failed or expired, and the run was to fail with it.
-    failed: bool,
+    pub(crate) failed: bool,
     tenant: Option<TenantId>,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
     revision: u64,
@@ -242,7 +241,7 @@ impl Run {
     }
 
     fn check_open(&self) -> Result<(), Rejection> {
-        match (self.open, self.status.is_final()) {
+        match (self.open && !self.failed, self.status.is_final()) {
             (_, true) => Err(Rejection::RunEnded),
             (false, false) => Err(Rejection::RunClosed),
             (true, false) => Ok(()),
@@ -289,6 +288,8 @@ impl Run {
                 None => events.push(Event::ClientAnswered { call: call.index, answer: output }),
             }
         }
+        // Results first: an error may fail the run, and with it the calls whose answers come after.
+        events.sort_by_key(|event| matches!(event, Event::ClientAnswered { answer: Err(_), .. }));
         Ok(events)
     }
 
@@ -313,8 +314,10 @@ impl Run {
     }
 
     /// A call that failed takes the others along, where the run was opened so. One that its caller cancelled does not.
+    ///
+    /// The run stays open until its owner closes it: calls that somebody appends meanwhile are stored and so must end too.
     fn fail_if_asked_to(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
-        if !self.fail_fast || self.failed || self.status.is_final() {
+        if !self.fail_fast || self.cancel_requested || self.expired || self.status.is_final() {
             return;
         }
         let failed =
@@ -322,7 +325,7 @@ impl Run {
         let Some(reason) = failed.map(|call| format!("call {} failed, and the run fails with it", call.spec.id)) else {
             return;
         };
-        (self.failed, self.open) = (true, false);
+        self.failed = true;
         self.calls.iter_mut().for_each(|call| call.cancel_requested_at(at, &reason, heard));
     }
 
@@ -447,41 +450,11 @@ impl Run {
             (true, _, _) | (false, false, true) => RunStatus::InProgress,
             (false, true, _) => RunStatus::RequiresAction,
             (false, false, false) if self.expired => RunStatus::Expired,
-            (false, false, false) if self.cancel_requested => RunStatus::Cancelled,
+            // What came first counts: a run that was cancelled does not fail any more.
             (false, false, false) if self.failed => RunStatus::Failed,
+            (false, false, false) if self.cancel_requested => RunStatus::Cancelled,
             (false, false, false) => RunStatus::Completed,
         }
-    }
-
-    // ---- acting ----
-
-    /// What the rim should be doing now, from state alone.
-    #[must_use]
-    pub fn outstanding(&self, now: Timestamp) -> Vec<Effect> {
-        if self.opened_at.is_none() || self.status.is_final() {
-            return Vec::new();
-        }
-        if self.deadline <= now {
-            return vec![Effect::ExpireRun];
-        }
-        self.calls.iter().filter_map(|call| outstanding_for(call, now)).collect()
-    }
-
-    /// The earliest moment at which [`Self::outstanding`] may answer differently without a new event. `None` once the run
-    /// has ended: no other state is without a deadline.
-    #[must_use]
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        if self.opened_at.is_none() || self.status.is_final() {
-            return None;
-        }
-        let calls = self.calls.iter().filter(|call| call.outcome().is_none());
-        // An attempt that overruns while it is being stopped is ended when its grace is over, not before.
-        let times = calls.flat_map(|call| {
-            let by = if call.is_untried() { call.start_by() } else { call.spec.deadline };
-            let overrun = || call.overrun().map(|(at, _)| at);
-            [Some(by), call.cancel_overdue().or_else(overrun)].into_iter().flatten()
-        });
-        times.chain([self.deadline]).min()
     }
 
     /// The attempts on record that `worker` was running, each with the lease that hands its job back.
@@ -492,28 +465,6 @@ impl Run {
             }
             CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } | CallState::Ended(_) => None,
         })
-    }
-}
-
-fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
-    let index = call.index;
-    match &call.state {
-        CallState::Ended(_) => None,
-        CallState::WaitingForClient if call.spec.deadline <= now => {
-            Some(Effect::Expire { call: index, deadline: DeadlineKind::Client })
-        }
-        _ if call.spec.deadline <= now => Some(Effect::Expire { call: index, deadline: DeadlineKind::Call }),
-        CallState::Accepted | CallState::Queued { .. } if call.start_by() <= now => {
-            Some(Effect::Expire { call: index, deadline: DeadlineKind::Queue })
-        }
-        CallState::Accepted => Some(Effect::Dispatch { call: index }),
-        CallState::WaitingForClient | CallState::Queued { .. } => None,
-        CallState::Running(running) => match (call.cancel_overdue(), call.overrun()) {
-            (Some(overdue), _) if overdue <= now => Some(Effect::Cancel { call: index }),
-            (Some(_), _) => Some(Effect::Stop { attempt: running.attempt }),
-            (None, Some((overrun, deadline))) if overrun <= now => Some(Effect::Expire { call: index, deadline }),
-            (None, _) => None,
-        },
     }
 }
 

@@ -65,7 +65,7 @@ pub enum Utterance {
         attempt: AttemptId,
         span: Span,
     },
-    /// What this attempt said is void; another one speaks from its beginning.
+    /// What this attempt said is void, and what it went on from; another one speaks from its beginning.
     Withdrawn {
         call: CallIndex,
         number: AttemptNumber,

@@ -66,7 +66,7 @@ impl Call {
                 (None, None) => "its worker has not heard of it yet",
             };
             let asked = span(now.since(cancel.requested_at));
-            format!("; it is being cancelled since {asked} ({}): {stage}", cancel.reason)
+            format!("; it is being cancelled since {asked} ({}): {stage}", line(&cancel.reason))
         });
         format!("attempt {number} runs{on} since {since}, was last heard {heard} ago{left}{cancelling}")
     }
@@ -87,7 +87,7 @@ impl Call {
                     Stopped::Confirmed => "its attempt has stopped",
                     Stopped::Unconfirmed => "its attempt did not say that it stopped: its effect may have happened",
                 };
-                format!("cancelled ({reason}); {proof}")
+                format!("cancelled ({}); {proof}", line(reason))
             }
             Outcome::Expired(deadline) => format!("expired: {}", expiry(*deadline)),
         };
@@ -122,13 +122,22 @@ pub fn no_worker(tool: &ToolName, pool: &PoolId) -> CallError {
     CallError::new(crate::event::ErrorKind::NoWorker, message).retryable()
 }
 
-/// The first line of an error's text, shortened.
 fn error(error: &CallError) -> String {
+    format!("{:?}: {}", error.kind, line(&error.message))
+}
+
+/// The first line of a text that says something, shortened.
+fn line(text: &str) -> String {
     const CHARS_MAX: usize = 120;
-    let line = error.message.lines().next().unwrap_or_default();
-    let short: String = line.chars().take(CHARS_MAX).collect();
-    let cut = if short.len() < error.message.trim_end().len() { " …" } else { "" };
-    format!("{:?}: {short}{cut}", error.kind)
+    const CUT: &str = " …";
+    let text = text.trim();
+    let mut lines = text.split(char::is_control).map(str::trim).filter(|line| !line.is_empty());
+    let mut chars = lines.next().unwrap_or_default().chars();
+    let mut short: String = chars.by_ref().take(CHARS_MAX).collect();
+    if chars.next().is_some() || lines.next().is_some() {
+        short.push_str(CUT);
+    }
+    short
 }
 
 /// A length of time for people.

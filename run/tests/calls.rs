@@ -7,12 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use story::{
     START, Story, answered, attempt, cancel_requested, client, completed, dispatched, ended, ended_as, error, expired,
-    failed, failed_for_now, id, once, opened, output, output_as, refused, repeatable, returned, run_cancel_requested,
-    started, started_as, text, with_policy, worker,
+    expired_by, failed, failed_for_now, id, no_worker_lives, once, opened, output, output_as, refused, repeatable,
+    returned, run_cancel_requested, run_id, started, started_as, stopping, text, with_policy, worker,
 };
 use toolyard_run::{
     AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallState, ChunkIndex, DeadlineKind,
-    Effects, ErrorKind, Event, Heard, Nonce, Outcome, Policy, Retry, RunStatus, Stopped, Verdict, after_failure, limit,
+    Effects, ErrorKind, Event, Heard, Nonce, Outcome, Policy, Retry, RetryOn, RunStatus, StopStage, Stopped, Verdict,
+    after_failure, limit,
 };
 
 // ---- transitions ----
@@ -38,6 +39,11 @@ fn every_event_in_every_state() {
     let claims_more = completed(0, 1, 5);
     let newer = ended_as(attempt(0, 7), "alpha", 0, AttemptOutcome::Completed(text("done")));
     let stopped = ended(0, 1, AttemptOutcome::Cancelled);
+    let waited_too_long = expired_by(0, DeadlineKind::Queue);
+    let silent_too_long = expired_by(0, DeadlineKind::Idle(AttemptNumber(1)));
+    let told = stopping(0, 1, StopStage::Delivered);
+    let redriven = Event::CallRedriven { call: CallIndex(0), into: run_id() };
+    let dropped = Event::CallDropped { call: CallIndex(0) };
     let call_cancelled = Event::CallCancelled { call: CallIndex(0) };
     let refusal = Event::ClientAnswered { call: CallIndex(0), answer: Err(error(ErrorKind::ClientFailed)) };
     #[rustfmt::skip]
@@ -58,6 +64,12 @@ fn every_event_in_every_state() {
         ("run cancel requested",  run_cancel_requested(), "cancelled cancelled cancelled running   running   failed"),
         ("cancelled",             call_cancelled,         "cancelled cancelled cancelled cancelled cancelled failed"),
         ("expired",               expired(0),             "expired   expired   expired   expired   expired   failed"),
+        ("expired in the queue",  waited_too_long,        "expired   waiting   expired   running   running   failed"),
+        ("expired in silence",    silent_too_long,        "accepted  waiting   queued    running   running   failed"),
+        ("no worker lives",       no_worker_lives(0),     "failed    waiting   failed    running   running   failed"),
+        ("told to stop",          told,                   "accepted  waiting   queued    running   running   failed"),
+        ("redriven",              redriven,               "accepted  waiting   queued    running   running   failed"),
+        ("dropped",               dropped,                "accepted  waiting   queued    running   running   failed"),
         ("run expired",           Event::RunExpired,      "expired   expired   expired   expired   expired   failed"),
         ("answered",              answered(0, "yes"),     "accepted  completed queued    running   running   failed"),
         ("answered with error",   refusal,                "accepted  failed    queued    running   running   failed"),
@@ -336,6 +348,11 @@ fn verdicts() {
         "the worker was lost while it ran tool, which is not safe to repeat: its effect may have happened",
     );
     let stopped = lost(ErrorKind::WorkerLost, "1 attempt was made, the last one was lost with its worker");
+    let lost_for_good = stopped.clone();
+    let overdue = |call: toolyard_run::CallSpec| toolyard_run::CallSpec { deadline: START, ..call };
+    let hurried = |call: toolyard_run::CallSpec| toolyard_run::CallSpec { queue_deadline: Some(START), ..call };
+    let policy = Policy::of(Effects { idempotent: true, ..Effects::default() });
+    let not_when_lost = with_policy("a", Policy { retry_on: RetryOn { lost: false, ..policy.retry_on }, ..policy });
     let on = || vec![dispatched(0), started(0, 1)];
     let and = |more: Vec<Event>| on().into_iter().chain(more).collect::<Vec<_>>();
     let superseded = vec![dispatched(0), started(0, 1), started(0, 2), started(0, 3)];
@@ -355,7 +372,7 @@ fn verdicts() {
         ("delivery count reset by the broker", repeatable("a"), on(), 1, go(2, 1)),
         ("redelivered while running, not repeatable", once("a"), on(), 2, interrupted.clone()),
         ("cancelled, repeatable", repeatable("a"), and(vec![cancel_requested(0)]), 2, stopped),
-        ("cancelled, not repeatable", once("a"), and(vec![cancel_requested(0)]), 2, interrupted),
+        ("cancelled, not repeatable", once("a"), and(vec![cancel_requested(0)]), 2, interrupted.clone()),
         ("cancelled in the queue", repeatable("a"), vec![dispatched(0), cancel_requested(0)], 1, Verdict::Drop),
         ("ended", repeatable("a"), and(vec![completed(0, 1, 0)]), 2, Verdict::Drop),
         ("expired", once("a"), and(vec![expired(0)]), 2, Verdict::Drop),
@@ -363,6 +380,13 @@ fn verdicts() {
         ("returned, repeatable", repeatable("a"), and(vec![returned(0, 1)]), 2, go(2, 0)),
         ("returned, not repeatable", once("a"), and(vec![returned(0, 1)]), 2, go(2, 0)),
         ("failed for now", repeatable("a"), and(vec![failed_for_now(0, 1)]), 2, go(2, 1)),
+        ("overdue in the queue", overdue(repeatable("a")), vec![dispatched(0)], 1, Verdict::Drop),
+        ("lost when it is overdue, repeatable", overdue(repeatable("a")), on(), 2, Verdict::Drop),
+        ("lost when it is overdue, not repeatable", overdue(once("a")), on(), 2, interrupted),
+        ("in the queue for too long", hurried(repeatable("a")), vec![dispatched(0)], 1, Verdict::Drop),
+        ("in the queue again, for too long", hurried(repeatable("a")), and(vec![returned(0, 1)]), 2, go(2, 0)),
+        ("lost, and not tried again for that", not_when_lost, on(), 2, lost_for_good),
+        ("delivered unbelievably often", repeatable("a"), on(), u32::MAX, go(1 + limit::ATTEMPTS_SKIPPED_MAX, 1)),
         ("waits for the client", client("a"), vec![], 1, Verdict::Drop),
         ("refused", refused("a"), vec![], 1, Verdict::Drop),
     ];
@@ -397,6 +421,8 @@ fn the_word_of_a_worker_taken_for_lost_counts_if_it_comes_first() {
 fn the_rule_of_retrying() {
     let [passing, lasting] = [error(ErrorKind::ToolFailed).retryable(), error(ErrorKind::ToolFailed)];
     let repeatable = Policy::of(Effects { read_only: true, ..Effects::default() });
+    let turned_round = RetryOn { retryable: false, timeout: false, panic: true, lost: false, other: true };
+    let bold = Policy { retry_on: turned_round, ..repeatable };
     let once = Policy { attempts_max: 3, ..Policy::of(Effects { destructive: true, ..Effects::default() }) };
     let table = [
         (&repeatable, 1, &passing, Retry::Again { used: 1 }),
@@ -404,6 +430,16 @@ fn the_rule_of_retrying() {
         (&repeatable, 3, &passing, Retry::GiveUp),
         (&repeatable, 1, &lasting, Retry::GiveUp),
         (&once, 1, &passing, Retry::GiveUp),
+        (&repeatable, 1, &error(ErrorKind::AttemptTimeout), Retry::Again { used: 1 }),
+        (&repeatable, 1, &error(ErrorKind::IdleTimeout), Retry::Again { used: 1 }),
+        (&repeatable, 1, &error(ErrorKind::WorkerLost), Retry::Again { used: 1 }),
+        (&repeatable, 1, &error(ErrorKind::ToolPanicked), Retry::GiveUp),
+        (&bold, 1, &error(ErrorKind::ToolPanicked), Retry::Again { used: 1 }),
+        (&bold, 1, &lasting, Retry::Again { used: 1 }),
+        (&bold, 1, &passing, Retry::GiveUp),
+        (&bold, 1, &error(ErrorKind::AttemptTimeout), Retry::GiveUp),
+        (&bold, 1, &error(ErrorKind::ArgumentsInvalid), Retry::GiveUp),
+        (&bold, 1, &error(ErrorKind::OutputIncomplete), Retry::GiveUp),
     ];
     for (policy, used, error, expected) in table {
         assert_eq!(after_failure(policy, used, error), expected, "{used} used, {policy:?}");

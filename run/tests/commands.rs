@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use story::{
-    RUN_LIFE, START, Story, answered, attempt, cancel_requested, client, completed, dispatched, error, expired, id,
-    once, opened, refused, repeatable, run_cancel_requested, shared, started, text,
+    RUN_LIFE, START, Story, answered, attempt, cancel_requested, client, completed, dispatched, ended, error, expired,
+    expired_by, failed, failed_for_now, id, no_worker_lives, once, opened, refused, repeatable, run_cancel_requested,
+    shared, started, text,
 };
 use toolyard_run::limit::{
     ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
 };
 use toolyard_run::{
-    Answer, CallError, CallIndex, CallSpec, Command, Content, ErrorKind, Event, Heard, Opening, Outcome, Rejection,
-    Run, RunStatus,
+    Answer, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Command, Content, DeadlineKind, ErrorKind,
+    Event, Heard, Opening, Outcome, Rejection, Run, RunStatus,
 };
 
 fn opening(calls: impl IntoIterator<Item = CallSpec>) -> Opening {
@@ -196,7 +197,7 @@ fn answers_end_the_calls_that_wait_for_them() {
     let command = answers([answer("b", Err(failure.clone())), answer("a", Ok(text("yes")))]);
     let events = decide(&story, command.clone()).expect("both wait");
     let refusal = Event::ClientAnswered { call: CallIndex(1), answer: Err(failure.clone()) };
-    assert_eq!(events, [refusal, answered(0, "yes")]);
+    assert_eq!(events, [answered(0, "yes"), refusal], "an error may fail the run: it comes last");
     story.tell_all(events);
     assert_eq!(story.call(0).outcome(), Some(&Outcome::Completed(text("yes"))));
     assert_eq!(story.call(1).outcome(), Some(&Outcome::Failed(failure)));
@@ -281,6 +282,140 @@ fn cancelling_a_run_that_ended_does_not_rewrite_its_end() {
     assert_eq!(decide(&story, cancel_run()), Ok(vec![]));
     assert_eq!(story.tell_together([run_cancel_requested(), Event::RunExpired]), []);
     assert_eq!(story.run.status(), RunStatus::Completed);
+}
+
+// ---- failing fast ----
+
+#[test]
+fn a_call_that_fails_takes_the_others_along_where_that_was_asked_for() {
+    let calls = || [repeatable("a"), repeatable("b"), client("c"), repeatable("d")];
+    for end in [failed(0, 1), expired(0), completed(0, 1, 9)] {
+        let mut story = Story::failing_fast(calls(), false);
+        story.tell_all([dispatched(0), dispatched(1), started(1, 1), started(0, 1), end]);
+        let states = [0, 1, 2, 3].map(|call| story.state(call));
+        assert_eq!(states[1..], ["running", "cancelled", "cancelled"]);
+        let reason = &story.call(1).cancelling().expect("it is told to stop").reason;
+        assert_eq!(reason, "call a failed, and the run fails with it");
+        assert_eq!(story.run.status(), RunStatus::InProgress);
+        story.tell(Event::CallCancelled { call: CallIndex(1) });
+        assert_eq!(story.run.status(), RunStatus::Failed);
+    }
+    let mut patient = Story::of(calls());
+    patient.tell_all([dispatched(0), failed(0, 1)]);
+    assert_eq!(patient.state(2), "waiting for the client");
+}
+
+#[test]
+fn a_call_that_is_refused_fails_its_run_as_it_is_accepted() {
+    let story = Story::failing_fast([repeatable("a"), refused("b"), client("c")], false);
+    assert_eq!([story.state(0), story.state(2)], ["cancelled", "cancelled"]);
+    assert_eq!(story.run.status(), RunStatus::Failed);
+}
+
+#[test]
+fn what_its_caller_cancelled_or_answered_well_fails_no_run() {
+    let mut story = Story::failing_fast([client("a"), client("b"), client("c")], false);
+    story.tell_all([cancel_requested(0), answered(1, "yes")]);
+    assert_eq!(story.run.status(), RunStatus::RequiresAction);
+}
+
+#[test]
+fn what_came_first_says_how_a_run_ended() {
+    let running = || {
+        let mut story = Story::failing_fast([repeatable("a"), repeatable("b")], false);
+        story.tell_all([dispatched(0), dispatched(1), started(0, 1), started(1, 1)]);
+        story
+    };
+    let over = || Event::CallCancelled { call: CallIndex(1) };
+    let table = [
+        (vec![failed(0, 1), run_cancel_requested(), over()], RunStatus::Failed),
+        (vec![run_cancel_requested(), failed(0, 1), over()], RunStatus::Cancelled),
+        (vec![failed(0, 1), Event::RunExpired], RunStatus::Expired),
+        (vec![Event::RunExpired], RunStatus::Expired),
+    ];
+    for (events, status) in table {
+        let mut story = running();
+        story.tell_all(events.clone());
+        assert_eq!(story.run.status(), status, "after {events:?}");
+    }
+}
+
+/// Calls are appended to the run's subject and fail on their own: no compare-and-set sees the two meet.
+#[test]
+fn calls_that_are_appended_as_the_run_fails_end_with_it() {
+    let mut story = Story::failing_fast([repeatable("a")], true);
+    let appended = decide(&story, append([client("b"), repeatable("c")])).expect("the run is open");
+    story.tell_all([dispatched(0), failed(0, 1)]);
+    assert_eq!(decide(&story, append([client("d")])), Err(Rejection::RunClosed));
+    story.tell_together(appended);
+    assert_eq!([story.state(1), story.state(2)], ["cancelled", "cancelled"]);
+    assert_eq!(story.run.status(), RunStatus::InProgress, "until its owner closes it");
+    story.tell(Event::RunClosed);
+    assert_eq!(story.run.status(), RunStatus::Failed);
+}
+
+// ---- parked calls ----
+
+#[test]
+fn calls_that_another_attempt_might_have_helped_are_parked() {
+    let with = |call: CallSpec, events: Vec<Event>| {
+        let mut story = Story::of([call]);
+        story.tell(dispatched(0));
+        story.tell_all(events);
+        story
+    };
+    let fail = |kind| vec![started(0, 1), ended(0, 1, AttemptOutcome::Failed(error(kind)))];
+    let table = [
+        (with(once("a"), fail(ErrorKind::Interrupted)), true),
+        (with(once("a"), fail(ErrorKind::WorkerLost)), true),
+        (with(once("a"), vec![failed_for_now(0, 1)]), true),
+        (with(repeatable("a"), vec![no_worker_lives(0)]), true),
+        (with(repeatable("a"), vec![expired_by(0, DeadlineKind::Queue)]), true),
+        (with(repeatable("a"), vec![started(0, 1), expired_by(0, DeadlineKind::Attempt(AttemptNumber(1)))]), true),
+        (with(repeatable("a"), vec![completed(0, 1, 5)]), true),
+        (with(repeatable("a"), vec![failed(0, 1)]), false),
+        (with(repeatable("a"), vec![expired(0)]), false),
+        (with(repeatable("a"), vec![cancel_requested(0)]), false),
+        (with(repeatable("a"), vec![completed(0, 1, 0)]), false),
+        (with(repeatable("a"), vec![]), false),
+        (Story::of([refused("a")]), false),
+        (Story::of([client("a")]), false),
+    ];
+    for (story, parked) in table {
+        assert_eq!(story.call(0).is_parked(), parked, "{:?}", story.call(0).state());
+    }
+}
+
+#[test]
+fn a_parked_call_is_redriven_or_dropped_once() {
+    let redrive = |into: &str| Command::Redrive { call: id("a"), into: into.parse().expect("a run id") };
+    let drop = || Command::Drop { call: id("a") };
+    let (one, other) = ("run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6072", "run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6073");
+    let parked = || Story::of([once("a")]).told(dispatched(0)).told(failed_for_now(0, 1));
+    for (command, others) in [(redrive(one), [redrive(other), drop()]), (drop(), [redrive(one), redrive(other)])] {
+        let mut story = parked();
+        let events = decide(&story, command.clone()).expect("it is parked");
+        for event in events {
+            assert_eq!(story.tell(event.clone()), [], "its run has ended");
+            story.tell(event);
+        }
+        assert!(!story.call(0).is_parked());
+        assert_eq!(decide(&story, command), Ok(vec![]));
+        let fate = story.call(0).fate();
+        for other in others {
+            let rejection = decide(&story, other).expect_err("it was decided");
+            assert!(matches!(rejection, Rejection::NotParkedAnyMore { .. }), "{rejection}");
+        }
+        story.tell_all([Event::CallDropped { call: CallIndex(0) }, started(0, 2)]);
+        assert_eq!(story.call(0).fate(), fate, "the first word counts");
+    }
+    let queued = Story::of([once("a")]).told(dispatched(0));
+    for command in [redrive(one), drop()] {
+        let rejection = Rejection::NotParked { call: id("a"), state: "queued" };
+        assert_eq!(decide(&queued, command), Err(rejection));
+    }
+    let missing = Command::Drop { call: id("x") };
+    assert_eq!(decide(&queued, missing), Err(Rejection::UnknownCall { call: id("x") }));
 }
 
 // ---- the run as a function of its calls ----

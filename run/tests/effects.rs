@@ -5,8 +5,8 @@ mod story;
 use std::time::Duration;
 
 use story::{
-    CALL_LIFE, RUN_LIFE, START, Story, attempt, cancel_requested, client, completed, dispatched, refused, repeatable,
-    run_cancel_requested, started,
+    CALL_LIFE, RUN_LIFE, START, Story, attempt, cancel_requested, client, completed, dispatched, expired_by, failed,
+    failed_for_now, output, refused, repeatable, returned, run_cancel_requested, started, with_idle_timeout,
 };
 use toolyard_run::limit::{CANCEL_GRACE, OVERRUN_GRACE};
 use toolyard_run::{AttemptNumber, CallIndex, CallSpec, DeadlineKind, Effect, Event, Policy, Timestamp};
@@ -45,6 +45,12 @@ fn what_is_to_be_done_and_when() {
     let stopping = || story(repeatable("a"), vec![dispatched(0), started(0, 1), cancel_requested(0)]);
     let ended = || story(repeatable("a"), vec![dispatched(0), completed(0, 1, 0)]);
     let stop = || vec![Effect::Stop { attempt: attempt(0, 1) }];
+    let soon = Duration::from_secs(3);
+    let hurried = |call: CallSpec| CallSpec { queue_deadline: Some(at(soon)), ..call };
+    let late = |call: CallSpec| CallSpec { queue_deadline: Some(at(CALL_LIFE + MS)), ..call };
+    let begun = |end: Event| story(hurried(repeatable("a")), vec![dispatched(0), started(0, 1), end]);
+    let silent = |idle| story(with_idle_timeout("a", idle), vec![dispatched(0), started(0, 1)]);
+    let silence = soon + OVERRUN_GRACE;
     let table = [
         (accepted(), START, vec![Effect::Dispatch { call: CALL }]),
         (accepted(), at(CALL_LIFE), expire(DeadlineKind::Call)),
@@ -59,6 +65,19 @@ fn what_is_to_be_done_and_when() {
         (stopping(), before(overdue()), stop()),
         (stopping(), at(overdue()), vec![Effect::Cancel { call: CALL }]),
         (stopping(), at(CALL_LIFE), expire(DeadlineKind::Call)),
+        (story(hurried(repeatable("a")), vec![]), before(soon), vec![Effect::Dispatch { call: CALL }]),
+        (story(hurried(repeatable("a")), vec![]), at(soon), expire(DeadlineKind::Queue)),
+        (story(hurried(repeatable("a")), vec![dispatched(0)]), before(soon), vec![]),
+        (story(hurried(repeatable("a")), vec![dispatched(0)]), at(soon), expire(DeadlineKind::Queue)),
+        (story(hurried(repeatable("a")), vec![dispatched(0)]), at(CALL_LIFE), expire(DeadlineKind::Call)),
+        (story(late(repeatable("a")), vec![dispatched(0)]), at(CALL_LIFE), expire(DeadlineKind::Call)),
+        (story(hurried(client("a")), vec![]), at(soon), vec![]),
+        (begun(output(0, 1, 0..1)), at(soon), vec![]),
+        (begun(failed_for_now(0, 1)), at(soon), vec![]),
+        (begun(returned(0, 1)), at(soon), vec![]),
+        (silent(soon), before(silence), vec![]),
+        (silent(soon), at(silence), expire(DeadlineKind::Idle(AttemptNumber(1)))),
+        (silent(Policy::ATTEMPT_TIMEOUT), at(overrun()), expire(DeadlineKind::Attempt(AttemptNumber(1)))),
         (running(), at(RUN_LIFE), vec![Effect::ExpireRun]),
         (Story::open([]), before(RUN_LIFE), vec![]),
         (Story::open([]), at(RUN_LIFE), vec![Effect::ExpireRun]),
@@ -97,6 +116,47 @@ fn the_next_deadline_is_the_nearest() {
 
     assert_eq!(Story::of([repeatable("a"), soon(client("b"))]).run.next_deadline(), Some(at(near)));
     assert_eq!(Story::open([]).run.next_deadline(), Some(at(RUN_LIFE)));
+}
+
+#[test]
+fn a_queue_deadline_is_looked_at_only_while_it_counts() {
+    let near = Duration::from_secs(3);
+    let hurried = |call: CallSpec| CallSpec { queue_deadline: Some(at(near)), ..call };
+    let mut story = Story::of([hurried(repeatable("a"))]);
+    assert_eq!(story.run.next_deadline(), Some(at(near)));
+    story.tell_all([dispatched(0), started(0, 1)]);
+    assert_eq!(story.run.next_deadline(), Some(at(overrun())));
+    story.tell(returned(0, 1));
+    assert_eq!(story.run.next_deadline(), Some(at(CALL_LIFE)));
+    // It is in no queue: an owner who woke for it would find nothing to do, and wake again at once.
+    assert_eq!(Story::of([hurried(client("a"))]).run.next_deadline(), Some(at(CALL_LIFE)));
+}
+
+#[test]
+fn whatever_an_attempt_says_ends_its_silence() {
+    let idle = Duration::from_secs(60);
+    let mut story = Story::of([with_idle_timeout("a", idle)]);
+    story.tell_all([dispatched(0), started(0, 1)]);
+    story.wait(Duration::from_secs(50));
+    story.tell(output(0, 1, 0..1));
+    assert_eq!(story.run.next_deadline(), Some(story.now.after(idle + OVERRUN_GRACE)));
+    // An owner that had not heard of it yet ends nothing.
+    story.wait(Duration::from_secs(20));
+    story.tell(expired_by(0, DeadlineKind::Idle(AttemptNumber(1))));
+    assert_eq!(story.state(0), "running");
+    story.wait(Duration::from_secs(40));
+    story.tell(expired_by(0, DeadlineKind::Idle(AttemptNumber(1))));
+    assert_eq!(story.state(0), "expired");
+}
+
+#[test]
+fn a_run_that_fails_is_closed_by_its_owner() {
+    let mut story = Story::failing_fast([repeatable("a"), repeatable("b"), client("c")], true);
+    story.tell_all([dispatched(0), dispatched(1), started(1, 1), failed(0, 1)]);
+    let stop = Effect::Stop { attempt: attempt(1, 1) };
+    assert_eq!(story.run.outstanding(story.now), [Effect::Close, stop]);
+    story.tell(Event::RunClosed);
+    assert_eq!(story.run.outstanding(story.now), [stop]);
 }
 
 #[test]

@@ -11,12 +11,15 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use reader::hall::Hall;
-use reader::log::{attempt_of, chunks_that_count, for_each_entry, forged, newest_attempts, pooled, twin, was_returned};
+use reader::log::{
+    attempt_of, chunks_that_count, continuing, for_each_entry, forged, newest_attempts, pooled, twin, was_returned,
+};
 use reader::{listen, pieces, resumed, unfold};
-use story::{START, ended_as, run_id, speak, started_as};
+use story::{START, ended_as, run_id, speak, started_from};
 use toolyard_run::{
-    AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, Effect, Entry, ErrorKind, Event, FloorPolicy,
-    Heard, Nonce, Outcome, Run, RunStatus, Sequencer, Timestamp, Utterance, Verdict,
+    AfterPartialOutput, AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, DeadlineKind, Effect, Entry,
+    ErrorKind, Event, FloorPolicy, Heard, Nonce, Outcome, Rejection, Run, RunStatus, Sequencer, Stopped, Timestamp,
+    Utterance, Verdict,
 };
 use world::{History, ask, fold, garbage, histories, performed, pick, whole_histories};
 
@@ -42,6 +45,16 @@ type RunFacts = (RunStatus, bool, Vec<(CallState, u32, bool, Option<CallError>)>
 
 fn run_facts(run: &Run) -> RunFacts {
     (run.status(), run.is_open(), run.calls().iter().map(facts).collect(), run.next_deadline())
+}
+
+/// Whether all that stands of the call's output is of one attempt.
+fn newest_only(call: &Call) -> bool {
+    pooled(call).is_none_or(|(_, policy)| policy.after_partial_output != AfterPartialOutput::Continue)
+}
+
+fn fails_fast(log: &[Entry]) -> bool {
+    let mut events = log.iter().flat_map(|entry| &entry.events);
+    events.any(|event| matches!(event, Event::RunOpened(opened) if opened.fail_fast))
 }
 
 fn apply(run: &Run, event: Event) -> (Run, Vec<Heard>) {
@@ -74,7 +87,11 @@ proptest! {
                 }
             }
             for call in run.calls() {
-                drop(call.verdict(delivered, START));
+                drop(call.verdict(delivered, entry.at));
+                for workers in [None, Some(0), Some(1), Some(7)] {
+                    let why = call.why(entry.at, workers);
+                    assert!(!why.contains(char::is_control) && !why.trim().is_empty(), "{why:?}");
+                }
             }
         });
         for policy in POLICIES {
@@ -141,7 +158,7 @@ proptest! {
     #[test]
     fn left_alone_everything_ends_by_its_deadline(history in any_history(), at in pick()) {
         let cut = history.cut(at);
-        let (run, from) = (cut.fold(), cut.now);
+        let (run, from, tried) = (cut.fold(), cut.now, newest_attempts(&cut.log));
         let ended = cut.left_alone().map_err(TestCaseError::fail)?;
         let ended_run = ended.fold();
         prop_assert_eq!(ended_run.status().is_final(), run.opened_at().is_some());
@@ -149,6 +166,9 @@ proptest! {
             let CallState::Ended(end) = after.state() else { panic!("{after:?} did not end") };
             let deadline = after.spec().deadline.min(run.deadline()).max(from);
             prop_assert!(before.outcome().is_some() || end.at <= deadline, "{:?} ended late", after);
+            let is_untried = pooled(before).is_some() && !tried.contains_key(&before.index());
+            let start_by = before.spec().queue_deadline.filter(|_| is_untried).map(|queue| queue.max(from));
+            prop_assert!(before.outcome().is_some() || start_by.is_none_or(|by| end.at <= by), "{:?} waited", after);
         }
         prop_assert!(run.status().is_final() || ended.now <= run.deadline().max(from));
     }
@@ -228,7 +248,10 @@ proptest! {
         for (event, sequence) in events.into_iter().zip(1000..) {
             run.apply(&Entry { sequence, at: now, events: vec![event] }, &mut Vec::new());
         }
-        prop_assert_eq!(run.decide(command, now), Ok(vec![]));
+        let again = run.decide(command, now);
+        // The first of several errors may have failed the run, and with it the call that the second was for.
+        let cancelled = matches!(again, Err(Rejection::CallNotWaiting { state: "cancelled", .. }));
+        prop_assert!(again == Ok(vec![]) || (cancelled && fails_fast(&log)), "{:?}", again);
     }
 }
 
@@ -279,23 +302,24 @@ proptest! {
                 continue;
             };
             match call.verdict(delivered, START) {
-                Verdict::Go { number, used, .. } => {
+                Verdict::Go { number, used, from } => {
                     prop_assert_eq!(used, call.attempts_used());
                     prop_assert!(number.0 >= delivered.max(1));
                     let running = matches!(call.state(), CallState::Running(_));
                     prop_assert!(!running || (policy.repeatable && used < policy.attempts_max));
                     let attempt = AttemptId { call: call.index(), number, nonce: Nonce(u64::MAX) };
-                    let heard = apply(&run, started_as(attempt, pool.as_str())).1;
-                    let spent = number.0 == u32::MAX;
-                    let ignored = spent || *call.state() == CallState::Accepted;
-                    let is_heard = heard.contains(&Heard::AttemptStarted { attempt, continues: false });
-                    prop_assert!(is_heard || ignored);
+                    let heard = apply(&run, started_from(attempt, pool.as_str(), from.0)).1;
+                    let is_heard = heard.contains(&Heard::AttemptStarted { attempt, continues: from.0 > 0 });
+                    prop_assert!(is_heard || *call.state() == CallState::Accepted);
                 }
                 Verdict::End { attempt, outcome } => {
                     let (after, _) = apply(&run, ended_as(attempt, pool.as_str(), 0, outcome));
                     prop_assert!(after.call(call.index()).is_some_and(|call| call.outcome().is_some()));
                 }
-                Verdict::Drop => prop_assert!(call.outcome().is_some() || call.spec().deadline <= START),
+                Verdict::Drop => {
+                    let start_by = call.spec().deadline.min(call.spec().queue_deadline.unwrap_or(Timestamp(u64::MAX)));
+                    prop_assert!(call.outcome().is_some() || start_by <= START);
+                }
             }
         }
     }
@@ -311,16 +335,45 @@ proptest! {
         let run = history.fold();
         let expected = chunks_that_count(&history.log);
         for policy in POLICIES {
-            let transcript = listen(&pieces(&history.log, policy), policy);
+            let transcript = listen(&history.log, policy);
             prop_assert!(transcript.run_ended);
             for call in run.calls() {
                 let voice = transcript.calls.get(&call.index()).expect("every call is heard of");
                 prop_assert!(voice.ended);
                 let (attempt, count) = expected.get(&call.index()).copied().unzip();
-                prop_assert!(voice.said.iter().all(|said| Some(*said) == attempt));
+                let stands = |said: &AttemptId| Some(*said) == attempt || !newest_only(call);
+                prop_assert!(voice.said.iter().all(stands));
                 prop_assert_eq!(voice.said.len(), count.unwrap_or(0) as usize);
             }
         }
+    }
+
+    #[test]
+    fn what_is_held_back_is_heard_as_its_call_ends_and_not_before(history in any_history()) {
+        for_each_entry(&history.log, |_, _, run, heard| {
+            for fact in heard {
+                let Heard::Output { attempt, .. } = fact else { continue };
+                let Some((_, policy)) = run.call(attempt.call).and_then(pooled) else { continue };
+                let ends = heard.contains(&Heard::CallEnded { call: attempt.call });
+                assert!(policy.after_partial_output != AfterPartialOutput::Buffer || ends, "{attempt:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn in_a_run_that_fails_nothing_waits_any_more(history in any_history()) {
+        for_each_entry(&history.log, |_, _, run, heard| {
+            let waits = |call: &Call| match call.state() {
+                CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } => true,
+                CallState::Running(_) => !call.cancel_requested(),
+                CallState::Ended(_) => false,
+            };
+            let closes = run.outstanding(Timestamp(0)).contains(&Effect::Close);
+            assert!(!closes || !run.calls().iter().any(waits), "{run:?}");
+            let fails = heard.contains(&Heard::StatusChanged(RunStatus::Failed));
+            let failed = |call: &Call| matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_)));
+            assert!(!fails || run.calls().iter().any(failed), "{run:?}");
+        });
     }
 
     #[test]
@@ -409,7 +462,7 @@ proptest! {
 fn the_histories_are_not_dull() {
     let mut runner = TestRunner::new_with_rng(cases(1), TestRng::deterministic_rng(RngAlgorithm::XorShift));
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
-    for _ in 0..400 {
+    for _ in 0..800 {
         let history = whole_histories().new_tree(&mut runner).expect("a history").current();
         let mut note = |what| *seen.entry(what).or_default() += 1;
         let run = history.fold();
@@ -420,11 +473,17 @@ fn the_histories_are_not_dull() {
                 Outcome::Failed(error) if error.kind == ErrorKind::WorkerLost => note("worker lost"),
                 Outcome::Failed(error) if error.kind == ErrorKind::OutputIncomplete => note("output incomplete"),
                 Outcome::Failed(_) => note("failed"),
+                Outcome::Cancelled { stopped: Stopped::Confirmed, .. } => note("stopped"),
                 Outcome::Cancelled { .. } => note("cancelled"),
+                Outcome::Expired(DeadlineKind::Queue) => note("expired in the queue"),
+                Outcome::Expired(DeadlineKind::Idle(_)) => note("expired in silence"),
                 Outcome::Expired(_) => note("expired"),
             }
             if call.attempts_used() > 1 {
                 note("retried");
+            }
+            if call.fate().is_some() {
+                note("parked, then not");
             }
         }
         match run.status() {
@@ -440,9 +499,12 @@ fn the_histories_are_not_dull() {
             Event::AttemptEnded { .. } if heard.is_empty() => note("an end not heard"),
             Event::Output { .. } if heard.len() > 2 => note("a gap filled"),
             Event::ClientAnswered { .. } if !heard.is_empty() => note("answered"),
+            Event::AttemptStopping { .. } if !heard.is_empty() => note("told to stop"),
+            Event::CallFailed { .. } if !heard.is_empty() => note("nobody lived"),
             _ => {}
         });
-        let transcript = listen(&pieces(&history.log, FloorPolicy::Arrival), FloorPolicy::Arrival);
+        (0..continuing(&history.log).len()).for_each(|_| note("continued"));
+        let transcript = listen(&history.log, FloorPolicy::Arrival);
         for voice in transcript.calls.values() {
             (0..voice.withdrawals).for_each(|_| note("withdrawn"));
             if voice.said.len() > 3 {
@@ -450,6 +512,6 @@ fn the_histories_are_not_dull() {
             }
         }
     }
-    assert_eq!(seen.len(), 18, "{seen:?}");
+    assert_eq!(seen.len(), 26, "{seen:?}");
     assert!(seen.values().all(|count| *count >= 10), "{seen:?}");
 }

@@ -119,7 +119,7 @@ pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
         Some(Verdict::End { attempt, outcome }) => {
             let ended = ended_out(0, outcome);
             let (outcome, error) = (ended.outcome, ended.error);
-            Wire::EndAttempt(wire::EndAttempt { attempt: Some(attempt_out(*attempt)), outcome, error })
+            Wire::EndAttempt(wire::EndAttempt { attempt: Some(attempt_out(*attempt)), outcome, error, last_output })
         }
         Some(Verdict::Drop) => Wire::DropJob(wire::DropJob {}),
         None => Wire::AskAgain(wire::AskAgain {}),
@@ -140,6 +140,7 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
             Verdict::Go { number: AttemptNumber(go.number), used: go.used, from: ChunkIndex(go.from) }
         }
         Wire::EndAttempt(end) => {
+            last_output = end.last_output;
             let attempt = attempt_in(end.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);
             let ended = wire::AttemptEnded { outcome: end.outcome, error: end.error, ..wire::AttemptEnded::default() };
             Verdict::End { attempt, outcome: outcome_in(ended)? }

@@ -24,7 +24,7 @@ enum Waiting {
 impl Hall {
     pub(crate) fn hear(&mut self, fact: Heard) {
         match fact {
-            Heard::AttemptStarted { attempt, .. } => {
+            Heard::AttemptStarted { attempt, continues: false } => {
                 self.waiting.retain(|(call, what)| *call != attempt.call || *what == Waiting::End);
             }
             Heard::Output { attempt, .. } => self.waiting.push((attempt.call, Waiting::Output)),

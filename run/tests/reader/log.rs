@@ -29,9 +29,10 @@ pub(crate) fn pooled(call: &Call) -> Option<(&PoolId, &Policy)> {
 
 pub(crate) fn attempt_of(event: &Event) -> Option<AttemptId> {
     match event {
-        Event::AttemptStarted { attempt, .. } | Event::Output { attempt, .. } | Event::AttemptEnded { attempt, .. } => {
-            Some(*attempt)
-        }
+        Event::AttemptStarted { attempt, .. }
+        | Event::AttemptStopping { attempt, .. }
+        | Event::Output { attempt, .. }
+        | Event::AttemptEnded { attempt, .. } => Some(*attempt),
         _ => None,
     }
 }
@@ -50,6 +51,7 @@ fn with_author(event: &Event, change: impl FnOnce(&mut AttemptId, &mut PoolId)) 
     let mut event = event.clone();
     match &mut event {
         Event::AttemptStarted { attempt, pool, .. }
+        | Event::AttemptStopping { attempt, pool, .. }
         | Event::Output { attempt, pool, .. }
         | Event::AttemptEnded { attempt, pool, .. } => change(attempt, pool),
         _ => return None,
@@ -74,7 +76,24 @@ pub(crate) fn newest_attempts(log: &[Entry]) -> BTreeMap<CallIndex, AttemptId> {
     newest
 }
 
-/// Of each call the newest attempt, and how many of its chunks were stored in its time, from the first to a gap.
+fn unbroken(held: &BTreeSet<u32>) -> u32 {
+    (0..).take_while(|chunk| held.contains(chunk)).count() as u32
+}
+
+/// The attempts that went on where the one before them broke off.
+pub(crate) fn continuing(log: &[Entry]) -> BTreeSet<(CallIndex, AttemptNumber)> {
+    let mut continuing = BTreeSet::new();
+    for_each_entry(log, |_, _, _, heard| {
+        continuing.extend(heard.iter().filter_map(|fact| match fact {
+            Heard::AttemptStarted { attempt, continues: true } => Some((attempt.call, attempt.number)),
+            _ => None,
+        }));
+    });
+    continuing
+}
+
+/// Of each call the newest attempt, and how many of its chunks were stored in its time, from the first to a gap. Those
+/// that it went on from count too.
 pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId, u32)> {
     let mut stored: BTreeMap<CallIndex, (AttemptId, BTreeSet<u32>)> = BTreeMap::new();
     let singly = log.iter().flat_map(|entry| {
@@ -82,8 +101,10 @@ pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId
     });
     for_each_entry(&singly.collect::<Vec<_>>(), |entry, _, run, heard| {
         for fact in heard {
-            if let Heard::AttemptStarted { attempt, .. } = fact {
-                stored.insert(attempt.call, (*attempt, BTreeSet::new()));
+            if let Heard::AttemptStarted { attempt, continues } = fact {
+                let before = stored.remove(&attempt.call).filter(|_| *continues).map(|(_, held)| held);
+                let held = before.map_or_else(BTreeSet::new, |held| (0..unbroken(&held)).collect());
+                stored.insert(attempt.call, (*attempt, held));
             }
         }
         let [Event::Output { attempt, first, chunks, .. }] = entry.events.as_slice() else { return };
@@ -95,6 +116,5 @@ pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId
             held.extend((first.0..).take(chunks.len()));
         }
     });
-    let unbroken = |held: &BTreeSet<u32>| (0..).take_while(|chunk| held.contains(chunk)).count() as u32;
     stored.into_iter().map(|(call, (attempt, held))| (call, (attempt, unbroken(&held)))).collect()
 }

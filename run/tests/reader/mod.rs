@@ -3,10 +3,13 @@
 pub(crate) mod hall;
 pub(crate) mod log;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use toolyard_run::{AttemptId, CallIndex, Chunk, Content, Entry, Event, FloorPolicy, Span, Spoken, Utterance};
+use toolyard_run::{
+    AttemptId, AttemptNumber, CallIndex, Chunk, Content, Entry, Event, FloorPolicy, Span, Spoken, Utterance,
+};
 
+use self::log::continuing;
 use crate::story::{needs_floor, speak};
 
 /// What one number of the output stands for.
@@ -65,6 +68,7 @@ fn body(log: &[Entry], span: &Span, nth: u32) -> String {
 pub(crate) struct Transcript {
     pub(crate) calls: BTreeMap<CallIndex, Voice>,
     pub(crate) run_ended: bool,
+    continuing: BTreeSet<(CallIndex, AttemptNumber)>,
 }
 
 /// What stands of a call's output.
@@ -75,11 +79,14 @@ pub(crate) struct Voice {
     pub(crate) ended: bool,
     pub(crate) withdrawals: usize,
     newest: Option<AttemptId>,
+    /// The attempts whose output stands: the newest, and those that it went on from.
+    standing: BTreeSet<AttemptNumber>,
 }
 
-/// Reads an output to its end. Panics where it breaks a promise.
-pub(crate) fn listen(pieces: &[Piece], policy: FloorPolicy) -> Transcript {
-    let mut transcript = Transcript::default();
+/// Reads the output of a log to its end. Panics where it breaks a promise.
+pub(crate) fn listen(log: &[Entry], policy: FloorPolicy) -> Transcript {
+    let pieces = pieces(log, policy);
+    let mut transcript = Transcript { continuing: continuing(log), ..Transcript::default() };
     let mut floor = None;
     for (number, piece) in pieces.iter().enumerate() {
         assert!(!transcript.run_ended, "{piece:?} after the end");
@@ -121,8 +128,10 @@ impl Transcript {
     fn chunk(&mut self, attempt: AttemptId, index: u32, body: &str) {
         let voice = self.voice(attempt.call);
         assert!(voice.spoke && !voice.ended, "{attempt:?} speaks out of turn");
-        assert_eq!(voice.newest, Some(attempt), "only the newest attempt is heard");
-        assert!(voice.said.iter().all(|earlier| *earlier == attempt), "an older attempt was not withdrawn");
+        // By turns, what an attempt said before another went on from it may still wait.
+        assert!(voice.standing.contains(&attempt.number), "only the newest attempt is heard");
+        let stands = |earlier: &AttemptId| voice.standing.contains(&earlier.number);
+        assert!(voice.said.iter().all(stands), "an older attempt was not withdrawn");
         assert_eq!(voice.said.len(), index as usize, "each chunk once, in order");
         let AttemptId { call, number, nonce } = attempt;
         assert_eq!(body, format!("{call}/{}/{}/{index}", number.0, nonce.0), "the span points to the chunk");
@@ -132,7 +141,12 @@ impl Transcript {
     fn fact(&mut self, fact: Utterance) {
         match fact {
             Utterance::AttemptStarted { attempt, .. } => {
+                let continues = self.continuing.contains(&(attempt.call, attempt.number));
                 let voice = self.voice(attempt.call);
+                if !continues {
+                    voice.standing.clear();
+                }
+                voice.standing.insert(attempt.number);
                 assert!(voice.newest.is_none_or(|newest| newest.number < attempt.number), "attempts rise");
                 voice.newest = Some(attempt);
             }
@@ -143,7 +157,7 @@ impl Transcript {
             Utterance::Withdrawn { call, number } => {
                 let voice = self.voice(call);
                 assert!(!voice.said.is_empty(), "nothing to withdraw");
-                assert!(voice.said.iter().all(|said| said.number == number));
+                assert_eq!(voice.said.last().map(|said| said.number), Some(number));
                 assert!(voice.newest.is_some_and(|newest| newest.number > number), "withdrawn for nothing");
                 voice.said.clear();
                 voice.withdrawals += 1;

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolyard_run::{
-    AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex, CallSpec, Chunk, ChunkIndex, Content,
-    DeadlineKind, Effects, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Run, RunId,
-    RunOpened, Sequencer, Spoken, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
+    AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex, CallSpec, Chunk,
+    ChunkIndex, Content, DeadlineKind, Effects, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId,
+    Route, Run, RunId, RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker,
+    WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -68,6 +69,18 @@ pub(crate) fn repeatable(name: &str) -> CallSpec {
     with_policy(name, Policy::of(Effects { idempotent: true, ..Effects::default() }))
 }
 
+/// A repeatable call of whose output this becomes where another attempt follows.
+pub(crate) fn in_mode(name: &str, after_partial_output: AfterPartialOutput) -> CallSpec {
+    let policy = Policy::of(Effects { idempotent: true, ..Effects::default() });
+    with_policy(name, Policy { after_partial_output, ..policy })
+}
+
+/// A repeatable call that must not be silent for longer than this.
+pub(crate) fn with_idle_timeout(name: &str, idle: Duration) -> CallSpec {
+    let policy = Policy::of(Effects { idempotent: true, ..Effects::default() });
+    with_policy(name, Policy { idle_timeout: Some(idle), ..policy })
+}
+
 /// A call whose start is not repeated once it is on record.
 pub(crate) fn once(name: &str) -> CallSpec {
     with_policy(name, Policy::of(Effects::default()))
@@ -100,8 +113,21 @@ pub(crate) fn started(call: u16, number: u32) -> Event {
 }
 
 pub(crate) fn started_as(attempt: AttemptId, in_pool: &str) -> Event {
+    started_from(attempt, in_pool, 0)
+}
+
+pub(crate) fn started_from(attempt: AttemptId, in_pool: &str, from: u32) -> Event {
     let lease = Bytes::from_static(b"lease");
-    Event::AttemptStarted { attempt, pool: pool(in_pool), worker: worker("worker-1"), lease, from: ChunkIndex(0) }
+    Event::AttemptStarted { attempt, pool: pool(in_pool), worker: worker("worker-1"), lease, from: ChunkIndex(from) }
+}
+
+/// An attempt that goes on where the one before it broke off.
+pub(crate) fn continued(call: u16, number: u32, from: u32) -> Event {
+    started_from(attempt(call, number), "alpha", from)
+}
+
+pub(crate) fn stopping(call: u16, number: u32, stage: StopStage) -> Event {
+    Event::AttemptStopping { attempt: attempt(call, number), pool: pool("alpha"), stage }
 }
 
 pub(crate) fn output(call: u16, number: u32, chunks: Range<u32>) -> Event {
@@ -157,6 +183,14 @@ pub(crate) fn expired(call: u16) -> Event {
     Event::CallExpired { call: CallIndex(call), deadline: DeadlineKind::Call }
 }
 
+pub(crate) fn expired_by(call: u16, deadline: DeadlineKind) -> Event {
+    Event::CallExpired { call: CallIndex(call), deadline }
+}
+
+pub(crate) fn no_worker_lives(call: u16) -> Event {
+    Event::CallFailed { call: CallIndex(call), error: error(ErrorKind::NoWorker) }
+}
+
 pub(crate) fn run_cancel_requested() -> Event {
     Event::RunCancelRequested { reason: "not needed".into() }
 }
@@ -190,6 +224,14 @@ impl Story {
         story
     }
 
+    /// A run that fails with the first of its calls that fails.
+    pub(crate) fn failing_fast(calls: impl IntoIterator<Item = CallSpec>, open: bool) -> Self {
+        let mut story = Self::unopened();
+        let opened = RunOpened { deadline: START.after(RUN_LIFE), calls: shared(calls), open, ..RunOpened::default() };
+        story.tell(Event::RunOpened(RunOpened { fail_fast: true, ..opened }));
+        story
+    }
+
     /// Stores an event as an entry of its own, and says what of it was heard.
     pub(crate) fn tell(&mut self, event: Event) -> Vec<Heard> {
         self.tell_together([event])
@@ -199,6 +241,11 @@ impl Story {
         for event in events {
             self.tell(event);
         }
+    }
+
+    pub(crate) fn told(mut self, event: Event) -> Self {
+        self.tell(event);
+        self
     }
 
     /// Stores events as one entry.

@@ -1,5 +1,6 @@
 //! Histories that no honest party would write: any event, anywhere, of anything.
 
+use super::plan::{mode, stage};
 use super::*;
 use toolyard_run::{DeadlineKind, Effects, Policy, RunOpened};
 
@@ -8,13 +9,16 @@ pub(crate) fn garbage() -> impl Strategy<Value = History> {
     let sequence = prop_oneof![4 => 0..100u64, 1 => Just(u64::MAX)];
     let entry = (sequence, time(), prop::collection::vec(event(), 0..5));
     let entry = entry.prop_map(|(sequence, at, events)| Entry { sequence, at, events });
-    let opening = (time(), prop::collection::vec(call(), 0..5), any::<bool>());
-    let opening = opening.prop_map(|(deadline, calls, open)| {
-        let events = vec![Event::RunOpened(RunOpened { deadline, calls, open, ..RunOpened::default() })];
-        Entry { sequence: 1, at: START, events }
-    });
+    let opening = opened(prop::collection::vec(call(), 0..5));
+    let opening = opening.prop_map(|opened| Entry { sequence: 1, at: START, events: vec![opened] });
     let whole = (prop::option::weighted(0.9, opening), prop::collection::vec(entry, 0..40), time());
     whole.prop_map(|(opening, entries, now)| History { log: opening.into_iter().chain(entries).collect(), now })
+}
+
+fn opened(calls: impl Strategy<Value = Vec<Arc<CallSpec>>>) -> impl Strategy<Value = Event> {
+    (time(), calls, any::<bool>(), prop::bool::weighted(0.3)).prop_map(|(deadline, calls, open, fail_fast)| {
+        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant: None })
+    })
 }
 
 fn time() -> impl Strategy<Value = Timestamp> {
@@ -47,15 +51,24 @@ fn attempt() -> impl Strategy<Value = AttemptId> {
 
 fn call() -> impl Strategy<Value = Arc<CallSpec>> {
     let timeout = prop_oneof![4 => (0..100u64).prop_map(Duration::from_secs), 1 => Just(Duration::MAX)];
-    let pooled = (some_pool(), any::<bool>(), number(), timeout);
-    let pooled = pooled.prop_map(|(pool, repeatable, attempts_max, attempt_timeout)| {
-        let policy = Policy { repeatable, attempts_max, attempt_timeout, ..Policy::of(Effects::default()) };
-        Route::Pool { pool, policy }
-    });
+    let idle = prop::option::of((0..100u64).prop_map(Duration::from_secs));
+    let pooled = (some_pool(), any::<bool>(), number(), timeout, idle, mode());
+    let pooled =
+        pooled.prop_map(|(pool, repeatable, attempts_max, attempt_timeout, idle_timeout, after_partial_output)| {
+            let policy = Policy {
+                repeatable,
+                attempts_max,
+                attempt_timeout,
+                idle_timeout,
+                after_partial_output,
+                ..Policy::of(Effects::default())
+            };
+            Route::Pool { pool, policy }
+        });
     let route =
         prop_oneof![5 => pooled, 2 => Just(Route::Client), 1 => Just(Route::Refused(error(ErrorKind::UnknownTool)))];
-    (0..4u8, route, time()).prop_map(|(name, route, deadline)| {
-        Arc::new(CallSpec { deadline, ..crate::story::spec(&name.to_string(), route) })
+    (0..4u8, route, time(), prop::option::of(time())).prop_map(|(name, route, deadline, queue_deadline)| {
+        Arc::new(CallSpec { deadline, queue_deadline, ..crate::story::spec(&name.to_string(), route) })
     })
 }
 
@@ -71,11 +84,14 @@ fn outcome() -> impl Strategy<Value = AttemptOutcome> {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let reason = String::new;
+    let reason = || "of two\nlines".to_owned();
     let calls = || prop::collection::vec(call(), 0..4);
     let deadline = prop_oneof![
         Just(DeadlineKind::Call),
         number().prop_map(|number| DeadlineKind::Attempt(AttemptNumber(number))),
+        number().prop_map(|number| DeadlineKind::Idle(AttemptNumber(number))),
+        Just(DeadlineKind::Queue),
+        Just(DeadlineKind::Client),
         Just(DeadlineKind::Run)
     ];
     let answer = prop_oneof![Just(Ok(text("yes"))), Just(Err(error(ErrorKind::ClientFailed)))];
@@ -88,19 +104,18 @@ fn event() -> impl Strategy<Value = Event> {
         first: ChunkIndex(first),
         chunks: (0..count).map(|index| chunk(attempt, index)).collect(),
     });
-    let started = (attempt(), some_pool()).prop_map(move |(attempt, pool)| Event::AttemptStarted {
+    let started = (attempt(), some_pool(), 0..5u32).prop_map(move |(attempt, pool, from)| Event::AttemptStarted {
         attempt,
         pool,
         worker: worker.clone(),
         lease: Bytes::new(),
-        from: ChunkIndex(0),
+        from: ChunkIndex(from),
     });
     let ended = (attempt(), some_pool(), number(), outcome());
     let ended =
         ended.prop_map(|(attempt, pool, chunks, outcome)| Event::AttemptEnded { attempt, pool, chunks, outcome });
     prop_oneof![
-        2 => (time(), calls(), any::<bool>())
-            .prop_map(|(deadline, calls, open)| Event::RunOpened(RunOpened { deadline, calls, open, ..RunOpened::default() })),
+        2 => opened(calls()),
         2 => calls().prop_map(|calls| Event::CallsAppended { calls }),
         1 => Just(Event::RunClosed),
         1 => Just(Event::RunCancelRequested { reason: reason() }),
@@ -110,6 +125,11 @@ fn event() -> impl Strategy<Value = Event> {
         2 => index().prop_map(|call| Event::CallCancelled { call }),
         2 => (index(), deadline).prop_map(|(call, deadline)| Event::CallExpired { call, deadline }),
         2 => (index(), answer).prop_map(|(call, answer)| Event::ClientAnswered { call, answer }),
+        1 => index().prop_map(|call| Event::CallFailed { call, error: error(ErrorKind::NoWorker) }),
+        1 => index().prop_map(|call| Event::CallRedriven { call, into: run_id() }),
+        1 => index().prop_map(|call| Event::CallDropped { call }),
+        3 => (attempt(), some_pool(), stage())
+            .prop_map(|(attempt, pool, stage)| Event::AttemptStopping { attempt, pool, stage }),
         10 => started,
         24 => output,
         16 => ended,

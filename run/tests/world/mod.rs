@@ -16,15 +16,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 use toolyard_run::{
-    Answer, AttemptId, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, ChunkIndex, Command, Content,
-    Effect, Entry, ErrorKind, Event, Nonce, Opening, PoolId, Route, Run, Timestamp, Verdict, WorkerId, limit,
+    Answer, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallIndex, CallSpec, CallState, ChunkIndex,
+    Command, Content, Effect, Entry, ErrorKind, Event, Nonce, Opening, PoolId, Route, Run, StopStage, Timestamp,
+    Verdict, WorkerId, limit, no_worker,
 };
 
 pub(crate) use garbage::garbage;
 use plan::{Ask, End, Forgery, Pick, Plan, Step, Work, plan};
 pub(crate) use plan::{ask, pick};
 
-use crate::story::{START, chunk, ended_as, error, output_as, pool, run_id, started_as, text};
+use crate::reader::log::attempt_of;
+use crate::story::{
+    START, cancel_requested, chunk, ended_as, error, output_as, pool, run_id, started_as, started_from, text,
+};
 
 /// What happened to a run, as its log has it.
 #[derive(Clone)]
@@ -113,6 +117,7 @@ pub(crate) fn performed(run: &Run, effect: Effect) -> Option<Event> {
         Effect::Stop { .. } | Effect::Refuse { .. } => None,
         Effect::Cancel { call } => Some(Event::CallCancelled { call }),
         Effect::Expire { call, deadline } => Some(Event::CallExpired { call, deadline }),
+        Effect::Close => Some(Event::RunClosed),
         Effect::ExpireRun => Some(Event::RunExpired),
     }
 }
@@ -121,6 +126,13 @@ pub(crate) fn performed(run: &Run, effect: Effect) -> Option<Event> {
 fn recent(executions: &mut [Execution]) -> &mut [Execution] {
     let older = executions.len().saturating_sub(4);
     &mut executions[older..]
+}
+
+fn running(call: &Call) -> Option<AttemptId> {
+    match call.state() {
+        CallState::Running(running) => Some(running.attempt),
+        CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } | CallState::Ended(_) => None,
+    }
 }
 
 struct World {
@@ -139,6 +151,8 @@ struct World {
 struct Execution {
     attempt: AttemptId,
     pool: PoolId,
+    /// The chunk with which it began, and the one with which it would go on.
+    from: u32,
     chunks: u32,
     published: Vec<Event>,
     to_publish: Vec<Event>,
@@ -162,6 +176,7 @@ impl World {
             calls: plan.calls.clone(),
             deadline: START.after(plan.life),
             open: plan.open,
+            fail_fast: plan.fail_fast,
             ..Opening::default()
         };
         world.store(Run::open(opening, START).expect("the plan is within the limits"));
@@ -205,6 +220,13 @@ impl World {
                     self.store(vec![event]);
                 }
             }
+            Step::Stopping { by, asked, stage } => self.stopping(*by, *asked, *stage),
+            Step::NobodyLives { call } => {
+                let Some(call) = call.of(self.run.calls()) else { return };
+                let Route::Pool { pool, .. } = &call.spec().route else { return };
+                let event = Event::CallFailed { call: call.index(), error: no_worker(&call.spec().tool, pool) };
+                self.store(vec![event]);
+            }
             Step::Ask(ask, times) => self.ask(ask, *times),
             Step::Forge(forgery) => self.forge(forgery),
         }
@@ -226,21 +248,33 @@ impl World {
         let delivered = &mut self.deliveries[call.as_usize()];
         *delivered = if reset { 1 } else { *delivered + 1 };
         let delivered = *delivered;
-        let seen = self.history.log.len().saturating_sub(lag);
+        let (seen, unseen) = self.history.log.split_at(self.history.log.len().saturating_sub(lag));
+        let now = self.history.now;
         let verdict = match lag {
-            0 => self.run.call(call).map(|call| call.verdict(delivered, START)),
-            _ => fold(&self.history.log[..seen]).call(call).map(|call| call.verdict(delivered, START)),
+            0 => self.run.call(call).map(|call| call.verdict(delivered, now)),
+            _ => fold(seen).call(call).map(|call| call.verdict(delivered, now)),
         };
         let spec = Arc::clone(self.run.call(call).expect("picked from the run").spec());
         let Route::Pool { pool, policy } = &spec.route else { return };
+        // What is stored behind the last output that the owner saw is not stored where there is more.
+        let says_of = |event: &Event| attempt_of(event).is_some_and(|attempt| attempt.call == call);
+        let is_behind = unseen.iter().flat_map(|entry| &entry.events).any(says_of);
         match verdict {
-            Some(Verdict::Go { number, .. }) => {
+            Some(Verdict::Go { number, from, .. }) if from.0 == 0 || !is_behind => {
                 let nonce = Nonce(self.executions.len() as u64);
                 let attempt = AttemptId { call, number, nonce };
-                self.executions.push(Execution::of(attempt, pool, work, !policy.repeatable));
+                let mut execution = Execution::of(attempt, pool, work, (from, !policy.repeatable));
+                if from.0 > 0 {
+                    let start = execution.to_publish.remove(0);
+                    execution.published.push(start.clone());
+                    self.store(vec![start]);
+                }
+                self.executions.push(execution);
             }
-            Some(Verdict::End { attempt, outcome }) => self.store(vec![ended_as(attempt, pool.as_str(), 0, outcome)]),
-            Some(Verdict::Drop) | None => {}
+            Some(Verdict::End { attempt, outcome }) if !is_behind => {
+                self.store(vec![ended_as(attempt, pool.as_str(), 0, outcome)]);
+            }
+            Some(Verdict::Go { .. } | Verdict::End { .. } | Verdict::Drop) | None => {}
         }
     }
 
@@ -270,7 +304,8 @@ impl World {
         if execution.published.is_empty() {
             return;
         }
-        let chunks = chunks.start.min(execution.chunks)..chunks.end.min(execution.chunks);
+        let place = |chunk: u32| chunk.saturating_add(execution.from).min(execution.chunks);
+        let chunks = place(chunks.start)..place(chunks.end);
         let again = output_as(execution.attempt, execution.pool.as_str(), chunks);
         self.store(vec![again]);
     }
@@ -289,6 +324,19 @@ impl World {
                 self.store(vec![event.clone()]);
             }
         }
+    }
+
+    fn stopping(&mut self, by: Pick, asked: bool, stage: StopStage) {
+        let running: Vec<AttemptId> = self.run.calls().iter().filter_map(running).collect();
+        let anybody: Vec<AttemptId> = self.executions.iter().map(|execution| execution.attempt).collect();
+        let Some(attempt) = by.of(&running).or_else(|| by.of(&anybody)).copied() else { return };
+        let Some(Route::Pool { pool, .. }) = self.run.call(attempt.call).map(|call| call.spec().route.clone()) else {
+            return;
+        };
+        if asked {
+            self.store(vec![cancel_requested(attempt.call.0)]);
+        }
+        self.store(vec![Event::AttemptStopping { attempt, pool, stage }]);
     }
 
     /// Asks something of the run. What follows is stored at once, and perhaps again later: somebody asked the same.
@@ -338,9 +386,9 @@ impl World {
 }
 
 impl Execution {
-    fn of(attempt: AttemptId, pool: &PoolId, work: &Work, start_comes_first: bool) -> Self {
-        let mut to_publish = vec![started_as(attempt, pool.as_str())];
-        let mut chunks = 0;
+    fn of(attempt: AttemptId, pool: &PoolId, work: &Work, (from, start_comes_first): (ChunkIndex, bool)) -> Self {
+        let mut to_publish = vec![started_from(attempt, pool.as_str(), from.0)];
+        let mut chunks = from.0;
         for size in &work.sizes {
             to_publish.push(output_as(attempt, pool.as_str(), chunks..chunks + size));
             chunks += size;
@@ -355,7 +403,8 @@ impl Execution {
             End::Returned => (chunks, Some(AttemptOutcome::Returned)),
         };
         let end = outcome.map(|outcome| ended_as(attempt, pool.as_str(), claimed, outcome));
-        Self { attempt, pool: pool.clone(), chunks, published: Vec::new(), to_publish, end, start_comes_first }
+        let from = from.0;
+        Self { attempt, pool: pool.clone(), from, chunks, published: Vec::new(), to_publish, end, start_comes_first }
     }
 
     /// The worker was told to stop, and does.

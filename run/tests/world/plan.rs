@@ -1,13 +1,14 @@
 //! What a history is made of: the calls, and the steps that it takes.
 
 use super::*;
-use toolyard_run::{Backoff, CallId, Effects, Policy};
+use toolyard_run::{AfterPartialOutput, CallId, Effects, Policy, RetryOn};
 
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) calls: Vec<Arc<CallSpec>>,
     pub(super) spare: Vec<Arc<CallSpec>>,
     pub(super) open: bool,
+    pub(super) fail_fast: bool,
     pub(super) life: Duration,
     pub(super) steps: Vec<Step>,
 }
@@ -67,6 +68,16 @@ pub(super) enum Step {
     Land {
         which: Pick,
     },
+    /// A worker says how far stopping its attempt has come, whether or not somebody asks for it.
+    Stopping {
+        by: Pick,
+        asked: bool,
+        stage: StopStage,
+    },
+    /// An owner finds that nobody lives who could run a call.
+    NobodyLives {
+        call: Pick,
+    },
     Ask(Ask, usize),
     Forge(Forgery),
 }
@@ -96,6 +107,8 @@ pub(crate) enum Ask {
     Answer { call: Pick, second: Pick, well: bool },
     Cancel { call: Pick },
     CancelRun,
+    Redrive { call: Pick },
+    Drop { call: Pick },
 }
 
 #[derive(Debug, Clone)]
@@ -127,6 +140,8 @@ impl Ask {
                 Command::SubmitOutputs { answers }
             }
             Self::Cancel { call } => Command::CancelCall { call: named(call)?, reason: "not needed".into() },
+            Self::Redrive { call } => Command::Redrive { call: named(call)?, into: run_id() },
+            Self::Drop { call } => Command::Drop { call: named(call)? },
             Self::CancelRun => Command::CancelRun { reason: "not needed".into() },
         })
     }
@@ -135,39 +150,62 @@ impl Ask {
 // ---- strategies ----
 
 pub(super) fn plan() -> impl Strategy<Value = Plan> {
-    let calls = prop::collection::vec(route_and_life(), 1..4);
-    let spare = prop::collection::vec(route_and_life(), 2);
+    let calls = prop::collection::vec(call(), 1..4);
+    let spare = prop::collection::vec(call(), 2);
     let steps = prop::collection::vec(step(), 0..100);
-    (calls, spare, any::<bool>(), seconds(30..900), steps).prop_map(|(calls, spare, open, life, steps)| {
-        let calls = calls.into_iter().enumerate().map(|(index, call)| spec(&format!("call-{index}"), call)).collect();
-        let spare = spare.into_iter().enumerate().map(|(index, call)| spec(&format!("spare-{index}"), call)).collect();
-        Plan { calls, spare, open, life, steps }
+    let run = (any::<bool>(), prop::bool::weighted(0.2), seconds(30..900));
+    (calls, spare, run, steps).prop_map(|(calls, spare, (open, fail_fast, life), steps)| {
+        let calls = calls.into_iter().enumerate().map(|(index, call)| named(&format!("call-{index}"), call)).collect();
+        let spare = spare.into_iter().enumerate().map(|(index, call)| named(&format!("spare-{index}"), call)).collect();
+        Plan { calls, spare, open, fail_fast, life, steps }
     })
 }
 
-fn spec(name: &str, (route, life): (Route, Duration)) -> Arc<CallSpec> {
-    let deadline = START.after(life);
-    Arc::new(CallSpec { deadline, ..crate::story::spec(name, route) })
+fn named(name: &str, spec: CallSpec) -> Arc<CallSpec> {
+    Arc::new(CallSpec { id: crate::story::id(name), ..spec })
 }
 
-fn route_and_life() -> impl Strategy<Value = (Route, Duration)> {
-    let pooled = (prop_oneof![Just("alpha"), Just("beta")], prop::bool::weighted(0.7), 1..4u32, seconds(5..120));
-    let pooled = pooled.prop_map(|(name, repeatable, attempts_max, attempt_timeout)| {
-        let policy = Policy {
-            repeatable,
-            attempts_max,
-            attempt_timeout,
-            backoff: Backoff::default(),
-            ..Policy::of(Effects::default())
-        };
-        Route::Pool { pool: pool(name), policy }
+pub(super) fn mode() -> impl Strategy<Value = AfterPartialOutput> {
+    prop_oneof![
+        2 => Just(AfterPartialOutput::Restart),
+        2 => Just(AfterPartialOutput::Continue),
+        1 => Just(AfterPartialOutput::Buffer),
+    ]
+}
+
+fn call() -> impl Strategy<Value = CallSpec> {
+    let retry_on = (prop::bool::weighted(0.8), any::<bool>()).prop_map(|(lost, panic)| RetryOn {
+        lost,
+        panic,
+        ..RetryOn::default()
     });
+    let times = (seconds(5..120), prop::option::weighted(0.5, seconds(3..60)));
+    let pooled =
+        (prop_oneof![Just("alpha"), Just("beta")], prop::bool::weighted(0.7), 1..4u32, times, mode(), retry_on);
+    let pooled = pooled.prop_map(
+        |(name, repeatable, attempts_max, (attempt_timeout, idle_timeout), after_partial_output, retry_on)| {
+            let policy = Policy {
+                repeatable,
+                attempts_max,
+                attempt_timeout,
+                idle_timeout,
+                retry_on,
+                after_partial_output,
+                ..Policy::of(Effects::default())
+            };
+            Route::Pool { pool: pool(name), policy }
+        },
+    );
     let route = prop_oneof![
         8 => pooled,
         2 => Just(Route::Client),
         1 => Just(Route::Refused(error(ErrorKind::UnknownTool))),
     ];
-    (route, seconds(10..1200))
+    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300))).prop_map(|(route, life, queue)| CallSpec {
+        deadline: START.after(life),
+        queue_deadline: queue.map(|queue| START.after(queue)),
+        ..crate::story::spec("unnamed", route)
+    })
 }
 
 fn seconds(range: Range<u64>) -> impl Strategy<Value = Duration> {
@@ -199,9 +237,18 @@ fn step() -> impl Strategy<Value = Step> {
         3 => Just(Step::Tend),
         3 => act,
         1 => pick().prop_map(|which| Step::Land { which }),
+        2 => (pick(), any::<bool>(), stage()).prop_map(|(by, asked, stage)| Step::Stopping { by, asked, stage }),
+        1 => prop::option::weighted(0.3, pick()).prop_map(|call| match call {
+            Some(call) => Step::NobodyLives { call },
+            None => Step::Tend,
+        }),
         2 => (ask(), 1..3usize).prop_map(|(ask, times)| Step::Ask(ask, times)),
         1 => forgery().prop_map(Step::Forge),
     ]
+}
+
+pub(super) fn stage() -> impl Strategy<Value = StopStage> + Clone {
+    prop_oneof![Just(StopStage::Delivered), Just(StopStage::Acknowledged)]
 }
 
 fn work() -> impl Strategy<Value = Work> {
@@ -224,6 +271,8 @@ pub(crate) fn ask() -> impl Strategy<Value = Ask> {
         4 => answer.prop_map(|(call, second, well)| Ask::Answer { call, second, well }),
         3 => pick().prop_map(|call| Ask::Cancel { call }),
         1 => Just(Ask::CancelRun),
+        1 => pick().prop_map(|call| Ask::Redrive { call }),
+        1 => pick().prop_map(|call| Ask::Drop { call }),
     ]
 }
 

@@ -73,8 +73,11 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
         Verdict::End { attempt, outcome } => {
             let (pool, chunks) = (delivery.job.pool.clone(), 0);
             let ended = Event::AttemptEnded { attempt, pool, chunks, outcome };
-            if store(&core, &delivery.job, vec![ended], None).await.is_ok() {
-                settle(&core, reply, "+ACK".into()).await;
+            // The attempt may speak again before its end is stored: then it is not lost, and the owner is asked anew.
+            match store(&core, &delivery.job, vec![ended], Some(answer.last_output)).await {
+                Ok(()) => settle(&core, reply, "+ACK".into()).await,
+                Err(NotStored::Conflict { .. }) => settle(&core, reply, NOT_NOW.into()).await,
+                Err(NotStored::Unreachable | NotStored::TooLarge) => {}
             }
         }
         Verdict::Go { number, used, from } => {

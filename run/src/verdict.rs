@@ -1,0 +1,73 @@
+//! What a worker is told that was handed a call's job.
+
+use crate::call::{Call, CallState};
+use crate::event::{AttemptId, AttemptOutcome, CallError, ErrorKind};
+use crate::id::{AttemptNumber, ChunkIndex, Timestamp};
+use crate::limit::ATTEMPTS_SKIPPED_MAX;
+use crate::tool::{AfterPartialOutput, Policy};
+
+/// What a worker that was handed a call's job should do with it.
+///
+/// The answer is as old as the fold that gave it. A worker that is told to end an attempt, to execute what is not safe to
+/// repeat, or to go on from a chunk other than the first, stores its word behind the call's last output as the owner saw
+/// it, or not at all, and asks again where that fails.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Execute it, as this attempt. `used` counts the attempts before it; `from` is the chunk to go on with.
+    Go { number: AttemptNumber, used: u32, from: ChunkIndex },
+    /// Do not execute it: append this end.
+    End { attempt: AttemptId, outcome: AttemptOutcome },
+    /// Nothing is left to do.
+    Drop,
+}
+
+impl Call {
+    /// What to do with the call's job, delivered for the `delivered`-th time. A call that is overdue never starts late.
+    #[must_use]
+    pub fn verdict(&self, delivered: u32, now: Timestamp) -> Verdict {
+        let Some((_, policy)) = self.policy() else { return Verdict::Drop };
+        match &self.state {
+            CallState::Ended(_) | CallState::WaitingForClient => Verdict::Drop,
+            CallState::Running(running) => self.verdict_on_lost(running.attempt, policy, delivered, now),
+            CallState::Queued { .. } | CallState::Accepted if self.start_by() <= now => Verdict::Drop,
+            // The worker holds the job, so it is in the log even where this fold has not come to it yet.
+            CallState::Queued { .. } | CallState::Accepted => self.go(policy, delivered),
+        }
+    }
+
+    /// The job comes again while an attempt is on record: its worker is taken for lost.
+    fn verdict_on_lost(&self, lost: AttemptId, policy: &Policy, delivered: u32, now: Timestamp) -> Verdict {
+        let end = |error| Verdict::End { attempt: lost, outcome: AttemptOutcome::Failed(error) };
+        if !policy.repeatable {
+            return end(self.interrupted());
+        }
+        if self.cancel.is_some() || !policy.retry_on.lost || self.attempts_used >= policy.attempts_max {
+            let attempts = if self.attempts_used == 1 { "attempt was" } else { "attempts were" };
+            let message = format!("{} {attempts} made, the last one was lost with its worker", self.attempts_used);
+            return end(CallError::new(ErrorKind::WorkerLost, message));
+        }
+        if self.start_by() <= now {
+            return Verdict::Drop;
+        }
+        self.go(policy, delivered)
+    }
+
+    pub(crate) fn interrupted(&self) -> CallError {
+        let tool = &self.spec.tool;
+        let message = format!(
+            "the worker was lost while it ran {tool}, which is not safe to repeat: its effect may have happened"
+        );
+        CallError::new(ErrorKind::Interrupted, message)
+    }
+
+    fn go(&self, policy: &Policy, delivered: u32) -> Verdict {
+        let latest = self.newest.map_or(0, |newest| newest.number.0);
+        let above = latest.saturating_add(1);
+        let number = AttemptNumber(delivered.clamp(above, latest.saturating_add(ATTEMPTS_SKIPPED_MAX)));
+        let from = match policy.after_partial_output {
+            AfterPartialOutput::Continue => ChunkIndex(self.chunks.next()),
+            AfterPartialOutput::Restart | AfterPartialOutput::Buffer => ChunkIndex(0),
+        };
+        Verdict::Go { number, used: self.attempts_used, from }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a person is told about a call: one line, in every state.
+
+mod story;
+
+use std::time::Duration;
+
+use story::{
+    START, Story, answered, cancel_requested, client, completed, dispatched, ended, expired_by, failed_for_now,
+    no_worker_lives, once, refused, repeatable, returned, started, stopping,
+};
+use toolyard_run::{
+    AttemptOutcome, CallError, CallIndex, CallSpec, DeadlineKind, ErrorKind, Event, StopStage, WithoutWorker,
+};
+
+#[test]
+fn what_a_call_waits_for_or_why_it_ended() {
+    let with = |call: CallSpec, events: Vec<Event>| {
+        let mut story = Story::of([call]);
+        story.tell_all(events);
+        story.wait(Duration::from_secs(3));
+        story
+    };
+    let on = |call: CallSpec, events: Vec<Event>| {
+        with(call, [dispatched(0), started(0, 1)].into_iter().chain(events).collect())
+    };
+    let hasty = CallSpec { without_worker: WithoutWorker::Fail, ..repeatable("a") };
+    let many_words = CallError::new(ErrorKind::ToolFailed, format!("first line\nsecond {}", "x".repeat(200)));
+    let told = |reason: &str| Event::CallCancelRequested { call: CallIndex(0), reason: reason.into() };
+    #[rustfmt::skip]
+    let table = [
+        (with(repeatable("a"), vec![]), None, "accepted 3.0 s ago; the owner of its shard"),
+        (with(client("a"), vec![]), None, "waits for its client since 3.0 s; if nobody answers it expires in 29 min 57 s"),
+        (with(repeatable("a"), vec![dispatched(0)]), None, "queued in pool alpha since 3.0 s: for a worker of the pool"),
+        (with(repeatable("a"), vec![dispatched(0)]), Some(0), "no worker of the pool lives: start one"),
+        (with(repeatable("a"), vec![dispatched(0)]), Some(1), "the pool's only worker has no free slot"),
+        (with(repeatable("a"), vec![dispatched(0)]), Some(5), "none of the pool's 5 workers has a free slot"),
+        (with(hasty, vec![dispatched(0)]), Some(0), "it is about to fail"),
+        (on(repeatable("a"), vec![returned(0, 1)]), None, "a worker that shut down gave it back"),
+        (on(repeatable("a"), vec![failed_for_now(0, 1)]), None, "attempt 1 failed (ToolFailed: it broke), it is tried again"),
+        (on(repeatable("a"), vec![]), None, "attempt 1 runs on worker-1 since 3.0 s, was last heard 3.0 s ago, and has 4 min 57 s left"),
+        (on(repeatable("a"), vec![cancel_requested(0)]), None, "being cancelled since 3.0 s (not needed): its worker has not heard of it yet"),
+        (on(repeatable("a"), vec![cancel_requested(0), stopping(0, 1, StopStage::Delivered)]), None, "its worker has told the tool"),
+        (on(repeatable("a"), vec![cancel_requested(0), stopping(0, 1, StopStage::Acknowledged)]), None, "about to end"),
+        (on(repeatable("a"), vec![completed(0, 1, 0)]), None, "completed 0.0 s after it was accepted, in 1 attempt"),
+        (on(repeatable("a"), vec![ended(0, 1, AttemptOutcome::Failed(many_words))]), None, "failed (ToolFailed: first line …)"),
+        (on(once("a"), vec![told("two\nlines"), ended(0, 1, AttemptOutcome::Cancelled)]), None, "cancelled (two …); its attempt has stopped"),
+        (on(once("a"), vec![told(""), Event::CallCancelled { call: CallIndex(0) }]), None, "its effect may have happened"),
+        (with(once("a"), vec![cancel_requested(0)]), None, "it was not running"),
+        (with(client("a"), vec![answered(0, "yes")]), None, "completed"),
+        (with(refused("a"), vec![]), None, "failed (UnknownTool: it broke) 0.0 s after it was accepted, without an attempt"),
+        (with(once("a"), vec![dispatched(0), no_worker_lives(0)]), None, "parked: redrive or drop it"),
+        (with(once("a"), vec![dispatched(0), no_worker_lives(0), Event::CallDropped { call: CallIndex(0) }]), None, "parked and dropped"),
+        (with(once("a"), vec![expired_by(0, DeadlineKind::Queue)]), None, "expired: no worker took it up before its queue deadline"),
+    ];
+    for (story, workers, expected) in table {
+        let why = story.call(0).why(story.now, workers);
+        assert!(why.contains(expected), "{why:?} does not say {expected:?}");
+        assert_eq!(why.lines().count(), 1);
+    }
+}
+
+#[test]
+fn a_clock_that_runs_behind_the_log_spoils_nothing() {
+    let story = Story::of([once("a")]).told(dispatched(0)).told(started(0, 1));
+    let earlier = toolyard_run::Timestamp(START.0 - 60_000);
+    assert!(story.call(0).why(earlier, None).contains("since 0.0 s"));
+}

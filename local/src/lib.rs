@@ -3,6 +3,7 @@
 //! This room knows nothing of subjects, streams or keys: it hands out URLs. Linux and macOS only.
 
 mod broker;
+mod cluster;
 mod store;
 
 mod folder;
@@ -17,6 +18,7 @@ mod program;
 mod error;
 
 pub use broker::{Broker, BrokerOptions};
+pub use cluster::{Cluster, Node};
 pub use error::Error;
 pub use find::{Lookup, find};
 pub use program::Program;

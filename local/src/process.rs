@@ -92,11 +92,14 @@ impl Process {
 
     fn send_kill(&mut self) {
         // While the wrapper lives it has not reaped the server, so the id cannot mean another process.
-        if self.has_ended() {
-            return;
+        if !self.has_ended() {
+            self.send(Signal::KILL);
         }
-        if let Err(error) = kill_process(self.server, Signal::KILL) {
-            tracing::debug!(%error, pid = self.pid(), "server was gone before it was killed");
+    }
+
+    pub(crate) fn send(&self, signal: Signal) {
+        if let Err(error) = kill_process(self.server, signal) {
+            tracing::debug!(%error, ?signal, pid = self.pid(), "server was gone before it got a signal");
         }
     }
 }

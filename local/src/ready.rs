@@ -48,6 +48,19 @@ fn broker_port(file: &Path) -> Option<u16> {
     port.parse().ok()
 }
 
+/// Whether a node of a cluster has a leader and has caught up, as its monitoring port says.
+pub(crate) async fn is_healthy(monitoring: u16) -> bool {
+    matches!(timeout(ANSWER_LIMIT, says_ok(monitoring)).await, Ok(Ok(true)))
+}
+
+async fn says_ok(monitoring: u16) -> io::Result<bool> {
+    let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, monitoring)).await?;
+    socket.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    let mut line = String::new();
+    BufReader::new(socket).read_line(&mut line).await?;
+    Ok(line.contains(" 200 "))
+}
+
 async fn store_answers(port: u16, pid: u32) -> io::Result<bool> {
     let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     socket.write_all(b"PING\r\nINFO server\r\n").await?;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use crate::error::Error;
@@ -82,6 +83,21 @@ impl Server {
 
     pub(crate) fn pid(&self) -> Option<u32> {
         self.process.as_ref().map(Process::pid)
+    }
+
+    /// SIGSTOP: it stands still, and nobody is told.
+    pub(crate) fn pause(&self) {
+        self.process.iter().for_each(|process| process.send(Signal::STOP));
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.process.iter().for_each(|process| process.send(Signal::CONT));
+    }
+
+    /// The last lines of its log, for an error's text.
+    pub(crate) fn log_end(&self) -> String {
+        self.folder.log_end(0)
     }
 
     /// SIGKILL; returns when the process is gone.

@@ -70,6 +70,16 @@ impl Store {
         self.server.come_back(self.port, &args).await
     }
 
+    /// SIGSTOP: it stands still, and nobody is told.
+    pub fn pause(&self) {
+        self.server.pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.server.resume();
+    }
+
     /// Ends the server gently and waits until it is gone: some milliseconds, 3 s when it has to be killed.
     pub async fn stop(mut self) {
         self.server.end().await;

@@ -1,0 +1,194 @@
+//! Three `nats-server` on loopback ports that form a cluster: what tests of replicas kill, pause and bring back.
+
+use std::ffi::OsString;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::error::Error;
+use crate::find::{Lookup, find};
+use crate::folder::Folder;
+use crate::program::Program;
+use crate::ready;
+use crate::server::Server;
+
+/// As many nodes as it takes to lose one.
+const NODES: usize = 3;
+/// Sets of free ports tried before giving up, as for a store.
+const PORTS_TRIED_MAX: usize = 5;
+/// The nodes meet and elect a leader in some 2 s; a node that was away has to catch up as well.
+const HEALTHY_LIMIT: Duration = Duration::from_secs(60);
+const HEALTHY_POLL: Duration = Duration::from_millis(50);
+
+/// A running cluster. Dropping it ends its servers and removes their temporary folders.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Node>,
+}
+
+/// One server of a cluster.
+#[derive(Debug)]
+pub struct Node {
+    server: Server,
+    args: Vec<OsString>,
+    port: u16,
+    monitoring: u16,
+}
+
+impl Cluster {
+    /// Finds `nats-server` (fetching it when needed, told through `say`), starts three of them and waits until they have a
+    /// leader and serve JetStream.
+    ///
+    /// # Errors
+    /// As [`crate::Broker::start`]; a cluster that has no leader within a minute.
+    pub async fn start(say: fn(&str)) -> Result<Self, Error> {
+        let mut tried = 1;
+        loop {
+            match Self::try_start(say).await {
+                Err(Error::PortTaken { .. }) if tried < PORTS_TRIED_MAX => tried += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn try_start(say: fn(&str)) -> Result<Self, Error> {
+        let binary = find(Program::NatsServer, &Lookup::from_env(), say).await?;
+        let ports = free_ports(NODES * 3)?;
+        let routes = &ports[..NODES];
+        let mut nodes = Vec::with_capacity(NODES);
+        for (index, chunk) in ports[NODES..].chunks_exact(2).enumerate() {
+            let folder = Folder::temporary().await?;
+            let (port, monitoring) = (chunk[0], chunk[1]);
+            let args = args(&folder, index, routes, monitoring);
+            let server = Server::new(Program::NatsServer, binary.clone(), folder);
+            nodes.push(Node { server, args, port, monitoring });
+        }
+        for node in &mut nodes {
+            node.server.come_up(node.port, &node.args()).await?;
+        }
+        let cluster = Self { nodes };
+        cluster.healthy().await?;
+        Ok(cluster)
+    }
+
+    /// What a client connects to: all nodes, separated by commas.
+    pub fn url(&self) -> String {
+        self.nodes.iter().map(Node::url).collect::<Vec<_>>().join(",")
+    }
+
+    /// The nodes, always three.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    pub fn nodes_mut(&mut self) -> &mut [Node] {
+        &mut self.nodes
+    }
+
+    /// Waits until every node that runs has a leader and has caught up with it.
+    ///
+    /// # Errors
+    /// When that takes more than a minute.
+    pub async fn healthy(&self) -> Result<(), Error> {
+        let deadline = Instant::now() + HEALTHY_LIMIT;
+        for node in self.nodes.iter().filter(|node| node.pid().is_some()) {
+            while !ready::is_healthy(node.monitoring).await {
+                if Instant::now() >= deadline {
+                    let log = node.server.log_end();
+                    return Err(Error::Slow { program: Program::NatsServer, limit: HEALTHY_LIMIT, log });
+                }
+                sleep(HEALTHY_POLL).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the servers gently and waits until they are gone.
+    pub async fn stop(mut self) {
+        for node in &mut self.nodes {
+            node.resume();
+            node.server.end().await;
+        }
+    }
+}
+
+impl Node {
+    /// What a client of this node alone connects to.
+    pub fn url(&self) -> String {
+        format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Its name in the cluster, as the broker reports leaders by it.
+    pub fn name(&self) -> String {
+        self.args[1].to_string_lossy().into_owned()
+    }
+
+    /// The process id; none after [`Node::kill`].
+    pub fn pid(&self) -> Option<u32> {
+        self.server.pid()
+    }
+
+    /// Sends SIGKILL and waits until it is gone. Its folder stays; [`Node::restart`] brings it back.
+    pub async fn kill(&mut self) {
+        self.server.kill().await;
+    }
+
+    /// Starts the server again on the same ports and folder and waits until it listens; [`Cluster::healthy`] waits until
+    /// it has caught up.
+    ///
+    /// # Errors
+    /// As [`crate::Broker::restart`].
+    pub async fn restart(&mut self) -> Result<(), Error> {
+        let args = self.args();
+        self.server.come_back(self.port, &args).await
+    }
+
+    /// SIGSTOP: it stands still, and nobody is told.
+    pub fn pause(&self) {
+        self.server.pause();
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.server.resume();
+    }
+
+    fn args(&self) -> Vec<OsString> {
+        let port = ["--port".into(), self.port.to_string().into()];
+        self.args.iter().cloned().chain(port).collect()
+    }
+}
+
+fn args(folder: &Folder, index: usize, routes: &[u16], monitoring: u16) -> Vec<OsString> {
+    let others: Vec<String> = routes.iter().map(|port| format!("nats-route://127.0.0.1:{port}")).collect();
+    vec![
+        "--server_name".into(),
+        format!("toolyard-local-{index}").into(),
+        "--addr".into(),
+        "127.0.0.1".into(),
+        "--http_port".into(),
+        monitoring.to_string().into(),
+        "--jetstream".into(),
+        "--store_dir".into(),
+        folder.path().into(),
+        "--ports_file_dir".into(),
+        folder.path().into(),
+        "--cluster_name".into(),
+        "toolyard-local".into(),
+        "--cluster".into(),
+        format!("nats://127.0.0.1:{}", routes[index]).into(),
+        "--routes".into(),
+        others.join(",").into(),
+    ]
+}
+
+/// Ports that are free now, all at the same time. Nodes must know each other's ports before any of them runs.
+fn free_ports(count: usize) -> Result<Vec<u16>, Error> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+    let listeners: Result<Vec<TcpListener>, _> = (0..count).map(|_| bind()).collect();
+    let ports = listeners.and_then(|listeners| {
+        listeners.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()
+    });
+    ports.map_err(|source| Error::NoPort { source })
+}

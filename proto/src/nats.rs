@@ -17,7 +17,7 @@ pub enum ConnectError {
     TooOld { url: String, version: String },
 }
 
-/// Connects, under a name that the broker's monitoring shows, with an inbox of its own so that permissions can tell
+/// Connects to one of the brokers that `url` names, separated by commas, under a name that the broker's monitoring shows, with an inbox of its own so that permissions can tell
 /// clients apart.
 ///
 /// # Errors
@@ -28,8 +28,9 @@ pub async fn connect(url: &str, name: &str) -> Result<Client, ConnectError> {
         .custom_inbox_prefix(format!("_INBOX_{name}"))
         .ping_interval(PING_INTERVAL)
         .event_callback(|event| async move { log(&event) });
+    let servers: Vec<&str> = url.split(',').map(str::trim).collect();
     let client =
-        options.connect(url).await.map_err(|source| ConnectError::Unreachable { url: url.to_owned(), source })?;
+        options.connect(servers).await.map_err(|source| ConnectError::Unreachable { url: url.to_owned(), source })?;
     let version = client.server_info().version;
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

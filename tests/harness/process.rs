@@ -11,12 +11,22 @@ use crate::PATIENCE;
 
 /// The program that the scenarios start.
 #[derive(Debug, Clone)]
-pub struct Fixture(PathBuf);
+pub struct Fixture {
+    program: PathBuf,
+    settings: Vec<(&'static str, String)>,
+}
 
 impl Fixture {
     #[must_use]
     pub fn new(program: &str) -> Self {
-        Self(program.into())
+        Self { program: program.into(), settings: Vec::new() }
+    }
+
+    /// The same program, started with a variable of its environment set.
+    #[must_use]
+    pub fn with(mut self, variable: &'static str, value: impl Into<String>) -> Self {
+        self.settings.push((variable, value.into()));
+        self
     }
 
     pub async fn coordinator(&self, nats_url: &str) -> Coordinator {
@@ -56,8 +66,9 @@ impl Fixture {
     }
 
     async fn start(&self, arguments: &[&str]) -> (Child, String) {
-        let mut child = Command::new(&self.0)
+        let mut child = Command::new(&self.program)
             .args(arguments)
+            .envs(self.settings.iter().map(|(variable, value)| (variable, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

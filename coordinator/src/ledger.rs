@@ -1,38 +1,44 @@
-//! The state of every open run: one task that applies the feed in the order of the log, hands entries to whoever watches,
-//! and, for the shards that this coordinator owns, does what is outstanding.
+//! The state of every open run of the shards that are ours: one task that applies the feed in the order of the log, hands
+//! entries to whoever watches, and does what is outstanding.
 //!
-//! It applies what the log brings and nothing else, above all not what was only hoped to be appended.
+//! It applies what the log brings and nothing else, above all not what was only hoped to be appended. Nothing is done for a
+//! shard before everything is applied that was in the log when it became ours.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod act;
+mod answer;
+mod slice;
+mod takeover;
+mod watcher;
+
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::convert::worker::{Answer, Question};
-use proto::subject::{Place, Subject};
-use run::{
-    AttemptId, CallState, ChunkIndex, Effect, Entry, Event, Heard, PoolId, Route, Run, RunId, Shard, Timestamp, Verdict,
-};
+use proto::convert::worker::Question;
+use run::{AttemptId, Effect, Entry, Event, Heard, PoolId, RunId, Shard, Timestamp, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::nats::feed::{Fed, Feed};
-use crate::nats::journal::{AppendError, Expect, Journal};
-use crate::nats::leases::Owned;
+use self::slice::{Open, Slice};
+use self::takeover::{Joined, Taken, Written};
+use self::watcher::Watcher;
+use crate::known::Known;
+use crate::nats::feed::{Batch, Fed, Feeds};
+use crate::nats::journal::{AppendError, Decoded, Journal};
 use crate::nats::signals::{Asked, Questions, Signals};
+use crate::nats::snapshots::Snapshots;
 use crate::registry::Registry;
-use crate::stranded;
+use crate::shards::{Owned, every};
+
+pub(crate) use self::watcher::{Live, Standing};
 
 /// Requests to the ledger that may wait.
 const REQUESTS_MAX: usize = 4096;
-/// Entries that may wait for one watcher. A slower one is dropped from the live feed and reads from the log instead.
-const WATCHER_ENTRIES_MAX: usize = 256;
-/// How long an effect has to show in the log before it is performed again.
-const EFFECT_REPEAT: Duration = Duration::from_secs(1);
 /// How often lost workers' jobs are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
-/// Effects under way at once.
-const EFFECTS_MAX: usize = 256;
+/// How often it is written down how far we came. The next owner reads so much of the log.
+const SNAPSHOT: Duration = Duration::from_secs(5);
 
 /// A cheap handle to the ledger.
 #[derive(Debug, Clone)]
@@ -40,8 +46,8 @@ pub(crate) struct Ledger(mpsc::Sender<Request>);
 
 #[derive(Debug)]
 enum Request {
-    Watch { run: RunId, live: mpsc::Sender<Arc<Entry>> },
-    State { run: RunId, reply: oneshot::Sender<Option<Run>> },
+    Watch { run: RunId, watcher: Watcher, standing: oneshot::Sender<Standing> },
+    State { run: RunId, reply: oneshot::Sender<Option<Known>> },
     Verdict { question: Question, pool: PoolId, needed: u64, reply: oneshot::Sender<Option<Verdict>> },
 }
 
@@ -51,15 +57,15 @@ enum Request {
 pub(crate) struct Stopped;
 
 impl Ledger {
-    /// From now on, every entry of the run that the feed brings. Ends early for a watcher that is too slow.
-    pub(crate) async fn watch(&self, run: RunId) -> Result<mpsc::Receiver<Arc<Entry>>, Stopped> {
-        let (live, entries) = mpsc::channel(WATCHER_ENTRIES_MAX);
-        self.0.send(Request::Watch { run, live }).await.map_err(|_| Stopped)?;
-        Ok(entries)
+    /// Every entry of the run that the feed brings, from when it stands. Ends early for a watcher that is too slow.
+    pub(crate) async fn watch(&self, run: RunId) -> Result<Live, Stopped> {
+        let (watcher, standing, live) = watcher::pair();
+        self.0.send(Request::Watch { run, watcher, standing }).await.map_err(|_| Stopped)?;
+        Ok(live)
     }
 
-    /// The run as it stands; `None` when it is not among the open ones.
-    pub(crate) async fn state(&self, run: RunId) -> Result<Option<Run>, Stopped> {
+    /// The run as it stands; `None` when it is not among the open ones that are ours.
+    pub(crate) async fn state(&self, run: RunId) -> Result<Option<Known>, Stopped> {
         let (reply, answer) = oneshot::channel();
         self.0.send(Request::State { run, reply }).await.map_err(|_| Stopped)?;
         answer.await.map_err(|_| Stopped)
@@ -68,13 +74,14 @@ impl Ledger {
 
 /// What the ledger needs of the world.
 pub(crate) struct Rim {
-    pub(crate) feed: Feed,
+    pub(crate) feeds: Feeds,
     pub(crate) journal: Journal,
+    pub(crate) snapshots: Snapshots,
     pub(crate) signals: Signals,
     pub(crate) owned: watch::Receiver<Owned>,
+    /// Told which shards were written down after we began to leave them.
+    pub(crate) written: mpsc::Sender<Shard>,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
-    /// Told how far the feed has come.
-    pub(crate) position: watch::Sender<u64>,
 }
 
 pub(crate) struct Keeper {
@@ -82,26 +89,23 @@ pub(crate) struct Keeper {
     requests: mpsc::Receiver<Request>,
     /// To ask ourselves, from a task that had to wait for the broker first.
     own: Ledger,
-    runs: HashMap<RunId, Open>,
-    /// The shards that were ours when ownership last changed.
-    held: Vec<Shard>,
-    watchers: HashMap<RunId, Vec<mpsc::Sender<Arc<Entry>>>>,
+    /// One a shard.
+    slices: Vec<Slice>,
     /// When to look at which run again; each open run stands here once at most.
     timers: BTreeSet<(Timestamp, RunId)>,
-    position: u64,
     effects: JoinSet<(RunId, Effect, Result<(), AppendError>)>,
     under_way: HashSet<(RunId, Effect)>,
     /// Runs with effects that found no room among those under way.
     crowded_out: BTreeSet<RunId>,
     questions: JoinSet<()>,
+    /// Words to workers that are not repeated until the log shows them.
+    words: JoinSet<()>,
     /// Jobs of lost workers that were handed back already.
     handed_back: HashSet<(RunId, AttemptId)>,
+    takeovers: JoinSet<Taken>,
+    joins: JoinSet<Joined>,
+    writes: JoinSet<Written>,
     heard: Vec<Heard>,
-}
-
-struct Open {
-    run: Run,
-    timer: Option<Timestamp>,
 }
 
 pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
@@ -111,16 +115,17 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         rim,
         requests,
         own: ledger.clone(),
-        runs: HashMap::new(),
-        held: Vec::new(),
-        watchers: HashMap::new(),
+        slices: every().map(|_| Slice::default()).collect(),
         timers: BTreeSet::new(),
-        position: 0,
         effects: JoinSet::new(),
         under_way: HashSet::new(),
         crowded_out: BTreeSet::new(),
         questions: JoinSet::new(),
+        words: JoinSet::new(),
         handed_back: HashSet::new(),
+        takeovers: JoinSet::new(),
+        joins: JoinSet::new(),
+        writes: JoinSet::new(),
         heard: Vec::new(),
     };
     (ledger, keeper)
@@ -128,8 +133,9 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
 
 impl Keeper {
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
-        let mut batch = Vec::new();
+        let mut batch = Batch::default();
         let mut sweep = tokio::time::interval(SWEEP);
+        let mut snapshot = tokio::time::interval(SNAPSHOT);
         let mut questions = None;
         loop {
             let due = self.timers.first().map(|(at, _)| at.since(proto::now()));
@@ -142,28 +148,32 @@ impl Keeper {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
+                Ok(()) = self.rim.owned.changed() => self.look_at_ownership(),
                 Some(done) = self.effects.join_next() => self.effect_done(done),
                 () = timer => self.look_at_due_runs(),
                 Some(request) = self.requests.recv() => self.answer(request),
-                () = self.rim.feed.next_batch(&mut batch) => {
+                () = self.rim.feeds.next_batch(&mut batch) => {
                     // A watcher asked before it appended, so its request is here before its entry.
                     while let Ok(request) = self.requests.try_recv() {
                         self.answer(request);
                     }
-                    for fed in batch.drain(..) {
-                        self.take(fed);
-                    }
-                    self.rim.position.send_replace(self.position);
+                    self.take_batch(&mut batch);
                 }
+                Some(Ok(taken)) = self.takeovers.join_next() => self.taken(taken),
+                Some(Ok(joined)) = self.joins.join_next() => self.joined(joined),
+                Some(Ok(written)) = self.writes.join_next() => self.snapshot_written(written),
                 Some(_) = self.questions.join_next() => {}
-                Ok(()) = self.rim.owned.changed() => self.look_at_new_shards(),
+                Some(_) = self.words.join_next() => {}
+                _ = snapshot.tick() => self.write_snapshots(),
                 _ = sweep.tick() => {
                     if questions.is_none() {
                         questions = self.rim.signals.questions().await;
                     }
                     self.sweep();
+                    self.look_at_guests();
+                    self.rim.feeds.merge();
                 }
-                asked = next(&mut questions) => match asked {
+                asked = next(&mut questions, &self.slices) => match asked {
                     Some(asked) => self.question(asked),
                     None => questions = None,
                 },
@@ -171,12 +181,30 @@ impl Keeper {
         }
     }
 
+    fn slice(&self, shard: Shard) -> Option<&Slice> {
+        self.slices.get(usize::from(shard.0))
+    }
+
+    fn slice_mut(&mut self, shard: Shard) -> Option<&mut Slice> {
+        self.slices.get_mut(usize::from(shard.0))
+    }
+
+    fn open(&self, id: RunId) -> Option<&Open> {
+        self.slice(id.shard()).and_then(|slice| slice.runs.get(&id))
+    }
+
+    /// We lead the shard, and our lease has not run out.
+    fn may_act(&self, shard: Shard) -> bool {
+        self.slice(shard).is_some_and(|slice| slice.phase.leads()) && self.rim.owned.borrow().holds(shard)
+    }
+
     fn answer(&mut self, request: Request) {
+        // Whoever asked may have gone; then nobody misses the answer.
         match request {
-            Request::Watch { run, live } => self.watchers.entry(run).or_default().push(live),
+            Request::Watch { run, watcher, standing } => self.watch(run, watcher, standing),
             Request::State { run, reply } => {
-                // Whoever asked may have gone; then nobody misses the answer.
-                drop(reply.send(self.runs.get(&run).map(|open| open.run.clone())));
+                let open = self.open(run).filter(|_| self.may_act(run.shard()));
+                drop(reply.send(open.map(|open| open.known.clone())));
             }
             Request::Verdict { question, pool, needed, reply } => {
                 drop(reply.send(self.verdict(&question, &pool, needed)));
@@ -186,26 +214,71 @@ impl Keeper {
 
     // ---- what the feed brings ----
 
+    fn take_batch(&mut self, batch: &mut Batch) {
+        for fed in batch.entries.drain(..) {
+            self.take(fed);
+        }
+        for shard in batch.shards.iter() {
+            let Some(slice) = self.slice_mut(shard) else { continue };
+            slice.come_to(batch.position);
+            if slice.has_caught_up() {
+                self.lead(shard);
+            }
+        }
+    }
+
     fn take(&mut self, fed: Fed) {
-        self.position = fed.sequence;
-        let Some((id, entry)) = fed.entry else { return };
-        self.hand_to_watchers(id, &entry);
+        let Fed { sequence, bytes, what } = fed;
+        let (id, read) = match what {
+            Decoded::Entry(id, entry) => (id, Ok(entry)),
+            Decoded::Unread(subject) => (subject.run, Err(subject.place)),
+            Decoded::Stray => return,
+        };
+        let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
+        if let Ok(entry) = &read
+            && sequence > slice.seen
+        {
+            slice.hand_to_watchers(id, entry, bytes);
+        }
+        slice.seen = slice.seen.max(sequence);
+        if !slice.phase.folds() || sequence <= slice.applied {
+            return;
+        }
+        slice.applied = sequence;
+        let entry = match read {
+            Ok(entry) => entry,
+            Err(place) => {
+                if let Some(open) = slice.runs.get_mut(&id) {
+                    open.known.pass_over(place, sequence);
+                }
+                return;
+            }
+        };
+        let leads = slice.phase.leads();
         let opens = entry.events.iter().any(|event| matches!(event, Event::RunOpened(_)));
         if opens {
-            self.runs.entry(id).or_insert_with(|| Open { run: Run::new(id), timer: None });
+            slice.runs.entry(id).or_insert_with(|| Open { known: Known::new(id), timer: None });
         }
         // Entries of a run that is not open come too late to matter.
-        let Some(open) = self.runs.get_mut(&id) else { return self.stop_late_starts(id, &entry) };
+        let Some(open) = slice.runs.get_mut(&id) else { return self.stop_late_starts(id, &entry) };
         self.heard.clear();
-        open.run.apply(&entry, &mut self.heard);
-        self.stop_late_starts(id, &entry);
-        let Some(open) = self.runs.get(&id) else { return };
+        open.known.apply(&entry, &mut self.heard);
+        let is_final = open.known.run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
-        if open.run.status().is_final() {
+        self.stop_late_starts(id, &entry);
+        if is_final {
             self.forget(id);
-        } else if matters {
+        } else if matters && leads {
             self.look_at(id);
         }
+    }
+
+    fn forget(&mut self, id: RunId) {
+        let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
+        if let Some(timer) = slice.runs.remove(&id).and_then(|open| open.timer) {
+            self.timers.remove(&(timer, id));
+        }
+        slice.watchers.remove(&id);
     }
 
     /// A call may be cancelled just as a worker takes it up: nobody will hear that attempt, so it is told to stop.
@@ -216,244 +289,19 @@ impl Keeper {
         });
         let Some((attempt, pool)) = starts else { return };
         let ends = entry.events.iter().any(|event| matches!(event, Event::AttemptEnded { .. }));
-        let call = self.runs.get(&id).and_then(|open| open.run.call(attempt.call));
+        let call = self.open(id).and_then(|open| open.known.run.call(attempt.call));
         let is_late = !ends && call.is_none_or(|call| call.outcome().is_some());
-        if is_late && self.rim.owned.borrow().holds(id.shard()) {
+        if is_late && self.may_act(id.shard()) {
             let (signals, pool) = (self.rim.signals.clone(), pool.clone());
-            self.questions.spawn(async move { signals.stop(&pool, id, attempt).await });
+            self.say(async move { signals.stop(&pool, id, attempt).await });
         }
-    }
-
-    fn hand_to_watchers(&mut self, id: RunId, entry: &Arc<Entry>) {
-        if let Some(watchers) = self.watchers.get_mut(&id) {
-            watchers.retain(|watcher| watcher.try_send(Arc::clone(entry)).is_ok());
-            if watchers.is_empty() {
-                self.watchers.remove(&id);
-            }
-        }
-    }
-
-    fn forget(&mut self, id: RunId) {
-        if let Some(timer) = self.runs.remove(&id).and_then(|open| open.timer) {
-            self.timers.remove(&(timer, id));
-        }
-        self.watchers.remove(&id);
-    }
-
-    // ---- what is to be done ----
-
-    /// Does what is outstanding for a run, and sets its timer.
-    fn look_at(&mut self, id: RunId) {
-        let Some(open) = self.runs.get_mut(&id) else { return };
-        let now = proto::now();
-        let effects = open.run.outstanding(now);
-        let next = if effects.is_empty() { open.run.next_deadline() } else { Some(now.after(EFFECT_REPEAT)) };
-        if open.timer != next {
-            if let Some(old) = open.timer.take() {
-                self.timers.remove(&(old, id));
-            }
-            open.timer = next;
-            self.timers.extend(next.map(|at| (at, id)));
-        }
-        if effects.is_empty() || !self.rim.owned.borrow().holds(id.shard()) {
-            return;
-        }
-        for effect in effects {
-            if self.under_way.len() >= EFFECTS_MAX {
-                self.crowded_out.insert(id);
-                return;
-            }
-            self.perform(id, effect);
-        }
-    }
-
-    /// What was put off while a shard was nobody's is due at once.
-    fn look_at_new_shards(&mut self) {
-        let held = self.rim.owned.borrow_and_update().shards();
-        let new: Vec<Shard> = held.iter().filter(|shard| !self.held.contains(shard)).copied().collect();
-        self.held = held;
-        if new.is_empty() {
-            return;
-        }
-        let ids: Vec<RunId> = self.runs.keys().filter(|id| new.contains(&id.shard())).copied().collect();
-        for id in ids {
-            self.look_at(id);
-        }
-    }
-
-    fn look_at_due_runs(&mut self) {
-        let now = proto::now();
-        while let Some((at, id)) = self.timers.first().copied() {
-            if at > now {
-                return;
-            }
-            self.timers.pop_first();
-            if let Some(open) = self.runs.get_mut(&id) {
-                open.timer = None;
-            }
-            self.look_at(id);
-        }
-    }
-
-    fn perform(&mut self, id: RunId, effect: Effect) {
-        let Some(open) = self.runs.get(&id) else { return };
-        let registry = self.rim.registry.borrow().clone();
-        let Some(act) = act(&open.run, effect, &registry) else { return };
-        if !self.under_way.insert((id, effect)) {
-            return;
-        }
-        let (journal, signals) = (self.rim.journal.clone(), self.rim.signals.clone());
-        self.effects.spawn(async move {
-            let result = match act {
-                Act::Stop { pool, attempt } => {
-                    signals.stop(&pool, id, attempt).await;
-                    Ok(())
-                }
-                Act::Append { event, job, expect } => {
-                    let appended = journal.append(id, &[event], job.as_deref(), expect).await;
-                    appended.map(|_| ())
-                }
-            };
-            (id, effect, result)
-        });
-    }
-
-    fn effect_done(&mut self, done: Result<(RunId, Effect, Result<(), AppendError>), tokio::task::JoinError>) {
-        match done {
-            Ok((id, effect, result)) => {
-                self.under_way.remove(&(id, effect));
-                match result {
-                    // A conflict means that the log knows better; the feed will bring it.
-                    Ok(()) | Err(AppendError::Conflict) => {}
-                    Err(error) => tracing::warn!(run.id = %id, ?effect, %error, "an effect is put off"),
-                }
-            }
-            Err(error) => tracing::error!(%error, "an effect's task panicked"),
-        }
-        while self.under_way.len() < EFFECTS_MAX
-            && let Some(id) = self.crowded_out.pop_first()
-        {
-            self.look_at(id);
-        }
-    }
-
-    /// Hands back the jobs of workers that are lost, and forgets watchers that have gone.
-    fn sweep(&mut self) {
-        self.watchers.retain(|_, watchers| {
-            watchers.retain(|watcher| !watcher.is_closed());
-            !watchers.is_empty()
-        });
-        let registry = Arc::clone(&self.rim.registry.borrow());
-        self.handed_back.retain(|(id, _)| self.runs.contains_key(id));
-        if !registry.settled {
-            return;
-        }
-        let (now, owned) = (proto::now(), *self.rim.owned.borrow());
-        let mut stranded = Vec::new();
-        for (id, open) in self.runs.iter().filter(|(id, _)| owned.holds(id.shard())) {
-            stranded.extend(stranded::stranded(&open.run, &registry, now).into_iter().map(|call| (*id, call)));
-            for call in open.run.calls() {
-                let CallState::Running(running) = call.state() else { continue };
-                let Some((worker, lease)) = &running.worker else { continue };
-                let is_lost = !registry.is_alive(worker) && now.since(running.since) >= proto::names::WORKER_LOST;
-                if is_lost && self.handed_back.insert((*id, running.attempt)) {
-                    tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
-                    let (signals, lease) = (self.rim.signals.clone(), lease.clone());
-                    self.questions.spawn(async move { signals.hand_back(&lease).await });
-                }
-            }
-        }
-        for (id, call) in stranded {
-            self.perform(id, Effect::Refuse { call });
-        }
-    }
-
-    // ---- what workers ask ----
-
-    fn question(&mut self, asked: Asked) {
-        if !self.rim.owned.borrow().holds(asked.question.run.shard()) {
-            return;
-        }
-        let (journal, signals, ledger) = (self.rim.journal.clone(), self.rim.signals.clone(), self.own.clone());
-        self.questions.spawn(async move {
-            let answer = consider(&journal, &ledger, &asked).await;
-            signals.answer(&asked, answer.as_ref()).await;
-        });
-    }
-
-    /// `None` while the feed has not come as far as `needed`.
-    fn verdict(&self, question: &Question, pool: &PoolId, needed: u64) -> Option<Verdict> {
-        if self.position < needed.max(question.sequence) {
-            return None;
-        }
-        let call = self.runs.get(&question.run).and_then(|open| open.run.call(question.call));
-        let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
-        let Some(call) = call else { return Some(Verdict::Drop) };
-        if let (CallState::Running(running), Some(own)) = (call.state(), question.attempt)
-            && running.attempt == own
-        {
-            // The one that is heard is the one that asks.
-            let used = call.attempts_used().saturating_sub(1);
-            return Some(Verdict::Go { number: own.number, used, from: ChunkIndex(0) });
-        }
-        Some(call.verdict(question.delivered, proto::now()))
     }
 }
 
-/// A job that comes again was perhaps begun: then its start is in the log, and the answer must know of it.
-async fn consider(journal: &Journal, ledger: &Ledger, asked: &Asked) -> Option<Answer> {
-    let (question, pool) = (asked.question, asked.pool.clone());
-    let last_output = if question.delivered > 1 || question.attempt.is_some() {
-        let place = Place::Output { call: question.call, pool: pool.clone() };
-        let last = journal.last_output(&Subject { run: question.run, place }).await;
-        last.inspect_err(|error| tracing::warn!(%error, "cannot answer a worker")).ok()?
-    } else {
-        0
-    };
-    let (reply, verdict) = oneshot::channel();
-    ledger.0.send(Request::Verdict { question, pool, needed: last_output, reply }).await.ok()?;
-    let verdict = verdict.await.ok().flatten()?;
-    Some(Answer { verdict, last_output })
-}
-
-enum Act {
-    Stop { pool: PoolId, attempt: AttemptId },
-    Append { event: Event, job: Option<Arc<run::CallSpec>>, expect: Expect },
-}
-
-/// An effect as something to do.
-fn act(run: &Run, effect: Effect, registry: &Registry) -> Option<Act> {
-    let append = |event, expect| Some(Act::Append { event, job: None, expect });
-    if let Some(refusal) = stranded::refusal(run, effect, registry)
-        && let Event::CallFailed { call, .. } = &refusal
-    {
-        let revision = run.call(*call)?.revision();
-        return append(refusal, Expect::Last(revision));
-    }
-    match effect {
-        Effect::Dispatch { call } => {
-            let spec = run.call(call)?.spec();
-            let Route::Pool { pool, .. } = &spec.route else { return None };
-            let event = Event::CallDispatched { call, pool: pool.clone() };
-            Some(Act::Append { event, job: Some(Arc::clone(spec)), expect: Expect::Last(0) })
-        }
-        Effect::Stop { attempt } => {
-            let Route::Pool { pool, .. } = &run.call(attempt.call)?.spec().route else { return None };
-            Some(Act::Stop { pool: pool.clone(), attempt })
-        }
-        Effect::Cancel { call } => append(Event::CallCancelled { call }, Expect::Last(run.call(call)?.revision())),
-        Effect::Expire { call, deadline } => {
-            append(Event::CallExpired { call, deadline }, Expect::Last(run.call(call)?.revision()))
-        }
-        Effect::Refuse { .. } => None,
-        Effect::Close => append(Event::RunClosed, Expect::Last(run.revision())),
-        Effect::ExpireRun => append(Event::RunExpired, Expect::Last(run.revision())),
-    }
-}
-
-async fn next(questions: &mut Option<Questions>) -> Option<Asked> {
+async fn next(questions: &mut Option<Questions>, slices: &[Slice]) -> Option<Asked> {
+    let is_ours = |shard: Shard| slices.get(usize::from(shard.0)).is_some_and(|slice| slice.phase.leads());
     match questions {
-        Some(questions) => questions.next().await,
+        Some(questions) => questions.next(is_ours).await,
         None => std::future::pending().await,
     }
 }

@@ -3,11 +3,14 @@
 
 mod accept;
 mod grpc;
+mod known;
 mod ledger;
+mod members;
 mod nats;
 mod registry;
 mod requests;
 mod runs;
+mod shards;
 mod stranded;
 mod watch;
 
@@ -28,6 +31,9 @@ pub use crate::nats::setup::{LogOptions, SetupError};
 
 /// How long streams and requests may take to end once the process is told to.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// Words about shards that were written down and may wait to be heard: more than can be under way.
+const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -91,43 +97,39 @@ impl Coordinator {
     }
 
     /// Serves until told to stop; then says so in its health, ends its streams with a word that they can be read on
-    /// elsewhere, and gives its shards back. `ready` is called once, when the log was read and requests are served.
+    /// elsewhere, and gives its shards back. `ready` is called once, when requests are served; shards come to it, or not,
+    /// in the moments after.
     ///
     /// # Errors
     /// When a part of the coordinator fails for good: the process should end and be started again.
     pub async fn serve(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
         let Self { listener, address, broker } = self;
-        let (owned_sender, owned) = watch_channel::channel(nats::leases::nothing());
+        let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
-        let (position_sender, mut position) = watch_channel::channel(0);
+        let (written_sender, written) = tokio::sync::mpsc::channel(WRITTEN_MAX);
         let journal = nats::journal::Journal::new(&broker);
         let rim = ledger::Rim {
-            feed: nats::feed::Feed::new(&broker),
+            feeds: nats::feed::Feeds::new(&broker),
             journal: journal.clone(),
+            snapshots: nats::snapshots::Snapshots::new(&broker),
             signals: nats::signals::Signals::new(&broker),
             owned: owned.clone(),
+            written: written_sender,
             registry: registry.clone(),
-            position: position_sender,
         };
         let (ledger, keeper) = ledger::new(rim);
 
-        // Doors close first, then the parts behind them.
-        let inner = CancellationToken::new();
+        // Doors close first, then the shards are given back, then the parts end that this needs.
+        let (leave, inner) = (CancellationToken::new(), CancellationToken::new());
         let mut parts = JoinSet::new();
         parts.spawn(keeper.keep(inner.clone()));
         let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender);
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(journal.clone().watch_room(inner.clone()));
-
-        // What was stored before we came is read before anybody is served or any shard is owned.
-        let tip = journal.tip().await?;
-        tokio::select! {
-            caught_up = position.wait_for(|position| *position >= tip) => { caught_up.map_err(|_| Error::Died)?; }
-            () = stop.cancelled() => return Ok(()),
-        }
-        let owner = format!("{address}/{}", uuid::Uuid::now_v7().simple());
-        parts.spawn(nats::leases::hold(broker.clone(), owner, owned_sender, inner.clone()));
+        let membership = nats::leases::Membership::join(&broker, address.to_string(), owned_sender).await?;
+        let mut holding = JoinSet::new();
+        holding.spawn(membership.hold(written, leave.clone()));
 
         let requests = nats::requests::Requests::new(&broker);
         let runs = runs::Runs { journal, requests, ledger, registry, owned };
@@ -142,7 +144,10 @@ impl Coordinator {
             served = doors => served?,
             () = overdue => tracing::warn!("requests were still under way after {DRAIN:?}, leaving them"),
             _ = parts.join_next() => return Err(Error::Died),
+            _ = holding.join_next() => return Err(Error::Died),
         }
+        leave.cancel();
+        holding.join_next().await;
         inner.cancel();
         let last_words = async {
             while parts.join_next().await.is_some() {}

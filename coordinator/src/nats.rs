@@ -7,6 +7,7 @@ pub(crate) mod leases;
 pub(crate) mod requests;
 pub(crate) mod setup;
 pub(crate) mod signals;
+pub(crate) mod snapshots;
 pub(crate) mod tools;
 
 use std::time::Duration;
@@ -28,6 +29,7 @@ pub(crate) struct Broker {
     tools: kv::Store,
     leases: kv::Store,
     requests: kv::Store,
+    snapshots: kv::Store,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +49,8 @@ impl Broker {
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
-        Ok(Self { client, context, tools, leases, requests })
+        let snapshots = setup::ensure_bucket(&context, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
+        Ok(Self { client, context, tools, leases, requests, snapshots })
     }
 
     /// Waits until everything that was said is on its way.

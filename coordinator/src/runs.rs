@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::names;
-use proto::subject;
+use proto::subject::Place;
 use rand::seq::IndexedRandom as _;
 use run::{
     Answer, Call, CallId, Command, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId, Route, Run, RunId,
@@ -14,13 +14,14 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::accept::{self, Asked};
+use crate::known::Known;
 use crate::ledger::{Ledger, Stopped};
 use crate::nats::journal::{AppendError, Expect, Journal, ReadError};
-use crate::nats::leases::Owned;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::registry::Registry;
 use crate::requests::{Digest, RequestKey, Taken, digest};
+use crate::shards::Owned;
 use crate::watch::{Reader, WatchError};
 
 /// How often a command is decided again because somebody else appended first.
@@ -115,12 +116,12 @@ enum Placed {
 }
 
 impl Runs {
-    pub(crate) async fn create(&self, new: NewRun) -> Result<Run, Refusal> {
+    pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, Refusal> {
         let key = new.key();
         self.create_under(key, new).await
     }
 
-    async fn create_under(&self, key: Option<RequestKey>, new: NewRun) -> Result<Run, Refusal> {
+    async fn create_under(&self, key: Option<RequestKey>, new: NewRun) -> Result<Arc<Run>, Refusal> {
         let (id, events, expect) = match self.place(key, new).await? {
             Placed::New { id, events, expect } => (id, events, expect),
             Placed::Known(id) => return self.get(id).await,
@@ -128,12 +129,12 @@ impl Runs {
         let sequence = match self.journal.append(id, &events, None, expect).await {
             Ok(sequence) => sequence,
             // The same request, sent to another coordinator as well, was faster there.
-            Err(AppendError::Conflict) if expect == Expect::NoRun => return self.replay(id).await,
+            Err(AppendError::Conflict) if expect == Expect::NoRun => return Ok(self.replay(id).await?.run),
             Err(error) => return Err(error.into()),
         };
         let mut run = Run::new(id);
         run.apply(&Entry { sequence, at: proto::now(), events }, &mut Vec::new());
-        Ok(run)
+        Ok(Arc::new(run))
     }
 
     pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Reader, Refusal> {
@@ -204,31 +205,22 @@ impl Runs {
         })
     }
 
-    pub(crate) async fn get(&self, id: RunId) -> Result<Run, Refusal> {
+    pub(crate) async fn get(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
+        self.known(id).await.map(|known| known.run)
+    }
+
+    /// The run as the ledger has it, or else the log.
+    async fn known(&self, id: RunId) -> Result<Known, Refusal> {
         match self.ledger.state(id).await? {
-            Some(run) => Ok(run),
+            Some(known) => Ok(known),
             None => self.replay(id).await,
         }
     }
 
     /// The run as the log has it, which may be newer than the ledger's.
-    async fn replay(&self, id: RunId) -> Result<Run, Refusal> {
-        let mut run = Run::new(id);
-        let (filter, mut after) = (subject::of_run(id), 0);
-        loop {
-            let page = self.journal.page(&filter, after).await?;
-            for entry in &page.entries {
-                run.apply(entry, &mut Vec::new());
-            }
-            after = page.through;
-            if page.last {
-                break;
-            }
-        }
-        if run.opened_at().is_none() {
-            return Err(missing(id));
-        }
-        Ok(run)
+    async fn replay(&self, id: RunId) -> Result<Known, Refusal> {
+        let known = self.journal.known(id).await?;
+        if known.run.opened_at().is_none() { Err(missing(id)) } else { Ok(known) }
     }
 
     /// New work is refused while there is still room for what was accepted to end in.
@@ -236,7 +228,7 @@ impl Runs {
         if self.journal.is_crowded() { Err(Refusal::LogFull) } else { Ok(()) }
     }
 
-    pub(crate) async fn append_calls(&self, id: RunId, calls: &[Asked]) -> Result<Run, Refusal> {
+    pub(crate) async fn append_calls(&self, id: RunId, calls: &[Asked]) -> Result<Arc<Run>, Refusal> {
         self.check_room()?;
         self.command(id, |run| {
             let registry = Arc::clone(&self.registry.borrow());
@@ -246,25 +238,25 @@ impl Runs {
         .await
     }
 
-    pub(crate) async fn close(&self, id: RunId) -> Result<Run, Refusal> {
+    pub(crate) async fn close(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
         self.command(id, |_| Command::Close).await
     }
 
-    pub(crate) async fn submit_outputs(&self, id: RunId, answers: &[Answer]) -> Result<Run, Refusal> {
+    pub(crate) async fn submit_outputs(&self, id: RunId, answers: &[Answer]) -> Result<Arc<Run>, Refusal> {
         self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec() }).await
     }
 
-    pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Run, Refusal> {
+    pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Arc<Run>, Refusal> {
         self.command(id, |_| Command::CancelRun { reason: reason.to_owned() }).await
     }
 
-    pub(crate) async fn cancel_call(&self, id: RunId, call: &run::CallId, reason: &str) -> Result<Run, Refusal> {
+    pub(crate) async fn cancel_call(&self, id: RunId, call: &run::CallId, reason: &str) -> Result<Arc<Run>, Refusal> {
         self.command(id, |_| Command::CancelCall { call: call.clone(), reason: reason.to_owned() }).await
     }
 
     /// Asks for a parked call once more, as the only call of a run of its own. Asking twice gives the same run.
-    pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Run, Refusal> {
-        let mut run = self.replay(id).await?;
+    pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
+        let run = self.replay(id).await?.run;
         let call = run.find(call_id).ok_or_else(|| Rejection::UnknownCall { call: call_id.clone() })?;
         if let Some(Fate::Redriven { into }) = call.fate() {
             return self.get(into).await;
@@ -298,12 +290,11 @@ impl Runs {
             self.cancel_run(into, "the call was dropped while it was redriven").await?;
             return Err(error);
         }
-        run = redriven;
-        Ok(run)
+        Ok(redriven)
     }
 
     /// Puts a parked call aside.
-    pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Run, Refusal> {
+    pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
         self.command(id, |_| Command::Drop { call: call.clone() }).await
     }
 
@@ -318,24 +309,24 @@ impl Runs {
     }
 
     /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster.
-    async fn command(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<Run, Refusal> {
-        let mut run = self.get(id).await?;
+    async fn command(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<Arc<Run>, Refusal> {
+        let mut known = self.known(id).await?;
         for _ in 0..DECISIONS_MAX {
-            let events = match run.decide(command(&run), proto::now()) {
+            let events = match known.run.decide(command(&known.run), proto::now()) {
                 Ok(events) => events,
                 // The ledger may be a moment behind the log; a refusal must not rest on that.
                 Err(_) => {
-                    run = self.replay(id).await?;
-                    run.decide(command(&run), proto::now())?
+                    known = self.replay(id).await?;
+                    known.run.decide(command(&known.run), proto::now())?
                 }
             };
             if events.is_empty() {
-                return Ok(run);
+                return Ok(known.run);
             }
-            match self.append_each(&run, events).await {
+            match self.append_each(&known, events).await {
                 // Workers may have stored something in between: the log says how the run stands now.
-                Ok(()) => return self.replay(id).await,
-                Err(AppendError::Conflict) => run = self.replay(id).await?,
+                Ok(()) => return Ok(self.replay(id).await?.run),
+                Err(AppendError::Conflict) => known = self.replay(id).await?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -343,21 +334,12 @@ impl Runs {
     }
 
     /// A command's events stand on different subjects, so none of them moves another's expectation.
-    async fn append_each(&self, run: &Run, events: Vec<Event>) -> Result<(), AppendError> {
+    async fn append_each(&self, known: &Known, events: Vec<Event>) -> Result<(), AppendError> {
         for event in events {
-            let events = [event];
-            self.journal.append(run.id(), &events, None, Expect::Last(revision(run, &events))).await?;
+            let revision = Place::of(std::slice::from_ref(&event)).map_or(0, |place| known.revision(&place));
+            self.journal.append(known.run.id(), &[event], None, Expect::Last(revision)).await?;
         }
         Ok(())
-    }
-}
-
-/// The last entry on the subject on which a command's event will stand.
-fn revision(run: &Run, events: &[Event]) -> u64 {
-    use proto::subject::Place;
-    match Place::of(events) {
-        Some(Place::Control { call }) => run.call(call).map_or(0, run::Call::revision),
-        _ => run.revision(),
     }
 }
 

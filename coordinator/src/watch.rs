@@ -3,14 +3,15 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::convert::api;
 use proto::subject;
 use proto::v1;
 use run::{Entry, FloorPolicy, Heard, Run, RunId, Sequencer, Span, Spoken, Utterance};
-use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::ledger::{Ledger, Stopped};
+use crate::ledger::{Ledger, Live, Standing, Stopped};
 use crate::nats::journal::{Journal, ReadError};
 
 /// Events given out together.
@@ -19,6 +20,10 @@ const BATCH_EVENTS_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of output that a reader keeps while it waits for the floor.
 const KEPT_BYTES_MAX: usize = 256 * 1024;
+
+/// How long a replica of the broker may be behind: one that stood still is replaced by others, or catches up.
+const REPLICA_PATIENCE: Duration = Duration::from_secs(30);
+const REPLICA_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -56,8 +61,7 @@ impl Reader {
         run: RunId,
         policy: FloorPolicy,
     ) -> Result<Self, Stopped> {
-        let live = ledger.watch(run).await?;
-        let source = Source { journal, ledger, run, page: VecDeque::new(), behind: false, last: 0, live };
+        let source = Source::new(journal, ledger, run, Behind::Unopened).await?;
         Ok(Self::new(source, policy, None))
     }
 
@@ -69,9 +73,10 @@ impl Reader {
         policy: FloorPolicy,
         after: Option<u64>,
     ) -> Result<Self, WatchError> {
-        let live = ledger.watch(run).await?;
-        let mut source = Source { journal, ledger, run, page: VecDeque::new(), behind: true, last: 0, live };
-        source.read_page().await?;
+        let mut source = Source::new(journal, ledger, run, Behind::Unknown).await?;
+        while source.page.is_empty() && !matches!(source.behind, Behind::Nothing) {
+            source.read_page().await?;
+        }
         let opens = |entry: &Arc<Entry>| entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
         if !source.page.front().is_some_and(opens) {
             return Err(WatchError::Unknown);
@@ -172,13 +177,21 @@ impl Reader {
         self.kept.get(found).cloned()
     }
 
-    /// Reads a page of the speaking call's entries, of which this one is the first.
+    /// Reads a page of the speaking call's entries, of which this one is the first. A replica of the broker may not have
+    /// come so far, so one that lacks the entry is asked again, or another one is.
     async fn read_again(&mut self, spoken: &Spoken) -> Result<Arc<Entry>, WatchError> {
         let Utterance::Output { attempt, span } = &spoken.what else { return Err(WatchError::Unknown) };
         let sequence = span.position.sequence;
         let filter = subject::of_call(self.source.run, attempt.call);
-        let page = self.source.journal.page(&filter, sequence - 1).await?;
-        let first = page.entries.front().filter(|entry| entry.sequence == sequence).cloned();
+        let give_up = Instant::now() + REPLICA_PATIENCE;
+        let (page, first) = loop {
+            let page = self.source.journal.page(&filter, sequence - 1).await?;
+            let first = page.entries.front().filter(|entry| entry.sequence == sequence).cloned();
+            if first.is_some() || Instant::now() >= give_up {
+                break (page, first);
+            }
+            tokio::time::sleep(REPLICA_PAUSE).await;
+        };
         self.kept_bytes = page.entries.iter().map(|entry| output_bytes(entry)).sum();
         self.kept = page.entries;
         first.ok_or(WatchError::Gone(sequence))
@@ -212,24 +225,43 @@ struct Source {
     ledger: Ledger,
     run: RunId,
     page: VecDeque<Arc<Entry>>,
-    /// Entries may lie between the last one and the feed.
-    behind: bool,
+    behind: Behind,
     /// The sequence of the last entry that was given out or is in the page.
     last: u64,
-    live: mpsc::Receiver<Arc<Entry>>,
+    live: Live,
+}
+
+/// What lies between the last entry and the feed.
+#[derive(Debug, Clone, Copy)]
+enum Behind {
+    /// Nothing: the feed goes on where the last entry was.
+    Nothing,
+    /// Nothing, if the feed stood when it was asked for: the run was not opened yet.
+    Unopened,
+    /// That is still to be found out.
+    Unknown,
+    /// The feed stands; the log's leader is still to be asked.
+    Unasked,
+    /// Entries up to this one.
+    Entries { through: u64 },
 }
 
 impl Source {
+    async fn new(journal: Journal, ledger: Ledger, run: RunId, behind: Behind) -> Result<Self, Stopped> {
+        let live = ledger.watch(run).await?;
+        Ok(Self { journal, ledger, run, page: VecDeque::new(), behind, last: 0, live })
+    }
+
     /// The next entry, if there is one at hand.
     fn ready(&mut self) -> Option<Arc<Entry>> {
         if let Some(entry) = self.page.pop_front() {
             return Some(entry);
         }
-        if self.behind {
+        if !matches!(self.behind, Behind::Nothing) {
             return None;
         }
         loop {
-            let entry = self.live.try_recv().ok()?;
+            let entry = self.live.try_recv()?;
             if entry.sequence > self.last {
                 self.last = entry.sequence;
                 return Some(entry);
@@ -242,7 +274,7 @@ impl Source {
             if let Some(entry) = self.ready() {
                 return Ok(entry);
             }
-            if self.behind {
+            if !matches!(self.behind, Behind::Nothing) {
                 self.read_page().await?;
                 continue;
             }
@@ -255,17 +287,41 @@ impl Source {
                 // Too slow for the feed: join it again, then read from the log what was missed.
                 None => {
                     self.live = self.ledger.watch(self.run).await?;
-                    self.behind = true;
+                    self.behind = Behind::Unknown;
                 }
             }
         }
     }
 
+    /// Reads on from the log, if it has to be. The feed stands first, then the log's leader says how far the run had come,
+    /// so that no entry falls in between, whichever replica serves the pages.
     async fn read_page(&mut self) -> Result<(), WatchError> {
-        let page = self.journal.page(&subject::of_run(self.run), self.last).await?;
-        self.last = self.last.max(page.through);
-        self.page = page.entries;
-        self.behind = !page.last;
+        let through = match self.behind {
+            Behind::Nothing => return Ok(()),
+            Behind::Entries { through } => through,
+            Behind::Unopened | Behind::Unknown => {
+                // The feed's word is given once, and this may be dropped while it waits for the leader's.
+                self.behind = match (self.live.standing().await?, self.behind) {
+                    (Standing::Following { .. }, Behind::Unopened) => Behind::Nothing,
+                    (Standing::Following { last: Some(through) }, _) => Behind::Entries { through },
+                    (Standing::Following { last: None } | Standing::Joined, _) => Behind::Unasked,
+                };
+                return Ok(());
+            }
+            Behind::Unasked => {
+                let through = self.journal.last_of_run(self.run).await?;
+                self.behind = Behind::Entries { through };
+                through
+            }
+        };
+        if self.last < through {
+            let page = self.journal.page_towards(&subject::of_run(self.run), self.last, through).await?;
+            self.last = self.last.max(page.through);
+            self.page = page.entries;
+        }
+        if self.last >= through {
+            self.behind = Behind::Nothing;
+        }
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
 //! The only conversions between the wire and the domain: `log` for what is stored, `worker` for what coordinators and
-//! workers say besides, `api` for what clients see. Shared pieces (content, errors, policies) are here.
+//! workers say besides, `snapshot` for what owners leave to the next, `api` for what clients see. Shared pieces (content, errors, policies) are here.
 
 pub mod api;
 pub mod log;
+pub mod snapshot;
 pub mod worker;
 
 use std::time::Duration;

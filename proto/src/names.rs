@@ -14,6 +14,8 @@ pub const STREAM_SUBJECTS: &str = "ty.run.>";
 pub const TOOLS_BUCKET: &str = "ty-tools";
 /// Who owns which shard.
 pub const LEASES_BUCKET: &str = "ty-leases";
+/// How far the owner of each shard has come, and which runs were open then.
+pub const SNAPSHOTS_BUCKET: &str = "ty-snapshots";
 /// Which run a request id stands for.
 pub const REQUESTS_BUCKET: &str = "ty-requests";
 /// How many slices all runs are cut into. Fixed for the life of a log: run ids carry their shard.
@@ -72,9 +74,9 @@ pub fn question(pool: &PoolId, shard: Shard) -> String {
 /// Questions of all pools about all shards.
 pub const QUESTIONS: &str = "ty.ask.*.*";
 
-/// The pool that asks, by the subject of its question.
+/// The pool that asks and the shard that it asks about, by the subject of its question.
 #[must_use]
-pub fn question_pool(subject: &str) -> Option<PoolId> {
-    let (pool, _) = subject.strip_prefix("ty.ask.")?.split_once('.')?;
-    pool.parse().ok()
+pub fn question_of(subject: &str) -> Option<(PoolId, Shard)> {
+    let (pool, shard) = subject.strip_prefix("ty.ask.")?.split_once('.')?;
+    Some((pool.parse().ok()?, shard.parse().ok()?))
 }

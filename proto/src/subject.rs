@@ -102,6 +102,12 @@ impl std::str::FromStr for Subject {
     }
 }
 
+/// Every entry of a shard's runs.
+#[must_use]
+pub fn of_shard(shard: Shard) -> String {
+    format!("{NAMESPACE}.run.{shard}.>")
+}
+
 /// Every entry of a run.
 #[must_use]
 pub fn of_run(run: RunId) -> String {

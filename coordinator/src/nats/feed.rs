@@ -1,6 +1,8 @@
-//! Every entry of the log, in order, once: what the coordinator's fold lives on.
+//! The entries of shards, in order, each once: what the coordinator's folds live on. Shards that were taken together are
+//! followed together, for one consumer of many subjects costs the broker less than many of one.
 
-use std::sync::Arc;
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -8,89 +10,183 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::push::{Ordered, OrderedConfig};
 use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _};
+use futures::{FutureExt as _, Stream as _};
 use proto::names;
-use run::{Entry, RunId};
+use proto::subject;
+use run::Shard;
+use tokio::time::Sleep;
 
 use super::Broker;
-use super::journal::{decode, millis};
+use super::journal::{Decoded, decode, millis};
+use crate::shards::{ShardSet, every};
 
 /// Entries handed on together: enough to save wake-ups, few enough to stay responsive.
 const BATCH_MAX: usize = 256;
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Feeds that are this close to each other in the log become one: so many entries at most come twice for it.
+const MERGE_WITHIN: u64 = 1024;
 
-pub(crate) struct Feed {
+/// What is followed, by any number of consumers.
+pub(crate) struct Feeds {
     client: Client,
     context: Context,
-    messages: Option<Ordered>,
-    /// Kept here while it is opened, so that whoever waits may stop waiting.
-    opening: Option<BoxFuture<'static, Result<Ordered, OpenError>>>,
-    /// The last sequence that was handed on.
-    position: u64,
+    feeds: Vec<Feed>,
+    /// Whose turn it is to be asked first.
+    turn: usize,
 }
 
-/// A message of the log: `entry` is `None` when it could not be understood.
+struct Feed {
+    shards: ShardSet,
+    /// Every entry of the shards up to here was handed on.
+    position: u64,
+    state: State,
+}
+
+enum State {
+    Opening(BoxFuture<'static, Result<Ordered, OpenError>>),
+    Open(Box<Ordered>),
+    Pausing(Pin<Box<Sleep>>),
+}
+
+/// A message of the log.
 #[derive(Debug)]
 pub(crate) struct Fed {
     pub(crate) sequence: u64,
-    pub(crate) entry: Option<(RunId, Arc<Entry>)>,
+    pub(crate) bytes: u32,
+    pub(crate) what: Decoded,
+}
+
+/// Entries of some shards, which have now been brought up to `position`.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) entries: Vec<Fed>,
+    pub(crate) shards: ShardSet,
+    pub(crate) position: u64,
+}
+
+impl Feeds {
+    pub(crate) fn new(broker: &Broker) -> Self {
+        Self { client: broker.client.clone(), context: broker.context.clone(), feeds: Vec::new(), turn: 0 }
+    }
+
+    pub(crate) fn follows(&self, shard: Shard) -> bool {
+        self.feeds.iter().any(|feed| feed.shards.contains(shard))
+    }
+
+    /// Follows shards from behind `position`, and no longer as they were followed before.
+    pub(crate) fn follow(&mut self, shards: ShardSet, position: u64) {
+        if shards.is_empty() {
+            return;
+        }
+        self.drop_shards(shards);
+        let state = self.opening(shards, position);
+        self.feeds.push(Feed { shards, position, state });
+    }
+
+    pub(crate) fn leave(&mut self, shard: Shard) {
+        self.drop_shards([shard].into_iter().collect());
+    }
+
+    fn drop_shards(&mut self, shards: ShardSet) {
+        let mut feeds = std::mem::take(&mut self.feeds);
+        feeds.retain_mut(|feed| {
+            let left = feed.shards.without(shards);
+            if left != feed.shards && !left.is_empty() {
+                // The broker shall not send what nobody wants.
+                (feed.shards, feed.state) = (left, self.opening(left, feed.position));
+            }
+            !left.is_empty()
+        });
+        self.feeds = feeds;
+    }
+
+    /// Makes one feed of those that have come about as far as each other.
+    pub(crate) fn merge(&mut self) {
+        if self.feeds.len() < 2 {
+            return;
+        }
+        self.feeds.sort_by_key(|feed| feed.position);
+        let mut merged: Vec<Feed> = Vec::new();
+        for feed in std::mem::take(&mut self.feeds) {
+            match merged.last_mut() {
+                Some(last) if feed.position - last.position <= MERGE_WITHIN => {
+                    last.shards = last.shards.union(feed.shards);
+                    last.state = self.opening(last.shards, last.position);
+                }
+                Some(_) | None => merged.push(feed),
+            }
+        }
+        self.feeds = merged;
+    }
+
+    fn opening(&self, shards: ShardSet, position: u64) -> State {
+        State::Opening(open(self.client.clone(), self.context.clone(), shards, position).boxed())
+    }
+
+    /// Waits for entries and puts them into `batch`. May be dropped while it waits: nothing is lost.
+    pub(crate) async fn next_batch(&mut self, batch: &mut Batch) {
+        std::future::poll_fn(|task| self.poll(task, batch)).await;
+    }
+
+    fn poll(&mut self, task: &mut TaskContext<'_>, batch: &mut Batch) -> Poll<()> {
+        let count = self.feeds.len();
+        for offset in 0..count {
+            let index = (self.turn + offset) % count;
+            let Self { client, context, feeds, .. } = self;
+            let Some(feed) = feeds.get_mut(index) else { continue };
+            feed.poll(task, batch, |shards, position| {
+                State::Opening(open(client.clone(), context.clone(), shards, position).boxed())
+            });
+            if !batch.entries.is_empty() {
+                (batch.shards, batch.position) = (feed.shards, feed.position);
+                self.turn = index + 1;
+                return Poll::Ready(());
+            }
+        }
+        Poll::Pending
+    }
 }
 
 impl Feed {
-    pub(crate) fn new(broker: &Broker) -> Self {
-        let (client, context) = (broker.client.clone(), broker.context.clone());
-        Self { client, context, messages: None, opening: None, position: 0 }
-    }
-
-    /// Waits for entries and adds them to `batch`. May be dropped while it waits: nothing is lost.
-    pub(crate) async fn next_batch(&mut self, batch: &mut Vec<Fed>) {
-        loop {
-            let Some(messages) = &mut self.messages else {
-                let opening = self
-                    .opening
-                    .get_or_insert_with(|| open(self.client.clone(), self.context.clone(), self.position).boxed());
-                let opened = opening.await;
-                self.opening = None;
-                match opened {
-                    Ok(messages) => self.messages = Some(messages),
-                    Err(error) => {
+    /// Adds entries to the batch; where it adds none, the task is woken when there may be some.
+    fn poll(&mut self, task: &mut TaskContext<'_>, batch: &mut Batch, reopen: impl Fn(ShardSet, u64) -> State) {
+        while batch.entries.len() < BATCH_MAX {
+            match &mut self.state {
+                State::Opening(opening) => match opening.poll_unpin(task) {
+                    Poll::Ready(Ok(messages)) => self.state = State::Open(Box::new(messages)),
+                    Poll::Ready(Err(error)) => {
                         tracing::warn!(%error, "cannot follow the log, trying again");
-                        tokio::time::sleep(RETRY_PAUSE).await;
+                        self.state = State::Pausing(Box::pin(tokio::time::sleep(RETRY_PAUSE)));
                     }
-                }
-                continue;
-            };
-            let mut next = messages.next().await;
-            loop {
-                match next {
-                    Some(Ok(message)) => {
-                        let Ok(info) = message.info() else { break };
+                    Poll::Pending => return,
+                },
+                State::Pausing(pause) => match pause.poll_unpin(task) {
+                    Poll::Ready(()) => self.state = reopen(self.shards, self.position),
+                    Poll::Pending => return,
+                },
+                State::Open(messages) => match Pin::new(&mut **messages).poll_next(task) {
+                    Poll::Ready(Some(Ok(message))) => {
+                        let Ok(info) = message.info() else { continue };
                         let (sequence, at) = (info.stream_sequence, millis(info.published.unix_timestamp_nanos()));
-                        if sequence > self.position {
-                            self.position = sequence;
-                            let (message, _) = message.split();
-                            let entry = decode(&message.subject, message.payload, sequence, at);
-                            let entry = entry.map(|(run, entry)| (run, Arc::new(entry)));
-                            batch.push(Fed { sequence, entry });
+                        if sequence <= self.position {
+                            // A consumer that breaks before it has brought anything is made anew by the library from the
+                            // log's beginning. We know better.
+                            self.state = reopen(self.shards, self.position);
+                            continue;
                         }
+                        self.position = sequence;
+                        let (message, _) = message.split();
+                        let bytes = u32::try_from(message.payload.len()).unwrap_or(u32::MAX);
+                        let what = decode(&message.subject, message.payload, sequence, at);
+                        batch.entries.push(Fed { sequence, bytes, what });
                     }
-                    Some(Err(error)) => tracing::warn!(%error, "the feed stumbled"),
-                    None => {
-                        tracing::warn!("the feed ended, opening it again");
-                        self.messages = None;
-                        break;
+                    Poll::Ready(Some(Err(error))) => tracing::warn!(%error, "a feed stumbled"),
+                    Poll::Ready(None) => {
+                        tracing::warn!("a feed ended, opening it again");
+                        self.state = reopen(self.shards, self.position);
                     }
-                }
-                if batch.len() >= BATCH_MAX {
-                    break;
-                }
-                match messages.next().now_or_never() {
-                    Some(ready) => next = ready,
-                    None => break,
-                }
-            }
-            if !batch.is_empty() {
-                return;
+                    Poll::Pending => return,
+                },
             }
         }
     }
@@ -98,16 +194,15 @@ impl Feed {
 
 type OpenError = Box<dyn std::error::Error + Send + Sync>;
 
-async fn open(client: Client, context: Context, position: u64) -> Result<Ordered, OpenError> {
-    let deliver_policy = match position {
-        0 => DeliverPolicy::All,
-        position => DeliverPolicy::ByStartSequence { start_sequence: position + 1 },
-    };
+async fn open(client: Client, context: Context, shards: ShardSet, position: u64) -> Result<Ordered, OpenError> {
+    let all = shards == every().collect();
+    let filters =
+        if all { vec![names::STREAM_SUBJECTS.to_owned()] } else { shards.iter().map(subject::of_shard).collect() };
     let config = OrderedConfig {
         deliver_subject: client.new_inbox(),
         name: Some(format!("feed-{}", uuid::Uuid::now_v7().simple())),
-        filter_subject: names::STREAM_SUBJECTS.to_owned(),
-        deliver_policy,
+        filter_subjects: filters,
+        deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: position + 1 },
         ..OrderedConfig::default()
     };
     let consumer = context.create_consumer_on_stream(config, names::STREAM).await?;

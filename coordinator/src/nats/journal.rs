@@ -14,18 +14,21 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
-use proto::subject::{Place, Subject};
-use run::{CallSpec, Entry, Event, RunId, Timestamp};
+use proto::subject::{self, Place, Subject};
+use run::{CallSpec, Entry, Event, RunId, Shard, Timestamp};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
+use crate::known::Known;
 
 /// How long an append is tried for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(15);
 const APPEND_PAUSE: Duration = Duration::from_millis(200);
 /// How long a page of the log may take to come.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
+/// The pause before a replica that lags behind is read again.
+const LAG_PAUSE: Duration = Duration::from_millis(20);
 const REPLY_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries and bytes of one page.
 const PAGE_ENTRIES: usize = 256;
@@ -95,6 +98,25 @@ pub(crate) struct Page {
     /// The sequence up to which the page covers the filter, entries that could not be understood included.
     pub(crate) through: u64,
     pub(crate) last: bool,
+    /// Where something stands that could not be understood, and its sequence.
+    pub(crate) unread: Vec<(Place, u64)>,
+}
+
+/// A message of the log, as far as it could be understood.
+#[derive(Debug)]
+pub(crate) enum Decoded {
+    Entry(RunId, Arc<Entry>),
+    Unread(Subject),
+    /// Not even its subject is one of the log.
+    Stray,
+}
+
+/// Which log it is, and how far it reaches.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extent {
+    /// When the log was made, in nanoseconds since 1970.
+    pub(crate) log: u64,
+    pub(crate) last: u64,
 }
 
 impl Journal {
@@ -118,7 +140,7 @@ impl Journal {
         let mut expected = match expect {
             Expect::New => None,
             Expect::Last(sequence) => Some(Expected { sequence, filter: None }),
-            Expect::NoRun => Some(Expected { sequence: 0, filter: Some(proto::subject::of_run(run)) }),
+            Expect::NoRun => Some(Expected { sequence: 0, filter: Some(subject::of_run(run)) }),
         };
         let mut unsure = false;
         loop {
@@ -162,7 +184,7 @@ impl Journal {
 
     /// The sequence of a run's last entry; 0 when the log has none. Asks the log's leader, so it is never stale.
     pub(crate) async fn last_of_run(&self, run: RunId) -> Result<u64, ReadError> {
-        Ok(self.last_on(&proto::subject::of_run(run)).await?.map_or(0, |last| last.sequence))
+        Ok(self.last_on(&subject::of_run(run)).await?.map_or(0, |last| last.sequence))
     }
 
     /// The sequence of a call's last output; 0 when it has none. Asks the log's leader, so it is never stale.
@@ -171,6 +193,17 @@ impl Journal {
     }
 
     async fn last_on(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
+        let give_up = Instant::now() + READ_PATIENCE;
+        loop {
+            match self.last_on_once(subject).await {
+                Err(error) if Instant::now() < give_up => tracing::warn!(%error, "asking the log's leader again"),
+                result => return result,
+            }
+            tokio::time::sleep(APPEND_PAUSE).await;
+        }
+    }
+
+    async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
         let stream =
             self.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError(error.to_string()))?;
         match stream.get_last_raw_message_by_subject(subject).await {
@@ -180,9 +213,55 @@ impl Journal {
         }
     }
 
-    /// The sequence of the last entry that the log holds; 0 for none.
-    pub(crate) async fn tip(&self) -> Result<u64, ReadError> {
-        Ok(self.last_on(names::STREAM_SUBJECTS).await?.map_or(0, |last| last.sequence))
+    /// The sequence of the last entry of a shard; 0 for none. From the leader.
+    pub(crate) async fn last_of_shard(&self, shard: Shard) -> Result<u64, ReadError> {
+        Ok(self.last_on(&subject::of_shard(shard)).await?.map_or(0, |last| last.sequence))
+    }
+
+    /// Which log it is and how far it reaches, as its leader says.
+    pub(crate) async fn extent(&self) -> Result<Extent, ReadError> {
+        let stream = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let info = stream.cached_info();
+        let log = u64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(0);
+        Ok(Extent { log, last: info.state.last_sequence })
+    }
+
+    /// A run as the log has it, everything that was stored before this was asked included.
+    pub(crate) async fn known(&self, id: RunId) -> Result<Known, ReadError> {
+        self.known_through(id, u64::MAX).await
+    }
+
+    /// A run as it stood at a place in the log.
+    pub(crate) async fn known_through(&self, id: RunId, through: u64) -> Result<Known, ReadError> {
+        let needed = self.last_of_run(id).await?;
+        let (mut known, mut after) = (Known::new(id), 0);
+        while after < needed && after < through {
+            let page = self.page_towards(&subject::of_run(id), after, needed).await?;
+            for entry in page.entries.iter().filter(|entry| entry.sequence <= through) {
+                known.apply(entry, &mut Vec::new());
+            }
+            for (place, sequence) in page.unread.into_iter().filter(|(_, sequence)| *sequence <= through) {
+                known.pass_over(place, sequence);
+            }
+            after = page.through;
+        }
+        Ok(known)
+    }
+
+    /// A page of entries that is not empty: pages may be served by a replica that lags behind, and `needed`, which the
+    /// leader named, says that there is more.
+    pub(crate) async fn page_towards(&self, filter: &str, after: u64, needed: u64) -> Result<Page, ReadError> {
+        let give_up = Instant::now() + READ_PATIENCE;
+        loop {
+            let page = self.page(filter, after).await?;
+            if page.through > after || after >= needed {
+                return Ok(page);
+            }
+            if Instant::now() >= give_up {
+                return Err(ReadError(format!("no replica has got as far as entry {needed}")));
+            }
+            tokio::time::sleep(LAG_PAUSE).await;
+        }
     }
 
     /// Watches how full the log is, until told to stop: what was accepted needs room to end.
@@ -255,10 +334,11 @@ impl Journal {
             }
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
             page.through = message.sequence;
-            if let Some((_, entry)) =
-                decode(&message.subject, message.payload, message.sequence, millis(message.time.unix_timestamp_nanos()))
-            {
-                page.entries.push_back(Arc::new(entry));
+            let at = millis(message.time.unix_timestamp_nanos());
+            match decode(&message.subject, message.payload, message.sequence, at) {
+                Decoded::Entry(_, entry) => page.entries.push_back(entry),
+                Decoded::Unread(subject) => page.unread.push((subject.place, message.sequence)),
+                Decoded::Stray => {}
             }
         }
     }
@@ -275,10 +355,20 @@ pub(super) fn millis(nanos: i128) -> Timestamp {
 }
 
 /// Decodes a message of the log. What cannot be understood is reported and passed over, the same way by every reader.
-pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp) -> Option<(RunId, Entry)> {
-    let parse = || -> Result<_, InvalidMessage> {
-        let subject: Subject = subject.parse()?;
-        Ok((subject.run, log::decode(&subject, payload, sequence, at)?))
+pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp) -> Decoded {
+    let warn = |error: InvalidMessage| tracing::warn!(subject, sequence, %error, "passing over an entry of the log");
+    let parsed = match subject.parse::<Subject>() {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            warn(error.into());
+            return Decoded::Stray;
+        }
     };
-    parse().inspect_err(|error| tracing::warn!(subject, sequence, %error, "passing over an entry of the log")).ok()
+    match log::decode(&parsed, payload, sequence, at) {
+        Ok(entry) => Decoded::Entry(parsed.run, Arc::new(entry)),
+        Err(error) => {
+            warn(error);
+            Decoded::Unread(parsed)
+        }
+    }
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::worker::{Answer, Question, encode_answer, encode_stop};
 use proto::names;
-use run::{AttemptId, PoolId, RunId};
+use run::{AttemptId, PoolId, RunId, Shard};
 
 use super::Broker;
 
@@ -62,18 +62,23 @@ impl Signals {
 pub(crate) struct Questions(Subscriber);
 
 impl Questions {
-    /// The next question; `None` when the subscription has ended. What is no question is reported and passed over.
-    pub(crate) async fn next(&mut self) -> Option<Asked> {
+    /// The next question about a shard that is ours; `None` when the subscription has ended. What is no question is reported
+    /// and passed over.
+    pub(crate) async fn next(&mut self, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
         loop {
-            if let Some(asked) = asked(self.0.next().await?) {
+            if let Some(asked) = asked(self.0.next().await?, &is_ours) {
                 return Some(asked);
             }
         }
     }
 }
 
-fn asked(message: Message) -> Option<Asked> {
-    let (pool, reply) = (names::question_pool(&message.subject)?, message.reply?);
+fn asked(message: Message, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
+    let (pool, shard) = names::question_of(&message.subject)?;
+    if !is_ours(shard) {
+        return None;
+    }
+    let reply = message.reply?;
     let question = Question::decode(message.payload)
         .inspect_err(|error| tracing::warn!(%pool, %error, "passing over a question"))
         .ok()?;

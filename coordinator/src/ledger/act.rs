@@ -1,0 +1,190 @@
+//! What the owner of a shard does for its runs: effects, derived from state and repeated until the log shows them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::subject::Place;
+use run::{AttemptId, CallState, Effect, Event, PoolId, Route, RunId};
+
+use super::Keeper;
+use crate::known::Known;
+use crate::nats::journal::{AppendError, Expect};
+use crate::registry::Registry;
+use crate::stranded;
+
+/// How long an effect has to show in the log before it is performed again.
+const EFFECT_REPEAT: Duration = Duration::from_secs(1);
+/// Effects under way at once.
+const EFFECTS_MAX: usize = 256;
+/// Words to workers under way at once; they wait only while the connection is stuck.
+const WORDS_MAX: usize = 1024;
+
+impl Keeper {
+    /// Does what is outstanding for a run, and sets its timer.
+    pub(super) fn look_at(&mut self, id: RunId) {
+        let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
+        let Some(open) = slice.runs.get_mut(&id) else { return };
+        let now = proto::now();
+        let effects = open.known.run.outstanding(now);
+        let deadline = open.known.run.next_deadline();
+        let next = if effects.is_empty() {
+            deadline
+        } else {
+            let repeat = now.after(EFFECT_REPEAT);
+            Some(deadline.filter(|deadline| *deadline > now).map_or(repeat, |deadline| deadline.min(repeat)))
+        };
+        if open.timer != next {
+            if let Some(old) = open.timer.take() {
+                self.timers.remove(&(old, id));
+            }
+            open.timer = next;
+            self.timers.extend(next.map(|at| (at, id)));
+        }
+        if effects.is_empty() || !self.may_act(id.shard()) {
+            return;
+        }
+        for effect in effects {
+            if self.under_way.len() >= EFFECTS_MAX {
+                self.crowded_out.insert(id);
+                return;
+            }
+            self.perform(id, effect);
+        }
+    }
+
+    pub(super) fn look_at_due_runs(&mut self) {
+        let now = proto::now();
+        while let Some((at, id)) = self.timers.first().copied() {
+            if at > now {
+                return;
+            }
+            self.timers.pop_first();
+            let slice = self.slices.get_mut(usize::from(id.shard().0));
+            if let Some(open) = slice.and_then(|slice| slice.runs.get_mut(&id)) {
+                open.timer = None;
+            }
+            self.look_at(id);
+        }
+    }
+
+    fn perform(&mut self, id: RunId, effect: Effect) {
+        let registry = Arc::clone(&self.rim.registry.borrow());
+        let Some(act) = self.open(id).and_then(|open| act(&open.known, effect, &registry)) else { return };
+        if !self.under_way.insert((id, effect)) {
+            return;
+        }
+        let (journal, signals) = (self.rim.journal.clone(), self.rim.signals.clone());
+        self.effects.spawn(async move {
+            let result = match act {
+                Act::Stop { pool, attempt } => {
+                    signals.stop(&pool, id, attempt).await;
+                    Ok(())
+                }
+                Act::Append { event, job, expect } => {
+                    let appended = journal.append(id, &[event], job.as_deref(), expect).await;
+                    appended.map(|_| ())
+                }
+            };
+            (id, effect, result)
+        });
+    }
+
+    pub(super) fn effect_done(
+        &mut self,
+        done: Result<(RunId, Effect, Result<(), AppendError>), tokio::task::JoinError>,
+    ) {
+        match done {
+            Ok((id, effect, result)) => {
+                self.under_way.remove(&(id, effect));
+                match result {
+                    // A conflict means that the log knows better; the feed will bring it.
+                    Ok(()) | Err(AppendError::Conflict) => {}
+                    Err(error) => tracing::warn!(run.id = %id, ?effect, %error, "an effect is put off"),
+                }
+            }
+            Err(error) => tracing::error!(%error, "an effect's task panicked"),
+        }
+        while self.under_way.len() < EFFECTS_MAX
+            && let Some(id) = self.crowded_out.pop_first()
+        {
+            self.look_at(id);
+        }
+    }
+
+    /// Hands back the jobs of workers that are lost.
+    pub(super) fn sweep(&mut self) {
+        let registry = Arc::clone(&self.rim.registry.borrow());
+        let slices = &self.slices;
+        self.handed_back
+            .retain(|(id, _)| slices.get(usize::from(id.shard().0)).is_some_and(|slice| slice.runs.contains_key(id)));
+        if !registry.settled {
+            return;
+        }
+        let (now, owned) = (proto::now(), *self.rim.owned.borrow());
+        let (mut lost, mut stranded) = (Vec::new(), Vec::new());
+        for (id, open) in self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs) {
+            stranded.extend(stranded::stranded(&open.known.run, &registry, now).into_iter().map(|call| (*id, call)));
+            for call in open.known.run.calls() {
+                let CallState::Running(running) = call.state() else { continue };
+                let Some((worker, lease)) = &running.worker else { continue };
+                let is_lost = !registry.is_alive(worker) && now.since(running.since) >= proto::names::WORKER_LOST;
+                if is_lost && owned.holds(id.shard()) && !self.handed_back.contains(&(*id, running.attempt)) {
+                    tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
+                    lost.push((*id, running.attempt, lease.clone()));
+                }
+            }
+        }
+        for (id, call) in stranded {
+            if self.may_act(id.shard()) && self.under_way.len() < EFFECTS_MAX {
+                self.perform(id, Effect::Refuse { call });
+            }
+        }
+        for (id, attempt, lease) in lost {
+            let signals = self.rim.signals.clone();
+            if self.say(async move { signals.hand_back(&lease).await }) {
+                self.handed_back.insert((id, attempt));
+            }
+        }
+    }
+
+    /// Says something to workers, unless too much is being said.
+    pub(super) fn say(&mut self, word: impl Future<Output = ()> + Send + 'static) -> bool {
+        let room = self.words.len() < WORDS_MAX;
+        if room {
+            self.words.spawn(word);
+        }
+        room
+    }
+}
+
+enum Act {
+    Stop { pool: PoolId, attempt: AttemptId },
+    Append { event: Event, job: Option<Arc<run::CallSpec>>, expect: Expect },
+}
+
+/// An effect as something to do.
+fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
+    let run = &known.run;
+    let mut job = None;
+    let refusal = stranded::refusal(run, effect, registry);
+    let event = match effect {
+        Effect::Expire { .. } | Effect::Refuse { .. } if refusal.is_some() => refusal?,
+        Effect::Refuse { .. } => return None,
+        Effect::Dispatch { call } => {
+            let spec = run.call(call)?.spec();
+            let Route::Pool { pool, .. } = &spec.route else { return None };
+            job = Some(Arc::clone(spec));
+            Event::CallDispatched { call, pool: pool.clone() }
+        }
+        Effect::Stop { attempt } => {
+            let Route::Pool { pool, .. } = &run.call(attempt.call)?.spec().route else { return None };
+            return Some(Act::Stop { pool: pool.clone(), attempt });
+        }
+        Effect::Cancel { call } => Event::CallCancelled { call },
+        Effect::Expire { call, deadline } => Event::CallExpired { call, deadline },
+        Effect::Close => Event::RunClosed,
+        Effect::ExpireRun => Event::RunExpired,
+    };
+    let place = Place::of(std::slice::from_ref(&event))?;
+    Some(Act::Append { event, job, expect: Expect::Last(known.revision(&place)) })
+}

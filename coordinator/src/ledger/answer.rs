@@ -1,0 +1,61 @@
+//! What workers ask of the owner: what shall I do with this job?
+
+use proto::convert::worker::{Answer, Question};
+use proto::subject::{Place, Subject};
+use run::{CallState, ChunkIndex, PoolId, Route, Verdict};
+use tokio::sync::oneshot;
+
+use super::{Keeper, Ledger, Request};
+use crate::nats::journal::Journal;
+use crate::nats::signals::Asked;
+
+/// Questions that are considered at once. A worker whose question is passed over asks again.
+const QUESTIONS_MAX: usize = 1024;
+
+impl Keeper {
+    pub(super) fn question(&mut self, asked: Asked) {
+        if self.questions.len() >= QUESTIONS_MAX || !self.may_act(asked.question.run.shard()) {
+            return;
+        }
+        let (journal, signals, ledger) = (self.rim.journal.clone(), self.rim.signals.clone(), self.own.clone());
+        self.questions.spawn(async move {
+            let answer = consider(&journal, &ledger, &asked).await;
+            signals.answer(&asked, answer.as_ref()).await;
+        });
+    }
+
+    /// `None` while the feed has not come as far as `needed`, or the shard is not ours.
+    pub(super) fn verdict(&self, question: &Question, pool: &PoolId, needed: u64) -> Option<Verdict> {
+        let slice = self.slice(question.run.shard()).filter(|_| self.may_act(question.run.shard()))?;
+        if slice.applied < needed.max(question.sequence) {
+            return None;
+        }
+        let call = slice.runs.get(&question.run).and_then(|open| open.known.run.call(question.call));
+        let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
+        let Some(call) = call else { return Some(Verdict::Drop) };
+        if let (CallState::Running(running), Some(own)) = (call.state(), question.attempt)
+            && running.attempt == own
+        {
+            // The one that is heard is the one that asks.
+            let used = call.attempts_used().saturating_sub(1);
+            return Some(Verdict::Go { number: own.number, used, from: ChunkIndex(0) });
+        }
+        Some(call.verdict(question.delivered, proto::now()))
+    }
+}
+
+/// A job that comes again was perhaps begun: then its start is in the log, and the answer must know of it.
+async fn consider(journal: &Journal, ledger: &Ledger, asked: &Asked) -> Option<Answer> {
+    let (question, pool) = (asked.question, asked.pool.clone());
+    let last_output = if question.delivered > 1 || question.attempt.is_some() {
+        let place = Place::Output { call: question.call, pool: pool.clone() };
+        let last = journal.last_output(&Subject { run: question.run, place }).await;
+        last.inspect_err(|error| tracing::warn!(%error, "cannot answer a worker")).ok()?
+    } else {
+        0
+    };
+    let (reply, verdict) = oneshot::channel();
+    ledger.0.send(Request::Verdict { question, pool, needed: last_output, reply }).await.ok()?;
+    let verdict = verdict.await.ok().flatten()?;
+    Some(Answer { verdict, last_output })
+}

@@ -1,0 +1,84 @@
+//! The line between the ledger and one who watches a run: entries as the feed brings them, of bounded number and size.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use run::Entry;
+use tokio::sync::{mpsc, oneshot};
+
+use super::Stopped;
+
+/// Entries that may wait for one watcher. A slower one is dropped from the live feed and reads from the log instead.
+const ENTRIES_MAX: usize = 256;
+/// Bytes that may wait for one watcher, as they came from the log; some of its largest entries.
+const BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// From where on the feed brings a run's entries.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// From when the watcher asked. Before that the run's last entry was this one, where the ledger knows the run.
+    Following { last: Option<u64> },
+    /// From later on, for the shard was not followed: entries that were stored after the watcher asked may be missing.
+    Joined,
+}
+
+/// The ledger's end.
+#[derive(Debug)]
+pub(super) struct Watcher {
+    entries: mpsc::Sender<(Arc<Entry>, u32)>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The watcher's end.
+#[derive(Debug)]
+pub(crate) struct Live {
+    entries: mpsc::Receiver<(Arc<Entry>, u32)>,
+    waiting: Arc<AtomicUsize>,
+    standing: oneshot::Receiver<Standing>,
+}
+
+pub(super) fn pair() -> (Watcher, oneshot::Sender<Standing>, Live) {
+    let (sender, entries) = mpsc::channel(ENTRIES_MAX);
+    let (stands, standing) = oneshot::channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    (Watcher { entries: sender, waiting: Arc::clone(&waiting) }, stands, Live { entries, waiting, standing })
+}
+
+impl Watcher {
+    /// `false` for a watcher that has gone or is too slow.
+    pub(super) fn hand(&self, entry: &Arc<Entry>, bytes: u32) -> bool {
+        let size = bytes as usize;
+        let before = self.waiting.fetch_add(size, Ordering::Relaxed);
+        // A single entry always fits.
+        let fits = before == 0 || before + size <= BYTES_MAX;
+        fits && self.entries.try_send((Arc::clone(entry), bytes)).is_ok()
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.entries.is_closed()
+    }
+}
+
+impl Live {
+    /// From where on the feed brings entries; asked once. May be dropped while it waits.
+    pub(crate) async fn standing(&mut self) -> Result<Standing, Stopped> {
+        (&mut self.standing).await.map_err(|_| Stopped)
+    }
+
+    /// The next entry; `None` for a watcher that was too slow.
+    pub(crate) async fn recv(&mut self) -> Option<Arc<Entry>> {
+        let (entry, bytes) = self.entries.recv().await?;
+        Some(self.taken(entry, bytes))
+    }
+
+    /// The next entry, if there is one at hand.
+    pub(crate) fn try_recv(&mut self) -> Option<Arc<Entry>> {
+        let (entry, bytes) = self.entries.try_recv().ok()?;
+        Some(self.taken(entry, bytes))
+    }
+
+    fn taken(&self, entry: Arc<Entry>, bytes: u32) -> Arc<Entry> {
+        self.waiting.fetch_sub(bytes as usize, Ordering::Relaxed);
+        entry
+    }
+}

@@ -77,7 +77,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let stop = CancellationToken::new();
     let serving = Box::pin(async {
         let coordinator = Coordinator::bind(options).await?;
-        Box::pin(coordinator.serve(stop.clone(), || {})).await
+        coordinator.serve(stop.clone(), || {}).await
     });
     interrupts.stop_well(serving, &stop).await?;
     Ok(Exit::Completed)

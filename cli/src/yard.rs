@@ -57,7 +57,7 @@ impl Yard {
         let address = bound.address();
         let mut coordinator = Part::new("the coordinator");
         let (stop, ready) = (coordinator.stop.clone(), coordinator.ready.clone());
-        coordinator.task.spawn(async { Ok(Box::pin(bound.serve(stop, move || ready.cancel())).await?) });
+        coordinator.task.spawn(async { Ok(bound.serve(stop, move || ready.cancel()).await?) });
         coordinator.until_ready().await?;
 
         let pool: PoolId = POOL.parse().expect("the pool's name is well formed");

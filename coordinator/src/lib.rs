@@ -86,7 +86,7 @@ impl Coordinator {
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let broker = Broker::connect(&options.nats_url, &options.log).await?;
+        let broker = Box::pin(Broker::connect(&options.nats_url, &options.log)).await?;
         Ok(Self { listener, address, broker })
     }
 
@@ -103,6 +103,11 @@ impl Coordinator {
     /// # Errors
     /// When a part of the coordinator fails for good: the process should end and be started again.
     pub async fn serve(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
+        // It holds all parts before they are spawned: too much to be moved about with whatever awaits it.
+        Box::pin(self.serve_in_place(stop, ready)).await
+    }
+
+    async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
         let Self { listener, address, broker } = self;
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());

@@ -43,7 +43,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
             let options = coordinator::Options { nats_url, listen, log: coordinator::LogOptions::default() };
             let coordinator = coordinator::Coordinator::bind(options).await?;
             let address = coordinator.address();
-            Box::pin(coordinator.serve(stop, move || say(&address.to_string()))).await?;
+            coordinator.serve(stop, move || say(&address.to_string())).await?;
         }
         Role::Worker { nats_url, slots } => {
             let options = worker::Options { slots, ..worker::Options::new(nats_url, "bench".parse()?) };

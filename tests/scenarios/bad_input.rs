@@ -124,7 +124,10 @@ async fn tools_are_listed_in_pages_and_unknown_ones_are_told() {
             break;
         }
     }
-    assert_eq!(names, ["ask_user", "babbles", "count", "echo", "fails", "panics", "stubborn", "writes"]);
+    assert!(names.len() > 8 && names.is_sorted(), "{names:?}");
+    for name in ["ask_user", "babbles", "count", "echo", "fails", "panics", "stubborn", "writes"] {
+        assert!(names.iter().any(|listed| listed == name), "{name} is not among {names:?}");
+    }
     let unknown = tools.get_tool(v1::GetToolRequest { name: "nope".to_owned() }).await.expect_err("no such tool");
     assert_eq!((unknown.code(), reason(&unknown).as_str()), (Code::NotFound, "TOOL_NOT_FOUND"));
     let negative = tools.list_tools(v1::ListToolsRequest { page_size: -1, page_token: String::new() }).await;

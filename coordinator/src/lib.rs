@@ -74,7 +74,7 @@ impl From<BrokerError> for Error {
 pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
-    broker: Broker,
+    broker: Box<Broker>,
 }
 
 impl Coordinator {
@@ -86,7 +86,7 @@ impl Coordinator {
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let broker = Box::pin(Broker::connect(&options.nats_url, &options.log)).await?;
+        let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.log)).await?);
         Ok(Self { listener, address, broker })
     }
 
@@ -132,7 +132,8 @@ impl Coordinator {
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(journal.clone().watch_room(inner.clone()));
-        let membership = nats::leases::Membership::join(&broker, address.to_string(), owned_sender).await?;
+        let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
+        let membership = Box::pin(joining).await?;
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
 

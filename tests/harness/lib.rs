@@ -2,9 +2,11 @@
 
 mod client;
 mod process;
+mod shards;
 
 pub use client::{Client, Run, Stream, call, client_answer, reason};
 pub use process::{Coordinator, Fixture, Worker};
+pub use shards::Shards;
 
 use std::time::Duration;
 

@@ -15,6 +15,7 @@ mod deadlines;
 mod doors;
 mod forged;
 mod main_job;
+mod ownership;
 mod parked;
 mod readers;
 mod requests;

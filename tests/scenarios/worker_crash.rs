@@ -1,5 +1,7 @@
 //! A worker that is killed loses nothing, doubles nothing, and repeats nothing that must not be repeated.
 
+use std::time::Duration;
+
 use harness::{Yard, call};
 use proto::v1::{self, CallErrorKind, FloorPolicy, run_event::Event};
 use serde_json::json;
@@ -102,6 +104,41 @@ async fn garbage_among_the_entries_of_a_run_stops_no_reader() {
     check::whole(&events, true);
     assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
     assert_eq!(run.get().await.status(), v1::RunStatus::Completed);
+}
+
+#[tokio::test]
+async fn entries_that_a_newer_coordinator_wrote_stop_no_command_and_no_deadline() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let other = yard.fixture.coordinator(&yard.broker.url()).await;
+    let other = harness::Client::connect(other.address()).await;
+    other.wait_for_tool("echo").await;
+    let timeout = Some(proto::convert::duration(Duration::from_secs(3)));
+    let overdue = v1::NewCall { timeout, ..crate::question("overdue") };
+    let request = v1::CreateRunRequest {
+        calls: vec![crate::question("ask"), crate::question("goes"), overdue],
+        keep_open: true,
+        ..v1::CreateRunRequest::default()
+    };
+    let created = yard.client.runs.clone().create_run(request).await.expect("the run is accepted").into_inner();
+    let run = harness::Run { client: yard.client.clone(), id: created.run.expect("the response has the run").run_id };
+    let context =
+        async_nats::jetstream::new(async_nats::connect(yard.broker.url()).await.expect("the broker is there"));
+    for place in ["0.ctl", "1.ctl", "2.ctl", "_.run"] {
+        let subject = format!("ty.run.{}.{}.{place}", &run.id[4..6], run.id);
+        let sent = context.publish(subject, "from the future".into()).await.expect("it is sent");
+        sent.await.expect("the broker stores anything");
+    }
+    // One command as its owner decides it, one as another coordinator does.
+    run.submit(vec![harness::client_answer("ask", "all the same")]).await.expect("the call waits");
+    let close = v1::CloseRunRequest { run_id: run.id.clone() };
+    other.runs.clone().close_run(close).await.expect("an open run can be closed");
+    let cancel = v1::CancelCallRequest { run_id: run.id.clone(), call_id: "goes".to_owned(), reason: String::new() };
+    other.runs.clone().cancel_call(cancel).await.expect("a call can be cancelled");
+    let events = run.through(&other).watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::text(&check::outcomes(&events)["ask"]), "all the same");
+    assert_eq!(check::outcomes(&events)["overdue"].state(), v1::CallState::Expired);
 }
 
 /// An entry in which some attempt says something and completes.

@@ -1,0 +1,103 @@
+//! How much later than its deadline a call may end, and how long shards were nobody's, both from outside.
+
+use crate::load::Lateness;
+use crate::schedule::{Blow, Part};
+use crate::world::Struck;
+
+/// What an owner's timers, the append and a busy machine may take.
+const CALM_MS: u64 = 2_000;
+/// With a coordinator that was struck: its lease must lapse, and another must see it and take over.
+const OWNER_MS: u64 = 10_000;
+/// With a broker that was struck: an election takes 4 to 9 s, and clients must come back.
+const BROKER_MS: u64 = 15_000;
+
+#[derive(Debug)]
+pub(crate) struct Late {
+    pub(crate) run_id: String,
+    pub(crate) late: Lateness,
+}
+
+/// What excuses a late end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Allowed {
+    Calm,
+    Owner,
+    Broker,
+}
+
+impl Allowed {
+    /// The largest excuse among the faults that were going on when the call should have ended, or shortly before.
+    pub(crate) fn of(late: &Lateness, faults: &[Struck]) -> Self {
+        let excuses = faults.iter().filter_map(|fault| {
+            let excuse = match fault.part {
+                Part::Coordinator => Self::Owner,
+                Part::Broker => Self::Broker,
+                Part::Worker | Part::Store => return None,
+            };
+            (fault.from <= late.ended && fault.until + excuse.ms() >= late.deadline).then_some(excuse)
+        });
+        excuses.max().unwrap_or(Self::Calm)
+    }
+
+    pub(crate) fn ms(self) -> u64 {
+        match self {
+            Self::Calm => CALM_MS,
+            Self::Owner => OWNER_MS,
+            Self::Broker => BROKER_MS,
+        }
+    }
+}
+
+/// For each shard of each coordinator that was killed, the time until a run could be opened in it again. A coordinator
+/// opens runs in shards that it owns, so the last one through which a run of the shard was opened is taken for its owner.
+pub(crate) fn takeovers(faults: &[Struck], openings: &[(String, usize, u64, u64)]) -> Vec<u64> {
+    let mut by_shard: std::collections::BTreeMap<&str, Vec<(usize, u64, u64)>> = std::collections::BTreeMap::new();
+    for (shard, replica, began, done) in openings {
+        by_shard.entry(shard).or_default().push((*replica, *began, *done));
+    }
+    by_shard.values_mut().for_each(|openings| openings.sort_unstable_by_key(|(_, began, _)| *began));
+    let kills = faults.iter().filter(|fault| fault.part == Part::Coordinator && fault.blow == Blow::Kill);
+    let shards = kills.flat_map(|kill| by_shard.values().map(move |openings| (kill, openings)));
+    let taken = shards.filter_map(|(kill, openings)| {
+        let after = openings.partition_point(|(_, began, _)| *began < kill.from);
+        let (owner, ..) = after.checked_sub(1).and_then(|last| openings.get(last))?;
+        let (_, _, done) = openings.get(after).filter(|_| *owner == kill.index)?;
+        Some(done.saturating_sub(kill.from))
+    });
+    taken.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn struck(part: Part, index: usize, from: u64, until: u64) -> Struck {
+        Struck { part, blow: Blow::Kill, index, from, until }
+    }
+
+    fn late(deadline: u64, ended: u64) -> Lateness {
+        Lateness { call_id: "c0".to_owned(), deadline, ended }
+    }
+
+    #[test]
+    fn only_a_fault_around_the_deadline_excuses_a_late_end() {
+        let faults = [struck(Part::Broker, 0, 100_000, 101_000), struck(Part::Worker, 0, 0, 1_000_000)];
+        assert_eq!(Allowed::of(&late(102_000, 110_000), &faults), Allowed::Broker);
+        assert_eq!(Allowed::of(&late(50_000, 51_000), &faults), Allowed::Calm);
+        assert_eq!(Allowed::of(&late(200_000, 201_000), &faults), Allowed::Calm);
+        let owner = [struck(Part::Coordinator, 0, 100_000, 101_000)];
+        assert_eq!(Allowed::of(&late(105_000, 106_000), &owner), Allowed::Owner);
+    }
+
+    #[test]
+    fn a_takeover_is_timed_from_the_kill_to_the_next_opening_in_the_shard() {
+        let opening = |shard: &str, replica, began, done| (shard.to_owned(), replica, began, done);
+        let openings = [
+            opening("01", 0, 900, 910),
+            opening("02", 1, 950, 960),
+            opening("01", 1, 7_000, 7_010),
+            opening("02", 1, 1_100, 1_110),
+        ];
+        assert_eq!(takeovers(&[struck(Part::Coordinator, 0, 1_000, 2_000)], &openings), [6_010]);
+    }
+}

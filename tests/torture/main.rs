@@ -1,0 +1,240 @@
+//! Tortures a yard: a mixed load while a seeded schedule kills, pauses and restarts everything, and every run checked from
+//! outside against the promises. Ends with 1 when one was broken.
+
+mod brokers;
+mod check;
+mod door;
+mod late;
+mod load;
+mod plan;
+mod process;
+mod report;
+mod schedule;
+mod seed;
+mod world;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::load::{Load, Outcome, drive};
+use crate::plan::Plan;
+use crate::report::Tally;
+use crate::schedule::Part;
+use crate::seed::Seed;
+use crate::world::{Size, World};
+
+/// What a storm lasts when nothing else is said: the calls at this rate, so that there are faults enough for each.
+const CALLS_PER_S: u64 = 110;
+/// The shortest storm: a pause of a worker takes some 10 s and comes after some more.
+const STORM_S_MIN: u64 = 30;
+/// How often progress is told.
+const PROGRESS: Duration = Duration::from_secs(5);
+/// Faults of each lane that `--schedule` prints.
+const SCHEDULE_PRINTED: usize = 20;
+/// Words that may wait.
+const WORDS_MAX: usize = 256;
+/// The numbers of the quiet phase's runs begin here.
+const CALM: u64 = 1 << 32;
+
+#[derive(Debug, Parser)]
+#[command(about = "Tortures coordinators, workers, broker and store, and checks every run from outside")]
+struct Arguments {
+    /// Calls that are made.
+    #[arg(long, default_value_t = 100_000)]
+    calls: u64,
+    /// Chooses the calls, the victims, the moments.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Seconds over which the calls are spread; chosen by their number when not set.
+    #[arg(long)]
+    duration: Option<u64>,
+    /// Runs under way at once.
+    #[arg(long, default_value_t = 400)]
+    in_flight: usize,
+    /// Nodes of the broker: 1, or 3 of which one at a time is struck.
+    #[arg(long, default_value_t = 3)]
+    brokers: usize,
+    #[arg(long, default_value_t = 3)]
+    coordinators: usize,
+    #[arg(long, default_value_t = 4)]
+    workers: usize,
+    /// What is struck.
+    #[arg(long, value_delimiter = ',', default_value = "worker,coordinator,broker,store")]
+    parts: Vec<Part>,
+    /// Print one JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Print what would be struck, and do nothing.
+    #[arg(long)]
+    schedule: bool,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if arguments.schedule {
+        return print_schedule(&arguments);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(torture(&arguments))
+}
+
+fn print_schedule(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    for lane in schedule::lanes(&Seed::new(arguments.seed), &arguments.parts, arguments.brokers) {
+        writeln!(out, "{}", lane.name)?;
+        for fault in lane.take(SCHEDULE_PRINTED) {
+            writeln!(out, "  {fault}")?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let folder = tempfile::Builder::new().prefix("torture-").tempdir()?;
+    let size = Size { brokers: arguments.brokers, coordinators: arguments.coordinators, workers: arguments.workers };
+    let world = Arc::new(World::start(&size, folder.path()).await?);
+    let door = door::Door::new(world.addresses())?;
+    let load = Arc::new(Load { door, effects: folder.path().join("effects") });
+    for address in world.addresses() {
+        harness::Client::connect(*address).await.wait_for_tool("echo").await;
+    }
+    let mut tally = Tally::default();
+    calm(&load, arguments, &mut tally).await;
+    storm(&world, &load, arguments, &mut tally).await?;
+    tally.settle(&load.effects);
+    let world = Arc::into_inner(world).context("somebody still has his hands on the world")?;
+    world.end().await;
+
+    let is_broken = tally.violations() > 0;
+    let mut out = std::io::stdout().lock();
+    if is_broken {
+        eprintln!("{}", tally.broken_in_full()?);
+        eprintln!("logs and effects are kept in {}", folder.keep().display());
+    }
+    if arguments.json {
+        writeln!(out, "{}", tally.json(arguments.seed))?;
+    } else {
+        write!(out, "{}", tally.table()?)?;
+    }
+    Ok(if is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Nothing is struck: what cancelling and a call cost.
+async fn calm(load: &Arc<Load>, arguments: &Arguments, tally: &mut Tally) {
+    let seed = Seed::new(arguments.seed).of(CALM);
+    let count = (arguments.calls / 40).clamp(5, 100);
+    let began = Instant::now();
+    for number in 0..count {
+        let outcome = drive(Arc::clone(load), Plan::to_cancel(&seed, CALM + number), None).await;
+        tally.took_to_cancel(outcome.cancelled_ms);
+        tally.take(outcome);
+    }
+    #[allow(clippy::cast_precision_loss, reason = "small")]
+    let calls = count as f64;
+    tally.calm_calls_per_s = calls / began.elapsed().as_secs_f64();
+}
+
+/// The load, the faults, and the wait until everything has settled.
+async fn storm(world: &Arc<World>, load: &Arc<Load>, arguments: &Arguments, tally: &mut Tally) -> anyhow::Result<()> {
+    let seed = Seed::new(arguments.seed);
+    let (sender, mut words) = mpsc::channel(WORDS_MAX);
+    let stop = CancellationToken::new();
+    let mut hands = JoinSet::new();
+    for lane in schedule::lanes(&seed, &arguments.parts, arguments.brokers) {
+        let (world, sender, stop) = (Arc::clone(world), sender.clone(), stop.clone());
+        hands.spawn(async move { world.torment(lane, sender, stop).await });
+    }
+    let watched = CancellationToken::new();
+    let (observer, told, until) = (Arc::clone(world), sender.clone(), watched.clone());
+    hands.spawn(async move { observer.look_after(told, until).await });
+    drop(sender);
+
+    let began = Instant::now();
+    let mut flight = Flight::new(arguments, &seed, began);
+    let mut runs: JoinSet<Outcome> = JoinSet::new();
+    let mut progress = tokio::time::interval(PROGRESS);
+    while !flight.is_over() || !runs.is_empty() {
+        tokio::select! {
+            next = flight.next(), if !flight.is_over() => {
+                let (plan, permit) = next?;
+                runs.spawn(drive(Arc::clone(load), plan, Some(permit)));
+                if flight.is_over() {
+                    tally.storm = began.elapsed();
+                    stop.cancel();
+                }
+            }
+            Some(outcome) = runs.join_next() => tally.take(outcome.context("a run's task panicked")?),
+            Some(word) = words.recv() => tally.hear(word),
+            _ = progress.tick() => tell_progress(world, tally, arguments, began, runs.len()).await,
+        }
+    }
+    watched.cancel();
+    // They have the only other ends of the channel, and end when what they struck is back.
+    while let Some(word) = words.recv().await {
+        tally.hear(word);
+    }
+    while let Some(ended) = hands.join_next().await {
+        ended.context("a hand that strikes panicked")?;
+    }
+    Ok(())
+}
+
+/// The runs that are still to be asked for, spread over the storm.
+struct Flight {
+    seed: Seed,
+    calls: u64,
+    asked: u64,
+    number: u64,
+    began: Instant,
+    lasts: Duration,
+    permits: Arc<Semaphore>,
+}
+
+impl Flight {
+    fn new(arguments: &Arguments, seed: &Seed, began: Instant) -> Self {
+        let lasts_s = arguments.duration.unwrap_or((arguments.calls / CALLS_PER_S).max(STORM_S_MIN));
+        let (lasts, permits) = (Duration::from_secs(lasts_s), Arc::new(Semaphore::new(arguments.in_flight)));
+        Self { seed: seed.clone(), calls: arguments.calls, asked: 0, number: 0, began, lasts, permits }
+    }
+
+    fn is_over(&self) -> bool {
+        self.asked >= self.calls
+    }
+
+    /// The next run, when it is due and there is room for it. May be dropped while it waits.
+    async fn next(&mut self) -> anyhow::Result<(Plan, tokio::sync::OwnedSemaphorePermit)> {
+        #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let due = self.began + self.lasts.mul_f64(self.asked as f64 / self.calls as f64);
+        tokio::time::sleep_until(due).await;
+        let permit = Arc::clone(&self.permits).acquire_owned().await?;
+        let plan = Plan::new(&self.seed, self.number);
+        self.number += 1;
+        self.asked += u64::try_from(plan.calls.len()).unwrap_or(1);
+        Ok((plan, permit))
+    }
+}
+
+async fn tell_progress(world: &World, tally: &mut Tally, arguments: &Arguments, began: Instant, under_way: usize) {
+    for (kind, kib) in world.memory_kib().await {
+        let most = tally.memory_kib.entry(kind).or_default();
+        *most = kib.max(*most);
+    }
+    eprintln!(
+        "{:>5} s  {:>7} of {} calls done, {under_way} runs under way, {} faults ({} kills), {} violations",
+        began.elapsed().as_secs(),
+        tally.calls,
+        arguments.calls,
+        tally.faults.len(),
+        tally.kills(),
+        tally.violations()
+    );
+}

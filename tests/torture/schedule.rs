@@ -1,0 +1,184 @@
+//! What is struck, when and how hard: chosen from the seed alone, before anything runs.
+//!
+//! Faults come in lanes that run beside each other. Within a lane the next fault waits until the one before it was
+//! recovered from, so that a lane never has two parts down, and the whole never has more down than there are lanes.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::seed::Seed;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+pub(crate) enum Part {
+    Worker,
+    Coordinator,
+    Broker,
+    Store,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Blow {
+    /// SIGKILL.
+    Kill,
+    /// SIGSTOP for longer than a lease, then SIGCONT: a zombie comes back.
+    Pause,
+    /// SIGTERM, an orderly end, and a new one in its place.
+    Terminate,
+    /// FLUSHALL.
+    Flush,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// How long the lane is quiet before it.
+    pub(crate) after: Duration,
+    pub(crate) part: Part,
+    pub(crate) blow: Blow,
+    /// Which one of its part: taken modulo as many as there are.
+    pub(crate) pick: usize,
+    /// How long the part stays down.
+    pub(crate) lasts: Duration,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { after, part, blow, pick, lasts } = self;
+        write!(f, "after {after:?} {blow:?} {part:?} {pick} for {lasts:?}")
+    }
+}
+
+/// The faults of one lane, without end.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane {
+    pub(crate) name: &'static str,
+    part: Part,
+    /// Each round has these, in an order of its own.
+    round: &'static [Blow],
+    gap_ms: Range<u64>,
+    down_ms: Range<u64>,
+    seed: Seed,
+    left: Vec<Blow>,
+    struck: u64,
+}
+
+/// Longer than a worker may be silent (6 s) and than a shard's lease (6 s).
+const PAUSE_MS: Range<u64> = 7_000..12_000;
+/// Longer than the lease of a job (30 s), with which a worker comes back as a zombie.
+const LONG_PAUSE_MS: Range<u64> = 31_000..36_000;
+/// How many of a hundred pauses of a worker are long.
+const LONG_PAUSES: u64 = 30;
+
+/// All lanes that strike one of `parts`. A broker of a single node is not paused: nothing could go on meanwhile.
+pub(crate) fn lanes(seed: &Seed, parts: &[Part], brokers: usize) -> Vec<Lane> {
+    use Blow::{Flush, Kill, Pause, Terminate};
+    let lane = |name, part, round, gap_ms, down_ms| Lane {
+        name,
+        part,
+        round,
+        gap_ms,
+        down_ms,
+        seed: seed.clone(),
+        left: Vec::new(),
+        struck: 0,
+    };
+    let brokers: &'static [Blow] = if brokers == 1 { &[Kill] } else { &[Kill, Kill, Pause] };
+    let lanes = [
+        lane("workers", Part::Worker, &[Kill, Kill, Kill, Terminate][..], 500..4_000, 100..2_000),
+        lane("paused workers", Part::Worker, &[Pause], 2_000..10_000, PAUSE_MS),
+        lane("coordinators", Part::Coordinator, &[Kill, Kill, Terminate], 3_000..9_000, 100..3_000),
+        lane("paused coordinators", Part::Coordinator, &[Pause], 6_000..25_000, PAUSE_MS),
+        lane("brokers", Part::Broker, brokers, 10_000..25_000, 200..4_000),
+        lane("stores", Part::Store, &[Kill, Flush], 4_000..12_000, 100..2_000),
+    ];
+    let lanes = lanes.into_iter().zip(0..).map(|(lane, number)| Lane { seed: seed.of(number), ..lane });
+    lanes.filter(|lane| parts.contains(&lane.part)).collect()
+}
+
+impl Iterator for Lane {
+    type Item = Fault;
+
+    fn next(&mut self) -> Option<Fault> {
+        if self.left.is_empty() {
+            self.left = self.round.to_vec();
+        }
+        let blow = self.left.swap_remove(self.seed.index(self.left.len()));
+        // The first of every lane comes early, so that a short run has seen each.
+        let gap_ms = if self.struck == 0 { 1_000..self.gap_ms.start + 2_000 } else { self.gap_ms.clone() };
+        let is_long =
+            self.part == Part::Worker && blow == Blow::Pause && self.struck > 0 && self.seed.chance(LONG_PAUSES);
+        let down_ms = match blow {
+            Blow::Pause if is_long => LONG_PAUSE_MS,
+            Blow::Pause => PAUSE_MS,
+            Blow::Kill | Blow::Terminate | Blow::Flush => self.down_ms.clone(),
+        };
+        self.struck += 1;
+        Some(Fault {
+            after: self.seed.ms(gap_ms),
+            part: self.part,
+            blow,
+            pick: self.seed.index(1 << 16),
+            lasts: self.seed.ms(down_ms),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Part; 4] = [Part::Worker, Part::Coordinator, Part::Broker, Part::Store];
+
+    fn first(seed: u64, count: usize) -> Vec<Vec<Fault>> {
+        lanes(&Seed::new(seed), &ALL, 3).into_iter().map(|lane| lane.take(count).collect()).collect()
+    }
+
+    #[test]
+    fn a_seed_always_gives_the_same_schedule() {
+        assert_eq!(first(3, 50), first(3, 50));
+        assert_ne!(first(3, 50), first(4, 50));
+    }
+
+    #[test]
+    fn every_kind_of_fault_comes_within_a_few_rounds() {
+        let faults = first(1, 4).concat();
+        for (part, blow) in [
+            (Part::Worker, Blow::Kill),
+            (Part::Worker, Blow::Pause),
+            (Part::Worker, Blow::Terminate),
+            (Part::Coordinator, Blow::Kill),
+            (Part::Coordinator, Blow::Pause),
+            (Part::Coordinator, Blow::Terminate),
+            (Part::Broker, Blow::Kill),
+            (Part::Store, Blow::Kill),
+            (Part::Store, Blow::Flush),
+        ] {
+            assert!(faults.iter().any(|fault| fault.part == part && fault.blow == blow), "{blow:?} {part:?}");
+        }
+    }
+
+    #[test]
+    fn a_quarter_of_an_hour_has_more_than_two_hundred_kills() {
+        let kills = lanes(&Seed::new(1), &ALL, 3).into_iter().map(|lane| {
+            let mut left = Duration::from_secs(900);
+            // Coming back takes some seconds more than being down.
+            let back = Duration::from_secs(2);
+            let fits = lane.take_while(|fault| {
+                let took = fault.after + fault.lasts + back;
+                let fits = left >= took;
+                left = left.saturating_sub(took);
+                fits
+            });
+            fits.filter(|fault| fault.blow == Blow::Kill).count()
+        });
+        let kills: usize = kills.sum();
+        assert!(kills > 200, "{kills}");
+    }
+
+    #[test]
+    fn pauses_are_longer_than_the_lease_that_they_break() {
+        for fault in first(1, 40).concat().into_iter().filter(|fault| fault.blow == Blow::Pause) {
+            assert!(fault.lasts > Duration::from_secs(6), "{fault}");
+        }
+    }
+}

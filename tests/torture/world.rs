@@ -1,0 +1,300 @@
+//! The world that is tortured: a broker, a store, coordinators and workers, and the hands that strike them.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use rustix::process::Signal;
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use crate::brokers::Brokers;
+use crate::check::{Broken, Violation};
+use crate::process::{Launch, Process, memory_kib};
+use crate::schedule::{Blow, Fault, Lane, Part};
+
+pub(crate) const POOL: &str = "main";
+/// Calls that one worker runs at once.
+const SLOTS: u32 = 48;
+/// How long a worker that is told to stop lets its calls end before it gives them back.
+const DRAIN_S: u64 = 2;
+/// How long a part may take to come back; with a broker that is down meanwhile.
+const RETURN_LIMIT: Duration = Duration::from_secs(90);
+/// How often it is tried.
+const RETURN_POLL: Duration = Duration::from_millis(200);
+/// How often processes are looked after that nobody struck.
+const WATCH: Duration = Duration::from_millis(250);
+
+/// A fault as it happened.
+#[derive(Debug, Clone)]
+pub(crate) struct Struck {
+    pub(crate) part: Part,
+    pub(crate) blow: Blow,
+    pub(crate) index: usize,
+    /// By this machine's clock, in ms: when it was struck, and when it was back.
+    pub(crate) from: u64,
+    pub(crate) until: u64,
+}
+
+/// What the hands say of their work.
+#[derive(Debug)]
+pub(crate) enum Word {
+    Struck(Struck),
+    Violation(Violation),
+}
+
+#[derive(Debug)]
+struct Slot {
+    part: Part,
+    index: usize,
+    launch: Launch,
+    /// Locked while a lane has its hands on it.
+    process: Mutex<Option<Process>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct World {
+    folder: PathBuf,
+    brokers: Mutex<Brokers>,
+    store: Mutex<local::Store>,
+    coordinators: Vec<Slot>,
+    workers: Vec<Slot>,
+    addresses: Vec<SocketAddr>,
+}
+
+/// How many of each, and where they come from.
+#[derive(Debug, Clone)]
+pub(crate) struct Size {
+    pub(crate) brokers: usize,
+    pub(crate) coordinators: usize,
+    pub(crate) workers: usize,
+}
+
+impl World {
+    /// Starts everything; `folder` takes the logs.
+    pub(crate) async fn start(size: &Size, folder: &Path) -> anyhow::Result<Self> {
+        let fixture = fixture()?;
+        let brokers = Brokers::start(size.brokers).await?;
+        let store = local::Store::start(|line| eprintln!("{line}")).await?;
+        let slot = |part, index: usize, arguments: Vec<String>| {
+            let log = folder.join(format!("{part:?}-{index}.log").to_lowercase());
+            let filter = std::env::var("TOOLYARD_LOG").unwrap_or_else(|_| "info".to_owned());
+            let durability = brokers.durability().to_owned();
+            let environment = vec![
+                ("TOOLYARD_REDIS_URL", store.url()),
+                ("TOOLYARD_LOG", filter),
+                ("TOOLYARD_DURABILITY", durability),
+            ];
+            let launch = Launch { program: fixture.clone(), arguments, environment, log };
+            Slot { part, index, launch, process: Mutex::new(None) }
+        };
+        let addresses = free_addresses(size.coordinators)?;
+        let coordinators = addresses.iter().enumerate().map(|(index, address)| {
+            slot(Part::Coordinator, index, vec!["coordinator".to_owned(), brokers.url(), address.to_string()])
+        });
+        let coordinators = coordinators.collect();
+        let workers = (0..size.workers).map(|index| {
+            let (slots, drain) = (SLOTS.to_string(), DRAIN_S.to_string());
+            slot(Part::Worker, index, vec!["worker".to_owned(), brokers.url(), POOL.to_owned(), slots, drain])
+        });
+        let workers = workers.collect();
+        let (brokers, store) = (Mutex::new(brokers), Mutex::new(store));
+        let world = Self { folder: folder.to_owned(), brokers, store, coordinators, workers, addresses };
+        for slot in world.slots() {
+            *slot.process.lock().await = Some(slot.launch.start().await?);
+        }
+        Ok(world)
+    }
+
+    /// Where the coordinators serve; the same for the whole life of the world.
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.coordinators.iter().chain(&self.workers)
+    }
+
+    /// Strikes as a lane says until told to stop; what is down then is brought back first.
+    pub(crate) async fn torment(&self, lane: Lane, words: mpsc::Sender<Word>, stop: CancellationToken) {
+        for fault in lane {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(fault.after) => {}
+            }
+            let from = proto::now().0;
+            let word = match self.strike(&fault, &words).await {
+                Ok(index) => {
+                    let (part, blow) = (fault.part, fault.blow);
+                    Word::Struck(Struck { part, blow, index, from, until: proto::now().0 })
+                }
+                Err(error) => {
+                    let what = format!("{fault}: {error:#}");
+                    Word::Violation(Violation { broken: Broken::Process, what })
+                }
+            };
+            if words.send(word).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Strikes, waits, and brings it back. Says which one was struck.
+    async fn strike(&self, fault: &Fault, words: &mpsc::Sender<Word>) -> anyhow::Result<usize> {
+        match fault.part {
+            Part::Worker => strike_slot(&self.workers, fault, words).await,
+            Part::Coordinator => strike_slot(&self.coordinators, fault, words).await,
+            Part::Broker => self.brokers.lock().await.strike(fault.blow, fault.pick, fault.lasts).await,
+            Part::Store => {
+                let mut store = self.store.lock().await;
+                if fault.blow == Blow::Flush {
+                    flush(store.port()).await.context("the store does not take FLUSHALL")?;
+                } else {
+                    store.kill().await;
+                    tokio::time::sleep(fault.lasts).await;
+                    store.restart().await.context("the store does not come back")?;
+                }
+                Ok(0)
+            }
+        }
+    }
+
+    /// Looks after processes that end though nobody struck them, and starts them again.
+    pub(crate) async fn look_after(&self, words: mpsc::Sender<Word>, stop: CancellationToken) {
+        while !stop.is_cancelled() {
+            for slot in self.slots() {
+                // A lane that has its hands on it looks after it.
+                let Ok(mut process) = slot.process.try_lock() else { continue };
+                let Some(ended) = process.as_mut().and_then(Process::ended) else { continue };
+                let what = format!(
+                    "{:?} {} ended by itself with {ended}: {}",
+                    slot.part,
+                    slot.index,
+                    last_words(&slot.launch.log)
+                );
+                let word = Word::Violation(Violation { broken: Broken::Process, what });
+                if words.send(word).await.is_err() {
+                    return;
+                }
+                match come_back(slot).await {
+                    Ok(next) => *process = Some(next),
+                    Err(error) => {
+                        let what = format!("{:?} {} does not come back: {error:#}", slot.part, slot.index);
+                        let violation = Violation { broken: Broken::Process, what };
+                        drop(words.send(Word::Violation(violation)).await);
+                        return;
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(WATCH) => {}
+            }
+        }
+    }
+
+    /// The memory of each kind of process: the most that one of them holds, in KiB.
+    pub(crate) async fn memory_kib(&self) -> Vec<(&'static str, u64)> {
+        let mut held = vec![("coordinator", 0), ("worker", 0), ("broker", 0)];
+        for slot in self.slots() {
+            let Ok(process) = slot.process.try_lock() else { continue };
+            let Some((_, most)) = process.as_ref().and_then(Process::pid).and_then(memory_kib) else { continue };
+            let kind = usize::from(slot.part == Part::Worker);
+            held[kind].1 = most.max(held[kind].1);
+        }
+        if let Ok(brokers) = self.brokers.try_lock() {
+            held[2].1 = brokers.memory_kib().unwrap_or_default();
+        }
+        held
+    }
+
+    /// The end of the world.
+    pub(crate) async fn end(self) {
+        for slot in self.coordinators.into_iter().chain(self.workers) {
+            if let Some(mut process) = slot.process.into_inner() {
+                drop(process.kill().await);
+            }
+        }
+        self.brokers.into_inner().stop(&self.folder).await;
+        self.store.into_inner().stop().await;
+    }
+}
+
+async fn strike_slot(slots: &[Slot], fault: &Fault, words: &mpsc::Sender<Word>) -> anyhow::Result<usize> {
+    // Another lane may have its hands on the one that was picked: then it is the next one's turn.
+    let start = fault.pick % slots.len().max(1);
+    let free = (start..start + slots.len()).find_map(|at| {
+        let slot = slots.get(at % slots.len())?;
+        Some((slot, slot.process.try_lock().ok()?))
+    });
+    let (slot, mut process) = free.context("every one of them is struck already")?;
+    let victim = process.as_mut().context("it does not run")?;
+    match fault.blow {
+        Blow::Pause => {
+            victim.signal(Signal::STOP)?;
+            tokio::time::sleep(fault.lasts).await;
+            victim.signal(Signal::CONT)?;
+            return Ok(slot.index);
+        }
+        Blow::Terminate => {
+            let ended = victim.terminate().await?;
+            if !ended.success() {
+                let (part, index, log) = (slot.part, slot.index, last_words(&slot.launch.log));
+                let what = format!("{part:?} {index} was told to stop and ended with {ended}: {log}");
+                drop(words.send(Word::Violation(Violation { broken: Broken::Process, what })).await);
+            }
+        }
+        Blow::Kill | Blow::Flush => victim.kill().await?,
+    }
+    tokio::time::sleep(fault.lasts).await;
+    *process = Some(come_back(slot).await?);
+    Ok(slot.index)
+}
+
+/// Starts it as often as is needed: where the broker is down too, it ends at once, as it should.
+async fn come_back(slot: &Slot) -> anyhow::Result<Process> {
+    let until = tokio::time::Instant::now() + RETURN_LIMIT;
+    loop {
+        match slot.launch.start().await {
+            Ok(process) => return Ok(process),
+            Err(error) if tokio::time::Instant::now() > until => return Err(error),
+            Err(_) => tokio::time::sleep(RETURN_POLL).await,
+        }
+    }
+}
+
+async fn flush(port: u16) -> anyhow::Result<()> {
+    let mut stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    stream.write_all(b"FLUSHALL\r\n").await?;
+    let mut answer = [0; 5];
+    tokio::io::AsyncReadExt::read_exact(&mut stream, &mut answer).await?;
+    ensure!(&answer == b"+OK\r\n", "it answers {:?}", String::from_utf8_lossy(&answer));
+    Ok(())
+}
+
+/// Ports that coordinators keep when they are started again.
+fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+    let listeners = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+    let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+    Ok(listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?)
+}
+
+/// The program that plays coordinators and workers lies beside this one.
+fn fixture() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let fixture = own.with_file_name("fixture");
+    ensure!(
+        fixture.exists(),
+        "{} is missing: build it with `cargo build --bins -p toolyard-tests`, with --release for this one",
+        fixture.display()
+    );
+    Ok(fixture)
+}
+
+fn last_words(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(3)..].join(" | ")
+}

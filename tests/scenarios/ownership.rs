@@ -294,7 +294,7 @@ async fn a_rolling_restart_of_all_coordinators_under_load_fails_no_call() {
         }
     }
     eprintln!("{count} runs of three calls while every coordinator was restarted twice");
-    assert!(count >= 40, "there was load: {count} runs");
+    assert!(count >= 8, "there was load: {count} runs");
 }
 
 #[tokio::test]
@@ -340,4 +340,40 @@ async fn taking_over_reads_what_is_open_and_not_what_is_kept() {
     eprintln!("{kept} entries are kept; the next owner's feeds brought {brought}");
     assert!(kept > 400, "there is something to be read: {kept}");
     assert!(brought < 40, "the next owner read {brought} entries of {kept}");
+}
+
+#[tokio::test]
+async fn on_three_brokers_each_coordinator_knows_at_once_what_the_other_stored() {
+    let cluster = local::Cluster::start(|_| {}).await.expect("a cluster starts");
+    let fixture = harness::Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
+    let (one, two) = (fixture.coordinator(&cluster.url()).await, fixture.coordinator(&cluster.url()).await);
+    let clients = [Client::connect(one.address()).await, Client::connect(two.address()).await];
+    let _worker = fixture.worker(&cluster.url(), "main", 16).await;
+    for client in &clients {
+        client.wait_for_tool("echo").await;
+    }
+    // Pages of the log come from any of three replicas, of which two may be a moment behind.
+    for round in 0..60 {
+        let (here, there) = (&clients[round % 2], &clients[(round + 1) % 2]);
+        let run = create_open(here, vec![question("ask"), count("a", 5, 1)]).await;
+        let elsewhere = run.through(there);
+        let watch = elsewhere.watch(FloorPolicy::Arrival).await;
+        elsewhere.submit(vec![client_answer("ask", "at once")]).await.expect("the call waits");
+        append(&run, vec![call("b", "echo", json!({ "text": "appended" }))]).await;
+        close(&elsewhere).await;
+        assert!(matches!(append_late(&run).await.as_str(), "RUN_CLOSED" | "RUN_ENDED"));
+        let events = watch.to_end().await;
+        check::whole(&events, true);
+        assert_eq!(check::outcomes(&events).len(), 3);
+        assert_eq!(check::said(&events)["a"], counted("a", 5));
+        assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+        assert_eq!(run.get().await.status(), RunStatus::Completed);
+    }
+}
+
+/// Why a closed run takes no call.
+async fn append_late(run: &Run) -> String {
+    let request = v1::AppendCallsRequest { run_id: run.id.clone(), calls: vec![question("late")] };
+    let refused = run.client.runs.clone().append_calls(request).await.expect_err("the run is closed");
+    harness::reason(&refused)
 }

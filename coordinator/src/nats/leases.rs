@@ -39,6 +39,9 @@ const LEAVE_PATIENCE: Duration = Duration::from_secs(4);
 /// How long the key of a member that is gone keeps its tombstone.
 const TOMBSTONE: Duration = Duration::from_secs(3600);
 
+/// Requests under way at once beyond which what is not urgent waits for the next coordinator that comes.
+const REQUESTS_MAX: usize = 64;
+
 const MEMBER: &str = "member.";
 const SHARD: &str = "shard.";
 
@@ -344,7 +347,7 @@ impl Membership {
     fn bury(&mut self, entry: &kv::Entry) {
         let now = i128::from(proto::now().0) * 1_000_000;
         let age = now - entry.created.unix_timestamp_nanos();
-        if age < i128::try_from(TOMBSTONE.as_nanos()).unwrap_or(i128::MAX) {
+        if age < i128::try_from(TOMBSTONE.as_nanos()).unwrap_or(i128::MAX) || self.requests.len() >= REQUESTS_MAX {
             return;
         }
         let (store, subject) = (self.store.clone(), format!("{}{}", self.store.prefix, entry.key));
@@ -430,10 +433,19 @@ impl Membership {
         self.owned = Owned::nothing();
         self.publish();
         if let Some(revision) = self.revision {
-            let gone = write(&self.store, &format!("{MEMBER}{}", self.id), None, revision).await;
-            if !matches!(gone, Answer::Stored(_)) {
-                tracing::warn!(?gone, "the others do not hear that we leave");
-            }
+            self.delete_own_key(revision).await;
+        }
+    }
+
+    async fn delete_own_key(&self, revision: u64) {
+        let key = format!("{MEMBER}{}", self.id);
+        let mut gone = write(&self.store, &key, None, revision).await;
+        // A renewal of ours was still under way. There is none after it.
+        if let Answer::Conflict(Some(Found { value: Some(_), revision })) = gone {
+            gone = write(&self.store, &key, None, revision).await;
+        }
+        if !matches!(gone, Answer::Stored(_) | Answer::Conflict(_)) {
+            tracing::warn!(?gone, "the others do not hear that we leave");
         }
     }
 }

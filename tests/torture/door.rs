@@ -39,8 +39,8 @@ pub(crate) enum Next {
     Events(Vec<RunEvent>),
     /// Everything was said.
     RunEnded,
-    /// Read on elsewhere.
-    Broken,
+    /// Read on elsewhere; why, in words.
+    Broken(String),
 }
 
 #[derive(Debug)]
@@ -142,7 +142,10 @@ impl Messages {
             Ok(Ok(Some((events, _)))) if !events.is_empty() => Next::Events(events),
             Ok(Ok(Some((_, Some(end))))) if end.reason() == v1::StreamEndReason::RunEnded => Next::RunEnded,
             Ok(Ok(Some((_, None)))) => Next::Events(Vec::new()),
-            Ok(Ok(Some(_) | None) | Err(_)) | Err(_) => Next::Broken,
+            Ok(Ok(Some((_, Some(end))))) => Next::Broken(end.reason().as_str_name().to_owned()),
+            Ok(Ok(None)) => Next::Broken("it ended without a last word".to_owned()),
+            Ok(Err(status)) => Next::Broken(status.to_string()),
+            Err(_) => Next::Broken("it was silent for too long".to_owned()),
         }
     }
 }

@@ -24,6 +24,8 @@ const RUN_TIMEOUT: Duration = LONG;
 const GIVE_UP: Duration = Duration::from_secs(60);
 /// How long a run that somebody saw end may not be found or read by somebody else.
 const LATE_LIMIT: Duration = Duration::from_secs(60);
+/// How often a reader breaks its own stream: each time costs a replay of the run, and the reader has a deadline too.
+const OWN_BREAKS_MAX: u32 = 10;
 /// How many of a hundred requests are sent once more after their run has ended.
 const ASKED_AGAIN: u64 = 10;
 /// How long replicas may show a run as it was before its end: their feed comes back some seconds after the broker.
@@ -62,6 +64,8 @@ pub(crate) struct Outcome {
     pub(crate) attempts: usize,
     pub(crate) lateness: Vec<Lateness>,
     pub(crate) effects: Vec<Effect>,
+    /// Why a reader last had to come back.
+    pub(crate) trouble: String,
     /// From asking to cancel until the call's end was seen.
     pub(crate) cancelled_ms: Option<u64>,
     pub(crate) violations: Vec<Violation>,
@@ -202,7 +206,8 @@ impl Drive {
         while self.live.is_empty() {
             match stream.next().await {
                 Next::Events(events) => self.live.extend(events),
-                Next::RunEnded | Next::Broken => return Err(Status::unavailable("the stream broke at its beginning")),
+                Next::Broken(why) => return Err(Status::unavailable(why)),
+                Next::RunEnded => return Err(Status::unavailable("the stream broke at its beginning")),
             }
         }
         let run_id = self.live.first().and_then(|event| match &event.event {
@@ -237,7 +242,7 @@ impl Drive {
         for event in self.live.clone() {
             self.react(&event);
         }
-        let mut since_break = 0;
+        let (mut since_break, mut own_breaks) = (0, 0);
         while Instant::now() < until {
             let Some(messages) = &mut stream else {
                 stream = self.watch_on(until).await;
@@ -248,7 +253,9 @@ impl Drive {
                 Next::Events(mut events) => {
                     if let Some(most) = self.plan.breaks_after
                         && since_break + events.len() > most
+                        && own_breaks < OWN_BREAKS_MAX
                     {
+                        own_breaks += 1;
                         events.truncate(most.saturating_sub(since_break).max(1));
                         stream = None;
                     }
@@ -264,8 +271,9 @@ impl Drive {
                 }
                 // The checker says what is missing.
                 Next::RunEnded => return true,
-                Next::Broken => {
+                Next::Broken(why) => {
                     self.outcome.breaks += 1;
+                    self.outcome.trouble = format!("the stream broke: {why}");
                     stream = None;
                 }
             }
@@ -279,7 +287,10 @@ impl Drive {
         while Instant::now() < until {
             match self.load.door.watch(&mut self.seed, &run_id, policy, after).await {
                 Ok(stream) => return Some(stream),
-                Err(status) => self.outcome.not_found += u32::from(status.code() == Code::NotFound),
+                Err(status) => {
+                    self.outcome.not_found += u32::from(status.code() == Code::NotFound);
+                    self.outcome.trouble = format!("WatchRun was refused: {status}");
+                }
             }
             tokio::time::sleep(self.seed.ms(20..200)).await;
         }
@@ -385,7 +396,11 @@ impl Drive {
     async fn check(&mut self, ended: bool) {
         let mut found = Vec::new();
         if !ended {
-            let what = format!("{} s after its deadline the run has not ended for its reader", GIVE_UP.as_secs());
+            let what = format!(
+                "{} s after its deadline the run has not ended for its reader, whose last trouble was: {}",
+                GIVE_UP.as_secs(),
+                self.outcome.trouble
+            );
             found.push(Violation { broken: Broken::Lost, what });
         }
         tokio::time::sleep(self.plan.late_after).await;
@@ -396,7 +411,10 @@ impl Drive {
         match late {
             Some(late) => found.extend(check::same(&self.live, &late)),
             None if ended => {
-                found.push(Violation { broken: Broken::Lost, what: "no late reader can read the run".to_owned() });
+                found.push(Violation {
+                    broken: Broken::Lost,
+                    what: format!("no late reader can read the run: {}", self.outcome.trouble),
+                });
             }
             None => {}
         }
@@ -437,6 +455,7 @@ impl Drive {
                 Ok(stream) => stream,
                 Err(status) => {
                     self.outcome.not_found += u32::from(status.code() == Code::NotFound);
+                    self.outcome.trouble = format!("WatchRun was refused to the late reader: {status}");
                     tokio::time::sleep(self.seed.ms(20..200)).await;
                     continue;
                 }

@@ -174,6 +174,12 @@ async fn storm(world: &Arc<World>, load: &Arc<Load>, arguments: &Arguments, tall
             }
             Some(outcome) = runs.join_next() => tally.take(outcome.context("a run's task panicked")?),
             Some(word) = words.recv() => tally.hear(word),
+            // Enough: what is under way is waited for and checked.
+            Ok(()) = tokio::signal::ctrl_c(), if !flight.is_over() => {
+                flight.calls = flight.asked;
+                tally.storm = began.elapsed();
+                stop.cancel();
+            }
             _ = progress.tick() => tell_progress(world, tally, arguments, began, runs.len()).await,
         }
     }

@@ -171,6 +171,7 @@ impl Keeper {
                     }
                     self.sweep();
                     self.look_at_guests();
+                    self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();
                 }
                 asked = next(&mut questions, &self.slices) => match asked {

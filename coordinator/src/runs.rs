@@ -205,8 +205,14 @@ impl Runs {
         })
     }
 
+    /// The run as it stands now. What a stream has told already is never contradicted: the ledger, which may be behind, is
+    /// believed only where the log's leader knows of nothing newer.
     pub(crate) async fn get(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
-        self.known(id).await.map(|known| known.run)
+        let known = match self.ledger.state(id).await? {
+            Some(known) if self.journal.last_of_run(id).await? <= known.last => known,
+            Some(_) | None => self.replay(id).await?,
+        };
+        Ok(known.run)
     }
 
     /// The run as the ledger has it, or else the log.

@@ -2,6 +2,7 @@
 //! followed together, for one consumer of many subjects costs the broker less than many of one.
 
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub(crate) struct Feeds {
     feeds: Vec<Feed>,
     /// Whose turn it is to be asked first.
     turn: usize,
+    /// Connections made so far.
+    connects: u64,
 }
 
 struct Feed {
@@ -66,7 +69,8 @@ pub(crate) struct Batch {
 
 impl Feeds {
     pub(crate) fn new(broker: &Broker) -> Self {
-        Self { client: broker.client.clone(), context: broker.context.clone(), feeds: Vec::new(), turn: 0 }
+        let (client, context) = (broker.client.clone(), broker.context.clone());
+        Self { connects: connects(&client), client, context, feeds: Vec::new(), turn: 0 }
     }
 
     pub(crate) fn follows(&self, shard: Shard) -> bool {
@@ -117,6 +121,18 @@ impl Feeds {
             }
         }
         self.feeds = merged;
+    }
+
+    /// Opens every feed again where the connection was made anew: the broker that held the consumers may be gone, and the
+    /// library would notice only by heartbeats that it misses for some 10 s.
+    pub(crate) fn look_at_connection(&mut self) {
+        let now = connects(&self.client);
+        if std::mem::replace(&mut self.connects, now) == now {
+            return;
+        }
+        let mut feeds = std::mem::take(&mut self.feeds);
+        feeds.iter_mut().for_each(|feed| feed.state = self.opening(feed.shards, feed.position));
+        self.feeds = feeds;
     }
 
     fn opening(&self, shards: ShardSet, position: u64) -> State {
@@ -190,6 +206,10 @@ impl Feed {
             }
         }
     }
+}
+
+fn connects(client: &Client) -> u64 {
+    client.statistics().connects.load(Ordering::Relaxed)
 }
 
 type OpenError = Box<dyn std::error::Error + Send + Sync>;

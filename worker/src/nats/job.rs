@@ -13,7 +13,10 @@ use proto::convert::log::{self, Job};
 use proto::convert::worker::{Answer, Question, decode_answer};
 use proto::names;
 use proto::subject::{Place, Subject};
-use run::{AttemptId, AttemptNumber, ChunkIndex, ErrorKind, Event, Nonce, Retry, Route, RunId, Verdict, after_failure};
+use run::{
+    AttemptId, AttemptNumber, AttemptOutcome, ChunkIndex, ErrorKind, Event, Nonce, Retry, Route, RunId, Verdict,
+    after_failure,
+};
 use tokio::time::Instant;
 
 use super::Core;
@@ -54,10 +57,10 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
         }
     };
     let lease = core.leases.hold(reply.to_string());
-    // A call may be cancelled while it is queued. Where that would be found out too late to undo, it is asked first.
-    let repeatable = matches!(&delivery.job.spec.route, Route::Pool { policy, .. } if policy.repeatable);
+    // A call may be cancelled while it is queued. A job that is not fresh is asked about first; a tool that is not safe to
+    // repeat is called only after its start is known to be heard.
     let in_time = delivery.job.spec.queue_deadline.is_none_or(|by| proto::now() < by);
-    let answer = if repeatable && in_time && delivery.delivered == 1 && delivery.age < names::JOB_FRESH {
+    let answer = if in_time && delivery.delivered == 1 && delivery.age < names::JOB_FRESH {
         let verdict = Verdict::Go { number: AttemptNumber(1), used: 0, from: ChunkIndex(0) };
         Some(Answer { verdict, last_output: 0 })
     } else {
@@ -153,11 +156,14 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     } else {
         // Once the tool is called its effect may happen, or it goes on where the last attempt broke off: the log must know
         // before, and know of this start alone, right behind what the owner had seen.
-        if !is_only_start(core, delivery, start, id, last_output).await {
-            tracing::warn!(run.id = %job.run, "an attempt could not be recorded as the only one; asking again");
-            return settle(core, reply.clone(), NOT_NOW.into()).await;
+        match start_alone(core, delivery, start, id, last_output).await {
+            Started::Heard => None,
+            Started::TooLate => return settle(core, reply.clone(), "+ACK".into()).await,
+            Started::Unknown => {
+                tracing::warn!(run.id = %job.run, "an attempt could not be recorded as the only one; asking again");
+                return settle(core, reply.clone(), NOT_NOW.into()).await;
+            }
         }
-        None
     };
     let attempt = Attempt { job, id, from, start, signals };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
@@ -174,15 +180,43 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     }
 }
 
-/// Stores the start of a tool that is not safe to repeat, behind the call's last output or not at all.
-async fn is_only_start(core: &Core, delivery: &Delivery, start: Event, id: AttemptId, last_output: u64) -> bool {
+/// What became of a start that must be the only one.
+enum Started {
+    /// It is the one that counts: the tool may be called.
+    Heard,
+    /// The call had ended before: nothing is left to do.
+    TooLate,
+    /// It is not known to count; nothing was called.
+    Unknown,
+}
+
+/// Stores a start behind the call's last output or not at all, and learns from the owner whether it counts: the call may
+/// have been cancelled, or may have expired, between the owner's word and the start.
+async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: AttemptId, last_output: u64) -> Started {
     match store(core, &delivery.job, vec![start], Some(last_output)).await {
-        Ok(()) => true,
-        Err(NotStored::Unreachable | NotStored::TooLarge | NotStored::Conflict { resent: false }) => false,
-        // Perhaps the first copy was stored and only its confirmation was lost: whose start is in the log?
-        Err(NotStored::Conflict { resent: true }) => {
-            let answer = ask(core, delivery, Some(id)).await;
-            matches!(answer, Some(Answer { verdict: Verdict::Go { number, .. }, .. }) if number == id.number)
+        // Stored; or perhaps its first copy was, and only the confirmation was lost.
+        Ok(()) | Err(NotStored::Conflict { resent: true }) => {}
+        Err(NotStored::Unreachable | NotStored::TooLarge | NotStored::Conflict { resent: false }) => {
+            return Started::Unknown;
+        }
+    }
+    let answer = tokio::select! {
+        answer = ask(core, delivery, Some(id)) => answer,
+        () = core.give_back.cancelled() => None,
+    };
+    match answer.map(|answer| answer.verdict) {
+        Some(Verdict::Go { number, .. }) if number == id.number => Started::Heard,
+        Some(Verdict::Drop) => Started::TooLate,
+        // Another attempt was faster.
+        Some(Verdict::Go { .. } | Verdict::End { .. }) => Started::Unknown,
+        None => {
+            // No owner says so in time. Nothing was called yet, and the log should know that.
+            let (pool, outcome) = (delivery.job.pool.clone(), AttemptOutcome::Returned);
+            let returned = Event::AttemptEnded { attempt: id, pool, chunks: 0, outcome };
+            if store(core, &delivery.job, vec![returned], None).await.is_err() {
+                tracing::warn!(run.id = %delivery.job.run, "an attempt that never began could not be given back");
+            }
+            Started::Unknown
         }
     }
 }

@@ -10,7 +10,7 @@ const BANNED_WORDS: [&str; 6] = ["Manager", "Helper", "Utils", "Util", "Misc", "
 
 /// Folders and files in which a technology's library may be named.
 const RIMS: [(&str, &[&str]); 2] = [
-    ("async_nats", &["coordinator/src/nats", "worker/src/nats", "proto/src/nats.rs", "tests/"]),
+    ("async_nats", &["coordinator/src/nats", "worker/src/nats", "proto/src/nats", "tests/"]),
     ("tonic", &["coordinator/src/grpc", "proto/", "cli/", "tests/"]),
 ];
 

@@ -23,6 +23,8 @@ use tokio::sync::watch as watch_channel;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use proto::nats::clock::ClockError;
+
 use crate::nats::{Broker, BrokerError};
 
 pub use crate::grpc::ServeError;
@@ -50,6 +52,8 @@ pub enum Error {
     Connect(proto::nats::ConnectError),
     #[error(transparent)]
     Setup(#[from] SetupError),
+    #[error(transparent)]
+    Clock(#[from] ClockError),
     #[error("cannot listen on {address}: {source}. Is something else there?")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
@@ -109,6 +113,7 @@ impl Coordinator {
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
         let Self { listener, address, broker } = self;
+        let clock = nats::clock::begin(&broker).await?;
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
         let (written_sender, written) = tokio::sync::mpsc::channel(WRITTEN_MAX);
@@ -127,6 +132,7 @@ impl Coordinator {
         // Doors close first, then the shards are given back, then the parts end that this needs.
         let (leave, inner) = (CancellationToken::new(), CancellationToken::new());
         let mut parts = JoinSet::new();
+        parts.spawn(nats::clock::keep(clock, inner.clone()));
         parts.spawn(keeper.keep(inner.clone()));
         let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender);
         advertisements.load().await?;

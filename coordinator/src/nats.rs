@@ -1,6 +1,7 @@
 //! The coordinator at the broker: the log, shard leases, advertisements, and the core subjects between it and workers.
 //! The only folder that names the broker's library.
 
+pub(crate) mod clock;
 pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod leases;

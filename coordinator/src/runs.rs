@@ -11,7 +11,7 @@ use run::{
     Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::watch;
-use uuid::Uuid;
+use uuid::Builder;
 
 use crate::accept::{self, Asked};
 use crate::known::Known;
@@ -153,7 +153,7 @@ impl Runs {
     /// Finds the id under which a request's run is stored, or is to be. The same request gets the same one, and what is
     /// refused takes none.
     async fn place(&self, key: Option<RequestKey>, new: NewRun) -> Result<Placed, Refusal> {
-        let fresh = RunId::new(self.pick_shard(), Uuid::now_v7());
+        let fresh = fresh_id(self.pick_shard());
         let Some(key) = key else {
             return Ok(Placed::New { id: fresh, events: self.decide_new(new)?, expect: Expect::New });
         };
@@ -347,6 +347,11 @@ impl Runs {
         }
         Ok(())
     }
+}
+
+/// Not [`uuid::Uuid::now_v7`]: when a run was made is told by the broker's time, as everything else.
+fn fresh_id(shard: Shard) -> RunId {
+    RunId::new(shard, Builder::from_unix_timestamp_millis(proto::now().0, &rand::random()).into_uuid())
 }
 
 fn missing(id: RunId) -> Refusal {

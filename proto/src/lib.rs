@@ -1,6 +1,7 @@
 //! What two processes must agree on: the public API and the log's format (generated), the only conversions between them
 //! and the domain, the broker's subjects and names, and how arguments are checked against a schema.
 
+pub mod clock;
 pub mod convert;
 pub mod names;
 pub mod nats;
@@ -24,10 +25,4 @@ pub mod wire {
 /// The descriptors of everything above, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// This machine's clock. The only place that reads it; folds use the broker's time.
-#[must_use]
-pub fn now() -> run::Timestamp {
-    #[allow(clippy::disallowed_types, reason = "the one place")]
-    let elapsed = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    run::Timestamp(u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX))
-}
+pub use clock::now;

@@ -1,5 +1,7 @@
 //! How every process of ours connects to the broker.
 
+pub mod clock;
+
 use std::time::Duration;
 
 use async_nats::{Client, ConnectOptions, Event};

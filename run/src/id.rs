@@ -90,7 +90,7 @@ impl RunId {
         self.shard
     }
 
-    /// When the id was made, by the clock of the coordinator that made it.
+    /// When the id was made, by the broker's clock as its maker knew it.
     #[must_use]
     pub fn created_at(&self) -> Timestamp {
         let bytes = self.uuid.as_bytes();

@@ -26,7 +26,12 @@ impl Yard {
     /// # Panics
     /// When something does not start: the test cannot go on.
     pub async fn start(fixture: &str) -> Self {
-        let fixture = Fixture::new(fixture);
+        Self::start_with(Fixture::new(fixture)).await
+    }
+
+    /// # Panics
+    /// When something does not start: the test cannot go on.
+    pub async fn start_with(fixture: Fixture) -> Self {
         let broker = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
         let coordinator = fixture.coordinator(&broker.url()).await;
         let client = Client::connect(coordinator.address()).await;

@@ -13,20 +13,21 @@ use crate::PATIENCE;
 #[derive(Debug, Clone)]
 pub struct Fixture {
     program: PathBuf,
-    settings: Vec<(&'static str, String)>,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Fixture {
     #[must_use]
     pub fn new(program: &str) -> Self {
-        Self { program: program.into(), settings: Vec::new() }
+        Self { program: program.into(), environment: Vec::new() }
     }
 
-    /// The same program, started with a variable of its environment set.
+    /// The same program with a variable of its environment set.
     #[must_use]
-    pub fn with(mut self, variable: &'static str, value: impl Into<String>) -> Self {
-        self.settings.push((variable, value.into()));
-        self
+    pub fn with(&self, name: &'static str, value: impl std::fmt::Display) -> Self {
+        let mut fixture = self.clone();
+        fixture.environment.push((name, value.to_string()));
+        fixture
     }
 
     pub async fn coordinator(&self, nats_url: &str) -> Coordinator {
@@ -68,7 +69,7 @@ impl Fixture {
     async fn start(&self, arguments: &[&str]) -> (Child, String) {
         let mut child = Command::new(&self.program)
             .args(arguments)
-            .envs(self.settings.iter().map(|(variable, value)| (variable, value)))
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

@@ -8,6 +8,7 @@ mod broker_crash;
 mod cancel;
 mod check;
 mod client_calls;
+mod clock_skew;
 mod cluster;
 mod coordinator_crash;
 mod cost;

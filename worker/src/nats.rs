@@ -1,6 +1,7 @@
 //! The worker at the broker, on its own thread: advertises, pulls, keeps leases, publishes, acknowledges.
 
 mod advertise;
+mod clock;
 mod job;
 mod leases;
 mod pull;
@@ -15,6 +16,7 @@ use async_nats::jetstream::{self, context::ContextBuilder};
 use futures::StreamExt as _;
 use proto::convert::worker::decode_stop;
 use proto::names;
+use proto::nats::clock::Clock;
 use run::{AttemptId, RunId, WorkerId};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -106,7 +108,11 @@ async fn work(core: Rc<Core>, options: Options, stop: CancellationToken, ready: 
         parts.spawn_local(advertise::heartbeats(Rc::clone(&core), options.pool.clone(), slots, inner.clone()));
         parts.spawn_local(stops(Rc::clone(&core), options.pool.clone(), inner.clone()));
         let puller = pull::Puller::open(&core, &options.pool, slots, &stop).await;
-        if let Some(puller) = puller {
+        let mut clock = Clock::of_pool(core.client.clone(), &options.pool);
+        if let Some(puller) = puller
+            && clock::begin(&mut clock, &stop).await
+        {
+            parts.spawn_local(clock::keep(clock, inner.clone()));
             tracing::info!(worker.id = %core.worker, pool = %options.pool, slots, "pulling");
             ready(&core.worker);
             jobs(&core, puller, &stop, options.drain).await;

@@ -1,0 +1,38 @@
+//! Keeps the worker's time the broker's.
+
+use std::time::Duration;
+
+use proto::nats::clock::{Clock, LOOK};
+use tokio_util::sync::CancellationToken;
+
+/// How long to wait before the broker is asked again for the first time of day.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Makes it right. Tries until it is done: no job is taken up before. `false` when told to stop first.
+pub(super) async fn begin(clock: &mut Clock, stop: &CancellationToken) -> bool {
+    loop {
+        let begun = tokio::select! {
+            begun = clock.begin() => begun,
+            () = stop.cancelled() => return false,
+        };
+        let Err(error) = begun else { return true };
+        tracing::warn!(%error, "waiting for the broker's time");
+        tokio::select! {
+            () = tokio::time::sleep(RETRY_PAUSE) => {}
+            () = stop.cancelled() => return false,
+        }
+    }
+}
+
+/// Keeps it right until told to stop.
+pub(super) async fn keep(mut clock: Clock, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = stop.cancelled() => return,
+        }
+        if let Err(error) = clock.look().await {
+            tracing::warn!(%error, "keeping the time without the broker");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use crate::{FIXTURE, check, count, counted};
 
 fn entry(attempt: u32, kind: wire::event::Kind) -> wire::Entry {
     let attempt = Some(wire::Attempt { number: attempt, nonce: 1 });
-    wire::Entry { version: 1, attempt, events: vec![wire::Event { kind: Some(kind) }] }
+    wire::Entry { version: 1, attempt, events: vec![wire::Event { kind: Some(kind) }], ..wire::Entry::default() }
 }
 
 fn ended(outcome: wire::AttemptOutcome) -> wire::event::Kind {

@@ -155,6 +155,6 @@ fn forged_output(run: &str) -> bytes::Bytes {
     });
     let events = [output, ended].map(|kind| wire::Event { kind: Some(kind) });
     let attempt = Some(wire::Attempt { number: 99, nonce: 1 });
-    let entry = wire::Entry { version: 1, attempt, events: events.into() };
+    let entry = wire::Entry { version: 1, attempt, events: events.into(), ..wire::Entry::default() };
     prost::Message::encode_to_vec(&entry).into()
 }

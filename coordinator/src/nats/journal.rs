@@ -1,19 +1,19 @@
 //! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs it.
 
 use std::collections::VecDeque;
-use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::Client;
-use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::{self, Context};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
+use proto::nats::unstored::Unstored;
 use proto::subject::{self, Place, Subject};
 use run::{CallSpec, Entry, Event, RunId, Shard, Timestamp};
 use tokio::time::Instant;
@@ -41,8 +41,8 @@ const ROOM_PERCENT: u64 = 85;
 const ROOM_LOOK: Duration = Duration::from_secs(1);
 /// Says on which subjects, other than the message's own, the expected last sequence is looked for.
 const EXPECTED_ON: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
-/// What the server answers when the stream's limit of bytes is reached and it may not discard.
-const STORE_FAILED: u64 = 10077;
+/// How many entries on its subject may have come between an append and the question whether it was stored.
+const LATER_MAX: usize = 64;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
@@ -135,7 +135,7 @@ impl Journal {
     ) -> Result<u64, AppendError> {
         let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
         let subject = Subject { run, place }.to_string();
-        let payload = log::encode(events, job);
+        let payload = log::encode_as(rand::random(), events, job);
         let give_up = Instant::now() + APPEND_PATIENCE;
         let mut expected = match expect {
             Expect::New => None,
@@ -148,13 +148,18 @@ impl Journal {
                 Ok(sequence) => return Ok(sequence),
                 Err(error) => error,
             };
-            match error.kind() {
-                PublishErrorKind::WrongLastSequence if unsure => return self.own_or_conflict(&subject, &payload).await,
-                PublishErrorKind::WrongLastSequence => return Err(AppendError::Conflict),
-                PublishErrorKind::MaxPayloadExceeded => return Err(AppendError::TooLarge),
-                PublishErrorKind::Other if is_full(&error) => return Err(AppendError::Full),
-                _ if Instant::now() >= give_up => return Err(AppendError::Unavailable(error.to_string())),
-                _ => {}
+            match Unstored::of(&error) {
+                Unstored::Conflict if unsure => {
+                    let after = expected.map_or(0, |expected| expected.sequence);
+                    return self.own_or_conflict(&subject, after, &payload).await;
+                }
+                Unstored::Conflict => return Err(AppendError::Conflict),
+                Unstored::TooLarge => return Err(AppendError::TooLarge),
+                Unstored::Full => return Err(AppendError::Full),
+                Unstored::Unconfirmed if Instant::now() >= give_up => {
+                    return Err(AppendError::Unavailable(error.to_string()));
+                }
+                Unstored::Unconfirmed => {}
             }
             tracing::warn!(run.id = %run, %error, "append not confirmed, trying again");
             (unsure, expected) = (true, expected.or(Some(Expected { sequence: 0, filter: None })));
@@ -173,13 +178,24 @@ impl Journal {
         Ok(self.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
     }
 
-    /// After an append whose first try was not confirmed: is the last entry on the subject ours?
-    async fn own_or_conflict(&self, subject: &str, payload: &Bytes) -> Result<u64, AppendError> {
-        match self.last_on(subject).await {
-            Ok(Some(last)) if last.payload == *payload => Ok(last.sequence),
-            Ok(_) => Err(AppendError::Conflict),
-            Err(error) => Err(AppendError::Unavailable(error.to_string())),
+    /// After an append whose first try was not confirmed: is one of the entries behind the expected one ours? Its nonce
+    /// makes the payload unlike any other. Asks the log's leader: another node may not have it yet.
+    async fn own_or_conflict(&self, subject: &str, after: u64, payload: &Bytes) -> Result<u64, AppendError> {
+        let unavailable = |error: &dyn std::fmt::Display| AppendError::Unavailable(error.to_string());
+        let stream = self.context.get_stream_no_info(names::STREAM).await.map_err(|error| unavailable(&error))?;
+        let mut after = after;
+        for _ in 0..LATER_MAX {
+            let later = match stream.get_first_raw_message_by_subject(subject, after + 1).await {
+                Ok(later) => later,
+                Err(error) if error.kind() == jetstream::stream::RawMessageErrorKind::NoMessageFound => break,
+                Err(error) => return Err(unavailable(&error)),
+            };
+            if later.payload == *payload {
+                return Ok(later.sequence);
+            }
+            after = later.sequence;
         }
+        Err(AppendError::Conflict)
     }
 
     /// The sequence of a run's last entry; 0 when the log has none. Asks the log's leader, so it is never stale.
@@ -344,11 +360,6 @@ impl Journal {
     }
 }
 
-fn is_full(error: &PublishError) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
-    source.is_some_and(|error| error.error_code().0 == STORE_FAILED)
-}
-
 /// Broker time in milliseconds; the same for every way in which an entry is read.
 pub(super) fn millis(nanos: i128) -> Timestamp {
     Timestamp(u64::try_from(nanos / 1_000_000).unwrap_or(0))
@@ -372,3 +383,6 @@ pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

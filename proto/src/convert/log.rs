@@ -22,9 +22,15 @@ use crate::wire::v1::{self as wire, event::Kind};
 /// Encodes events that belong together. A dispatch carries `job` unless the same entry opens the run, which holds it.
 #[must_use]
 pub fn encode(events: &[Event], job: Option<&CallSpec>) -> Bytes {
+    encode_as(0, events, job)
+}
+
+/// As [`encode`], with a number by which whoever appends the entry recognises it.
+#[must_use]
+pub fn encode_as(nonce: u64, events: &[Event], job: Option<&CallSpec>) -> Bytes {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
-    wire::Entry { version: VERSION, attempt, events }.encode_to_vec().into()
+    wire::Entry { version: VERSION, attempt, events, nonce }.encode_to_vec().into()
 }
 
 /// Decodes a message of the log.

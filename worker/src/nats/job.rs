@@ -5,13 +5,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_nats::jetstream;
-use async_nats::jetstream::context::PublishErrorKind;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::{Message, Subject as Reply};
 use bytes::Bytes;
 use proto::convert::log::{self, Job};
 use proto::convert::worker::{Answer, Question, decode_answer};
 use proto::names;
+use proto::nats::unstored::Unstored;
 use proto::subject::{Place, Subject};
 use run::{
     AttemptId, AttemptNumber, AttemptOutcome, ChunkIndex, ErrorKind, Event, Nonce, Retry, Route, RunId, Verdict,
@@ -80,7 +80,7 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
             match store(&core, &delivery.job, vec![ended], Some(answer.last_output)).await {
                 Ok(()) => settle(&core, reply, "+ACK".into()).await,
                 Err(NotStored::Conflict { .. }) => settle(&core, reply, NOT_NOW.into()).await,
-                Err(NotStored::Unreachable | NotStored::TooLarge) => {}
+                Err(NotStored::GivenUp | NotStored::TooLarge) => {}
             }
         }
         Verdict::Go { number, used, from } => {
@@ -196,7 +196,7 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
     match store(core, &delivery.job, vec![start], Some(last_output)).await {
         // Stored; or perhaps its first copy was, and only the confirmation was lost.
         Ok(()) | Err(NotStored::Conflict { resent: true }) => {}
-        Err(NotStored::Unreachable | NotStored::TooLarge | NotStored::Conflict { resent: false }) => {
+        Err(NotStored::GivenUp | NotStored::TooLarge | NotStored::Conflict { resent: false }) => {
             return Started::Unknown;
         }
     }
@@ -279,7 +279,8 @@ fn appender(core: &Core, job: &Job) -> impl Fn(Vec<Event>) -> Append + use<> {
 
 /// Why an entry is not in the log, as far as is known.
 enum NotStored {
-    Unreachable,
+    /// Not confirmed, or no room in the log, for all the time that it was tried.
+    GivenUp,
     TooLarge,
     /// Something else is last on the subject; after a resend perhaps our own first copy.
     Conflict {
@@ -317,20 +318,25 @@ async fn store_on(
             Ok(confirmation) => confirmation.await,
             Err(error) => Err(error),
         };
-        match confirmed {
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
-                return Err(NotStored::Conflict { resent });
-            }
-            Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
+        let Err(error) = confirmed else { return Ok(()) };
+        let why = Unstored::of(&error);
+        match why {
+            Unstored::Conflict => return Err(NotStored::Conflict { resent }),
+            Unstored::TooLarge => {
                 tracing::error!(run.id = %run, %error, "an entry does not fit the log");
                 return Err(NotStored::TooLarge);
             }
-            Err(error) if Instant::now() >= give_up => {
-                tracing::error!(run.id = %run, %error, "the log could not be reached, giving up the attempt");
-                return Err(NotStored::Unreachable);
+            Unstored::Full | Unstored::Unconfirmed if Instant::now() >= give_up => {
+                tracing::error!(run.id = %run, ?why, %error, "an entry could not be stored, giving up the attempt");
+                return Err(NotStored::GivenUp);
             }
-            Err(error) => tracing::warn!(run.id = %run, %error, "an entry was not confirmed, sending it again"),
+            // What was accepted has room to end in; where it is taken all the same, it may return before we give up.
+            Unstored::Full => {
+                tracing::warn!(run.id = %run, %error, "the log has no room for an entry, sending it again")
+            }
+            Unstored::Unconfirmed => {
+                tracing::warn!(run.id = %run, %error, "an entry was not confirmed, sending it again");
+            }
         }
         resent = true;
         tokio::time::sleep(APPEND_PAUSE).await;

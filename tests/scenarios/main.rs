@@ -15,6 +15,7 @@ mod cost;
 mod deadlines;
 mod doors;
 mod forged;
+mod full_log;
 mod main_job;
 mod ownership;
 mod parked;

@@ -1,0 +1,84 @@
+//! A full log refuses new work, lets end what it accepted, and takes work again when there is room.
+
+use std::time::Duration;
+
+use harness::{Fixture, PATIENCE, Run, Yard, call, reason};
+use proto::v1::{self, CallState, FloorPolicy};
+use serde_json::json;
+use tonic::{Code, Status};
+
+use crate::{FIXTURE, check};
+
+const LOG_BYTES: u64 = 8 << 20;
+/// So large that some dozens of calls fill the log. What they answer is as large, and needs room too.
+const TEXT_BYTES: usize = 100 << 10;
+/// More calls than the log has room for.
+const CALLS_MAX: usize = 200;
+/// How often a coordinator looks how full the log is, and a little more.
+const LOOK: Duration = Duration::from_millis(1100);
+
+async fn create(yard: &Yard, text: &str) -> Result<Run, Status> {
+    let calls = vec![call("c", "echo", json!({ "text": text }))];
+    let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    let created = yard.client.runs.clone().create_run(request).await?.into_inner();
+    Ok(Run { client: yard.client.clone(), id: created.run.expect("the response has the run").run_id })
+}
+
+async fn ends_completed(run: &Run) {
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::outcomes(&events)["c"].state(), CallState::Completed, "{}", run.id);
+}
+
+#[tokio::test]
+async fn a_full_log_refuses_new_work_ends_what_it_accepted_and_takes_work_again() {
+    let yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_BYTES", LOG_BYTES)).await;
+    let _worker = yard.worker().await;
+    let text = "x".repeat(TEXT_BYTES);
+    let mut accepted = Vec::new();
+    let refusal = loop {
+        assert!(accepted.len() < CALLS_MAX, "a log of {LOG_BYTES} bytes takes this much");
+        match create(&yard, &text).await {
+            Ok(run) => accepted.push(run),
+            Err(refusal) => break refusal,
+        }
+        // Not so fast that the log is full before a coordinator has looked.
+        if accepted.len() % 10 == 0 {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    assert_eq!((refusal.code(), reason(&refusal).as_str()), (Code::ResourceExhausted, "LOG_FULL"), "{refusal:?}");
+    for run in &accepted {
+        ends_completed(run).await;
+    }
+
+    // Small work is refused as well: the room that is left is not for it.
+    let refusal = create(&yard, "small").await.expect_err("there is no room for new work");
+    assert_eq!(reason(&refusal), "LOG_FULL", "{refusal:?}");
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let context = async_nats::jetstream::new(nats);
+    let log = context.get_stream(proto::names::STREAM).await.expect("the log is there");
+    let (taken, of) = (log.cached_info().state.bytes, LOG_BYTES);
+    assert!(taken >= of / 100 * 85 && taken < of, "{taken} of {of} bytes are taken");
+
+    // The oldest runs age out.
+    let (old, kept) = accepted.split_at(accepted.len() / 2);
+    for run in old {
+        let subjects = format!("ty.run.{}.{}.>", &run.id[4..6], run.id);
+        log.purge().filter(subjects).await.expect("it may be purged");
+    }
+    let accepted_again = async {
+        loop {
+            match create(&yard, "room again").await {
+                Ok(run) => return run,
+                Err(refusal) => assert_eq!(reason(&refusal), "LOG_FULL", "{refusal:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let run = tokio::time::timeout(PATIENCE, accepted_again).await.expect("work is taken again");
+    ends_completed(&run).await;
+    for run in kept {
+        ends_completed(run).await;
+    }
+}

@@ -17,11 +17,45 @@ const CALLS_MAX: usize = 200;
 /// How often a coordinator looks how full the log is, and a little more.
 const LOOK: Duration = Duration::from_millis(1100);
 
+/// A burst of large calls with small answers: what it brought must find room to end in, though nobody had time to look.
+#[tokio::test]
+async fn a_burst_does_not_take_the_room_in_which_it_has_to_end() {
+    let yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_BYTES", LOG_BYTES)).await;
+    let worker = yard.worker().await;
+    worker.pause();
+    let arguments = json!({ "text": "c", "ballast": "x".repeat(TEXT_BYTES) });
+    let mut accepted = Vec::new();
+    let refusal = loop {
+        assert!(accepted.len() < CALLS_MAX, "a log of {LOG_BYTES} bytes takes this much");
+        match create_call(&yard, arguments.clone()).await {
+            Ok(run) => accepted.push(run),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!(reason(&refusal), "LOG_FULL", "{refusal:?}");
+    let taken = log(&yard).await.cached_info().state.bytes;
+    assert!(taken < LOG_BYTES / 100 * 90, "{taken} of {LOG_BYTES} bytes are taken");
+    worker.resume();
+    for run in &accepted {
+        ends_completed(run).await;
+    }
+}
+
 async fn create(yard: &Yard, text: &str) -> Result<Run, Status> {
-    let calls = vec![call("c", "echo", json!({ "text": text }))];
+    create_call(yard, json!({ "text": text })).await
+}
+
+async fn create_call(yard: &Yard, arguments: serde_json::Value) -> Result<Run, Status> {
+    let calls = vec![call("c", "echo", arguments)];
     let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
     let created = yard.client.runs.clone().create_run(request).await?.into_inner();
     Ok(Run { client: yard.client.clone(), id: created.run.expect("the response has the run").run_id })
+}
+
+async fn log(yard: &Yard) -> async_nats::jetstream::stream::Stream {
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let stream = async_nats::jetstream::new(nats).get_stream(proto::names::STREAM).await;
+    stream.expect("the log is there")
 }
 
 async fn ends_completed(run: &Run) {
@@ -55,9 +89,7 @@ async fn a_full_log_refuses_new_work_ends_what_it_accepted_and_takes_work_again(
     // Small work is refused as well: the room that is left is not for it.
     let refusal = create(&yard, "small").await.expect_err("there is no room for new work");
     assert_eq!(reason(&refusal), "LOG_FULL", "{refusal:?}");
-    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
-    let context = async_nats::jetstream::new(nats);
-    let log = context.get_stream(proto::names::STREAM).await.expect("the log is there");
+    let log = log(&yard).await;
     let (taken, of) = (log.cached_info().state.bytes, LOG_BYTES);
     assert!(taken >= of / 100 * 85 && taken < of, "{taken} of {of} bytes are taken");
 

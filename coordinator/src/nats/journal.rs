@@ -1,8 +1,9 @@
 //! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs it.
 
+mod room;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::Client;
@@ -19,6 +20,7 @@ use run::{CallSpec, Entry, Event, RunId, Shard, Timestamp};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::room::Room;
 use super::Broker;
 use crate::known::Known;
 
@@ -36,9 +38,6 @@ const PAGE_BYTES: usize = 1024 * 1024;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
-/// When this part of the log is taken nothing new is accepted; the rest is for what was accepted to end in.
-const ROOM_PERCENT: u64 = 85;
-const ROOM_LOOK: Duration = Duration::from_secs(1);
 /// Says on which subjects, other than the message's own, the expected last sequence is looked for.
 const EXPECTED_ON: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// How many entries on its subject may have come between an append and the question whether it was stored.
@@ -48,7 +47,7 @@ const LATER_MAX: usize = 64;
 pub(crate) struct Journal {
     context: Context,
     client: Client,
-    crowded: Arc<AtomicBool>,
+    room: Arc<Room>,
 }
 
 /// What the last entry on an append's subject must be for it to be stored.
@@ -121,7 +120,7 @@ pub(crate) struct Extent {
 
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
-        Self { context: broker.context.clone(), client: broker.client.clone(), crowded: Arc::default() }
+        Self { context: broker.context.clone(), client: broker.client.clone(), room: Arc::default() }
     }
 
     /// Appends events that belong together, and gives their place in the log. Tries again, for a while, what the broker
@@ -145,7 +144,10 @@ impl Journal {
         let mut unsure = false;
         loop {
             let error = match self.publish(&subject, payload.clone(), expected.as_ref()).await {
-                Ok(sequence) => return Ok(sequence),
+                Ok(sequence) => {
+                    self.room.take(payload.len());
+                    return Ok(sequence);
+                }
                 Err(error) => error,
             };
             match Unstored::of(&error) {
@@ -282,17 +284,15 @@ impl Journal {
 
     /// Watches how full the log is, until told to stop: what was accepted needs room to end.
     pub(crate) async fn watch_room(self, stop: CancellationToken) {
-        let mut tick = tokio::time::interval(ROOM_LOOK);
         loop {
             tokio::select! {
-                _ = tick.tick() => {}
+                () = self.room.wait_for_look() => {}
                 () = stop.cancelled() => return,
             }
             match self.context.get_stream(names::STREAM).await {
                 Ok(stream) => {
-                    let (info, bytes) = (stream.cached_info(), stream.cached_info().state.bytes);
-                    let limit = u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
-                    self.crowded.store(bytes / 100 >= limit / 100 * ROOM_PERCENT / 100, Ordering::Relaxed);
+                    let info = stream.cached_info();
+                    self.room.seen(info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX));
                 }
                 Err(error) => tracing::warn!(%error, "cannot see how full the log is"),
             }
@@ -301,7 +301,7 @@ impl Journal {
 
     /// The log is so full that nothing new should be accepted.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.crowded.load(Ordering::Relaxed)
+        self.room.is_crowded()
     }
 
     /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is made again for a while

@@ -285,16 +285,18 @@ impl Journal {
     /// Watches how full the log is, until told to stop: what was accepted needs room to end.
     pub(crate) async fn watch_room(self, stop: CancellationToken) {
         loop {
-            tokio::select! {
-                () = self.room.wait_for_look() => {}
-                () = stop.cancelled() => return,
-            }
+            let counted = self.room.counted();
             match self.context.get_stream(names::STREAM).await {
                 Ok(stream) => {
                     let info = stream.cached_info();
-                    self.room.seen(info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX));
+                    let limit = u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
+                    self.room.seen(info.state.bytes, limit, counted);
                 }
                 Err(error) => tracing::warn!(%error, "cannot see how full the log is"),
+            }
+            tokio::select! {
+                () = self.room.wait_for_look() => {}
+                () = stop.cancelled() => return,
             }
         }
     }

@@ -46,10 +46,16 @@ impl Room {
         }
     }
 
-    pub(super) fn seen(&self, bytes: u64, limit: u64) {
+    /// What was appended here before a look, and so is in what it sees.
+    pub(super) fn counted(&self) -> u64 {
+        self.since.load(Ordering::Relaxed)
+    }
+
+    /// Takes in what a look saw. What was appended while it was under way stays counted.
+    pub(super) fn seen(&self, bytes: u64, limit: u64, counted: u64) {
         self.limit.store(limit, Ordering::Relaxed);
         self.seen.store(bytes, Ordering::Relaxed);
-        self.since.store(0, Ordering::Relaxed);
+        self.since.fetch_sub(counted, Ordering::Relaxed);
     }
 
     pub(super) fn is_crowded(&self) -> bool {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use coordinator::{Coordinator, LogOptions};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use coordinator::{Coordinator, Durability, LogOptions};
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +15,7 @@ use crate::interrupts::Interrupts;
 const COORDINATOR_EXAMPLES: &str = "\
 Examples:
   toolyard coordinator --listen 0.0.0.0:7420
-  toolyard coordinator --nats-url nats://broker:4222 --replicas 3
+  toolyard coordinator --nats-url nats://broker:4222 --durability standard
 
 SIGTERM or Ctrl-C: ends its streams, which clients read on elsewhere, and
 leaves. A second one ends it at once. Logs go to standard error, as JSON with
@@ -30,9 +31,11 @@ pub(crate) struct CoordinatorArgs {
     /// Where to serve gRPC; port 0 takes a free one
     #[arg(long, env = "TOOLYARD_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
-    /// Copies of the log: 1, or 3 on a cluster
-    #[arg(long, env = "TOOLYARD_REPLICAS", value_name = "N", default_value_t = LogOptions::default().replicas)]
-    replicas: usize,
+    /// How safe the log is. dev: one copy. standard: three, on a cluster. strict: three, each on disk before it is
+    /// confirmed, which needs sync_interval: always in every node
+    #[arg(long, env = "TOOLYARD_DURABILITY", value_name = "PROFILE", default_value_t = Durability::default())]
+    #[arg(value_parser = PossibleValuesParser::new(Durability::NAMES).try_map(|name| name.parse::<Durability>()))]
+    durability: Durability,
     /// Bytes that the log may take. A full log refuses new runs and keeps what it accepted
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
@@ -71,8 +74,8 @@ pub(crate) struct WorkerArgs {
 }
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
-    let CoordinatorArgs { nats_url, listen, replicas, log_max_bytes: bytes_max } = args;
-    let options = coordinator::Options { nats_url, listen, log: LogOptions { replicas, bytes_max } };
+    let CoordinatorArgs { nats_url, listen, durability, log_max_bytes: bytes_max } = args;
+    let options = coordinator::Options { nats_url, listen, log: LogOptions { durability, bytes_max } };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let serving = Box::pin(async {

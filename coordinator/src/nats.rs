@@ -2,6 +2,7 @@
 //! The only folder that names the broker's library.
 
 pub(crate) mod clock;
+pub(crate) mod durability;
 pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod leases;
@@ -46,7 +47,7 @@ impl Broker {
         let name = format!("coordinator-{}", uuid::Uuid::now_v7().simple());
         let client = proto::nats::connect(url, &name).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
-        setup::ensure_log(&context, log).await?;
+        setup::ensure_log(&client, &context, log).await?;
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;

@@ -58,3 +58,20 @@ fn a_broker_that_is_not_there_is_told() {
         assert!(ended.stderr().contains("cannot reach the broker at nats://127.0.0.1:1"), "{}", ended.stderr());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_is_less_safe_than_asked_for_is_refused() {
+    let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let (first, _) = coordinator(&broker.url(), "127.0.0.1:0");
+    for durability in ["standard", "strict"] {
+        let arguments = ["coordinator", "--listen", "127.0.0.1:0", "--durability", durability, "--nats-url"];
+        let ended = run(arguments.into_iter().chain([broker.url().as_str()]));
+        assert_eq!(ended.code(), 1);
+        let said = format!("stream ty-log has 1 replica at the broker, --durability {durability} needs 3 replicas");
+        assert!(ended.stderr().contains(&said), "{}", ended.stderr());
+        assert!(ended.stderr().contains("--durability dev"), "it says what to do: {}", ended.stderr());
+    }
+    first.signal(Signal::TERM);
+    assert_eq!(first.code(), 0);
+    broker.stop().await;
+}

@@ -17,7 +17,9 @@ const GRACE: Duration = Duration::from_secs(15);
 /// The program with these arguments, without a terminal and without the caller's settings.
 pub fn toolyard<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolyard"));
-    for name in ["TOOLYARD_URL", "TOOLYARD_LOG", "TOOLYARD_NATS_URL", "TOOLYARD_LISTEN", "TOOLYARD_POOL", "NO_COLOR"] {
+    let settings =
+        ["URL", "LOG", "NATS_URL", "LISTEN", "POOL", "DURABILITY"].map(|setting| format!("TOOLYARD_{setting}"));
+    for name in settings.iter().map(String::as_str).chain(["NO_COLOR"]) {
         command.env_remove(name);
     }
     command.args(arguments).stdin(Stdio::null());

@@ -1,12 +1,18 @@
 //! Makes sure that the broker holds what we need: the log, the buckets, and a consumer for each pool.
 
+use std::error::Error as _;
 use std::time::Duration;
 
+use async_nats::Client;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, RetentionPolicy, StorageType};
-use async_nats::jetstream::{self, Context, kv};
+use async_nats::jetstream::context::{CreateKeyValueError, CreateStreamError, CreateStreamErrorKind};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use proto::names;
 use run::{PoolId, limit};
+use tokio::time::Instant;
+
+use super::durability::{self, Durability, Synced};
 
 /// How much longer than the longest run the log keeps events: none may age out under an open run.
 const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
@@ -18,18 +24,32 @@ const CONSUMERS_MAX: i32 = 1000;
 const JOBS_UNDER_WAY_MAX: i64 = 20_000;
 /// Pull requests of one pool that may wait at once. Cannot be changed once the consumer exists.
 const PULLS_WAITING_MAX: i64 = 8192;
+/// How long the broker is asked for what we need: a cluster that starts with us elects its leaders first, in 4-9 s.
+const SETUP_PATIENCE: Duration = Duration::from_secs(30);
+const SETUP_PAUSE: Duration = Duration::from_secs(1);
+/// Refusals of a cluster that is not ready yet, or of one where another coordinator was faster with other options: the
+/// next look tells.
+const NOT_YET: [ErrorCode; 8] = [
+    ErrorCode::CLUSTER_INCOMPLETE,
+    ErrorCode::CLUSTER_NO_PEERS,
+    ErrorCode::CLUSTER_NOT_ACTIVE,
+    ErrorCode::CLUSTER_NOT_ASSIGNED,
+    ErrorCode::CLUSTER_NOT_AVAILABLE,
+    ErrorCode::CLUSTER_NOT_LEADER,
+    ErrorCode::STREAM_OFFLINE,
+    ErrorCode::STREAM_NAME_EXIST,
+];
 
 #[derive(Debug, Clone)]
 pub struct LogOptions {
-    /// Copies of the log: 1, or 3 on a cluster.
-    pub replicas: usize,
+    pub durability: Durability,
     /// Bytes that the log may take. A full log refuses new work and keeps what it accepted.
     pub bytes_max: i64,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { replicas: 1, bytes_max: 1 << 30 }
+        Self { durability: Durability::default(), bytes_max: 1 << 30 }
     }
 }
 
@@ -37,10 +57,36 @@ impl Default for LogOptions {
 pub enum SetupError {
     #[error("cannot set up {what} at the broker: {reason}. Is JetStream on, and is there room for it?")]
     Refused { what: String, reason: String },
+    #[error("JetStream is off at the broker {server}, which is alone: start nats-server with -js")]
+    NoJetStream { server: String },
     #[error(
-        "the log has {found} replicas, {asked} were asked for: start with --replicas {found}, or change the stream"
+        "stream {stream} has {found} at the broker, --durability {asked} needs {}: {}change it with \
+         `nats stream edit {stream} --replicas {}`",
+        replicas(asked.replicas()), instead(*found), asked.replicas(), found = replicas(*found)
     )]
-    Differs { found: usize, asked: usize },
+    Differs { stream: String, found: usize, asked: Durability },
+    #[error(
+        "--durability strict needs sync_interval: always in the jetstream block of every server, and {} without it: \
+         set it there, or start with --durability standard",
+        has(servers)
+    )]
+    NotSynced { servers: Vec<String> },
+}
+
+fn replicas(count: usize) -> String {
+    format!("{count} replica{}", if count == 1 { "" } else { "s" })
+}
+
+fn has(servers: &[String]) -> String {
+    format!("{} {}", servers.join(", "), if servers.len() == 1 { "is" } else { "are" })
+}
+
+fn instead(found: usize) -> &'static str {
+    match found {
+        1 => "start with --durability dev, or ",
+        3 => "start with --durability standard or strict, or ",
+        _ => "",
+    }
 }
 
 impl SetupError {
@@ -53,8 +99,61 @@ impl SetupError {
 pub(crate) const RETENTION: Duration =
     Duration::from_secs(limit::RUN_LIFE_MAX.as_secs() + RETENTION_AFTER_END.as_secs());
 
-pub(crate) async fn ensure_log(context: &Context, options: &LogOptions) -> Result<(), SetupError> {
-    let config = Config {
+/// A refusal, and whether the broker may think otherwise in a moment.
+struct Refusal {
+    reason: String,
+    not_yet: bool,
+}
+
+impl Refusal {
+    fn of(error: &CreateStreamError) -> Self {
+        let not_yet = match error.kind() {
+            CreateStreamErrorKind::JetStream(error) => NOT_YET.contains(&error.error_code()),
+            CreateStreamErrorKind::TimedOut
+            | CreateStreamErrorKind::JetStreamUnavailable
+            | CreateStreamErrorKind::NotFound
+            | CreateStreamErrorKind::Response
+            | CreateStreamErrorKind::ResponseParse => true,
+            _ => false,
+        };
+        Self { reason: error.to_string(), not_yet }
+    }
+
+    fn of_bucket(error: &CreateKeyValueError) -> Self {
+        let stream = error.source().and_then(|source| source.downcast_ref::<CreateStreamError>());
+        match stream {
+            Some(error) => Self::of(error),
+            // The account's own settings are asked for first.
+            None => Self { reason: error.to_string(), not_yet: true },
+        }
+    }
+}
+
+/// Makes it, again and again for a while as long as the broker is not ready.
+async fn patiently<T>(what: &str, make: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, SetupError> {
+    let give_up = Instant::now() + SETUP_PATIENCE;
+    loop {
+        match make().await {
+            Ok(made) => return Ok(made),
+            Err(Refusal { reason, not_yet: true }) if Instant::now() < give_up => {
+                tracing::warn!(what, reason, "the broker is not ready yet, trying again");
+            }
+            Err(Refusal { reason, .. }) => return Err(SetupError::refused(what, reason)),
+        }
+        tokio::time::sleep(SETUP_PAUSE).await;
+    }
+}
+
+/// What is there stays as it is: a coordinator with other flags must not change how safe everybody's log is.
+fn check_replicas(found: &Config, asked: Durability) -> Result<(), SetupError> {
+    if found.num_replicas == asked.replicas() {
+        return Ok(());
+    }
+    Err(SetupError::Differs { stream: found.name.clone(), found: found.num_replicas, asked })
+}
+
+pub(crate) fn log_config(options: &LogOptions) -> Config {
+    Config {
         name: names::STREAM.to_owned(),
         description: Some("Toolyard: the log, which is also the queue".to_owned()),
         subjects: vec![names::STREAM_SUBJECTS.to_owned()],
@@ -65,24 +164,47 @@ pub(crate) async fn ensure_log(context: &Context, options: &LogOptions) -> Resul
         max_message_size: MESSAGE_BYTES_MAX,
         max_consumers: CONSUMERS_MAX,
         storage: StorageType::File,
-        num_replicas: options.replicas,
+        num_replicas: options.durability.replicas(),
         allow_direct: true,
         ..Config::default()
-    };
-    let stream = context.get_or_create_stream(config).await.map_err(|error| SetupError::refused("the log", error))?;
-    // What is there stays as it is: a coordinator with other flags must not change how safe everybody's log is.
-    let found = &stream.cached_info().config;
-    if found.num_replicas != options.replicas {
-        return Err(SetupError::Differs { found: found.num_replicas, asked: options.replicas });
     }
-    if found.max_bytes != options.bytes_max {
+}
+
+pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &LogOptions) -> Result<(), SetupError> {
+    let server = client.server_info();
+    if !server.jetstream && server.cluster.is_none() {
+        return Err(SetupError::NoJetStream { server: server.server_name });
+    }
+    let make = async || context.get_or_create_stream(log_config(options)).await.map_err(|error| Refusal::of(&error));
+    let stream = patiently("the log", make).await?;
+    let info = stream.cached_info();
+    check_replicas(&info.config, options.durability)?;
+    if info.config.max_bytes != options.bytes_max {
         tracing::warn!(
-            found = found.max_bytes,
+            found = info.config.max_bytes,
             asked = options.bytes_max,
             "the log keeps the size that it was made with"
         );
     }
-    Ok(())
+    match options.durability {
+        Durability::Dev | Durability::Standard => Ok(()),
+        Durability::Strict => check_synced(client, info).await,
+    }
+}
+
+async fn check_synced(client: &Client, log: &Info) -> Result<(), SetupError> {
+    match durability::synced(client, log).await {
+        Synced::Always => {
+            tracing::info!("every server that holds the log has sync_interval: always");
+            Ok(())
+        }
+        Synced::Later(servers) => Err(SetupError::NotSynced { servers }),
+        Synced::NotSaid(servers) => {
+            let servers = servers.join(", ");
+            tracing::warn!(servers, "strict cannot be verified from here: set sync_interval: always in every node");
+            Ok(())
+        }
+    }
 }
 
 /// `max_age` zero: what is in it stays.
@@ -97,14 +219,18 @@ pub(crate) async fn ensure_bucket(
         history: 1,
         max_age,
         storage: StorageType::File,
-        num_replicas: options.replicas,
+        num_replicas: options.durability.replicas(),
         ..kv::Config::default()
     };
-    if let Ok(store) = context.get_key_value(bucket).await {
-        return Ok(store);
-    }
-    let store = context.create_key_value(config).await;
-    store.map_err(|error| SetupError::refused(format!("bucket {bucket}"), error))
+    let make = async || {
+        if let Ok(store) = context.get_key_value(bucket).await {
+            return Ok(store);
+        }
+        context.create_key_value(config.clone()).await.map_err(|error| Refusal::of_bucket(&error))
+    };
+    let store = patiently(&format!("bucket {bucket}"), make).await?;
+    check_replicas(&store.stream.cached_info().config, options.durability)?;
+    Ok(store)
 }
 
 /// The queue of a pool: a durable consumer of the log that sees the pool's jobs and nothing else.

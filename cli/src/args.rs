@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{call, demo, dev, json, parked, runs, serve, submit, tools, why};
+use crate::{call, demo, dev, doctor, json, parked, runs, serve, submit, tools, why};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +68,7 @@ pub(crate) enum Command {
     Why(why::Args),
     #[command(subcommand)]
     Parked(parked::Command),
+    Doctor(doctor::Args),
     Coordinator(serve::CoordinatorArgs),
     Worker(serve::WorkerArgs),
 }

@@ -5,6 +5,7 @@ mod args;
 mod call;
 mod demo;
 mod dev;
+mod doctor;
 mod parked;
 mod runs;
 mod serve;
@@ -69,6 +70,7 @@ fn default_level(command: &Command) -> LevelFilter {
         Command::Coordinator(_) | Command::Worker(_) => LevelFilter::INFO,
         Command::Demo(_)
         | Command::Dev(_)
+        | Command::Doctor(_)
         | Command::Tools(_)
         | Command::Call(_)
         | Command::Runs(_)
@@ -82,6 +84,7 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
     match command {
         Command::Demo(args) => demo::run(args, terminal).await,
         Command::Dev(args) => dev::run(args, terminal).await,
+        Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::Coordinator(args) => serve::coordinator(args).await,
         Command::Worker(args) => serve::worker(args).await,
         Command::Tools(command) => tools::run(command, url, terminal).await,

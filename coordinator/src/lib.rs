@@ -28,6 +28,7 @@ use proto::nats::clock::ClockError;
 use crate::nats::{Broker, BrokerError};
 
 pub use crate::grpc::ServeError;
+pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;
 pub use crate::nats::setup::{LogOptions, SetupError};

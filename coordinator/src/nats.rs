@@ -2,6 +2,7 @@
 //! The only folder that names the broker's library.
 
 pub(crate) mod clock;
+pub(crate) mod doctor;
 pub(crate) mod durability;
 pub(crate) mod feed;
 pub(crate) mod journal;

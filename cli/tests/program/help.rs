@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 19] = [
+const COMMANDS: [&[&str]; 20] = [
     &[],
     &["demo"],
     &["dev"],
@@ -18,6 +18,7 @@ const COMMANDS: [&[&str]; 19] = [
     &["runs", "cancel"],
     &["submit"],
     &["why"],
+    &["doctor"],
     &["parked"],
     &["parked", "show"],
     &["parked", "redrive"],

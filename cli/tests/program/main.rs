@@ -4,6 +4,7 @@
 
 mod calls;
 mod demo;
+mod doctor;
 mod fleet;
 mod help;
 mod process;

@@ -145,14 +145,19 @@ impl Lines {
 pub struct Dev {
     _process: Background,
     url: String,
+    nats_url: String,
 }
 
 impl Dev {
     pub fn start() -> Self {
         let process = Background::start(["dev", "--listen", "127.0.0.1:0", "-o", "json"]);
         let up: Value = serde_json::from_str(&process.stdout.until(|_| true)).expect("it says where it is");
-        let url = up["url"].as_str().expect("it has a URL").to_owned();
-        Self { _process: process, url }
+        let url = |of: &str| up[of].as_str().expect("it has a URL").to_owned();
+        Self { url: url("url"), nats_url: url("nats_url"), _process: process }
+    }
+
+    pub fn nats_url(&self) -> &str {
+        &self.nats_url
     }
 
     /// Runs a client command to its end.

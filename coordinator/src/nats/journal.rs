@@ -2,6 +2,8 @@
 
 mod room;
 
+pub(super) use self::room::ROOM_PERCENT;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 /// When this part of the log is taken nothing new is accepted; the rest is for what was accepted to end in.
-const ROOM_PERCENT: u64 = 85;
+pub(crate) const ROOM_PERCENT: u64 = 85;
 /// How often to look, and after which part of the log was appended here even if that is sooner: workers append too.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_PERCENT: u64 = 1;

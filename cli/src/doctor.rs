@@ -1,0 +1,68 @@
+//! `toolyard doctor`: looks at the broker and says what is wrong and what to do.
+
+use coordinator::{Finding, Level};
+
+use crate::exit::{Exit, Failure};
+use crate::json::Object;
+use crate::terminal::{Paint, Terminal};
+use crate::words::harmless;
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard doctor
+  toolyard doctor --nats-url nats://broker:4222
+  toolyard doctor -o json | jq '.findings[] | select(.level != \"ok\")'
+
+It takes some seconds, in which it listens to workers. With -o json it writes
+{well, findings [level, what, found, advice]}; a level is ok, warn or fail.
+Exit code 0 when nothing failed, else 1.";
+
+/// Examine the broker: the log, its copies, the queues, and who is alive
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The broker. It is asked itself: no coordinator needs to run
+    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
+    nats_url: String,
+}
+
+pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
+    let findings = coordinator::examine(&args.nats_url).await;
+    let well = findings.iter().all(|finding| finding.level != Level::Fail);
+    if terminal.is_json() {
+        let findings: Vec<Object> = findings.iter().map(described).collect();
+        terminal.object(&Object::default().field("well", well).field("findings", findings))?;
+    } else {
+        let width = findings.iter().map(|finding| finding.what.chars().count()).max().unwrap_or_default();
+        findings.iter().try_for_each(|finding| terminal.line(&line(finding, width, terminal.paint())))?;
+    }
+    Ok(if well { Exit::Completed } else { Exit::Failed })
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Ok => "ok",
+        Level::Warn => "warn",
+        Level::Fail => "fail",
+    }
+}
+
+fn described(finding: &Finding) -> Object {
+    Object::default()
+        .field("level", word(finding.level))
+        .field("what", &finding.what)
+        .field("found", &finding.found)
+        .maybe("advice", Some(&finding.advice).filter(|advice| !advice.is_empty()))
+}
+
+fn line(finding: &Finding, width: usize, paint: Paint) -> String {
+    let word = format!("{:4}", word(finding.level));
+    let level = match finding.level {
+        Level::Ok => paint.good(&word),
+        Level::Warn => paint.asking(&word),
+        Level::Fail => paint.bad(&word),
+    };
+    let what = paint.bold(&format!("{:width$}", harmless(&finding.what)));
+    let advice = if finding.advice.is_empty() { String::new() } else { format!(" -> {}", harmless(&finding.advice)) };
+    format!("{level}  {what}  {}{advice}", harmless(&finding.found).replace('\n', " "))
+}

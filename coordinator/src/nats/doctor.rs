@@ -1,0 +1,372 @@
+//! Examines a broker by itself, without a coordinator: is everything there, is it as we make it, and does it move?
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::time::Duration;
+
+use async_nats::jetstream::context::{ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::stream::{Config, Info, Stream};
+use async_nats::jetstream::{self, Context, ErrorCode, kv};
+use async_nats::{Client, Subscriber};
+use futures::{StreamExt as _, TryStreamExt as _};
+use proto::convert::worker::{Heartbeat, decode_advertisement};
+use proto::names;
+use run::{PoolId, WorkerId};
+use tokio::time::Instant;
+
+use super::durability::{self, Synced};
+use super::journal::{ROOM_PERCENT, millis};
+
+use super::setup::{LogOptions, log_config};
+use crate::members::LEASE;
+
+/// How long one request may take: a broker that is slower than this is not well.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long heartbeats are listened to: longer than the pause between two.
+const LISTEN: Duration = Duration::from_secs(3);
+/// How long where a worker does not pull: one that has just started hears the broker's first answer, and says so in its
+/// next heartbeat, within the time after which it would be taken for lost.
+const LISTEN_LONGEST: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() + 1);
+/// From here on the log will soon refuse new work.
+const ROOM_SOON_PERCENT: u64 = 70;
+/// Workers compare the broker's time with their own clocks: this much does no harm, this much spoils deadlines.
+const CLOCK_FINE: Duration = Duration::from_secs(1);
+const CLOCK_BROKEN: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+#[derive(Debug, Clone)]
+pub struct Finding {
+    pub level: Level,
+    /// What was looked at, as `log` or `pool main`.
+    pub what: String,
+    pub found: String,
+    /// What to do; empty where nothing is.
+    pub advice: String,
+}
+
+impl Finding {
+    fn ok(what: impl Into<String>, found: impl Display) -> Self {
+        Self { level: Level::Ok, what: what.into(), found: found.to_string(), advice: String::new() }
+    }
+
+    fn warn(what: impl Into<String>, found: impl Display, advice: impl Into<String>) -> Self {
+        Self { level: Level::Warn, advice: advice.into(), ..Self::ok(what, found) }
+    }
+
+    fn fail(what: impl Into<String>, found: impl Display, advice: impl Into<String>) -> Self {
+        Self { level: Level::Fail, advice: advice.into(), ..Self::ok(what, found) }
+    }
+}
+
+/// Looks at everything that a coordinator and its workers need. What cannot be looked at is a finding, too.
+pub async fn examine(nats_url: &str) -> Vec<Finding> {
+    let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
+    let client = match proto::nats::connect(nats_url, &name).await {
+        Ok(client) => client,
+        Err(error) => return vec![Finding::fail("broker", error, "start nats-server, or give its --nats-url")],
+    };
+    let server = client.server_info();
+    let cluster = server.cluster.as_ref().map_or_else(|| "alone".to_owned(), |name| format!("in cluster {name}"));
+    let mut findings =
+        vec![Finding::ok("broker", format!("nats-server {} {}, {cluster}", server.version, server.server_name))];
+    let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
+    match context.query_account().await {
+        Ok(account) => findings.push(Finding::ok("jetstream", format!("on, {} streams", account.streams))),
+        Err(error) => {
+            let advice = "start nats-server with -js, or enable JetStream for this account";
+            findings.push(Finding::fail("jetstream", error, advice));
+            return findings;
+        }
+    }
+    let heartbeats = client.subscribe(names::HEARTBEATS).await;
+    let since = Instant::now();
+    match context.get_stream(names::STREAM).await {
+        Ok(stream) => {
+            let info = stream.cached_info();
+            findings.extend([settings(&info.config), copies(info), profile(&client, info).await, room(info)]);
+            findings.extend(buckets(&context, info.config.num_replicas).await);
+            findings.push(owners(&context).await);
+            findings.push(clock(&context).await);
+            let workers = match heartbeats {
+                Ok(heartbeats) => listen(heartbeats, since).await,
+                Err(_) => BTreeMap::new(),
+            };
+            findings.extend(pools(&context, &stream, &workers).await);
+        }
+        Err(error) if is_missing(error.kind()) => {
+            let found = format!("there is no stream {}", names::STREAM);
+            findings.push(Finding::fail("log", found, "start a coordinator here: it makes what it needs"));
+        }
+        Err(error) => {
+            let advice = "see whether its servers are up and have elected a leader: `nats stream info ty-log`";
+            findings.push(Finding::fail("log", error, advice));
+        }
+    }
+    findings
+}
+
+fn is_missing(kind: GetStreamErrorKind) -> bool {
+    matches!(kind, GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
+}
+
+/// Whether the log is as a coordinator makes it.
+fn settings(found: &Config) -> Finding {
+    let ours = log_config(&LogOptions::default());
+    let differ = [
+        ("subjects", found.subjects != ours.subjects),
+        ("retention", found.retention != ours.retention),
+        ("discard", found.discard != ours.discard),
+        ("max_age", found.max_age != ours.max_age),
+        ("storage", found.storage != ours.storage),
+        ("allow_direct", found.allow_direct != ours.allow_direct),
+    ];
+    let differ: Vec<&str> = differ.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect();
+    if differ.is_empty() {
+        return Finding::ok("log", "its settings are as a coordinator makes them");
+    }
+    let advice = format!(
+        "it wants subjects {}, limits retention, discard new, max_age {:?}, file storage and allow_direct: `nats stream edit {}`",
+        names::STREAM_SUBJECTS,
+        ours.max_age,
+        names::STREAM
+    );
+    Finding::fail("log", format!("changed by hand: {}", differ.join(", ")), advice)
+}
+
+fn copies(info: &Info) -> Finding {
+    let what = "replicas";
+    let asked = info.config.num_replicas;
+    let Some(cluster) = &info.cluster else { return Finding::ok(what, format!("{asked}, on a server that is alone")) };
+    let Some(leader) = &cluster.leader else {
+        return Finding::fail(what, "the log has no leader", "bring back most of its servers");
+    };
+    let peers = cluster.replicas.iter().map(|peer| match (peer.offline, peer.current) {
+        (true, _) => format!("{} is offline", peer.name),
+        (false, true) => format!("{} is current", peer.name),
+        (false, false) => format!("{} lags by {}", peer.name, peer.lag.unwrap_or(0)),
+    });
+    let found = [format!("{asked}, led by {leader}")].into_iter().chain(peers).collect::<Vec<_>>().join(", ");
+    let well = cluster.replicas.iter().all(|peer| peer.current && !peer.offline) && cluster.replicas.len() + 1 >= asked;
+    if well {
+        return Finding::ok(what, found);
+    }
+    Finding::warn(what, found, "another lost server may stop the log: bring back the one that lags, or wait for it")
+}
+
+/// What cannot be seen from here is not claimed.
+async fn profile(client: &Client, info: &Info) -> Finding {
+    let what = "durability";
+    match info.config.num_replicas {
+        1 => Finding::ok(what, "dev: one copy"),
+        3 => match durability::synced(client, info).await {
+            Synced::Always => Finding::ok(what, "strict: three copies, sync_interval: always in every node"),
+            Synced::Later(servers) => Finding::ok(
+                what,
+                format!("standard: three copies; {} without sync_interval: always", servers.join(", ")),
+            ),
+            Synced::NotSaid(_) => Finding {
+                advice: "if it should be strict, set sync_interval: always in every node".to_owned(),
+                ..Finding::ok(what, "standard: three copies; whether it is strict cannot be verified from here")
+            },
+        },
+        copies => {
+            Finding::warn(what, format!("no profile has {copies} copies"), "make it 1 or 3: coordinators refuse it")
+        }
+    }
+}
+
+fn room(info: &Info) -> Finding {
+    let (what, bytes) = ("room", info.state.bytes);
+    let Some(limit) = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0) else {
+        let advice = format!("give it one: `nats stream edit {} --max-bytes`", names::STREAM);
+        return Finding::warn(what, "the log has no limit of bytes", advice);
+    };
+    let percent = u128::from(bytes) * 100 / u128::from(limit);
+    let found = format!("{percent} % of {} MiB taken, {} messages", limit >> 20, info.state.messages);
+    let advice = format!("raise its limit: `nats stream edit {} --max-bytes`", names::STREAM);
+    if percent >= u128::from(ROOM_PERCENT) {
+        return Finding::fail(what, format!("{found}: new work is refused from {ROOM_PERCENT} % on"), advice);
+    }
+    if percent >= u128::from(ROOM_SOON_PERCENT) {
+        return Finding::warn(what, format!("{found}: new work is refused from {ROOM_PERCENT} % on"), advice);
+    }
+    Finding::ok(what, found)
+}
+
+async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for bucket in [names::LEASES_BUCKET, names::TOOLS_BUCKET, names::REQUESTS_BUCKET] {
+        let what = format!("bucket {bucket}");
+        findings.push(match context.get_stream(format!("KV_{bucket}")).await {
+            Ok(stream) => {
+                let info = stream.cached_info();
+                let found = format!("replicas: {}, messages: {}", info.config.num_replicas, info.state.messages);
+                if info.config.num_replicas == replicas {
+                    Finding::ok(what, found)
+                } else {
+                    let advice = format!("`nats stream edit KV_{bucket} --replicas {replicas}`, as the log has");
+                    Finding::fail(what, found, advice)
+                }
+            }
+            Err(error) => Finding::fail(what, error, "start a coordinator here: it makes what it needs"),
+        });
+    }
+    findings
+}
+
+async fn entries(context: &Context, bucket: &str) -> Result<Vec<kv::Entry>, String> {
+    let store = context.get_key_value(bucket).await.map_err(|error| error.to_string())?;
+    let keys = store.keys().await.map_err(|error| error.to_string())?;
+    let keys: Vec<String> = keys.try_collect().await.map_err(|error| error.to_string())?;
+    let mut entries = Vec::new();
+    for key in keys {
+        entries.extend(store.entry(key).await.map_err(|error| error.to_string())?);
+    }
+    Ok(entries)
+}
+
+/// Who holds what in the bucket of leases. Holders renew, so a bucket that stands still has nobody alive in it.
+async fn owners(context: &Context) -> Finding {
+    let what = "coordinators";
+    let entries = match entries(context, names::LEASES_BUCKET).await {
+        Ok(entries) => entries,
+        Err(error) => return Finding::fail(what, error, "see bucket ty-leases"),
+    };
+    let (members, shards): (Vec<_>, Vec<_>) = entries.iter().partition(|entry| entry.key.starts_with("member."));
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in shards.iter().filter(|entry| !entry.value.is_empty()) {
+        *counts.entry(String::from_utf8_lossy(&entry.value).into_owned()).or_default() += 1;
+    }
+    let mut found: Vec<String> = counts.iter().map(|(owner, count)| format!("{owner} has {count} shards")).collect();
+    if !members.is_empty() {
+        found.insert(0, format!("{} members", members.len()));
+    }
+    let newest = entries.iter().filter(|entry| !entry.value.is_empty()).map(|entry| entry.created).max();
+    let now = clocks(context).await.map(|clocks| clocks.broker);
+    let age = newest.zip(now).map(|(newest, now)| now.saturating_sub(millis(newest.unix_timestamp_nanos()).0));
+    match age.map(Duration::from_millis) {
+        None => Finding::fail(what, "none", "start one: `toolyard coordinator`"),
+        Some(age) if age > LEASE => {
+            let found = format!("none alive: the last word was said {} s ago", age.as_secs());
+            Finding::fail(what, found, "start one: `toolyard coordinator`")
+        }
+        Some(_) => Finding::ok(what, found.join(", ")),
+    }
+}
+
+/// What the broker's clock said, and ours at that moment: to within half of what the question took. In milliseconds.
+struct Clocks {
+    broker: u64,
+    ours: u64,
+    unsure: u64,
+}
+
+async fn clocks(context: &Context) -> Option<Clocks> {
+    let asked = proto::now().0;
+    let answer: serde_json::Value = context.request(format!("STREAM.INFO.{}", names::STREAM), &()).await.ok()?;
+    let unsure = proto::now().0.saturating_sub(asked).div_ceil(2);
+    let time: prost_types::Timestamp = answer["ts"].as_str()?.parse().ok()?;
+    let broker = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
+    Some(Clocks { broker: millis(broker).0, ours: asked + unsure, unsure })
+}
+
+async fn clock(context: &Context) -> Finding {
+    let what = "clock";
+    let Some(Clocks { broker, ours, unsure }) = clocks(context).await else {
+        return Finding::warn(what, "the broker does not tell its time", "compare it with this machine's by hand");
+    };
+    let apart = ours.abs_diff(broker);
+    let side = if ours < broker { "behind" } else { "ahead of" };
+    let found = format!("this machine is {apart} ms {side} the broker, give or take {unsure}");
+    let advice = "let NTP set the clocks: deadlines are as exact as they agree";
+    match Duration::from_millis(apart.saturating_sub(unsure)) {
+        apart if apart > CLOCK_BROKEN => Finding::fail(what, found, advice),
+        apart if apart > CLOCK_FINE => Finding::warn(what, found, advice),
+        _ => Finding::ok(what, found),
+    }
+}
+
+/// The workers that are heard: of each whether the broker answers its requests for jobs.
+type Workers = BTreeMap<PoolId, BTreeMap<WorkerId, bool>>;
+
+async fn listen(mut heartbeats: Subscriber, since: Instant) -> Workers {
+    let mut workers = Workers::new();
+    loop {
+        let all_pull = workers.values().flat_map(BTreeMap::values).all(|pulling| *pulling);
+        let until = since + if all_pull { LISTEN } else { LISTEN_LONGEST };
+        let Ok(Some(message)) = tokio::time::timeout_at(until, heartbeats.next()).await else { return workers };
+        let Some(pool) = names::heartbeat_pool(&message.subject) else { continue };
+        let Ok(heartbeat) = Heartbeat::decode(message.payload) else { continue };
+        let pool = workers.entry(pool).or_default();
+        if heartbeat.leaving {
+            pool.remove(&heartbeat.worker);
+        } else {
+            pool.insert(heartbeat.worker, heartbeat.pulling);
+        }
+    }
+}
+
+async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Finding> {
+    let advertisements = match entries(context, names::TOOLS_BUCKET).await {
+        Ok(entries) => entries,
+        Err(error) => return vec![Finding::fail("pools", error, "see bucket ty-tools")],
+    };
+    let queues: Vec<jetstream::consumer::Info> = match log.consumers().try_collect().await {
+        Ok(queues) => queues,
+        Err(error) => return vec![Finding::fail("pools", error, "the queues of the log cannot be listed")],
+    };
+    let tools: BTreeMap<PoolId, usize> = advertisements
+        .into_iter()
+        .filter_map(|entry| Some((entry.key.parse().ok()?, decode_advertisement(entry.value).map_or(0, |it| it.len()))))
+        .collect();
+    let queued = queues.iter().filter_map(|queue| queue.name.strip_prefix("pool-")?.parse().ok());
+    let pools: BTreeSet<PoolId> = tools.keys().chain(workers.keys()).cloned().chain(queued).collect();
+    if pools.is_empty() {
+        return vec![Finding::warn("pools", "none: no tool can be called", "start one: `toolyard worker --pool NAME`")];
+    }
+    let none = BTreeMap::new();
+    let queue_of = |pool: &PoolId| queues.iter().find(|queue| queue.name == names::pool_consumer(pool));
+    pools
+        .iter()
+        .map(|id| {
+            let tools = tools.get(id).copied().unwrap_or(0);
+            pool(id, tools, queue_of(id), workers.get(id).unwrap_or(&none))
+        })
+        .collect()
+}
+
+fn pool(
+    id: &PoolId,
+    tools: usize,
+    queue: Option<&jetstream::consumer::Info>,
+    workers: &BTreeMap<WorkerId, bool>,
+) -> Finding {
+    let what = format!("pool {id}");
+    let (live, pulling) = (workers.len(), workers.values().filter(|pulling| **pulling).count());
+    let hosted = format!("tools: {tools}, workers alive: {live}, pulling: {pulling}");
+    let Some(queue) = queue else {
+        return Finding::fail(what, format!("{hosted}, no queue"), "a coordinator makes it: see whether one is alive");
+    };
+    let found = format!(
+        "{hosted}; jobs pending: {}, unacknowledged: {}, redelivered: {}, pulls waiting: {}",
+        queue.num_pending, queue.num_ack_pending, queue.num_redelivered, queue.num_waiting
+    );
+    let start = format!("start a worker: `toolyard worker --pool {id}`");
+    let jobs = queue.num_pending > 0 || queue.num_ack_pending > 0;
+    match (live, pulling) {
+        (0, _) if jobs => Finding::fail(what, found, start),
+        (0, _) if tools > 0 => Finding::warn(what, found, start),
+        (0, _) => Finding::ok(what, found),
+        (_, 0) => {
+            let advice = "the broker does not answer its workers: see their logs and their permissions";
+            Finding::fail(what, found, advice)
+        }
+        (_, _) => Finding::ok(what, found),
+    }
+}

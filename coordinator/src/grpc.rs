@@ -9,9 +9,13 @@ use std::time::Duration;
 
 use proto::v1;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tonic::server::NamedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 /// Largest request: the arguments of a run's calls, with room for the rest.
 const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -23,15 +27,46 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 #[error("the gRPC server failed: {0}")]
 pub struct ServeError(#[from] tonic::transport::Error);
 
-/// Serves until told to stop, then lets what is under way end.
+/// What health is told of: the whole, as the empty name says, and each service.
+const SERVICES: [&str; 3] = [
+    "",
+    <v1::run_service_server::RunServiceServer<runs::RunDoor> as NamedService>::NAME,
+    <v1::tool_service_server::ToolServiceServer<tools::ToolDoor> as NamedService>::NAME,
+];
+
+/// Says in the health whether the log can be reached, until told to stop: then nothing is served any more.
+async fn tell_health(health: HealthReporter, mut reached: watch::Receiver<bool>, stop: CancellationToken) {
+    loop {
+        let serving = *reached.borrow_and_update() && !stop.is_cancelled();
+        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        tracing::debug!(serving, "health");
+        for service in SERVICES {
+            health.set_service_status(service, status).await;
+        }
+        if stop.is_cancelled() {
+            return;
+        }
+        let changed = async {
+            if reached.changed().await.is_err() {
+                // Whoever looks at the log has ended, and the coordinator with it.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            () = changed => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Serves until told to stop, then lets what is under way end. Its health is that of the way to the log.
 pub(crate) async fn serve(
     listener: TcpListener,
     runs: crate::runs::Runs,
+    reached: watch::Receiver<bool>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_serving::<v1::run_service_server::RunServiceServer<runs::RunDoor>>().await;
-    health.set_serving::<v1::tool_service_server::ToolServiceServer<tools::ToolDoor>>().await;
     let run_service = runs::RunDoor { runs: runs.clone(), stop: stop.clone() };
     let run_service =
         v1::run_service_server::RunServiceServer::new(run_service).max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -42,12 +77,7 @@ pub(crate) async fn serve(
         .build_v1()
         .expect("the descriptors were made by the build of this very program");
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let stopped = async move {
-        stop.cancelled().await;
-        health.set_not_serving::<v1::run_service_server::RunServiceServer<runs::RunDoor>>().await;
-        health.set_not_serving::<v1::tool_service_server::ToolServiceServer<tools::ToolDoor>>().await;
-        health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
-    };
+    let stopped = tell_health(health, reached, stop);
     Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(Some(STREAMS_PER_CONNECTION_MAX))

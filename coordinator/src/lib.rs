@@ -139,7 +139,8 @@ impl Coordinator {
         let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender);
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
-        parts.spawn(journal.clone().watch_room(inner.clone()));
+        let (reached_sender, reached) = watch_channel::channel(true);
+        parts.spawn(journal.clone().watch_room(reached_sender, inner.clone()));
         let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
         let membership = Box::pin(joining).await?;
         let mut holding = JoinSet::new();
@@ -147,7 +148,7 @@ impl Coordinator {
 
         let requests = nats::requests::Requests::new(&broker);
         let runs = runs::Runs { journal, requests, ledger, registry, owned };
-        let doors = grpc::serve(listener, runs, stop.clone());
+        let doors = grpc::serve(listener, runs, reached, stop.clone());
         tracing::info!(%address, "serving");
         ready();
         let overdue = async {

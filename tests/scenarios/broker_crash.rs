@@ -3,6 +3,10 @@
 use harness::{Yard, call};
 use proto::v1::{FloorPolicy, run_event::Event};
 use serde_json::json;
+use tonic::Streaming;
+use tonic::transport::Channel;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_client::HealthClient};
 
 use crate::{FIXTURE, check, count, counted};
 
@@ -22,4 +26,31 @@ async fn calls_end_and_readers_go_on_after_the_broker_was_killed_and_came_back()
     assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
     let next = yard.client.execute(vec![call("next", "echo", json!({ "text": "after" }))]).await.to_end().await;
     assert_eq!(check::text(&check::outcomes(&next)["next"]), "after");
+}
+
+/// Waits until all of them say it.
+async fn until(watches: &mut [Streaming<HealthCheckResponse>], wanted: ServingStatus) {
+    for health in watches {
+        let turned = async {
+            while health.message().await.expect("the coordinator lives").expect("it goes on").status() != wanted {}
+        };
+        tokio::time::timeout(harness::PATIENCE, turned).await.expect("health turns");
+    }
+}
+
+#[tokio::test]
+async fn health_turns_with_the_broker_and_returns_with_it() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let endpoint = Channel::from_shared(format!("http://{}", yard.coordinator.address())).expect("a URL");
+    let mut client = HealthClient::new(endpoint.connect().await.expect("the coordinator listens"));
+    let mut watches = Vec::new();
+    for service in ["", "toolyard.v1.RunService", "toolyard.v1.ToolService"] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        watches.push(client.watch(request).await.expect("it is known").into_inner());
+    }
+    until(&mut watches, ServingStatus::Serving).await;
+    yard.broker.kill().await;
+    until(&mut watches, ServingStatus::NotServing).await;
+    yard.broker.restart().await.expect("the broker comes back");
+    until(&mut watches, ServingStatus::Serving).await;
 }

@@ -19,6 +19,7 @@ use proto::names;
 use proto::nats::unstored::Unstored;
 use proto::subject::{self, Place, Subject};
 use run::{CallSpec, Entry, Event, RunId, Shard, Timestamp};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +41,10 @@ const PAGE_BYTES: usize = 1024 * 1024;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
+/// How long a look at the log may take before the next one.
+const ROOM_PATIENCE: Duration = Duration::from_secs(2);
+/// After how long without a look the log counts as out of reach: not yet when an answer or two are late.
+const OUT_OF_REACH: Duration = Duration::from_secs(5);
 /// Says on which subjects, other than the message's own, the expected last sequence is looked for.
 const EXPECTED_ON: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// How many entries on its subject may have come between an append and the question whether it was stored.
@@ -284,18 +289,24 @@ impl Journal {
         }
     }
 
-    /// Watches how full the log is, until told to stop: what was accepted needs room to end.
-    pub(crate) async fn watch_room(self, stop: CancellationToken) {
+    /// Watches how full the log is, until told to stop: what was accepted needs room to end. Says whether the log can be
+    /// reached at all.
+    pub(crate) async fn watch_room(self, reached: watch::Sender<bool>, stop: CancellationToken) {
+        let mut seen = Instant::now();
         loop {
             let counted = self.room.counted();
-            match self.context.get_stream(names::STREAM).await {
-                Ok(stream) => {
+            match tokio::time::timeout(ROOM_PATIENCE, self.context.get_stream(names::STREAM)).await {
+                Ok(Ok(stream)) => {
+                    seen = Instant::now();
                     let info = stream.cached_info();
                     let limit = u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
                     self.room.seen(info.state.bytes, limit, counted);
                 }
-                Err(error) => tracing::warn!(%error, "cannot see how full the log is"),
+                Ok(Err(error)) => tracing::warn!(%error, "cannot see how full the log is"),
+                Err(_) => tracing::warn!("the broker does not say how full the log is"),
             }
+            let now = seen.elapsed() < OUT_OF_REACH;
+            reached.send_if_modified(|reached| std::mem::replace(reached, now) != now);
             tokio::select! {
                 () = self.room.wait_for_look() => {}
                 () = stop.cancelled() => return,

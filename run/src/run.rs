@@ -330,12 +330,13 @@ impl Run {
     }
 
     fn opened(&mut self, opened: &RunOpened, entry: &Entry, heard: &mut Vec<Heard>) {
-        if self.opened_at.is_some() {
-            return;
-        }
+        // One that is stored twice changes nothing but what is last on its subject, which every command must know.
         let with_job = entry.events.iter().any(|event| matches!(event, Event::CallDispatched { .. }));
         if !with_job {
             self.revision = entry.sequence;
+        }
+        if self.opened_at.is_some() {
+            return;
         }
         self.opened_at = Some(entry.at);
         self.deadline = opened.deadline;

@@ -483,7 +483,9 @@ fn revisions_follow_the_subject_that_commands_append_to() {
     }
     // An opening that was stored twice, since its publisher lost the connection in between, moves the subject too.
     let again = opened([], true);
-    for event in [again, Event::CallsAppended { calls: vec![] }, Event::RunClosed, run_cancel_requested(), Event::RunExpired] {
+    for event in
+        [again, Event::CallsAppended { calls: vec![] }, Event::RunClosed, run_cancel_requested(), Event::RunExpired]
+    {
         story.tell(event);
         assert_eq!(story.run.revision(), last(&story), "even where nothing else changes");
     }

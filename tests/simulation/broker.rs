@@ -1,0 +1,183 @@
+//! The broker: one log with compare-and-set by subject, a queue for each pool that redelivers what is not acknowledged,
+//! leases, and subjects that nobody stores. As with a real one, acknowledgements name the
+//! message and not the delivery, a negative one may ask for a delay, and delivery counts may be forgotten.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use run::{CallIndex, Entry, Event, PoolId, Route, RunId, Timestamp, WorkerId};
+
+use crate::SHARDS;
+use crate::net::{Delivery, Message, Net, Node, Place, Settle, Stored};
+use crate::rim::JOB_LEASE;
+
+/// Requests for jobs that a worker leaves open are forgotten after this long.
+const PULL_EXPIRES: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+pub(crate) struct Broker {
+    pub(crate) log: Vec<Stored>,
+    last: BTreeMap<(RunId, Place), u64>,
+    jobs: BTreeMap<u64, Job>,
+    pulls: VecDeque<(Node, PoolId, Timestamp)>,
+    leases: [(u64, Option<usize>); SHARDS as usize],
+}
+
+struct Job {
+    pool: PoolId,
+    delivery: Delivery,
+    state: JobState,
+}
+
+#[derive(PartialEq)]
+enum JobState {
+    Waiting { not_before: Timestamp },
+    Pending { until: Timestamp },
+    Done,
+}
+
+impl Broker {
+    /// Takes a step. `coordinators` and `workers` hear what is published.
+    pub(crate) fn hear(&mut self, from: Node, message: Message, net: &mut Net<'_>, everybody: &[Node]) {
+        match message {
+            Message::Append { token, run, events, expected } => {
+                let answer = match self.append(run, events, expected, net) {
+                    Some(sequence) => Message::Appended { token, sequence },
+                    None => Message::Conflict { token },
+                };
+                net.send(from, answer);
+                let through = self.log.len() as u64;
+                tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &Message::LogGrew { through });
+            }
+            Message::LastOutput { token, run, call } => {
+                let sequence = self.last.get(&(run, Place::Output(call))).copied().unwrap_or(0);
+                net.send(from, Message::LastOutputIs { token, sequence });
+            }
+            Message::Pull { pool } => self.pulls.push_back((from, pool, net.now)),
+            Message::Settle { sequence, how, asked } => self.settle(from, sequence, (how, asked), net),
+            Message::LookAtLeases => net.send(from, Message::Leases(self.leases.to_vec())),
+            Message::TakeLease { shard, revision, asked } => {
+                let (Node::Coordinator(who), Some(lease)) = (from, self.leases.get_mut(usize::from(shard.0))) else {
+                    return;
+                };
+                let answer = if lease.0 == revision {
+                    *lease = (revision + 1, Some(who));
+                    Message::LeaseTaken { shard, revision: revision + 1, asked }
+                } else {
+                    Message::LeaseRefused { shard }
+                };
+                net.send(from, answer);
+            }
+            Message::Alive { .. } => {
+                net.send(from, Message::AliveHeard { at: net.now });
+                tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &message);
+            }
+            Message::Ask(_) => {
+                let asked = Message::Forwarded(from, Box::new(message));
+                tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &asked);
+            }
+            Message::Stop { .. } => tell(net, everybody, |node| matches!(node, Node::Worker(_)), &message),
+            other => unreachable!("nobody sends the broker {other:?}"),
+        }
+        self.deliver(net);
+    }
+
+    fn append(&mut self, run: RunId, events: Vec<Event>, expected: Option<u64>, net: &mut Net<'_>) -> Option<u64> {
+        let place = Place::of(&events);
+        let last = self.last.get(&(run, place)).copied().unwrap_or(0);
+        if expected.is_some_and(|expected| expected != last) {
+            return None;
+        }
+        let sequence = self.log.len() as u64 + 1;
+        let stored = Stored { run, place, entry: Arc::new(Entry { sequence, at: net.now, events }) };
+        net.promises.stored(&stored);
+        self.last.insert((run, place), sequence);
+        if let Place::Job(call) = place
+            && let Some((pool, delivery)) = self.job(run, call, &stored, net)
+        {
+            self.jobs.insert(sequence, Job { pool, delivery, state: JobState::Waiting { not_before: net.now } });
+        }
+        self.log.push(stored);
+        Some(sequence)
+    }
+
+    /// The entry of a dispatch is the job. Its spec goes with it, as accepted.
+    fn job(&self, run: RunId, call: CallIndex, stored: &Stored, net: &Net<'_>) -> Option<(PoolId, Delivery)> {
+        let spec = Arc::clone(net.promises.run(run).and_then(|run| run.call(call))?.spec());
+        let Route::Pool { pool, .. } = &spec.route else { return None };
+        let (sequence, published) = (stored.entry.sequence, stored.entry.at);
+        Some((pool.clone(), Delivery { sequence, run, call, spec, delivered: 0, published }))
+    }
+
+    fn settle(&mut self, from: Node, sequence: u64, (how, asked): (Settle, Timestamp), net: &mut Net<'_>) {
+        let Some(job) = self.jobs.get_mut(&sequence) else { return };
+        match (&job.state, how) {
+            (JobState::Done, _) => {}
+            (_, Settle::Ack) => {
+                job.state = JobState::Done;
+                net.promises.acknowledged(job.delivery.run, job.delivery.call, net.now);
+            }
+            (JobState::Pending { .. }, Settle::Nak(delay)) => {
+                job.state = JobState::Waiting { not_before: net.now.after(delay) };
+            }
+            (JobState::Pending { .. }, Settle::InProgress) => {
+                job.state = JobState::Pending { until: net.now.after(JOB_LEASE) };
+                net.send(from, Message::StillYours { sequence, asked });
+            }
+            (JobState::Waiting { .. }, Settle::Nak(_) | Settle::InProgress) => {}
+        }
+    }
+
+    /// Hands out what waits to whoever asked first.
+    pub(crate) fn deliver(&mut self, net: &mut Net<'_>) {
+        for job in self.jobs.values_mut() {
+            if matches!(job.state, JobState::Pending { until } if until <= net.now) {
+                job.state = JobState::Waiting { not_before: net.now };
+            }
+        }
+        self.pulls.retain(|(_, _, since)| net.now.since(*since) < PULL_EXPIRES);
+        for job in self.jobs.values_mut() {
+            let is_due = matches!(job.state, JobState::Waiting { not_before } if not_before <= net.now);
+            let pull = self.pulls.iter().position(|(_, pool, _)| is_due && *pool == job.pool);
+            let Some((worker, ..)) = pull.and_then(|pull| self.pulls.remove(pull)) else { continue };
+            job.state = JobState::Pending { until: net.now.after(JOB_LEASE) };
+            job.delivery.delivered += 1;
+            net.send(worker, Message::Job(job.delivery.clone()));
+            // A consumer that is reset just then delivers at once to the next.
+            if net.rough && net.chance.percent(2) {
+                net.promises.jobs_repeat = true;
+                job.state = JobState::Waiting { not_before: net.now };
+            }
+        }
+    }
+
+    /// A consumer that is reset forgets how often it delivered what, and delivers it again.
+    pub(crate) fn forget_deliveries(&mut self, now: Timestamp) {
+        for job in self.jobs.values_mut().filter(|job| job.state != JobState::Done) {
+            job.state = JobState::Waiting { not_before: now };
+            job.delivery.delivered = 0;
+        }
+    }
+
+    /// What it held in memory only is gone.
+    pub(crate) fn restart(&mut self) {
+        self.pulls.clear();
+    }
+
+    /// A worker that died takes its open requests along, once the broker has noticed.
+    pub(crate) fn forget_pulls(&mut self, of: Node) {
+        self.pulls.retain(|(node, ..)| *node != of);
+    }
+}
+
+fn tell(net: &mut Net<'_>, everybody: &[Node], whom: impl Fn(&Node) -> bool, message: &Message) {
+    for node in everybody.iter().filter(|node| whom(node)) {
+        net.send(*node, message.clone());
+    }
+}
+
+/// The name of a worker in its nth life.
+pub(crate) fn worker_id(node: usize, life: u32) -> WorkerId {
+    format!("worker-{node}-{life}").parse().expect("a worker id")
+}

@@ -1,0 +1,133 @@
+//! The protocol of the product in a virtual world: one broker, several coordinators, workers and clients, one thread, no IO, no
+//! real time. Everything that happens follows from a seed, and so does everything that goes wrong: messages that are late,
+//! lost or repeated, processes that crash, or stand still and act later on what they knew, links that are cut, a broker that
+//! is away or forgets its delivery counts, clocks that disagree.
+//!
+//! The core is the product's own. What the rim does is written here a second time, simply: `coordinator.rs`, `worker.rs` and
+//! `work.rs` say which files they follow. Left out: bytes on the wire, several brokers, requests by id, who may do what.
+//! `Flaw` lists the rules that keep the promises; each is broken here in turn, to see that somebody notices.
+//!
+//! After every entry of the log and every piece that a client reads the promises are checked (`promises.rs`); in the end
+//! everybody leaves but one coordinator, and every call has to end by its deadline.
+//!
+//! `TOOLYARD_SEED=7 cargo test --test simulation` plays one world. `TOOLYARD_SEEDS=10000` plays so many.
+
+mod broker;
+mod chance;
+mod client;
+mod coordinator;
+mod net;
+mod promises;
+mod rim;
+mod work;
+mod worker;
+mod world;
+
+use std::collections::BTreeMap;
+
+use net::Flaw;
+use run::{RunId, Shard, Timestamp};
+use world::{Report, play};
+
+const SHARDS: u8 = 2;
+const COORDINATORS: usize = 3;
+const WORKERS: usize = 4;
+const CLIENTS: usize = 4;
+const POOLS: [&str; 2] = ["alpha", "beta"];
+const SEEDS: u64 = 200;
+
+fn run_id(shard: Shard, now: Timestamp, chance: u64) -> RunId {
+    let text = format!("run_{shard}_{:012x}7{:03x}8{:03x}{:012x}", now.0, chance & 0xfff, 0, chance >> 16);
+    text.parse().expect("a run id")
+}
+
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    match from_environment("TOOLYARD_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..from_environment("TOOLYARD_SEEDS").unwrap_or(SEEDS),
+    }
+}
+
+fn play_well(seed: u64, flaw: Flaw) -> Report {
+    let report = play(seed, flaw);
+    if let Some(broken) = &report.broken {
+        panic!("TOOLYARD_SEED={seed} breaks a promise after {} steps: {broken}\n{}", report.steps, report.story);
+    }
+    report
+}
+
+/// The first seed whose world breaks a promise.
+fn first_broken(flaw: Flaw, seeds: u64) -> Option<u64> {
+    (0..seeds).find(|seed| play(*seed, flaw).broken.is_some())
+}
+
+#[test]
+fn the_promises_hold_whatever_happens() {
+    for seed in seeds() {
+        play_well(seed, Flaw::None);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_trace() {
+    for seed in 0..5 {
+        assert_eq!(play(seed, Flaw::None), play(seed, Flaw::None));
+    }
+    assert_ne!(play(0, Flaw::None).trace, play(1, Flaw::None).trace);
+}
+
+/// A simulation that cannot fail proves nothing: with each of these rules broken, some promise is.
+#[test]
+fn every_rule_that_is_broken_is_missed() {
+    let flaws = [
+        Flaw::DeafWorker,
+        Flaw::UnfencedStart,
+        Flaw::UnfencedContinuation,
+        Flaw::UnfencedOpening,
+        Flaw::UnfencedDispatch,
+        Flaw::EagerOwner,
+        Flaw::EarlyAck,
+        Flaw::ForgetfulDoor,
+        Flaw::AmbiguousAnswer,
+        Flaw::UnconfirmedStart,
+        Flaw::IdleOwner,
+    ];
+    for flaw in flaws {
+        assert!(first_broken(flaw, 1000).is_some(), "nobody misses the rule that {flaw:?} breaks");
+    }
+}
+
+/// Promises of dull worlds prove little.
+#[test]
+fn the_worlds_are_not_dull() {
+    let mut tally: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..60 {
+        for (what, count) in play(seed, Flaw::None).tally {
+            *tally.entry(what).or_default() += count;
+        }
+    }
+    let expected = [
+        "called",
+        "called once",
+        "cancelled",
+        "completed",
+        "continued",
+        "done",
+        "expired",
+        "failed",
+        "handed back",
+        "interrupted",
+        "lease lost",
+        "not heard",
+        "read",
+        "told to stop",
+        "worker lost",
+    ];
+    for what in expected {
+        assert!(tally.get(what).is_some_and(|count| *count > 2), "{what} hardly happens: {tally:?}");
+    }
+}

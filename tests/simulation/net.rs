@@ -1,0 +1,275 @@
+//! What the processes of the world say to each other, and how a process sees the world while it takes a step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use run::{
+    AttemptId, CallIndex, CallSpec, ChunkIndex, Command, Entry, Event, FloorPolicy, Opening, PoolId, Rejection, RunId,
+    Shard, Timestamp, Utterance, Verdict, WorkerId,
+};
+
+use crate::chance::Chance;
+use crate::promises::Promises;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Node {
+    Broker,
+    Coordinator(usize),
+    Worker(usize),
+    Client(usize),
+}
+
+/// Whose subject an entry stands on, within its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Place {
+    Run,
+    Job(CallIndex),
+    Output(CallIndex),
+    Control(CallIndex),
+}
+
+impl Place {
+    /// Where events belong that are stored together.
+    pub(crate) fn of(events: &[Event]) -> Self {
+        match events.last() {
+            Some(Event::CallDispatched { call, .. }) => Self::Job(*call),
+            Some(
+                Event::AttemptStarted { attempt, .. }
+                | Event::AttemptStopping { attempt, .. }
+                | Event::Output { attempt, .. }
+                | Event::AttemptEnded { attempt, .. },
+            ) => Self::Output(attempt.call),
+            Some(
+                Event::CallCancelRequested { call, .. }
+                | Event::CallCancelled { call }
+                | Event::CallExpired { call, .. }
+                | Event::CallFailed { call, .. }
+                | Event::CallRedriven { call, .. }
+                | Event::CallDropped { call }
+                | Event::ClientAnswered { call, .. },
+            ) => Self::Control(*call),
+            Some(
+                Event::RunOpened(_)
+                | Event::CallsAppended { .. }
+                | Event::RunClosed
+                | Event::RunCancelRequested { .. }
+                | Event::RunExpired,
+            )
+            | None => Self::Run,
+        }
+    }
+}
+
+/// An entry of the log, with its subject.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) run: RunId,
+    pub(crate) place: Place,
+    pub(crate) entry: Arc<Entry>,
+}
+
+/// A job as the broker delivers it. Its sequence is also its lease: acknowledgements do not tell deliveries apart.
+#[derive(Debug, Clone)]
+pub(crate) struct Delivery {
+    pub(crate) sequence: u64,
+    pub(crate) run: RunId,
+    pub(crate) call: CallIndex,
+    pub(crate) spec: Arc<CallSpec>,
+    pub(crate) delivered: u32,
+    pub(crate) published: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settle {
+    Ack,
+    Nak(Duration),
+    InProgress,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Question {
+    pub(crate) token: u64,
+    pub(crate) run: RunId,
+    pub(crate) call: CallIndex,
+    pub(crate) delivered: u32,
+    pub(crate) sequence: u64,
+    pub(crate) attempt: Option<AttemptId>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Message {
+    // To the broker, and its answers.
+    Append {
+        token: u64,
+        run: RunId,
+        events: Vec<Event>,
+        expected: Option<u64>,
+    },
+    Appended {
+        token: u64,
+        sequence: u64,
+    },
+    Conflict {
+        token: u64,
+    },
+    LastOutput {
+        token: u64,
+        run: RunId,
+        call: CallIndex,
+    },
+    LastOutputIs {
+        token: u64,
+        sequence: u64,
+    },
+    Pull {
+        pool: PoolId,
+    },
+    Job(Delivery),
+    Settle {
+        sequence: u64,
+        how: Settle,
+        asked: Timestamp,
+    },
+    StillYours {
+        sequence: u64,
+        asked: Timestamp,
+    },
+    LookAtLeases,
+    Leases(Vec<(u64, Option<usize>)>),
+    TakeLease {
+        shard: Shard,
+        revision: u64,
+        asked: Timestamp,
+    },
+    LeaseTaken {
+        shard: Shard,
+        revision: u64,
+        asked: Timestamp,
+    },
+    LeaseRefused {
+        shard: Shard,
+    },
+    LogGrew {
+        through: u64,
+    },
+    // Through the broker, not stored.
+    Alive {
+        worker: WorkerId,
+        pool: PoolId,
+        leaving: bool,
+    },
+    AliveHeard {
+        at: Timestamp,
+    },
+    Stop {
+        run: RunId,
+        attempt: AttemptId,
+    },
+    Ask(Question),
+    /// A question, and who asked it.
+    Forwarded(Node, Box<Self>),
+    Answer {
+        token: u64,
+        verdict: Verdict,
+        last_output: u64,
+    },
+    // Between clients and coordinators.
+    Create {
+        token: u64,
+        opening: Opening,
+    },
+    Created {
+        token: u64,
+        run: RunId,
+    },
+    Do {
+        token: u64,
+        run: RunId,
+        command: Command,
+    },
+    Done {
+        token: u64,
+        result: Result<(), Rejection>,
+    },
+    Watch {
+        watch: u64,
+        run: RunId,
+        policy: FloorPolicy,
+        after: Option<u64>,
+    },
+    Pieces {
+        watch: u64,
+        pieces: Vec<(u64, Piece)>,
+    },
+}
+
+/// What one number of a run's output stands for.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Piece {
+    Fact(Utterance),
+    Chunk { attempt: AttemptId, index: ChunkIndex, body: String },
+}
+
+/// A rule of the protocol that is broken on purpose, to see that somebody notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    None,
+    /// A worker executes whatever the owner answers.
+    DeafWorker,
+    /// The start of what is not safe to repeat is stored whatever else is.
+    UnfencedStart,
+    /// An attempt goes on from a chunk whatever was stored since the owner answered.
+    UnfencedContinuation,
+    /// An opening is stored again where it was sent twice.
+    UnfencedOpening,
+    /// A job is appended even if there is one.
+    UnfencedDispatch,
+    /// An owner answers before it has read what was stored.
+    EagerOwner,
+    /// A worker acknowledges its job before the end is stored.
+    EarlyAck,
+    /// A coordinator gives a reader who comes back one piece too few.
+    ForgetfulDoor,
+    /// An owner that is asked whether a start counts answers as if a job had been delivered.
+    AmbiguousAnswer,
+    /// The tool is called as soon as its start is stored, though the call may have ended before.
+    UnconfirmedStart,
+    /// Nobody does what is outstanding.
+    IdleOwner,
+}
+
+/// What a process sees and may do in one step.
+pub(crate) struct Net<'a> {
+    /// By the process's own clock.
+    pub(crate) now: Timestamp,
+    pub(crate) flaw: Flaw,
+    pub(crate) chance: &'a mut Chance,
+    /// As the broker has it: reads are served by its leader.
+    pub(crate) log: &'a [Stored],
+    pub(crate) promises: &'a mut Promises,
+    pub(crate) tokens: &'a mut u64,
+    pub(crate) outbox: Vec<(Node, Message)>,
+    pub(crate) wake_in: Vec<Duration>,
+    pub(crate) gone: bool,
+    /// Things go wrong.
+    pub(crate) rough: bool,
+    /// Some link was cut: of what went through it, messages may be missing between others.
+    pub(crate) link_was_cut: bool,
+}
+
+impl Net<'_> {
+    pub(crate) fn send(&mut self, to: Node, message: Message) {
+        self.outbox.push((to, message));
+    }
+
+    pub(crate) fn token(&mut self) -> u64 {
+        *self.tokens += 1;
+        *self.tokens
+    }
+
+    pub(crate) fn append(&mut self, run: RunId, events: Vec<Event>, expected: Option<u64>) -> u64 {
+        let token = self.token();
+        self.send(Node::Broker, Message::Append { token, run, events, expected });
+        token
+    }
+}

@@ -1,0 +1,322 @@
+//! The promises, held against every entry as it is stored and every piece as it is read. Knows what tools really did, which
+//! no process knows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use run::{
+    AfterPartialOutput, AttemptId, AttemptNumber, CallIndex, CallState, ChunkIndex, DeadlineKind, Entry, ErrorKind,
+    Event, FloorPolicy, Heard, Outcome, Route, Run, RunId, Sequencer, Stopped, Timestamp, Utterance,
+};
+
+use crate::net::{Piece, Place, Stored};
+
+pub(crate) const POLICIES: [FloorPolicy; 3] = [FloorPolicy::Arrival, FloorPolicy::Submission, FloorPolicy::Interleaved];
+
+#[derive(Default)]
+pub(crate) struct Promises {
+    runs: BTreeMap<RunId, Told>,
+    executions: BTreeMap<(RunId, CallIndex), Vec<Execution>>,
+    /// The broker forgot what it had delivered: then an attempt that goes on may acknowledge the job of another.
+    pub(crate) jobs_repeat: bool,
+    /// The first promise that was broken.
+    pub(crate) broken: Option<String>,
+    pub(crate) tally: BTreeMap<&'static str, u32>,
+}
+
+/// A run as the log tells it, and its output as each policy orders it.
+struct Told {
+    run: Run,
+    entries: BTreeMap<u64, std::sync::Arc<Entry>>,
+    readers: [(Sequencer, Vec<Piece>); 3],
+    /// What stands of each call's output, for each policy.
+    said: [BTreeMap<CallIndex, Vec<(AttemptId, String)>>; 3],
+    continuing: BTreeMap<(CallIndex, AttemptNumber), bool>,
+}
+
+/// What a tool really did.
+struct Execution {
+    attempt: AttemptId,
+    from: u32,
+    said: Vec<String>,
+}
+
+impl Promises {
+    pub(crate) fn run(&self, id: RunId) -> Option<&Run> {
+        self.runs.get(&id).map(|told| &told.run)
+    }
+
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.values().map(|told| &told.run)
+    }
+
+    pub(crate) fn check(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds && self.broken.is_none() {
+            self.broken = Some(what());
+        }
+    }
+
+    pub(crate) fn note(&mut self, what: &'static str) {
+        *self.tally.entry(what).or_default() += 1;
+    }
+
+    /// The log of the run that a broken promise is about.
+    pub(crate) fn story(&self) -> String {
+        let broken = self.broken.as_deref().unwrap_or_default();
+        let told = self.runs.values().find(|told| broken.contains(&told.run.id().to_string()));
+        let entries = told.into_iter().flat_map(|told| told.entries.values());
+        entries.map(|entry| format!("{} @{} {:?}\n", entry.sequence, entry.at.0, entry.events)).collect()
+    }
+
+    // ---- what tools do ----
+
+    pub(crate) fn tool_called(&mut self, run: RunId, attempt: AttemptId, from: ChunkIndex) {
+        let executions = self.executions.entry((run, attempt.call)).or_default();
+        executions.push(Execution { attempt, from: from.0, said: Vec::new() });
+        let count = executions.len();
+        let call = self.runs.get(&run).and_then(|told| told.run.call(attempt.call));
+        let once =
+            call.is_some_and(|call| matches!(&call.spec().route, Route::Pool { policy, .. } if !policy.repeatable));
+        self.note(if once { "called once" } else { "called" });
+        self.check(!once || count == 1, || {
+            format!("{run} call {} is not safe to repeat and ran {count} times", attempt.call)
+        });
+    }
+
+    pub(crate) fn tool_said(&mut self, run: RunId, attempt: AttemptId, body: String) {
+        let executions = self.executions.entry((run, attempt.call)).or_default();
+        if let Some(execution) = executions.iter_mut().find(|execution| execution.attempt == attempt) {
+            execution.said.push(body);
+        }
+    }
+
+    // ---- what is stored ----
+
+    pub(crate) fn stored(&mut self, stored: &Stored) {
+        let Stored { run: id, place, entry } = stored;
+        let told = self.runs.entry(*id).or_insert_with(|| Told::new(*id));
+        let before = told.run.clone();
+        let mut heard = Vec::new();
+        told.run.apply(entry, &mut heard);
+        let is_job_again =
+            matches!(place, Place::Job(_)) && told.entries.values().any(|old| Place::of(&old.events) == *place);
+        told.entries.insert(entry.sequence, std::sync::Arc::clone(entry));
+        let broken = told.read(entry, &heard).err();
+        let after = told.run.clone();
+        self.check(!is_job_again, || format!("{id} {place:?} has two jobs"));
+        self.check(broken.is_none(), || format!("{id}: {}", broken.unwrap_or_default()));
+        self.check(!before.status().is_final() || before.status() == after.status(), || {
+            format!("{id} changed after its end")
+        });
+        for (old, new) in before.calls().iter().zip(after.calls()) {
+            let stands = old.outcome().is_none() || old.state() == new.state();
+            self.check(stands, || format!("{id} call {} changed after its end", old.index()));
+        }
+        for fact in &heard {
+            match fact {
+                Heard::CallEnded { call } => self.ended(*id, *call),
+                Heard::AttemptStarted { continues: true, .. } => self.note("continued"),
+                Heard::AttemptStopping { .. } => self.note("told to stop"),
+                _ => {}
+            }
+        }
+        if heard.is_empty() && matches!(place, Place::Output(_)) {
+            self.note("not heard");
+        }
+    }
+
+    fn ended(&mut self, id: RunId, index: CallIndex) {
+        let Some(told) = self.runs.get(&id) else { return };
+        let Some(call) = told.run.call(index) else { return };
+        let (Some(outcome), Route::Pool { policy, .. }) = (call.outcome().cloned(), &call.spec().route) else { return };
+        let once = !policy.repeatable;
+        let executions = self.executions.get(&(id, index)).map_or(&[][..], Vec::as_slice);
+        let ran = executions.len();
+        // Of a result every chunk that its tool said was heard, and nothing else.
+        let mut complete = true;
+        if let (Outcome::Completed(_), Some(Event::AttemptEnded { attempt, .. })) = (&outcome, told.last_event(index)) {
+            let execution = executions.iter().find(|execution| execution.attempt == *attempt);
+            complete = execution.is_some_and(|execution| {
+                // By turns, a call's output may wait for the floor; without a floor all of it was said.
+                let said = told.said[2].get(&index).map_or(&[][..], Vec::as_slice);
+                let own: Vec<&String> = said.iter().skip(execution.from as usize).map(|(_, body)| body).collect();
+                said.len() >= execution.from as usize && own == execution.said.iter().collect::<Vec<_>>()
+            });
+        }
+        self.check(complete, || format!("{id} call {index} completed with other output than its tool gave"));
+        self.check(!(once && ran > 0 && denies(&outcome)), || {
+            format!("{id} call {index} ran, and its caller is told that it did not: {outcome:?}")
+        });
+        self.note(match &outcome {
+            Outcome::Completed(_) => "completed",
+            Outcome::Failed(error) if error.kind == ErrorKind::Interrupted => "interrupted",
+            Outcome::Failed(error) if error.kind == ErrorKind::WorkerLost => "worker lost",
+            Outcome::Failed(error) if error.kind == ErrorKind::OutputIncomplete => "output incomplete",
+            Outcome::Failed(error) if error.kind == ErrorKind::NoWorker => "no worker",
+            Outcome::Failed(_) => "failed",
+            Outcome::Cancelled { .. } => "cancelled",
+            Outcome::Expired(_) => "expired",
+        });
+        let mode = policy_of(&self.runs, id, index);
+        let incomplete = matches!(&outcome, Outcome::Failed(error) if error.kind == ErrorKind::OutputIncomplete);
+        self.check(!incomplete, || format!("{id} call {index} ({mode:?}) lost output"));
+    }
+
+    /// A job that is acknowledged does not come again, so its call has ended, or is about to.
+    pub(crate) fn acknowledged(&mut self, id: RunId, index: CallIndex, now: Timestamp) {
+        let Some(call) = self.runs.get(&id).and_then(|told| told.run.call(index)) else { return };
+        let deadline = call.spec().queue_deadline.unwrap_or(call.spec().deadline).min(call.spec().deadline);
+        let over = call.outcome().is_some() || deadline <= now.after(Duration::from_secs(1));
+        let state = call.state_name();
+        self.check(over || self.jobs_repeat, || format!("{id} call {index} is {state}, and its job is gone"));
+    }
+
+    /// A call that was denied to have run must not run afterwards either.
+    pub(crate) fn check_truth(&mut self, run: RunId, attempt: AttemptId) {
+        let call = self.runs.get(&run).and_then(|told| told.run.call(attempt.call));
+        let Some(call) = call else { return };
+        let once = matches!(&call.spec().route, Route::Pool { policy, .. } if !policy.repeatable);
+        let (denied, state) = (call.outcome().is_some_and(denies), call.state_name());
+        self.check(!(once && denied), || {
+            format!("{run} call {} was {state}, its caller is told that it did not run, and it ran", attempt.call)
+        });
+    }
+
+    // ---- what is read ----
+
+    /// A reader got this number, having had the one before.
+    pub(crate) fn was_read(&mut self, id: RunId, policy: FloorPolicy, number: u64, piece: &Piece) {
+        let place = POLICIES.iter().position(|known| *known == policy).unwrap_or(0);
+        let told = self.runs.get(&id).and_then(|told| told.readers[place].1.get(usize::try_from(number).unwrap_or(0)));
+        let same = told == Some(piece);
+        self.check(same, || format!("{id} {policy:?} {number}: one reader got {piece:?}"));
+        self.note("read");
+    }
+
+    pub(crate) fn accepted(&mut self, id: RunId, calls: usize) {
+        let has = self.runs.get(&id).map_or(0, |told| told.run.calls().len());
+        self.check(has >= calls, || format!("{id}: {calls} calls were accepted, {has} are in the log"));
+    }
+
+    /// Nothing has ended later than it should. Faults were over at `quiet`.
+    pub(crate) fn all_ended(&mut self, quiet: Timestamp, slack: Duration) {
+        let mut late = None;
+        for told in self.runs.values() {
+            for call in told.run.calls() {
+                let deadline = call.spec().deadline.min(told.run.deadline());
+                let by = deadline.max(quiet).after(slack);
+                match call.state() {
+                    CallState::Ended(ended) if ended.at <= by => {}
+                    state => late = Some(format!("{} call {} by {by:?}: {state:?}", told.run.id(), call.index())),
+                }
+            }
+            if !told.run.status().is_final() {
+                late = Some(format!("{} has not ended: {:?}", told.run.id(), told.run));
+            }
+        }
+        self.check(late.is_none(), || late.unwrap_or_default());
+    }
+}
+
+/// Says that the call did not run.
+fn denies(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Cancelled { stopped, .. } => *stopped == Stopped::NotRunning,
+        Outcome::Expired(deadline) => *deadline == DeadlineKind::Queue,
+        Outcome::Failed(error) => error.kind == ErrorKind::NoWorker,
+        Outcome::Completed(_) => false,
+    }
+}
+
+fn policy_of(runs: &BTreeMap<RunId, Told>, id: RunId, index: CallIndex) -> Option<AfterPartialOutput> {
+    match &runs.get(&id)?.run.call(index)?.spec().route {
+        Route::Pool { policy, .. } => Some(policy.after_partial_output),
+        Route::Client | Route::Refused(_) => None,
+    }
+}
+
+impl Told {
+    fn new(id: RunId) -> Self {
+        Self {
+            run: Run::new(id),
+            entries: BTreeMap::new(),
+            readers: POLICIES.map(|policy| (Sequencer::new(policy), Vec::new())),
+            said: Default::default(),
+            continuing: BTreeMap::new(),
+        }
+    }
+
+    fn last_event(&self, of: CallIndex) -> Option<&Event> {
+        let ends = |event: &&Event| matches!(event, Event::AttemptEnded { attempt, .. } if attempt.call == of);
+        self.entries.last_key_value()?.1.events.iter().rfind(ends)
+    }
+
+    /// Reads on, with every policy.
+    fn read(&mut self, entry: &Entry, heard: &[Heard]) -> Result<(), String> {
+        for fact in heard {
+            if let Heard::AttemptStarted { attempt, continues } = fact {
+                self.continuing.insert((attempt.call, attempt.number), *continues);
+            }
+        }
+        for place in 0..POLICIES.len() {
+            let mut spoken = Vec::new();
+            self.readers[place].0.observe(entry.at, heard, &mut spoken);
+            for spoken in spoken {
+                if spoken.number != self.readers[place].1.len() as u64 {
+                    return Err(format!("number {} after {}", spoken.number, self.readers[place].1.len()));
+                }
+                let pieces = pieces(&self.entries, spoken.what);
+                for piece in &pieces {
+                    self.check_piece(place, piece)?;
+                }
+                self.readers[place].1.extend(pieces);
+            }
+        }
+        Ok(())
+    }
+
+    /// Chunks of the attempt that counts come once and in order; those of an older one only where it is gone on from.
+    fn check_piece(&mut self, place: usize, piece: &Piece) -> Result<(), String> {
+        match piece {
+            Piece::Fact(Utterance::Withdrawn { call, .. }) => {
+                self.said[place].remove(call);
+            }
+            Piece::Fact(_) => {}
+            Piece::Chunk { attempt, index, body } => {
+                let said = self.said[place].entry(attempt.call).or_default();
+                if said.len() != index.0 as usize {
+                    return Err(format!("chunk {} of {attempt:?} after {} chunks", index.0, said.len()));
+                }
+                if let Some((before, _)) = said.last().filter(|(before, _)| before != attempt) {
+                    let continues = self.continuing.get(&(attempt.call, attempt.number)) == Some(&true);
+                    if !continues || before.number >= attempt.number {
+                        return Err(format!("{attempt:?} speaks after {before:?}"));
+                    }
+                }
+                if *body != chunk_body(*attempt, index.0) {
+                    return Err(format!("chunk {} of {attempt:?} is {body}", index.0));
+                }
+                said.push((*attempt, body.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn chunk_body(attempt: AttemptId, index: u32) -> String {
+    format!("{}/{}/{}/{index}", attempt.call, attempt.number.0, attempt.nonce.0)
+}
+
+/// An utterance, number by number, with chunks from where the log has them.
+pub(crate) fn pieces(entries: &BTreeMap<u64, std::sync::Arc<Entry>>, what: Utterance) -> Vec<Piece> {
+    let Utterance::Output { attempt, span } = what else { return vec![Piece::Fact(what)] };
+    let event = entries.get(&span.position.sequence).and_then(|entry| entry.events.get(span.position.event as usize));
+    let Some(Event::Output { chunks, .. }) = event else { return Vec::new() };
+    let body = |nth: u32| match chunks.get((span.skip + nth) as usize) {
+        Some(run::Chunk::Content { content: run::Content::Text(text), .. }) => text.clone(),
+        other => format!("{other:?}"),
+    };
+    (0..span.count)
+        .map(|nth| Piece::Chunk { attempt, index: ChunkIndex(span.first.0 + nth), body: body(nth) })
+        .collect()
+}

@@ -1,0 +1,22 @@
+//! Times at the rim, as the product has them: `coordinator/src/nats/leases.rs`, `coordinator/src/ledger.rs`,
+//! `worker/src/nats.rs`, `worker/src/nats/job.rs`.
+
+use std::time::Duration;
+
+pub(crate) use proto::names::{JOB_FRESH, JOB_LEASE, JOB_LEASE_EXTENSION, WORKER_HEARTBEAT, WORKER_LOST};
+
+pub(crate) const MISSED: Duration = Duration::from_secs(5);
+pub(crate) const SHARD_LEASE: Duration = Duration::from_secs(6);
+pub(crate) const SHARD_LEASE_RENEWAL: Duration = Duration::from_secs(2);
+pub(crate) const SHARD_LEASE_MARGIN: Duration = Duration::from_secs(1);
+pub(crate) const EFFECT_REPEAT: Duration = Duration::from_secs(1);
+pub(crate) const NOT_NOW: Duration = Duration::from_secs(1);
+pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const APPEND_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const DECISIONS_MAX: u32 = 16;
+
+/// Shorter than the product's, so that a step is not waited for longer than a fault lasts.
+pub(crate) const APPEND_TIMEOUT: Duration = Duration::from_millis(800);
+/// Fewer than the product's, so that windows fill.
+pub(crate) const WINDOW: usize = 4;

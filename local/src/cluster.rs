@@ -21,6 +21,15 @@ const PORTS_TRIED_MAX: usize = 5;
 const HEALTHY_LIMIT: Duration = Duration::from_secs(60);
 const HEALTHY_POLL: Duration = Duration::from_millis(50);
 
+const SYNC_ALWAYS: &str = "jetstream { sync_interval: always }\n";
+
+/// How the nodes of a cluster write.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ClusterOptions {
+    /// Every write is on disk before it is confirmed (`sync_interval: always`).
+    pub sync_always: bool,
+}
+
 /// A running cluster. Dropping it ends its servers and removes their temporary folders.
 #[derive(Debug)]
 pub struct Cluster {
@@ -37,22 +46,30 @@ pub struct Node {
 }
 
 impl Cluster {
+    /// Starts three nodes that write as the server does by default. Else as [`Cluster::start_with`].
+    ///
+    /// # Errors
+    /// As [`Cluster::start_with`].
+    pub async fn start(say: fn(&str)) -> Result<Self, Error> {
+        Self::start_with(ClusterOptions::default(), say).await
+    }
+
     /// Finds `nats-server` (fetching it when needed, told through `say`), starts three of them and waits until they have a
-    /// leader and serve JetStream.
+    /// leader, and each of them may hold a replica.
     ///
     /// # Errors
     /// As [`crate::Broker::start`]; a cluster that has no leader within a minute.
-    pub async fn start(say: fn(&str)) -> Result<Self, Error> {
+    pub async fn start_with(options: ClusterOptions, say: fn(&str)) -> Result<Self, Error> {
         let mut tried = 1;
         loop {
-            match Self::try_start(say).await {
+            match Self::try_start(options, say).await {
                 Err(Error::PortTaken { .. }) if tried < PORTS_TRIED_MAX => tried += 1,
                 result => return result,
             }
         }
     }
 
-    async fn try_start(say: fn(&str)) -> Result<Self, Error> {
+    async fn try_start(options: ClusterOptions, say: fn(&str)) -> Result<Self, Error> {
         let binary = find(Program::NatsServer, &Lookup::from_env(), say).await?;
         let ports = free_ports(NODES * 3)?;
         let routes = &ports[..NODES];
@@ -60,7 +77,7 @@ impl Cluster {
         for (index, chunk) in ports[NODES..].chunks_exact(2).enumerate() {
             let folder = Folder::temporary().await?;
             let (port, monitoring) = (chunk[0], chunk[1]);
-            let args = args(&folder, index, routes, monitoring);
+            let args = args(&folder, index, routes, monitoring, options)?;
             let server = Server::new(Program::NatsServer, binary.clone(), folder);
             nodes.push(Node { server, args, port, monitoring });
         }
@@ -86,22 +103,35 @@ impl Cluster {
         &mut self.nodes
     }
 
-    /// Waits until every node that runs has a leader and has caught up with it.
+    /// Waits until every node that runs has a leader and has caught up with it, and the leader has heard of each.
     ///
     /// # Errors
     /// When that takes more than a minute.
     pub async fn healthy(&self) -> Result<(), Error> {
         let deadline = Instant::now() + HEALTHY_LIMIT;
-        for node in self.nodes.iter().filter(|node| node.pid().is_some()) {
-            while !ready::is_healthy(node.monitoring).await {
-                if Instant::now() >= deadline {
-                    let log = node.server.log_end();
-                    return Err(Error::Slow { program: Program::NatsServer, limit: HEALTHY_LIMIT, log });
-                }
-                sleep(HEALTHY_POLL).await;
+        while let Some(node) = self.unhealthy().await {
+            if Instant::now() >= deadline {
+                let log = node.server.log_end();
+                return Err(Error::Slow { program: Program::NatsServer, limit: HEALTHY_LIMIT, log });
             }
+            sleep(HEALTHY_POLL).await;
         }
         Ok(())
+    }
+
+    /// A node that is not as it should be, if any.
+    async fn unhealthy(&self) -> Option<&Node> {
+        let running: Vec<&Node> = self.nodes.iter().filter(|node| node.pid().is_some()).collect();
+        let mut is_led = false;
+        for node in &running {
+            if !ready::is_healthy(node.monitoring).await {
+                return Some(node);
+            }
+            // A leader that knows too few would refuse a stream of three replicas.
+            let heard = ready::peers_heard(node.monitoring, &node.name()).await;
+            is_led |= heard.is_some_and(|heard| heard + 1 >= running.len());
+        }
+        running.first().copied().filter(|_| !is_led)
     }
 
     /// Ends the servers gently and waits until they are gone.
@@ -117,6 +147,11 @@ impl Node {
     /// What a client of this node alone connects to.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
+    }
+
+    /// Where it tells of itself over HTTP, as `http://127.0.0.1:8222`.
+    pub fn monitoring_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.monitoring)
     }
 
     /// Its name in the cluster, as the broker reports leaders by it.
@@ -160,9 +195,15 @@ impl Node {
     }
 }
 
-fn args(folder: &Folder, index: usize, routes: &[u16], monitoring: u16) -> Vec<OsString> {
+fn args(
+    folder: &Folder,
+    index: usize,
+    routes: &[u16],
+    monitoring: u16,
+    options: ClusterOptions,
+) -> Result<Vec<OsString>, Error> {
     let others: Vec<String> = routes.iter().map(|port| format!("nats-route://127.0.0.1:{port}")).collect();
-    vec![
+    let mut args: Vec<OsString> = vec![
         "--server_name".into(),
         format!("toolyard-local-{index}").into(),
         "--addr".into(),
@@ -175,12 +216,26 @@ fn args(folder: &Folder, index: usize, routes: &[u16], monitoring: u16) -> Vec<O
         "--ports_file_dir".into(),
         folder.path().into(),
         "--cluster_name".into(),
-        "toolyard-local".into(),
+        cluster_name(routes).into(),
         "--cluster".into(),
         format!("nats://127.0.0.1:{}", routes[index]).into(),
         "--routes".into(),
         others.join(",").into(),
-    ]
+    ];
+    if options.sync_always {
+        // The one setting that has no flag.
+        let config = folder.path().join("node.conf");
+        std::fs::write(&config, SYNC_ALWAYS).map_err(|source| Error::Folder { path: config.clone(), source })?;
+        args.extend(["--config".into(), config.into()]);
+    }
+    Ok(args)
+}
+
+/// A name of its own: a node that comes back may find another cluster's node on the port of a friend, and servers of one
+/// name join.
+fn cluster_name(routes: &[u16]) -> String {
+    let ports: Vec<String> = routes.iter().map(u16::to_string).collect();
+    format!("toolyard-local-{}-{}", std::process::id(), ports.join("-"))
 }
 
 /// Ports that are free now, all at the same time. Nodes must know each other's ports before any of them runs.

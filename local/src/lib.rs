@@ -18,7 +18,7 @@ mod program;
 mod error;
 
 pub use broker::{Broker, BrokerOptions};
-pub use cluster::{Cluster, Node};
+pub use cluster::{Cluster, ClusterOptions, Node};
 pub use error::Error;
 pub use find::{Lookup, find};
 pub use program::Program;

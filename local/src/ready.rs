@@ -5,12 +5,14 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::program::Program;
 
+/// Longest answer of a monitoring port; that about a broker's own state has some kilobytes.
+const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
 /// A server that is up answers in well under a millisecond; one that does not is asked again.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
@@ -54,11 +56,32 @@ pub(crate) async fn is_healthy(monitoring: u16) -> bool {
 }
 
 async fn says_ok(monitoring: u16) -> io::Result<bool> {
-    let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, monitoring)).await?;
-    socket.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
     let mut line = String::new();
-    BufReader::new(socket).read_line(&mut line).await?;
+    get(monitoring, "/healthz").await?.read_line(&mut line).await?;
     Ok(line.contains(" 200 "))
+}
+
+/// How many others the node of this name has heard of, if it leads the cluster, and are where it is.
+pub(crate) async fn peers_heard(monitoring: u16, name: &str) -> Option<usize> {
+    let answer = timeout(ANSWER_LIMIT, jetstream(monitoring)).await.ok()?.ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let answer: serde_json::Value = serde_json::from_str(body).ok()?;
+    let cluster = Some(&answer["meta_cluster"]).filter(|cluster| cluster["leader"] == name)?;
+    let is_current = |peer: &&serde_json::Value| peer["current"] == true;
+    Some(cluster["replicas"].as_array()?.iter().filter(is_current).count())
+}
+
+async fn jetstream(monitoring: u16) -> io::Result<String> {
+    let mut answer = String::new();
+    get(monitoring, "/jsz").await?.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+/// Version 1.0, so that the answer comes in one piece and ends with the connection.
+async fn get(monitoring: u16, path: &str) -> io::Result<BufReader<TcpStream>> {
+    let mut socket = TcpStream::connect((Ipv4Addr::LOCALHOST, monitoring)).await?;
+    socket.write_all(format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").as_bytes()).await?;
+    Ok(BufReader::new(socket))
 }
 
 async fn store_answers(port: u16, pid: u32) -> io::Result<bool> {

@@ -29,8 +29,10 @@ impl Yard {
         Self::start_with(Fixture::new(fixture)).await
     }
 
+    /// A yard whose coordinator and workers have other settings.
+    ///
     /// # Panics
-    /// When something does not start: the test cannot go on.
+    /// As [`Yard::start`].
     pub async fn start_with(fixture: Fixture) -> Self {
         let broker = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
         let coordinator = fixture.coordinator(&broker.url()).await;

@@ -21,6 +21,7 @@ mod ownership;
 mod parked;
 mod readers;
 mod requests;
+mod room;
 mod worker_crash;
 mod worker_life;
 

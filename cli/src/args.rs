@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{call, demo, dev, doctor, json, parked, runs, serve, submit, tools, why};
+use crate::{call, calls, demo, dev, doctor, index, json, parked, runs, serve, submit, tools, why};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,6 +64,10 @@ pub(crate) enum Command {
     Tools(tools::Command),
     #[command(subcommand)]
     Runs(runs::Command),
+    #[command(subcommand)]
+    Calls(calls::Command),
+    #[command(subcommand)]
+    Index(index::Command),
     Submit(submit::Args),
     Why(why::Args),
     #[command(subcommand)]

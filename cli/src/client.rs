@@ -4,11 +4,12 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use proto::v1;
+use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::{Code, Response, Status, Streaming};
 
 use crate::exit::{Failure, reason};
 use crate::watch::Watch;
@@ -19,6 +20,8 @@ const KEEPALIVE: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest response: a run of 128 calls, with results and arguments of 256 KiB each.
 const RESPONSE_BYTES_MAX: usize = 80 * 1024 * 1024;
+/// Runs or calls of one page: more would not be given.
+const PAGE_MAX: usize = 500;
 /// How long a coordinator may be away before it is given up: a rolling restart takes less.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After how long a person is told: a restart takes less.
@@ -31,6 +34,7 @@ pub(crate) struct Client {
     url: String,
     pub(crate) runs: RunServiceClient<Channel>,
     tools: ToolServiceClient<Channel>,
+    index: IndexServiceClient<Channel>,
 }
 
 impl Client {
@@ -54,7 +58,8 @@ impl Client {
         Ok(Self {
             url: url.to_owned(),
             runs: RunServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
-            tools: ToolServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            tools: ToolServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            index: IndexServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),
         })
     }
 
@@ -115,6 +120,62 @@ impl Client {
         present(self.persist(async || self.runs.clone().submit_tool_outputs(request.clone()).await).await?.run)
     }
 
+    /// Runs, the newest first, and how much of them the index knows.
+    pub(crate) async fn list_runs(
+        &self,
+        mut request: v1::ListRunsRequest,
+        limit: usize,
+    ) -> Result<(Vec<v1::RunSummary>, Option<v1::IndexCoverage>), Failure> {
+        let mut runs = Vec::new();
+        loop {
+            request.page_size = page_size(limit - runs.len());
+            let page = self.index.clone().list_runs(request.clone()).await.map_err(|status| self.failure(status))?;
+            let page = page.into_inner();
+            runs.extend(page.runs);
+            runs.truncate(limit);
+            if page.next_page_token.is_empty() || runs.len() >= limit {
+                return Ok((runs, page.coverage));
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    /// Calls, those of the newest run first, and how much of them the index knows.
+    pub(crate) async fn list_calls(
+        &self,
+        mut request: v1::ListCallsRequest,
+        limit: usize,
+    ) -> Result<(Vec<v1::ListedCall>, Option<v1::IndexCoverage>), Failure> {
+        let mut calls = Vec::new();
+        loop {
+            request.page_size = page_size(limit - calls.len());
+            let page = self.index.clone().list_calls(request.clone()).await.map_err(|status| self.failure(status))?;
+            let page = page.into_inner();
+            calls.extend(page.calls);
+            calls.truncate(limit);
+            if page.next_page_token.is_empty() || calls.len() >= limit {
+                return Ok((calls, page.coverage));
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    pub(crate) async fn counts(&self) -> Result<v1::CountRunsResponse, Failure> {
+        let counts = self.index.clone().count_runs(v1::CountRunsRequest {}).await;
+        Ok(counts.map_err(|status| self.failure(status))?.into_inner())
+    }
+
+    /// What a comparison of the index with the log has to say.
+    pub(crate) async fn verify_index(&self) -> Result<Streaming<v1::VerifyIndexResponse>, Failure> {
+        let words = self.index.clone().verify_index(v1::VerifyIndexRequest {}).await;
+        Ok(words.map_err(|status| self.failure(status))?.into_inner())
+    }
+
+    pub(crate) async fn rebuild_index(&self) -> Result<(), Failure> {
+        let emptied = self.index.clone().rebuild_index(v1::RebuildIndexRequest {}).await;
+        emptied.map(|_| ()).map_err(|status| self.failure(status))
+    }
+
     /// Executes calls as a run and gives its ordered output.
     pub(crate) async fn execute(&self, request: v1::ExecuteRunRequest) -> Result<Watch, Failure> {
         let stream = self.runs.clone().execute_run(request).await.map_err(|status| self.failure(status))?;
@@ -152,6 +213,11 @@ impl Client {
         }
         Failure::Refused(Box::new(status))
     }
+}
+
+/// As much of what is still wanted as one page brings.
+fn page_size(wanted: usize) -> i32 {
+    i32::try_from(wanted.clamp(1, PAGE_MAX)).unwrap_or(i32::MAX)
 }
 
 /// Whether the same request may succeed in a moment, perhaps at another coordinator.

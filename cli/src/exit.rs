@@ -162,6 +162,7 @@ fn advice(reason: &str) -> Option<&'static str> {
             "`toolyard runs get RUN` shows where its calls stand"
         }
         "BROKER_UNAVAILABLE" => "the coordinator is there, its broker is not: look at nats-server",
+        "INDEX_UNAVAILABLE" => "look at the Redis or Valkey server; nothing else depends on it",
         "LOG_FULL" | "CONTENDED" | "SHUTTING_DOWN" => "try again in a moment",
         _ => return None,
     })

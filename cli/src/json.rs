@@ -1,5 +1,6 @@
 //! The JSON that programs read: events, runs and tools, each an object with fields that stay as they are.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ for each event, with the fields type, sequence, time, and by type:
   call_ended             call_id, outcome
   run_status_changed     status
   run_ended              status
+`runs ls` and `calls ls` write one for each run or call that they find.
 The other commands write one object: a run (run_id, status, create_time,
 deadline, open, tenant, calls), a tool, {tools}, or {why, call}. In all of them:
   outcome   state, and result [content], error or reason; of a cancelled call
@@ -217,6 +219,66 @@ pub(crate) fn run(run: &v1::Run) -> Object {
         .field("open", run.open)
         .maybe("tenant", Some(&run.tenant).filter(|tenant| !tenant.is_empty()))
         .field("calls", run.calls.iter().map(call).collect::<Vec<_>>())
+}
+
+pub(crate) fn listed_run(run: &v1::RunSummary) -> Object {
+    Object::default()
+        .field("run_id", &run.run_id)
+        .field("status", run_status(run.status()))
+        .maybe("create_time", run.create_time.map(|time| time.to_string()))
+        .maybe("deadline", run.deadline.map(|time| time.to_string()))
+        .field("open", run.open)
+        .maybe("tenant", Some(&run.tenant).filter(|tenant| !tenant.is_empty()))
+        .field("calls", run.calls.iter().map(|call| summary(Object::default(), call)).collect::<Vec<_>>())
+}
+
+pub(crate) fn listed_call(listed: &v1::ListedCall) -> Object {
+    let run = Object::default()
+        .field("run_id", &listed.run_id)
+        .maybe("create_time", listed.create_time.map(|time| time.to_string()))
+        .maybe("tenant", Some(&listed.tenant).filter(|tenant| !tenant.is_empty()));
+    listed.call.as_ref().map(|call| summary(run, call)).unwrap_or_default()
+}
+
+fn summary(head: Object, call: &v1::CallSummary) -> Object {
+    let error = Some(call.error_kind()).filter(|kind| *kind != v1::CallErrorKind::Unspecified);
+    head.field("call_id", &call.call_id)
+        .field("tool", &call.tool)
+        .maybe("pool", Some(&call.pool).filter(|pool| !pool.is_empty()))
+        .field("state", call_state(call.state()))
+        .field("attempts", call.attempts)
+        .field("parked", call.parked)
+        .maybe("end_time", call.end_time.map(|time| time.to_string()))
+        .maybe("error_kind", error.map(error_kind))
+}
+
+pub(crate) fn counts(counts: &v1::CountRunsResponse) -> Object {
+    let runs = counts.runs.iter().map(|of| (run_status(of.status()), of.count));
+    let calls = counts.calls.iter().map(|of| (call_state(of.state()), of.count));
+    let tools = counts.tools.iter().map(|of| {
+        Object::default().field("tool", &of.tool).field("state", call_state(of.state())).field("count", of.count)
+    });
+    let coverage = counts.coverage.unwrap_or_default();
+    Object::default()
+        .field("runs", runs.collect::<BTreeMap<_, _>>())
+        .field("calls", calls.collect::<BTreeMap<_, _>>())
+        .field("tools", tools.collect::<Vec<_>>())
+        .field("parked", counts.parked)
+        .field("waiting_for_client", counts.waiting_for_client)
+        .field("complete", coverage.complete)
+        .maybe("cut_before", coverage.cut_before.map(|time| time.to_string()))
+}
+
+pub(crate) fn difference(found: &v1::IndexDifference) -> Object {
+    Object::default().field("run_id", &found.run_id).field("what", &found.what)
+}
+
+pub(crate) fn verified(word: &v1::VerifyIndexResponse, end: &v1::VerifyIndexEnd) -> Object {
+    Object::default()
+        .field("entries", word.entries)
+        .field("runs", word.runs)
+        .field("differences", end.differences)
+        .field("complete", end.complete)
 }
 
 fn call(call: &v1::Call) -> Object {

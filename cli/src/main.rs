@@ -3,9 +3,11 @@
 mod args;
 
 mod call;
+mod calls;
 mod demo;
 mod dev;
 mod doctor;
+mod index;
 mod parked;
 mod runs;
 mod serve;
@@ -22,6 +24,7 @@ mod watch;
 mod yard;
 
 mod json;
+mod list;
 mod plain;
 mod story;
 mod tally;
@@ -73,7 +76,9 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Doctor(_)
         | Command::Tools(_)
         | Command::Call(_)
+        | Command::Calls(_)
         | Command::Runs(_)
+        | Command::Index(_)
         | Command::Submit(_)
         | Command::Why(_)
         | Command::Parked(_) => LevelFilter::WARN,
@@ -89,7 +94,9 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
         Command::Worker(args) => serve::worker(args).await,
         Command::Tools(command) => tools::run(command, url, terminal).await,
         Command::Call(args) => call::run(args, url, terminal).await,
+        Command::Calls(command) => calls::run(command, url, terminal).await,
         Command::Runs(command) => runs::run(command, url, terminal).await,
+        Command::Index(command) => index::run(command, url, terminal).await,
         Command::Submit(args) => submit::run(args, url, terminal).await,
         Command::Why(args) => why::run(args, url, terminal).await,
         Command::Parked(command) => parked::run(command, url, terminal).await,

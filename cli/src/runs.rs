@@ -1,14 +1,23 @@
 //! `toolyard runs`: how runs stand, their output, and their end.
 
+use std::time::Duration;
+
 use proto::v1;
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::follow::View;
 use crate::json;
+use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
 use crate::tally::Tally;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, call_state, contents, counted, error, harmless, run_status};
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  toolyard runs ls
+  toolyard runs ls --status requires_action --since 10m
+  toolyard runs ls --status failed --limit 500 -o json | jq -r .run_id";
 
 const GET_EXAMPLE: &str = "\
 Example:
@@ -27,9 +36,10 @@ Examples:
   toolyard runs cancel run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
   toolyard runs cancel run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f --call call_2";
 
-/// See how runs stand, read their output, cancel them
+/// Find runs, see how they stand, read their output, cancel them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    Ls(Ls),
     /// Show a run and its calls as they stand
     #[command(after_help = GET_EXAMPLE)]
     Get {
@@ -38,6 +48,30 @@ pub(crate) enum Command {
     },
     Watch(Watch),
     Cancel(Cancel),
+}
+
+const STATUSES: [&str; 6] = ["in_progress", "requires_action", "completed", "failed", "cancelled", "expired"];
+
+fn status(word: &str) -> Option<v1::RunStatus> {
+    v1::RunStatus::from_str_name(&format!("RUN_STATUS_{word}"))
+}
+
+/// List runs, the newest first
+#[derive(Debug, clap::Args)]
+#[command(after_help = LS_EXAMPLES)]
+pub(crate) struct Ls {
+    /// Only runs with this status
+    #[arg(long, value_parser = named(&STATUSES, status))]
+    status: Option<v1::RunStatus>,
+    /// Only runs of this tenant
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    tenant: String,
+    /// Only runs that are at most so old, as 30s, 10m, 2h or 1d
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    since: Option<Duration>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = LIMIT)]
+    limit: usize,
 }
 
 /// Read a run's ordered output, from its beginning, until the run ends
@@ -82,6 +116,7 @@ pub(crate) struct Cancel {
 pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = Client::connect(url).await?;
     match command {
+        Command::Ls(args) => list(&client, args, terminal).await,
         Command::Get { run } => {
             show(&client.run(&run).await?, terminal)?;
             Ok(Exit::Completed)
@@ -96,6 +131,31 @@ pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Res
             Ok(Exit::Completed)
         }
     }
+}
+
+async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Ls { status, tenant, since, limit } = args;
+    let status = status.unwrap_or_default().into();
+    let request = v1::ListRunsRequest { status, tenant, created_from: ago(since), ..v1::ListRunsRequest::default() };
+    let (runs, coverage) = client.list_runs(request, limit).await?;
+    if terminal.is_json() {
+        runs.iter().try_for_each(|run| terminal.object(&json::listed_run(run)))?;
+    } else if runs.is_empty() {
+        terminal.note("no such run");
+    } else {
+        let lines: Vec<[String; 4]> = runs.iter().map(listed).collect();
+        columns(&lines, terminal)?;
+    }
+    tell_coverage(coverage, terminal);
+    Ok(Exit::Completed)
+}
+
+fn listed(run: &v1::RunSummary) -> [String; 4] {
+    let mut tools: Vec<&str> = run.calls.iter().map(|call| call.tool.as_str()).collect();
+    tools.dedup();
+    let calls = format!("{} of {}", counted(run.calls.len(), "call"), brief(&tools.join(", ")));
+    let calls = if run.calls.is_empty() { counted(0, "call") } else { calls };
+    [run.run_id.clone(), run_status(run.status()), age(run.create_time), calls]
 }
 
 async fn watch(client: &Client, args: Watch, terminal: &Terminal) -> Result<Exit, Failure> {

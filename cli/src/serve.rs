@@ -16,6 +16,7 @@ const COORDINATOR_EXAMPLES: &str = "\
 Examples:
   toolyard coordinator --listen 0.0.0.0:7420
   toolyard coordinator --nats-url nats://broker:4222 --durability standard
+  toolyard coordinator --redis-url redis://127.0.0.1:6379
 
 SIGTERM or Ctrl-C: ends its streams, which clients read on elsewhere, and
 leaves. A second one ends it at once. Logs go to standard error, as JSON with
@@ -40,6 +41,9 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_bytes: i64,
+    /// The Redis or Valkey server in which coordinators share the index of runs. Without it each keeps its own in memory
+    #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
+    redis_url: Option<String>,
 }
 
 const WORKER_EXAMPLES: &str = "\
@@ -74,8 +78,8 @@ pub(crate) struct WorkerArgs {
 }
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
-    let CoordinatorArgs { nats_url, listen, durability, log_max_bytes: bytes_max } = args;
-    let options = coordinator::Options { nats_url, listen, log: LogOptions { durability, bytes_max } };
+    let CoordinatorArgs { nats_url, listen, durability, log_max_bytes: bytes_max, redis_url } = args;
+    let options = coordinator::Options { nats_url, listen, log: LogOptions { durability, bytes_max }, redis_url };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let serving = Box::pin(async {

@@ -52,7 +52,8 @@ impl Yard {
         let table = worker::tools::built_in(&root)?;
         let broker = Broker::start(BrokerOptions { data_dir, port: nats_port }, say).await?;
 
-        let options = coordinator::Options { nats_url: broker.url(), listen, log: LogOptions::default() };
+        let options =
+            coordinator::Options { nats_url: broker.url(), listen, log: LogOptions::default(), redis_url: None };
         let bound = Coordinator::bind(options).await?;
         let address = bound.address();
         let mut coordinator = Part::new("the coordinator");

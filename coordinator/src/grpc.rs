@@ -1,6 +1,7 @@
 //! The gRPC door: requests become commands, refusals become statuses with reasons. Nothing is decided here.
 
 mod deadline;
+mod index;
 mod runs;
 mod status;
 mod tools;
@@ -64,6 +65,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     runs: crate::runs::Runs,
     reached: watch::Receiver<bool>,
+    (index, log): (crate::index::Index, crate::nats::scan::Log),
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -71,6 +73,7 @@ pub(crate) async fn serve(
     let run_service =
         v1::run_service_server::RunServiceServer::new(run_service).max_decoding_message_size(REQUEST_BYTES_MAX);
     let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor { runs });
+    let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor { index, log });
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -86,6 +89,7 @@ pub(crate) async fn serve(
         .add_service(reflection)
         .add_service(run_service)
         .add_service(tool_service)
+        .add_service(index_service)
         .serve_with_incoming_shutdown(incoming, stopped)
         .await?;
     Ok(())

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use self::slice::{Open, Slice};
 use self::takeover::{Joined, Taken, Written};
 use self::watcher::Watcher;
+use crate::index::projector::Projector;
 use crate::known::Known;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{AppendError, Decoded, Journal};
@@ -82,6 +83,7 @@ pub(crate) struct Rim {
     /// Told which shards were written down after we began to leave them.
     pub(crate) written: mpsc::Sender<Shard>,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
+    pub(crate) index: Projector,
 }
 
 pub(crate) struct Keeper {
@@ -261,9 +263,13 @@ impl Keeper {
             slice.runs.entry(id).or_insert_with(|| Open { known: Known::new(id), timer: None });
         }
         // Entries of a run that is not open come too late to matter.
-        let Some(open) = slice.runs.get_mut(&id) else { return self.stop_late_starts(id, &entry) };
+        let Some(open) = slice.runs.get_mut(&id) else {
+            self.rim.index.note_late(id, &entry);
+            return self.stop_late_starts(id, &entry);
+        };
         self.heard.clear();
         open.known.apply(&entry, &mut self.heard);
+        self.rim.index.note(&open.known.run, &entry, &self.heard);
         let is_final = open.known.run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
         self.stop_late_starts(id, &entry);

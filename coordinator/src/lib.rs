@@ -3,10 +3,12 @@
 
 mod accept;
 mod grpc;
+mod index;
 mod known;
 mod ledger;
 mod members;
 mod nats;
+mod redis;
 mod registry;
 mod requests;
 mod runs;
@@ -32,6 +34,7 @@ pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;
 pub use crate::nats::setup::{LogOptions, SetupError};
+pub use crate::redis::UrlError;
 
 /// How long streams and requests may take to end once the process is told to.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -46,6 +49,8 @@ pub struct Options {
     /// Where to serve gRPC; port 0 picks a free one.
     pub listen: SocketAddr,
     pub log: LogOptions,
+    /// Where coordinators share the index of runs; `None`: each keeps one of its own in memory.
+    pub redis_url: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +63,8 @@ pub enum Error {
     Clock(#[from] ClockError),
     #[error("cannot listen on {address}: {source}. Is something else there?")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    Index(#[from] UrlError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
@@ -81,19 +88,21 @@ pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
     broker: Box<Broker>,
+    index: index::Index,
 }
 
 impl Coordinator {
     /// Listens and connects.
     ///
     /// # Errors
-    /// When the port is taken, or the broker cannot be reached, is too old or has no room for the log.
+    /// When the port is taken, the index's address is malformed, or the broker cannot be reached, is too old or has no room for the log.
     pub async fn bind(options: Options) -> Result<Self, Error> {
+        let index = index::Index::new(options.redis_url.as_deref())?;
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.log)).await?);
-        Ok(Self { listener, address, broker })
+        Ok(Self { listener, address, broker, index })
     }
 
     /// Where gRPC is served.
@@ -114,12 +123,14 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, broker } = self;
+        let Self { listener, address, broker, index } = self;
         let clock = nats::clock::begin(&broker).await?;
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
         let (written_sender, written) = tokio::sync::mpsc::channel(WRITTEN_MAX);
         let journal = nats::journal::Journal::new(&broker);
+        let log = nats::scan::Log::new(&broker, journal.clone());
+        let (projector, index_keeper) = index::projector::new(index.clone(), log.clone(), owned.clone());
         let rim = ledger::Rim {
             feeds: nats::feed::Feeds::new(&broker),
             journal: journal.clone(),
@@ -128,6 +139,7 @@ impl Coordinator {
             owned: owned.clone(),
             written: written_sender,
             registry: registry.clone(),
+            index: projector,
         };
         let (ledger, keeper) = ledger::new(rim);
 
@@ -139,6 +151,7 @@ impl Coordinator {
         let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender);
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
+        parts.spawn(index_keeper.keep(inner.clone()));
         let (reached_sender, reached) = watch_channel::channel(true);
         parts.spawn(journal.clone().watch_room(reached_sender, inner.clone()));
         let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
@@ -148,7 +161,7 @@ impl Coordinator {
 
         let requests = nats::requests::Requests::new(&broker);
         let runs = runs::Runs { journal, requests, ledger, registry, owned };
-        let doors = grpc::serve(listener, runs, reached, stop.clone());
+        let doors = grpc::serve(listener, runs, reached, (index, log), stop.clone());
         tracing::info!(%address, "serving");
         ready();
         let overdue = async {

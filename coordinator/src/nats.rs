@@ -8,6 +8,7 @@ pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod leases;
 pub(crate) mod requests;
+pub(crate) mod scan;
 pub(crate) mod setup;
 pub(crate) mod signals;
 pub(crate) mod snapshots;

@@ -105,11 +105,14 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 13] = [
     (ErrorKind::IdleTimeout, v1::CallErrorKind::IdleTimeout),
 ];
 
+fn error_kind_out(kind: ErrorKind) -> v1::CallErrorKind {
+    ERROR_KINDS.iter().find(|(known, _)| *known == kind).map(|(_, wire)| *wire).unwrap_or_default()
+}
+
 fn error_out(error: &CallError) -> v1::CallError {
-    let kind = ERROR_KINDS.iter().find(|(kind, _)| *kind == error.kind).map(|(_, wire)| *wire);
     let violations = error.violations.iter();
     v1::CallError {
-        kind: kind.unwrap_or_default().into(),
+        kind: error_kind_out(error.kind).into(),
         message: error.message.clone(),
         retryable: error.retryable,
         violations: violations

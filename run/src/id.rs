@@ -90,6 +90,12 @@ impl RunId {
         self.shard
     }
 
+    /// What sorts by time: the id without its shard.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
     /// When the id was made, by the broker's clock as its maker knew it.
     #[must_use]
     pub fn created_at(&self) -> Timestamp {

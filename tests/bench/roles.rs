@@ -40,7 +40,9 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
     match role {
         Role::Coordinator { nats_url } => {
             let listen = ([127, 0, 0, 1], 0).into();
-            let options = coordinator::Options { nats_url, listen, log: coordinator::LogOptions::default() };
+            let log = coordinator::LogOptions::default();
+            let redis_url = std::env::var("TOOLYARD_REDIS_URL").ok();
+            let options = coordinator::Options { nats_url, listen, log, redis_url };
             let coordinator = coordinator::Coordinator::bind(options).await?;
             let address = coordinator.address();
             coordinator.serve(stop, move || say(&address.to_string())).await?;

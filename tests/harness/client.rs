@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::run_event::Event;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
@@ -17,6 +18,7 @@ use crate::PATIENCE;
 pub struct Client {
     pub runs: RunServiceClient<Channel>,
     pub tools: ToolServiceClient<Channel>,
+    pub index: IndexServiceClient<Channel>,
 }
 
 /// A call of `tool` under the id `id`.
@@ -44,7 +46,11 @@ impl Client {
         // The transport drops a connection on which too many small frames wait to be read; the window sets how many.
         let endpoint = endpoint.initial_connection_window_size(16 * 1024 * 1024);
         let channel = endpoint.connect().await.expect("the coordinator listens");
-        Self { runs: RunServiceClient::new(channel.clone()), tools: ToolServiceClient::new(channel) }
+        Self {
+            runs: RunServiceClient::new(channel.clone()),
+            tools: ToolServiceClient::new(channel.clone()),
+            index: IndexServiceClient::new(channel),
+        }
     }
 
     pub async fn wait_for_tool(&self, name: &str) {

@@ -30,6 +30,12 @@ impl Fixture {
         fixture
     }
 
+    /// Its coordinators share an index in this store.
+    #[must_use]
+    pub fn with_redis(&self, url: &str) -> Self {
+        self.with("TOOLYARD_REDIS_URL", url)
+    }
+
     pub async fn coordinator(&self, nats_url: &str) -> Coordinator {
         self.coordinator_at(nats_url, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
@@ -69,6 +75,7 @@ impl Fixture {
     async fn start(&self, arguments: &[&str]) -> (Child, String) {
         let mut child = Command::new(&self.program)
             .args(arguments)
+            .env_remove("TOOLYARD_REDIS_URL")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

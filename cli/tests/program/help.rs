@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 20] = [
+const COMMANDS: [&[&str]; 27] = [
     &[],
     &["demo"],
     &["dev"],
@@ -13,9 +13,16 @@ const COMMANDS: [&[&str]; 20] = [
     &["tools", "get"],
     &["call"],
     &["runs"],
+    &["runs", "ls"],
     &["runs", "get"],
     &["runs", "watch"],
     &["runs", "cancel"],
+    &["calls"],
+    &["calls", "ls"],
+    &["index"],
+    &["index", "count"],
+    &["index", "verify"],
+    &["index", "rebuild"],
     &["submit"],
     &["why"],
     &["doctor"],
@@ -41,7 +48,8 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    for command in COMMANDS.into_iter().filter(|command| !matches!(command, ["tools", "ls"] | ["runs"] | ["parked"])) {
+    let groups: [&[&str]; 5] = [&["tools", "ls"], &["runs"], &["parked"], &["calls"], &["index"]];
+    for command in COMMANDS.into_iter().filter(|command| !groups.contains(command)) {
         let text = run(command.iter().chain([&"-h"])).stdout();
         assert!(text.contains("Example"), "{command:?}:\n{text}");
     }
@@ -69,6 +77,9 @@ fn wrong_usage_is_told_and_has_its_exit_code() {
         vec!["submit", "run", "call", "text", "--error", "and an error"],
         vec!["submit", "run", "call", "--json", "{"],
         vec!["runs", "watch", "run", "--floor", "sideways"],
+        vec!["runs", "ls", "--since", "yesterday"],
+        vec!["runs", "ls", "--status", "good"],
+        vec!["calls", "ls", "--waiting", "--state", "queued"],
         vec!["worker"],
         vec!["worker", "--pool", "two words"],
         vec!["tools", "ls", "--url", "no address"],

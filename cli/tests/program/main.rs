@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod fleet;
 mod help;
+mod index;
 mod process;
 mod runs;
 mod why;

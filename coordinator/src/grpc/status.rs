@@ -8,6 +8,7 @@ use run::Rejection;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
+use crate::index::{RebuildError, Unavailable};
 use crate::runs::Refusal;
 use crate::watch::WatchError;
 
@@ -117,6 +118,21 @@ impl From<WatchError> for Status {
             WatchError::Read(_) => passing(Code::Unavailable, "BROKER_UNAVAILABLE", message),
             WatchError::Unknown => status(Code::NotFound, "RUN_NOT_FOUND", message, []),
             WatchError::Gone(_) => status(Code::OutOfRange, "EVENTS_EXPIRED", message, []),
+        }
+    }
+}
+
+impl From<Unavailable> for Status {
+    fn from(error: Unavailable) -> Self {
+        passing(Code::Unavailable, "INDEX_UNAVAILABLE", error.to_string())
+    }
+}
+
+impl From<RebuildError> for Status {
+    fn from(error: RebuildError) -> Self {
+        match error {
+            RebuildError::Index(error) => error.into(),
+            RebuildError::Log(error) => passing(Code::Unavailable, "BROKER_UNAVAILABLE", error.to_string()),
         }
     }
 }

@@ -33,14 +33,16 @@ impl Keeper {
         let call = slice.runs.get(&question.run).and_then(|open| open.known.run.call(question.call));
         let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
         let Some(call) = call else { return Some(Verdict::Drop) };
-        if let (CallState::Running(running), Some(own)) = (call.state(), question.attempt)
-            && running.attempt == own
-        {
+        Some(match (question.attempt, call.state()) {
+            (None, _) => call.verdict(question.delivered, proto::now()),
             // The one that is heard is the one that asks.
-            let used = call.attempts_used().saturating_sub(1);
-            return Some(Verdict::Go { number: own.number, used, from: ChunkIndex(0) });
-        }
-        Some(call.verdict(question.delivered, proto::now()))
+            (Some(own), CallState::Running(running)) if running.attempt == own => {
+                let used = call.attempts_used().saturating_sub(1);
+                Verdict::Go { number: own.number, used, from: ChunkIndex(0) }
+            }
+            // It does not count; as which attempt the job may be executed is another question.
+            (Some(_), _) => Verdict::Drop,
+        })
     }
 }
 

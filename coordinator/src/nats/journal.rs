@@ -143,14 +143,15 @@ impl Journal {
         let subject = Subject { run, place }.to_string();
         let payload = log::encode_as(rand::random(), events, job);
         let give_up = Instant::now() + APPEND_PATIENCE;
-        let mut expected = match expect {
-            Expect::New => None,
-            Expect::Last(sequence) => Some(Expected { sequence, filter: None }),
-            Expect::NoRun => Some(Expected { sequence: 0, filter: Some(subject::of_run(run)) }),
+        let expected = match expect {
+            // A copy that comes after it was sent again must not be stored beside the other one.
+            Expect::New => Expected { sequence: 0, filter: None },
+            Expect::Last(sequence) => Expected { sequence, filter: None },
+            Expect::NoRun => Expected { sequence: 0, filter: Some(subject::of_run(run)) },
         };
         let mut unsure = false;
         loop {
-            let error = match self.publish(&subject, payload.clone(), expected.as_ref()).await {
+            let error = match self.publish(&subject, payload.clone(), &expected).await {
                 Ok(sequence) => {
                     self.room.take(payload.len());
                     return Ok(sequence);
@@ -159,7 +160,7 @@ impl Journal {
             };
             match Unstored::of(&error) {
                 Unstored::Conflict if unsure => {
-                    let after = expected.map_or(0, |expected| expected.sequence);
+                    let after = expected.sequence;
                     return self.own_or_conflict(&subject, after, &payload).await;
                 }
                 Unstored::Conflict => return Err(AppendError::Conflict),
@@ -171,18 +172,16 @@ impl Journal {
                 Unstored::Unconfirmed => {}
             }
             tracing::warn!(run.id = %run, %error, "append not confirmed, trying again");
-            (unsure, expected) = (true, expected.or(Some(Expected { sequence: 0, filter: None })));
+            unsure = true;
             tokio::time::sleep(APPEND_PAUSE).await;
         }
     }
 
-    async fn publish(&self, subject: &str, payload: Bytes, expected: Option<&Expected>) -> Result<u64, PublishError> {
-        let mut message = PublishMessage::build().payload(payload);
-        if let Some(Expected { sequence, filter }) = expected {
-            message = message.expected_last_subject_sequence(*sequence);
-            if let Some(filter) = filter {
-                message = message.header(EXPECTED_ON, filter.as_str());
-            }
+    async fn publish(&self, subject: &str, payload: Bytes, expected: &Expected) -> Result<u64, PublishError> {
+        let Expected { sequence, filter } = expected;
+        let mut message = PublishMessage::build().payload(payload).expected_last_subject_sequence(*sequence);
+        if let Some(filter) = filter {
+            message = message.header(EXPECTED_ON, filter.as_str());
         }
         Ok(self.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
     }

@@ -5,7 +5,7 @@ use run::{
     RunStatus, Span, Spoken, StopStage, Stopped, Timestamp, Utterance, WithoutWorker,
 };
 
-use super::{InvalidMessage, content_in, content_out, contents_out, error_out, progress_out};
+use super::{InvalidMessage, content_in, content_out, contents_out, error_kind_out, error_out, progress_out};
 use crate::v1;
 
 /// A moment as the wire's.
@@ -42,6 +42,17 @@ pub fn without_worker(wire: v1::WithoutWorker) -> WithoutWorker {
 /// When it has no body.
 pub fn contents(wire: Vec<v1::Content>) -> Result<Vec<run::Content>, InvalidMessage> {
     wire.into_iter().map(content_in).collect()
+}
+
+/// What kind of error ended a call; unspecified where none did.
+#[must_use]
+pub fn error_kind(call: &Call) -> v1::CallErrorKind {
+    match call.outcome() {
+        Some(Outcome::Failed(error)) => error_kind_out(error.kind),
+        Some(Outcome::Completed(_) | Outcome::Cancelled { .. } | Outcome::Expired(_)) | None => {
+            v1::CallErrorKind::Unspecified
+        }
+    }
 }
 
 /// A run as it stands.
@@ -99,7 +110,9 @@ fn failed_attempt(failed: &FailedAttempt) -> v1::FailedAttempt {
     }
 }
 
-fn state(call: &Call) -> v1::CallState {
+/// Where a call stands.
+#[must_use]
+pub fn state(call: &Call) -> v1::CallState {
     match call.state() {
         CallState::Accepted => v1::CallState::Accepted,
         CallState::WaitingForClient => v1::CallState::WaitingForClient,
@@ -133,7 +146,9 @@ fn outcome(outcome: &Outcome) -> v1::CallOutcome {
     }
 }
 
-fn status(status: RunStatus) -> v1::RunStatus {
+/// Where a run stands.
+#[must_use]
+pub fn status(status: RunStatus) -> v1::RunStatus {
     match status {
         RunStatus::InProgress => v1::RunStatus::InProgress,
         RunStatus::RequiresAction => v1::RunStatus::RequiresAction,

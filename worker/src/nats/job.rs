@@ -158,9 +158,8 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
         // before, and know of this start alone, right behind what the owner had seen.
         match start_alone(core, delivery, start, id, last_output).await {
             Started::Heard => None,
-            Started::TooLate => return settle(core, reply.clone(), "+ACK".into()).await,
-            Started::Unknown => {
-                tracing::warn!(run.id = %job.run, "an attempt could not be recorded as the only one; asking again");
+            Started::NotHeard => {
+                tracing::info!(run.id = %job.run, "an attempt does not count; asking again what to do with its job");
                 return settle(core, reply.clone(), NOT_NOW.into()).await;
             }
         }
@@ -184,10 +183,8 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
 enum Started {
     /// It is the one that counts: the tool may be called.
     Heard,
-    /// The call had ended before: nothing is left to do.
-    TooLate,
-    /// It is not known to count; nothing was called.
-    Unknown,
+    /// It does not count, as far as is known, and nothing was called: the call ended before, or another one was faster.
+    NotHeard,
 }
 
 /// Stores a start behind the call's last output or not at all, and learns from the owner whether it counts: the call may
@@ -197,7 +194,7 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
         // Stored; or perhaps its first copy was, and only the confirmation was lost.
         Ok(()) | Err(NotStored::Conflict { resent: true }) => {}
         Err(NotStored::GivenUp | NotStored::TooLarge | NotStored::Conflict { resent: false }) => {
-            return Started::Unknown;
+            return Started::NotHeard;
         }
     }
     let answer = tokio::select! {
@@ -206,9 +203,7 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
     };
     match answer.map(|answer| answer.verdict) {
         Some(Verdict::Go { number, .. }) if number == id.number => Started::Heard,
-        Some(Verdict::Drop) => Started::TooLate,
-        // Another attempt was faster.
-        Some(Verdict::Go { .. } | Verdict::End { .. }) => Started::Unknown,
+        Some(Verdict::Drop | Verdict::Go { .. } | Verdict::End { .. }) => Started::NotHeard,
         None => {
             // No owner says so in time. Nothing was called yet, and the log should know that.
             let (pool, outcome) = (delivery.job.pool.clone(), AttemptOutcome::Returned);
@@ -216,7 +211,7 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
             if store(core, &delivery.job, vec![returned], None).await.is_err() {
                 tracing::warn!(run.id = %delivery.job.run, "an attempt that never began could not be given back");
             }
-            Started::Unknown
+            Started::NotHeard
         }
     }
 }

@@ -1,0 +1,101 @@
+//! `toolyard calls`: finds calls of all runs.
+
+use std::time::Duration;
+
+use proto::v1;
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::json;
+use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
+use crate::terminal::Terminal;
+use crate::words::{call_state, counted, error_kind, harmless};
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  toolyard calls ls --waiting                    What waits for somebody's answer
+  toolyard calls ls --parked                     What nobody will try again by itself
+  toolyard calls ls --tool bash --state running
+  toolyard calls ls --state failed --since 1h -o json | jq -r .run_id";
+
+/// Find calls of all runs
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    Ls(Ls),
+}
+
+const STATES: [&str; 8] =
+    ["accepted", "waiting_for_client", "queued", "running", "completed", "failed", "cancelled", "expired"];
+
+fn state(word: &str) -> Option<v1::CallState> {
+    v1::CallState::from_str_name(&format!("CALL_STATE_{word}"))
+}
+
+/// List calls, those of the newest run first
+#[derive(Debug, clap::Args)]
+#[command(after_help = LS_EXAMPLES)]
+pub(crate) struct Ls {
+    /// Only calls in this state
+    #[arg(long, value_parser = named(&STATES, state))]
+    state: Option<v1::CallState>,
+    /// Only calls that wait for their client
+    #[arg(long, conflicts_with = "state")]
+    waiting: bool,
+    /// Only calls that ended without a result and wait for somebody to look at them
+    #[arg(long)]
+    parked: bool,
+    /// Only calls of this tool
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    tool: String,
+    /// Only calls of this tenant
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    tenant: String,
+    /// Only calls of runs that are at most so old, as 30s, 10m, 2h or 1d
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    since: Option<Duration>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = LIMIT)]
+    limit: usize,
+}
+
+pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Command::Ls(Ls { state, waiting, parked, tool, tenant, since, limit }) = command;
+    let client = Client::connect(url).await?;
+    let state = if waiting { Some(v1::CallState::WaitingForClient) } else { state };
+    let state = state.unwrap_or_default().into();
+    let request = v1::ListCallsRequest {
+        state,
+        tool,
+        tenant,
+        parked,
+        created_from: ago(since),
+        ..v1::ListCallsRequest::default()
+    };
+    let (calls, coverage) = client.list_calls(request, limit).await?;
+    if terminal.is_json() {
+        calls.iter().try_for_each(|call| terminal.object(&json::listed_call(call)))?;
+    } else if calls.is_empty() {
+        terminal.note("no such call");
+    } else {
+        let lines: Vec<[String; 5]> = calls.iter().map(line).collect();
+        columns(&lines, terminal)?;
+    }
+    tell_coverage(coverage, terminal);
+    Ok(Exit::Completed)
+}
+
+fn line(listed: &v1::ListedCall) -> [String; 5] {
+    let call = listed.call.clone().unwrap_or_default();
+    let mut stands = vec![call_state(call.state())];
+    if call.error_kind() != v1::CallErrorKind::Unspecified {
+        stands.push(error_kind(call.error_kind()));
+    }
+    if call.parked {
+        stands.push("parked".to_owned());
+    }
+    if call.attempts > 1 {
+        stands.push(counted(call.attempts as usize, "attempt"));
+    }
+    let run = listed.run_id.clone();
+    [run, harmless(&call.call_id), call.tool, stands.join(", "), age(listed.create_time)]
+}

@@ -1,0 +1,111 @@
+//! `toolyard index`: counts what there is, compares the index with the log, has it made anew.
+
+use proto::v1;
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::json;
+use crate::list::{columns, tell_coverage};
+use crate::terminal::Terminal;
+use crate::words::{call_state, counted, run_status};
+
+const COUNT_EXAMPLES: &str = "\
+Examples:
+  toolyard index count
+  toolyard index count -o json | jq .waiting_for_client";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  toolyard index verify
+  toolyard index verify || toolyard index rebuild
+
+Reads the whole log. With -o json it writes {run_id, what} for each difference,
+then {entries, runs, differences, complete}. Exit code 1: there are differences.";
+
+const REBUILD_EXAMPLE: &str = "\
+Example:
+  toolyard index rebuild
+
+Runs go on meanwhile. `toolyard index count` tells when the index is complete.";
+
+/// Count runs and calls, and see to the index that finds them
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Count runs and calls by where they stand
+    #[command(after_help = COUNT_EXAMPLES)]
+    Count,
+    /// Compare the index with the log
+    #[command(after_help = VERIFY_EXAMPLES)]
+    Verify,
+    /// Empty the index; it is made anew from the log
+    #[command(after_help = REBUILD_EXAMPLE)]
+    Rebuild,
+}
+
+pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(url).await?;
+    match command {
+        Command::Count => {
+            count(&client.counts().await?, terminal)?;
+            Ok(Exit::Completed)
+        }
+        Command::Verify => verify(&client, terminal).await,
+        Command::Rebuild => {
+            client.rebuild_index().await?;
+            terminal.note("the index is empty, and is made anew from the log");
+            Ok(Exit::Completed)
+        }
+    }
+}
+
+fn count(counts: &v1::CountRunsResponse, terminal: &Terminal) -> Result<(), Failure> {
+    if terminal.is_json() {
+        return terminal.object(&json::counts(counts));
+    }
+    let mut lines: Vec<[String; 3]> = Vec::new();
+    let line = |what: &str, stands: String, count: u64| [what.to_owned(), stands, format!("{count:>9}")];
+    lines.extend(counts.runs.iter().map(|of| line("runs", run_status(of.status()), of.count)));
+    lines.extend(counts.calls.iter().map(|of| line("calls", call_state(of.state()), of.count)));
+    lines.extend((counts.parked > 0).then(|| line("calls", "parked".to_owned(), counts.parked)));
+    lines.extend(counts.tools.iter().map(|of| line(&of.tool, call_state(of.state()), of.count)));
+    if lines.is_empty() {
+        terminal.note("there are no runs");
+    }
+    columns(&lines, terminal)?;
+    tell_coverage(counts.coverage, terminal);
+    Ok(())
+}
+
+async fn verify(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
+    let mut words = client.verify_index().await?;
+    loop {
+        let word = words.message().await.map_err(|status| client.failure(status))?;
+        let Some(word) = word else { return Err(client.failure(tonic::Status::internal("the comparison broke off"))) };
+        for found in &word.differences {
+            if terminal.is_json() {
+                terminal.object(&json::difference(found))?;
+            } else {
+                terminal.line(&format!("{} {}", found.run_id, found.what))?;
+            }
+        }
+        let Some(end) = &word.end else { continue };
+        if terminal.is_json() {
+            terminal.object(&json::verified(&word, end))?;
+        } else {
+            let seen = format!("{} in a log of {}", many(word.runs, "run"), many(word.entries, "message"));
+            let found = match end.differences {
+                0 => "index and log agree".to_owned(),
+                found => format!("{}: `toolyard index rebuild` makes the index anew", many(found, "difference")),
+            };
+            terminal.line(&format!("{seen}: {found}"))?;
+        }
+        if !end.complete {
+            tell_coverage(Some(v1::IndexCoverage::default()), terminal);
+        }
+        return Ok(if end.differences == 0 { Exit::Completed } else { Exit::Failed });
+    }
+}
+
+fn many(count: u64, noun: &str) -> String {
+    counted(usize::try_from(count).unwrap_or(usize::MAX), noun)
+}

@@ -1,0 +1,86 @@
+//! What lists have in common: spans of time that are typed, columns, and how much the index knows.
+
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use proto::v1;
+
+use crate::exit::Failure;
+use crate::terminal::Terminal;
+use crate::words::duration;
+
+/// Things that a list shows unless it is told otherwise.
+pub(crate) const LIMIT: usize = 50;
+
+/// `30s`, `10m`, `2h`, `1d`.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no span of time: give a number and s, m, h or d, as 10m");
+    let unit = text.chars().last().ok_or_else(wrong)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u32 = text.trim_end_matches(unit).parse().map_err(|_| wrong())?;
+    Ok(Duration::from_secs(u64::from(number) * seconds))
+}
+
+/// The moment that lies so long ago.
+pub(crate) fn ago(since: Option<Duration>) -> Option<prost_types::Timestamp> {
+    let since = u64::try_from(since?.as_millis()).unwrap_or(u64::MAX);
+    Some(proto::convert::api::timestamp(run::Timestamp(proto::now().0.saturating_sub(since))))
+}
+
+/// How long ago a moment was, in words.
+pub(crate) fn age(at: Option<prost_types::Timestamp>) -> String {
+    let Some(at) = at else { return String::new() };
+    let millis = i128::from(proto::now().0) - (i128::from(at.seconds) * 1000 + i128::from(at.nanos) / 1_000_000);
+    format!("{} ago", duration(Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
+}
+
+/// One of the API's names, in lower case and without their prefix.
+pub(crate) fn named<T: Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+    find: fn(&str) -> Option<T>,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(words)
+        .map(move |word| find(&word.to_uppercase()).expect("the possible values are names of the API"))
+}
+
+/// Writes lines whose columns stand below each other.
+pub(crate) fn columns<const N: usize>(lines: &[[String; N]], terminal: &Terminal) -> Result<(), Failure> {
+    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; N] = std::array::from_fn(width);
+    lines.iter().try_for_each(|line| {
+        let cells: Vec<String> = line.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        terminal.line(cells.join("  ").trim_end())
+    })
+}
+
+/// Tells when the index does not know everything.
+pub(crate) fn tell_coverage(coverage: Option<v1::IndexCoverage>, terminal: &Terminal) {
+    let coverage = coverage.unwrap_or_default();
+    if !coverage.complete {
+        terminal
+            .note("the index is incomplete: it is being rebuilt, or other coordinators keep a part of it in memory");
+    }
+    if let Some(cut) = coverage.cut_before {
+        terminal.note(&format!("runs from before {cut} that have ended were forgotten"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_a_number_and_a_unit() {
+        assert_eq!(span("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(span("2h"), Ok(Duration::from_secs(7200)));
+        for wrong in ["", "m", "10", "1.5h", "-1s", "10 m", "5mm"] {
+            assert!(span(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! `toolyard.v1.IndexService`.
+
+use std::pin::Pin;
+
+use futures::Stream;
+use prost::Message as _;
+use proto::convert::api::timestamp;
+use proto::v1;
+use run::{CallIndex, TenantId, Timestamp};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tonic::{Request, Response, Status};
+
+use crate::index::filter::{Ask, CallFilter, Coverage, Created, RunFilter, Token};
+use crate::index::summary::Summary;
+use crate::index::verify::{End, Word, verify};
+use crate::index::wire::moment;
+use crate::index::{Counts, Index};
+use crate::nats::scan::Log;
+use crate::runs::Refusal;
+
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 500;
+/// Tools whose calls are counted by state in one response.
+const TOOLS_MAX: usize = 1000;
+/// Words of a comparison that may wait for their reader.
+const WORDS_AHEAD: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct IndexDoor {
+    pub(super) index: Index,
+    pub(super) log: Log,
+}
+
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl v1::index_service_server::IndexService for IndexDoor {
+    type VerifyIndexStream = Streamed<v1::VerifyIndexResponse>;
+
+    async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
+        let mut request = request.into_inner();
+        let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
+        request.page_size = 0;
+        let list = request.encode_to_vec();
+        let status = match request.status() {
+            v1::RunStatus::Unspecified if request.status != 0 => return Err(malformed("status", NOT_KNOWN).into()),
+            v1::RunStatus::Unspecified => None,
+            status => Some(status),
+        };
+        let tenant = tenant(&request.tenant)?;
+        let created = created(request.created_from, request.created_before)?;
+        let behind = behind(&token, &list)?;
+        let page = self.index.list_runs(&RunFilter { status, tenant, created }, Ask { size, behind }).await?;
+        Ok(Response::new(v1::ListRunsResponse {
+            runs: page.items.iter().map(|run| v1::RunSummary::from(&**run)).collect(),
+            next_page_token: next(page.behind, &list),
+            coverage: Some(coverage(page.coverage)),
+        }))
+    }
+
+    async fn list_calls(
+        &self,
+        request: Request<v1::ListCallsRequest>,
+    ) -> Result<Response<v1::ListCallsResponse>, Status> {
+        let mut request = request.into_inner();
+        let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
+        request.page_size = 0;
+        let list = request.encode_to_vec();
+        let state = match request.state() {
+            v1::CallState::Unspecified if request.state != 0 => return Err(malformed("state", NOT_KNOWN).into()),
+            v1::CallState::Unspecified => None,
+            state => Some(state),
+        };
+        let tool = match request.tool.as_str() {
+            "" => None,
+            tool => Some(tool.parse().map_err(|error| malformed("tool", error))?),
+        };
+        let tenant = tenant(&request.tenant)?;
+        let created = created(request.created_from, request.created_before)?;
+        let behind = behind(&token, &list)?;
+        let filter = CallFilter { state, tool, tenant, parked: request.parked, created };
+        let page = self.index.list_calls(&filter, Ask { size, behind }).await?;
+        Ok(Response::new(v1::ListCallsResponse {
+            calls: page.items.iter().filter_map(|(run, call)| listed(run, *call)).collect(),
+            next_page_token: next(page.behind, &list),
+            coverage: Some(coverage(page.coverage)),
+        }))
+    }
+
+    async fn count_runs(&self, _: Request<v1::CountRunsRequest>) -> Result<Response<v1::CountRunsResponse>, Status> {
+        let (counts, known) = self.index.count().await?;
+        Ok(Response::new(counted(&counts, known)))
+    }
+
+    async fn verify_index(
+        &self,
+        _: Request<v1::VerifyIndexRequest>,
+    ) -> Result<Response<Self::VerifyIndexStream>, Status> {
+        let (sender, words) = mpsc::channel(WORDS_AHEAD);
+        // The comparison ends with the stream: dropping the set ends what is in it.
+        let mut comparing = JoinSet::new();
+        comparing.spawn(verify(self.index.clone(), self.log.clone(), sender));
+        let stream = futures::stream::unfold((comparing, words), async |(comparing, mut words)| {
+            let word = words.recv().await?;
+            Some((word.map(told).map_err(Status::from), (comparing, words)))
+        });
+        Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn rebuild_index(
+        &self,
+        _: Request<v1::RebuildIndexRequest>,
+    ) -> Result<Response<v1::RebuildIndexResponse>, Status> {
+        self.index.wipe().await?;
+        Ok(Response::new(v1::RebuildIndexResponse {}))
+    }
+}
+
+// ---- requests ----
+
+const NOT_KNOWN: &str = "is none that this coordinator knows";
+
+fn malformed(field: &str, reason: impl ToString) -> Refusal {
+    Refusal::Malformed { field: field.to_owned(), reason: reason.to_string() }
+}
+
+fn page_size(asked: i32) -> Result<usize, Refusal> {
+    match usize::try_from(asked) {
+        Ok(0) => Ok(PAGE_DEFAULT),
+        Ok(size) => Ok(size.min(PAGE_MAX)),
+        Err(_) => Err(malformed("page_size", "must not be negative")),
+    }
+}
+
+fn tenant(text: &str) -> Result<Option<TenantId>, Refusal> {
+    match text {
+        "" => Ok(None),
+        text => Ok(Some(text.parse().map_err(|error| malformed("tenant", error))?)),
+    }
+}
+
+fn created(from: Option<prost_types::Timestamp>, before: Option<prost_types::Timestamp>) -> Result<Created, Refusal> {
+    let at = |wire: Option<prost_types::Timestamp>| wire.map(moment);
+    let (from, before) = (at(from), at(before));
+    // Ids hold 48 bits of milliseconds.
+    let is_far = |at: Option<Timestamp>| at.is_some_and(|at| at.0 >= 1 << 48);
+    match (is_far(from), is_far(before)) {
+        (true, _) => Err(malformed("created_from", "is too far away")),
+        (_, true) => Err(malformed("created_before", "is too far away")),
+        (false, false) => Ok(Created { from, before }),
+    }
+}
+
+fn behind<P: std::fmt::Display + std::str::FromStr>(token: &str, list: &[u8]) -> Result<Option<P>, Refusal> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let place = Token::parse(token, list);
+    place.map(Some).ok_or_else(|| malformed("page_token", "is not one of ours, or of a list with another filter"))
+}
+
+// ---- responses ----
+
+fn next<P: std::fmt::Display + std::str::FromStr>(behind: Option<P>, list: &[u8]) -> String {
+    behind.map(|place| Token::new(list, place).to_string()).unwrap_or_default()
+}
+
+fn coverage(known: Coverage) -> v1::IndexCoverage {
+    v1::IndexCoverage { complete: known.complete, cut_before: known.cut_before.map(timestamp) }
+}
+
+fn listed(run: &Summary, call: CallIndex) -> Option<v1::ListedCall> {
+    Some(v1::ListedCall {
+        run_id: run.id.to_string(),
+        create_time: Some(timestamp(run.created)),
+        tenant: run.tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+        call: Some(run.calls.get(call.as_usize())?.into()),
+    })
+}
+
+fn counted(counts: &Counts, known: Coverage) -> v1::CountRunsResponse {
+    let runs = counts.runs.iter().map(|(status, count)| v1::RunCount { status: (*status).into(), count: *count });
+    let calls = counts.calls.iter().map(|(state, count)| v1::CallCount { state: (*state).into(), count: *count });
+    let tools = counts.tools.iter().take(TOOLS_MAX).flat_map(|(tool, states)| {
+        states.iter().map(|(state, count)| v1::ToolCallCount {
+            tool: tool.to_string(),
+            state: (*state).into(),
+            count: *count,
+        })
+    });
+    v1::CountRunsResponse {
+        runs: runs.collect(),
+        calls: calls.collect(),
+        tools: tools.collect(),
+        parked: counts.parked,
+        waiting_for_client: counts.calls.get(&v1::CallState::WaitingForClient).copied().unwrap_or_default(),
+        coverage: Some(coverage(known)),
+    }
+}
+
+fn told(word: Word) -> v1::VerifyIndexResponse {
+    let Word { entries, runs, differences, end } = word;
+    let differences = differences.into_iter();
+    v1::VerifyIndexResponse {
+        entries,
+        runs,
+        differences: differences
+            .map(|difference| v1::IndexDifference { run_id: difference.run.to_string(), what: difference.what })
+            .collect(),
+        end: end.map(|End { differences, complete }| v1::VerifyIndexEnd { differences, complete }),
+    }
+}

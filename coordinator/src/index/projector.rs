@@ -1,0 +1,355 @@
+//! Carries what the ledger saw into the index. The ledger leaves a copy of each run that changed and goes on; everything
+//! else happens in a task of its own, however slow or dead the store is.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proto::names::SHARDS;
+use run::{Entry, Heard, Run, RunId, Shard, Timestamp};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::rebuild::{CaughtUp, Rebuild, RebuildError};
+use super::summary::{Summary, changes, changes_ended};
+use super::{Index, Mark, Unavailable};
+use crate::nats::scan::Log;
+use crate::nats::setup::RETENTION;
+use crate::shards::Owned;
+
+/// Several changes of a run within this time are one write.
+const FLUSH: Duration = Duration::from_millis(100);
+/// How often it is checked that the store still holds what was written, and how long a failed rebuild rests.
+const CHECK: Duration = Duration::from_secs(1);
+/// How often runs that the log no longer holds are dropped.
+const PRUNE: Duration = Duration::from_secs(60);
+/// Calls of changed runs that may wait for a store that is slow or away, some 50 MB of them. Then all are dropped, and what
+/// was missed is read from the log once the store is back.
+const WAITING_CALLS_MAX: usize = 200_000;
+/// How long the last words may take.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Where the ledger leaves what changed. Cheap to clone; never waits for the store.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Projector(Arc<Mutex<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// The shards whose changes are wanted.
+    wanted: [bool; SHARDS as usize],
+    changed: HashMap<RunId, Summary>,
+    /// Ended runs that changed once more; they are read from the log.
+    again: HashSet<RunId>,
+    calls: usize,
+    /// The last entry of each shard that was noted.
+    noted: [u64; SHARDS as usize],
+    /// There was no room: changes were dropped.
+    overflowed: bool,
+}
+
+impl Projector {
+    /// An open run took an entry in.
+    pub(crate) fn note(&self, run: &Run, entry: &Entry, heard: &[Heard]) {
+        if changes(entry, heard) {
+            let mut waiting = self.waiting();
+            if waiting.wants(run.id()) {
+                waiting.note(run, entry.sequence);
+            }
+        }
+    }
+
+    /// An entry came for a run that is not open any more.
+    pub(crate) fn note_late(&self, run: RunId, entry: &Entry) {
+        if changes_ended(entry) {
+            let mut waiting = self.waiting();
+            if waiting.wants(run) {
+                waiting.calls += 1;
+                waiting.again.insert(run);
+            }
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn wants(&self, run: RunId) -> bool {
+        !self.overflowed && self.wanted.get(usize::from(run.shard().0)).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, run: &Run, sequence: u64) {
+        if let Some(noted) = self.noted.get_mut(usize::from(run.id().shard().0)) {
+            *noted = sequence.max(*noted);
+        }
+        match self.changed.get_mut(&run.id()) {
+            Some(summary) => {
+                let known = summary.calls.len();
+                summary.update(run, sequence);
+                self.calls += summary.calls.len() - known;
+            }
+            None => {
+                self.calls += run.calls().len() + 1;
+                self.changed.insert(run.id(), Summary::of(run, sequence));
+            }
+        }
+        self.drop_if_crowded();
+    }
+
+    fn drop_if_crowded(&mut self) {
+        if self.calls > WAITING_CALLS_MAX {
+            (self.changed, self.again, self.calls) = (HashMap::new(), HashSet::new(), 0);
+            self.overflowed = true;
+        }
+    }
+
+    /// What could not be written waits on, unless something newer came.
+    fn put_back(&mut self, summaries: Vec<Arc<Summary>>, again: HashSet<RunId>) {
+        for summary in summaries {
+            if self.changed.get(&summary.id).is_none_or(|newer| newer.sequence < summary.sequence) {
+                self.calls += summary.calls.len() + 1;
+                self.changed.insert(summary.id, Arc::unwrap_or_clone(summary));
+            }
+        }
+        self.calls += again.len();
+        self.again.extend(again);
+        self.drop_if_crowded();
+    }
+}
+
+/// How far the index knows a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// Somebody else owns it.
+    Elsewhere,
+    /// The log must be read.
+    Behind,
+    CatchingUp,
+    /// Everything through this mark is in the store.
+    Current(Mark),
+}
+
+pub(crate) struct Keeper {
+    projector: Projector,
+    index: Index,
+    log: Log,
+    owned: watch::Receiver<Owned>,
+    progress: [Progress; SHARDS as usize],
+    /// The last entry of each shard that was noted and is in the store.
+    written: [u64; SHARDS as usize],
+    catching_up: JoinSet<Result<Vec<CaughtUp>, RebuildError>>,
+    /// The store did not answer when it was last asked.
+    away: bool,
+}
+
+pub(crate) fn new(index: Index, log: Log, owned: watch::Receiver<Owned>) -> (Projector, Keeper) {
+    let projector = Projector::default();
+    let keeper = Keeper {
+        projector: projector.clone(),
+        index,
+        log,
+        owned,
+        progress: [Progress::Elsewhere; SHARDS as usize],
+        written: [0; SHARDS as usize],
+        catching_up: JoinSet::new(),
+        away: false,
+    };
+    (projector, keeper)
+}
+
+impl Keeper {
+    pub(crate) async fn keep(mut self, stop: CancellationToken) {
+        let mut flush = interval(FLUSH);
+        let mut check = interval(CHECK);
+        let mut prune = interval(PRUNE);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                Ok(()) = self.owned.changed() => {}
+                Some(done) = self.catching_up.join_next() => self.caught_up(done),
+                _ = flush.tick() => {
+                    self.look_at_ownership();
+                    let flushed = self.flush().await;
+                    self.tell(flushed);
+                }
+                _ = check.tick() => {
+                    let checked = self.check().await;
+                    self.tell(checked);
+                }
+                _ = prune.tick() => {
+                    let pruned = self.index.prune(expired()).await;
+                    self.tell(pruned);
+                }
+            }
+        }
+        if tokio::time::timeout(LAST_WORDS, self.flush()).await.is_err() {
+            tracing::warn!("the index does not hear the last changes; they will be read from the log");
+        }
+    }
+
+    /// Says once that the store is away, and once that it is back.
+    fn tell(&mut self, result: Result<(), Unavailable>) {
+        match result {
+            Ok(()) if self.away => tracing::info!("the index's store is back"),
+            Err(error) if !self.away => tracing::warn!(%error, "the index's store does not answer, trying again"),
+            Ok(()) => return,
+            Err(_) => return,
+        }
+        self.away = !self.away;
+    }
+
+    fn look_at_ownership(&mut self) {
+        let owned = *self.owned.borrow();
+        for (shard, progress) in (0..).map(Shard).zip(&mut self.progress) {
+            let index = usize::from(shard.0);
+            match (owned.holds(shard), *progress) {
+                (true, Progress::Elsewhere) => {
+                    // From here on what changes is noted; what changed before is in the log that is about to be read.
+                    self.projector.waiting().wanted[index] = true;
+                    *progress = Progress::Behind;
+                }
+                (false, Progress::Behind | Progress::CatchingUp | Progress::Current(_)) => {
+                    // What is being read may be of this shard; the others are read again.
+                    self.catching_up.abort_all();
+                    self.projector.waiting().wanted[index] = false;
+                    *progress = Progress::Elsewhere;
+                    self.index.lose(shard);
+                }
+                (true, Progress::Behind | Progress::CatchingUp | Progress::Current(_))
+                | (false, Progress::Elsewhere) => {}
+            }
+        }
+    }
+
+    /// Writes what changed.
+    async fn flush(&mut self) -> Result<(), Unavailable> {
+        let (changed, again, noted, overflowed) = {
+            let mut waiting = self.projector.waiting();
+            waiting.calls = 0;
+            let changed = std::mem::take(&mut waiting.changed);
+            let again = std::mem::take(&mut waiting.again);
+            (changed, again, waiting.noted, std::mem::take(&mut waiting.overflowed))
+        };
+        if overflowed {
+            tracing::warn!("the index fell too far behind, and is brought up from the log");
+            // What is being read was begun before the drop, and does not cover it.
+            for progress in self.progress.iter_mut().filter(|progress| **progress != Progress::Elsewhere) {
+                *progress = Progress::Behind;
+            }
+        }
+        let changed = changed.into_values().filter(|run| self.is_ours(run.id));
+        let mut summaries: Vec<Arc<Summary>> = changed.map(Arc::new).collect();
+        let mut unread = HashSet::new();
+        for id in again {
+            match super::rebuild::replay(&self.log, id).await {
+                Ok(summary) => summaries.extend(summary.map(Arc::new)),
+                Err(error) => {
+                    tracing::warn!(run.id = %id, %error, "cannot read a run for the index, trying again");
+                    unread.insert(id);
+                }
+            }
+        }
+        if !summaries.is_empty()
+            && let Err(error) = self.index.write(summaries.clone()).await
+        {
+            self.projector.waiting().put_back(summaries, unread);
+            return Err(error);
+        }
+        if !unread.is_empty() {
+            self.projector.waiting().put_back(Vec::new(), unread);
+            return Ok(());
+        }
+        self.written = noted;
+        self.advance().await
+    }
+
+    fn is_ours(&self, run: RunId) -> bool {
+        self.progress.get(usize::from(run.shard().0)).is_some_and(|progress| *progress != Progress::Elsewhere)
+    }
+
+    async fn advance(&mut self) -> Result<(), Unavailable> {
+        let mut lost = 0;
+        for (shard, written) in (0..).map(Shard).zip(self.written) {
+            let progress = &mut self.progress[usize::from(shard.0)];
+            let Progress::Current(mark) = *progress else { continue };
+            if written <= mark.through {
+                continue;
+            }
+            let to = Mark::settled(written);
+            if self.index.advance(shard, Some(mark), to).await? {
+                *progress = Progress::Current(to);
+            } else {
+                *progress = Progress::Behind;
+                lost += 1;
+            }
+        }
+        tell_lost(lost);
+        Ok(())
+    }
+
+    /// Looks whether the store still holds what was written, and begins to read where it does not.
+    async fn check(&mut self) -> Result<(), Unavailable> {
+        if self.progress.iter().any(|progress| matches!(progress, Progress::Current(_))) {
+            let marks = self.index.marks().await?;
+            let progress = self.progress;
+            let is_lost =
+                |shard: usize| matches!(progress[shard], Progress::Current(mark) if marks[shard] != Some(mark));
+            let lost: Vec<usize> = (0..progress.len()).filter(|shard| is_lost(*shard)).collect();
+            tell_lost(lost.len());
+            lost.into_iter().for_each(|shard| self.progress[shard] = Progress::Behind);
+        }
+        if self.catching_up.is_empty() && self.progress.contains(&Progress::Behind) {
+            let mut shards = Vec::new();
+            for (shard, progress) in (0..).map(Shard).zip(&mut self.progress) {
+                if *progress == Progress::Behind {
+                    shards.push(shard);
+                    *progress = Progress::CatchingUp;
+                }
+            }
+            let rebuild = Rebuild { index: self.index.clone(), log: self.log.clone() };
+            self.catching_up.spawn(rebuild.catch_up(shards));
+        }
+        Ok(())
+    }
+
+    fn caught_up(&mut self, done: Result<Result<Vec<CaughtUp>, RebuildError>, tokio::task::JoinError>) {
+        match done {
+            Ok(Ok(shards)) => {
+                for CaughtUp { shard, mark } in shards {
+                    let progress = &mut self.progress[usize::from(shard.0)];
+                    if *progress == Progress::CatchingUp {
+                        *progress = Progress::Current(mark);
+                    }
+                }
+            }
+            Ok(Err(RebuildError::Index(error))) => self.tell(Err(error)),
+            Ok(Err(RebuildError::Log(error))) => tracing::warn!(%error, "the index cannot be rebuilt now"),
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => tracing::error!(%error, "the rebuild of the index panicked"),
+        }
+        for progress in &mut self.progress {
+            if *progress == Progress::CatchingUp {
+                *progress = Progress::Behind;
+            }
+        }
+    }
+}
+
+fn tell_lost(shards: usize) {
+    if shards > 0 {
+        tracing::warn!(shards, "the index's store does not hold what was written, and is brought up from the log");
+    }
+}
+
+/// Runs created before this moment are not in the log any more.
+pub(super) fn expired() -> Timestamp {
+    Timestamp(proto::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)))
+}
+
+fn interval(every: Duration) -> tokio::time::Interval {
+    let mut interval = tokio::time::interval(every);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    interval
+}

@@ -1,0 +1,228 @@
+//! Brings the index up to the log: reads what it has not seen, from the beginning where it has seen nothing, folds, and
+//! writes. What changes meanwhile comes through the projector; of two words about a run the newer one holds.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use proto::names::SHARDS;
+use proto::subject;
+use run::{Entry, Run, RunId, Shard};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::summary::{Summary, changes, changes_ended};
+use super::{Index, Mark, Unavailable};
+use crate::nats::journal::ReadError;
+use crate::nats::scan::{Batch, Log};
+
+/// Batches of entries, and of summaries, that may wait for the next step.
+const STEPS_AHEAD: usize = 4;
+/// Runs that are written together.
+const WRITE_RUNS: usize = 512;
+/// Runs that are read one by one at a time.
+const REPLAYS: usize = 16;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RebuildError {
+    #[error(transparent)]
+    Index(#[from] Unavailable),
+    #[error(transparent)]
+    Log(#[from] ReadError),
+}
+
+pub(super) struct Rebuild {
+    pub(super) index: Index,
+    pub(super) log: Log,
+}
+
+/// A shard that the store knows through its mark.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CaughtUp {
+    pub(super) shard: Shard,
+    pub(super) mark: Mark,
+}
+
+impl Rebuild {
+    /// Reads what the store lacks of these shards. A shard that is missing from the answer was changed by somebody else
+    /// meanwhile and must be read again.
+    pub(super) async fn catch_up(self, shards: Vec<Shard>) -> Result<Vec<CaughtUp>, RebuildError> {
+        let started = Instant::now();
+        self.index.belong_to(&self.log.name().await?).await?;
+        let marks = self.index.marks().await?;
+        let through_of = |shard: &Shard| marks[usize::from(shard.0)].map_or(0, |mark| mark.through);
+        // Shards that lack everything would have the others read from the beginning too: those have their turn later.
+        let least = shards.iter().map(through_of).min().unwrap_or_default();
+        let shards: Vec<Shard> = shards.into_iter().filter(|shard| least > 0 || through_of(shard) == 0).collect();
+
+        // The mark says from here on that somebody reads: a store that is emptied meanwhile is noticed at the end.
+        let mut begun = Vec::new();
+        for shard in &shards {
+            let mark = Mark { through: through_of(shard), reading: Some(rand::random()) };
+            if self.index.advance(*shard, marks[usize::from(shard.0)], mark).await? {
+                begun.push((*shard, mark));
+            }
+        }
+        let through = self.log.tip(&shards).await?;
+        let (entries, runs) = self.read(&shards, least, through).await?;
+        let mut caught_up = Vec::new();
+        for (shard, begun) in begun {
+            let mark = Mark::settled(through.max(begun.through));
+            if self.index.advance(shard, Some(begun), mark).await? {
+                caught_up.push(CaughtUp { shard, mark });
+            }
+        }
+        if entries > 0 {
+            let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            tracing::info!(entries, runs, elapsed_ms, shards = shards.len(), "the index was brought up from the log");
+        }
+        Ok(caught_up)
+    }
+
+    /// Reads, folds and writes at the same time.
+    async fn read(&self, shards: &[Shard], after: u64, through: u64) -> Result<(u64, u64), RebuildError> {
+        let (summaries_sender, mut summaries) = mpsc::channel::<Vec<Arc<Summary>>>(STEPS_AHEAD);
+        let mut folding = JoinSet::new();
+        folding.spawn(fold(self.log.clone(), shards.to_vec(), after, through, summaries_sender));
+        let mut runs = 0;
+        while let Some(some) = summaries.recv().await {
+            runs += some.len() as u64;
+            self.index.write(some).await?;
+        }
+        match folding.join_next().await {
+            Some(Ok(Ok(entries))) => Ok((entries, runs)),
+            Some(Ok(Err(error))) => Err(error.into()),
+            Some(Err(_)) | None => Err(ReadError::new(&"the reader of the log ended").into()),
+        }
+    }
+}
+
+/// Folds a part of the log and sends the summaries of the runs that it changed; gives the number of entries.
+async fn fold(
+    log: Log,
+    shards: Vec<Shard>,
+    after: u64,
+    through: u64,
+    summaries: mpsc::Sender<Vec<Arc<Summary>>>,
+) -> Result<u64, ReadError> {
+    let (sender, mut batches) = mpsc::channel(STEPS_AHEAD);
+    let mut reading = JoinSet::new();
+    let reader = log.clone();
+    reading.spawn(async move { reader.read(&shards, after, through, &sender).await });
+    let mut fold = Fold::default();
+    let mut entries = 0;
+    while let Some(Batch { entries: batch, .. }) = batches.recv().await {
+        entries += batch.len() as u64;
+        batch.into_iter().for_each(|(id, entry)| fold.take(id, &entry));
+        if fold.ended.len() >= WRITE_RUNS && summaries.send(fold.take_ended()).await.is_err() {
+            return Ok(entries);
+        }
+    }
+    if let Some(read) = reading.join_next().await {
+        read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
+    }
+    let (mut rest, again) = fold.finish();
+    for ids in again.into_iter().collect::<Vec<_>>().chunks(REPLAYS) {
+        let replays = ids.iter().map(|id| replay(&log, *id));
+        rest.extend(futures::future::try_join_all(replays).await?.into_iter().flatten().map(Arc::new));
+    }
+    for some in rest.chunks(WRITE_RUNS) {
+        if summaries.send(some.to_vec()).await.is_err() {
+            break;
+        }
+    }
+    Ok(entries)
+}
+
+/// The runs of a part of the log. What has ended leaves it.
+#[derive(Debug, Default)]
+pub(super) struct Fold {
+    open: HashMap<RunId, Folded>,
+    ended: Vec<Arc<Summary>>,
+    /// Runs that began before this part, or changed after their end: they must be read by themselves.
+    again: HashSet<RunId>,
+    /// All that ended here, to tell them from those that began before.
+    gone: HashSet<RunId>,
+}
+
+#[derive(Debug)]
+struct Folded {
+    run: Run,
+    sequence: u64,
+}
+
+impl Folded {
+    fn new(id: RunId) -> Self {
+        Self { run: Run::new(id), sequence: 0 }
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        let mut heard = Vec::new();
+        let had_ended = self.run.status().is_final();
+        self.run.apply(entry, &mut heard);
+        if if had_ended { changes_ended(entry) } else { changes(entry, &heard) } {
+            self.sequence = entry.sequence;
+        }
+    }
+
+    fn summary(&self) -> Option<Summary> {
+        self.run.opened_at().map(|_| Summary::of(&self.run, self.sequence))
+    }
+}
+
+impl Fold {
+    pub(super) fn take(&mut self, id: RunId, entry: &Entry) {
+        let opens = entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
+        if opens && !self.gone.contains(&id) {
+            self.open.entry(id).or_insert_with(|| Folded::new(id));
+        }
+        let Some(folded) = self.open.get_mut(&id) else {
+            if changes_ended(entry) || !self.gone.contains(&id) {
+                self.again.insert(id);
+            }
+            return;
+        };
+        folded.apply(entry);
+        if folded.run.status().is_final() {
+            self.ended.extend(folded.summary().map(Arc::new));
+            self.open.remove(&id);
+            self.gone.insert(id);
+        }
+    }
+
+    /// The runs that ended since this was last asked.
+    pub(super) fn take_ended(&mut self) -> Vec<Arc<Summary>> {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// What is left: runs as they stand, and those that must be read by themselves.
+    pub(super) fn finish(self) -> (Vec<Arc<Summary>>, HashSet<RunId>) {
+        let Self { open, mut ended, again, gone: _ } = self;
+        ended.extend(open.values().filter_map(Folded::summary).map(Arc::new));
+        (ended, again)
+    }
+
+    /// Every run that this part of the log knows.
+    pub(super) fn knows(&self, id: RunId) -> bool {
+        self.open.contains_key(&id) || self.gone.contains(&id)
+    }
+}
+
+/// A run as the log has it; `None` where the log does not hold its beginning.
+pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
+    let mut folded = Folded::new(id);
+    let (filter, mut after) = (subject::of_run(id), 0);
+    loop {
+        let page = log.journal.page(&filter, after).await?;
+        page.entries.iter().for_each(|entry| folded.apply(entry));
+        after = page.through;
+        if page.last {
+            return Ok(folded.summary());
+        }
+    }
+}
+
+/// All of them.
+pub(super) fn every_shard() -> Vec<Shard> {
+    (0..SHARDS).map(Shard).collect()
+}

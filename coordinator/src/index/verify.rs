@@ -1,0 +1,279 @@
+//! Compares the index with the log: folds all that the log holds, and looks whether the index says the same of every run and
+//! of no other. Runs go on meanwhile, so what differs is looked at again before it is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use run::{RunId, Shard, Timestamp};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::filter::{Coverage, Key};
+use super::projector::expired;
+use super::rebuild::{Fold, RebuildError, every_shard, replay};
+use super::summary::Summary;
+use super::{Index, Mark};
+use crate::nats::journal::ReadError;
+use crate::nats::scan::Log;
+use crate::redis::Member;
+
+/// Differences that are told; more are only counted.
+const TOLD_MAX: usize = 1000;
+/// What looks wrong is looked at again, but not more than this: an index that is wrong altogether should be rebuilt.
+const SUSPECTS_MAX: usize = 10_000;
+/// How often, and after how long, something that looks wrong is looked at again. The index follows within 100 ms.
+const LOOKS: usize = 3;
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Runs that are compared together.
+const COMPARED: usize = 512;
+/// How long before the log forgets them runs are not looked at any more: they may be forgotten on either side first.
+const LAST_MINUTES: Duration = Duration::from_secs(300);
+const BATCHES_AHEAD: usize = 4;
+
+/// A word of a comparison.
+#[derive(Debug, Default)]
+pub(crate) struct Word {
+    pub(crate) entries: u64,
+    pub(crate) runs: u64,
+    pub(crate) differences: Vec<Difference>,
+    pub(crate) end: Option<End>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Difference {
+    pub(crate) run: RunId,
+    pub(crate) what: String,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) differences: u64,
+    pub(crate) complete: bool,
+}
+
+/// Compares, and sends words while somebody listens.
+pub(crate) async fn verify(index: Index, log: Log, words: mpsc::Sender<Result<Word, RebuildError>>) {
+    if let Err(error) = Box::pin(compare_all(index, log, &words)).await {
+        // A listener that has gone does not want to know.
+        drop(words.send(Err(error)).await);
+    }
+}
+
+async fn compare_all(
+    index: Index,
+    log: Log,
+    words: &mpsc::Sender<Result<Word, RebuildError>>,
+) -> Result<(), RebuildError> {
+    let marks = index.marks().await?;
+    let settled = |shard: &Shard| marks[usize::from(shard.0)].is_some_and(Mark::is_settled);
+    let shards: Vec<Shard> = every_shard().into_iter().filter(settled).collect();
+    let Coverage { complete, cut_before } = index.coverage().await?;
+    let through = log.tip(&shards).await?;
+    let mut comparison = Comparison {
+        index,
+        log,
+        ignored_before: expired().after(LAST_MINUTES),
+        cut_before,
+        word: Word::default(),
+        suspects: Vec::new(),
+    };
+
+    let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
+    let mut reading = JoinSet::new();
+    let (reader, wanted) = (comparison.log.clone(), shards.clone());
+    reading.spawn(async move { reader.read(&wanted, 0, through, &sender).await });
+    let mut fold = Fold::default();
+    let mut told = 0;
+    while let Some(batch) = batches.recv().await {
+        comparison.word.entries += batch.entries.len() as u64;
+        batch.entries.into_iter().for_each(|(id, entry)| fold.take(id, &entry));
+        let ended = fold.take_ended();
+        comparison.compare(&ended).await?;
+        if comparison.word.entries >= told + 10_000 {
+            told = comparison.word.entries;
+            if !comparison.tell(words).await {
+                return Ok(());
+            }
+        }
+    }
+    if let Some(read) = reading.join_next().await {
+        read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
+    }
+    comparison.look_for_others(&fold, &shards).await?;
+    let (open, again) = fold.finish();
+    comparison.compare(&open).await?;
+    comparison.suspects.extend(again.into_iter().map(Suspect::Run));
+    let differences = comparison.look_again(words).await?;
+    comparison.word.end = Some(End { differences, complete });
+    comparison.tell(words).await;
+    Ok(())
+}
+
+/// Something that looked wrong.
+#[derive(Debug, Clone, PartialEq)]
+enum Suspect {
+    Run(RunId),
+    Stray(Member),
+}
+
+struct Comparison {
+    index: Index,
+    log: Log,
+    ignored_before: Timestamp,
+    cut_before: Option<Timestamp>,
+    word: Word,
+    suspects: Vec<Suspect>,
+}
+
+impl Comparison {
+    /// `false` when nobody listens any more.
+    async fn tell(&mut self, words: &mpsc::Sender<Result<Word, RebuildError>>) -> bool {
+        let Word { entries, runs, .. } = self.word;
+        let word = std::mem::replace(&mut self.word, Word { entries, runs, ..Word::default() });
+        words.send(Ok(word)).await.is_ok()
+    }
+
+    fn suspect(&mut self, suspect: Suspect) {
+        if self.suspects.len() < SUSPECTS_MAX && !self.suspects.contains(&suspect) {
+            self.suspects.push(suspect);
+        }
+    }
+
+    /// Whether the index should know a run.
+    fn is_expected(&self, run: &Summary) -> bool {
+        run.id.created_at() >= self.ignored_before
+            && !(run.has_ended() && self.cut_before.is_some_and(|cut| run.id.created_at() < cut))
+    }
+
+    async fn compare(&mut self, runs: &[Arc<Summary>]) -> Result<(), RebuildError> {
+        for some in runs.chunks(COMPARED) {
+            let some: Vec<Arc<Summary>> = some.iter().filter(|run| self.is_expected(run)).cloned().collect();
+            for (run, wrong) in some.iter().zip(self.wrongs(&some).await?) {
+                if wrong.is_some() {
+                    self.suspect(Suspect::Run(run.id));
+                }
+            }
+            self.word.runs += some.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with each of these runs in the index.
+    async fn wrongs(&self, runs: &[Arc<Summary>]) -> Result<Vec<Option<String>>, RebuildError> {
+        let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+        let known = self.index.get(&ids).await?;
+        let misplaced = match &self.index {
+            Index::Memory(_) => vec![None; runs.len()],
+            Index::Redis(redis) => redis.missing(runs).await?,
+        };
+        let wrongs = runs.iter().zip(known).zip(misplaced).map(|((run, known), misplaced)| match known {
+            None => Some("is missing".to_owned()),
+            Some(known) if known != *run => Some(difference(&known, run)),
+            Some(_) => misplaced.map(|set| format!("is missing in the set {set}")),
+        });
+        Ok(wrongs.collect())
+    }
+
+    /// Runs that the log does not know, and members of sets that do not belong there.
+    async fn look_for_others(&mut self, fold: &Fold, shards: &[Shard]) -> Result<(), RebuildError> {
+        let is_foreign = |run: RunId| shards.contains(&run.shard()) && !fold.knows(run);
+        match self.index.clone() {
+            Index::Memory(memory) => {
+                let mut behind = None;
+                loop {
+                    let places: Vec<Key> = memory.places(behind, COMPARED);
+                    behind = places.last().copied();
+                    if places.is_empty() {
+                        return Ok(());
+                    }
+                    let foreign = places.iter().filter_map(|place| place.run_id()).filter(|run| is_foreign(*run));
+                    foreign.for_each(|run| self.suspect(Suspect::Run(run)));
+                }
+            }
+            Index::Redis(redis) => {
+                let mut sets = redis.sets().await?;
+                while let Some((runs, strays)) = redis.next_members(&mut sets).await? {
+                    let foreign = runs.into_iter().filter(|run| is_foreign(*run));
+                    foreign.for_each(|run| self.suspect(Suspect::Run(run)));
+                    strays.into_iter().for_each(|stray| self.suspect(Suspect::Stray(stray)));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Looks again at what looked wrong, and gives the number of differences that remain.
+    async fn look_again(&mut self, words: &mpsc::Sender<Result<Word, RebuildError>>) -> Result<u64, RebuildError> {
+        let mut suspects = std::mem::take(&mut self.suspects);
+        let mut found = Vec::new();
+        for _ in 0..LOOKS {
+            if suspects.is_empty() {
+                return Ok(0);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+            found.clear();
+            let mut remaining = Vec::new();
+            for suspect in suspects {
+                if let Some(difference) = self.look_at(&suspect).await? {
+                    found.push(difference);
+                    remaining.push(suspect);
+                }
+            }
+            suspects = remaining;
+            if !self.tell(words).await {
+                break;
+            }
+        }
+        let differences = found.len() as u64;
+        found.truncate(TOLD_MAX);
+        self.word.differences = found;
+        Ok(differences)
+    }
+
+    async fn look_at(&self, suspect: &Suspect) -> Result<Option<Difference>, RebuildError> {
+        match (suspect, &self.index) {
+            (Suspect::Run(id), _) => {
+                let what = match replay(&self.log, *id).await? {
+                    Some(run) if self.is_expected(&run) => self.wrongs(&[Arc::new(run)]).await?.pop().flatten(),
+                    Some(_) => None,
+                    None if id.created_at() < self.ignored_before => None,
+                    None => {
+                        let known = self.index.get(&[*id]).await?.pop().flatten();
+                        known.map(|_| "is not in the log".to_owned())
+                    }
+                };
+                Ok(what.map(|what| Difference { run: *id, what }))
+            }
+            (Suspect::Stray(member), Index::Redis(redis)) => {
+                let run = member.run;
+                let is_stray = !redis.strays(vec![member.clone()], &[run]).await?.is_empty()
+                    && run.created_at() >= self.ignored_before
+                    && redis.stands(member).await?;
+                let what = format!("stands in the set {} and does not belong there", member.set);
+                Ok(is_stray.then_some(Difference { run, what }))
+            }
+            (Suspect::Stray(_), Index::Memory(_)) => Ok(None),
+        }
+    }
+}
+
+/// The first thing in which two summaries of a run differ.
+fn difference(known: &Summary, log: &Summary) -> String {
+    let says = |what: &str, known: &dyn std::fmt::Debug, log: &dyn std::fmt::Debug| {
+        format!("{what}: the index says {known:?}, the log {log:?}")
+    };
+    if known.status != log.status {
+        return says("status", &known.status, &log.status);
+    }
+    let calls = known.calls.iter().zip(&log.calls).find(|(known, log)| known != log);
+    if let Some((known, log)) = calls {
+        return says("call", known, log);
+    }
+    if known.calls.len() != log.calls.len() {
+        return says("number of calls", &known.calls.len(), &log.calls.len());
+    }
+    if known.sequence != log.sequence {
+        return says("last entry", &known.sequence, &log.sequence);
+    }
+    says("run", known, log)
+}

@@ -1,0 +1,109 @@
+//! Reads long parts of the log, fast: what the index is rebuilt from and compared with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::DeliverPolicy;
+use async_nats::jetstream::consumer::push::OrderedConfig;
+use futures::{FutureExt as _, StreamExt as _};
+use proto::names;
+use run::{Entry, RunId, Shard};
+use tokio::sync::mpsc;
+
+use super::Broker;
+use super::journal::{Decoded, Journal, ReadError, decode, millis};
+
+/// Entries handed on together.
+const BATCH_MAX: usize = 1024;
+/// The longest silence while entries are still to come: an election of the broker's leader takes 4-9 s.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// The log, for those who read much of it.
+#[derive(Debug, Clone)]
+pub(crate) struct Log {
+    broker: Broker,
+    pub(crate) journal: Journal,
+}
+
+/// Entries in the order of the log, and the place through which they are all.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) entries: Vec<(RunId, Arc<Entry>)>,
+    pub(crate) through: u64,
+}
+
+impl Log {
+    pub(crate) fn new(broker: &Broker, journal: Journal) -> Self {
+        Self { broker: broker.clone(), journal }
+    }
+
+    /// Tells this log from one that was there before it or is elsewhere.
+    pub(crate) async fn name(&self) -> Result<String, ReadError> {
+        let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        Ok(stream.cached_info().created.unix_timestamp_nanos().to_string())
+    }
+
+    /// The sequence of the last entry of any of these shards; 0 for none.
+    pub(crate) async fn tip(&self, shards: &[Shard]) -> Result<u64, ReadError> {
+        let tips = futures::future::try_join_all(shards.iter().map(|shard| self.journal.last_of_shard(*shard))).await?;
+        Ok(tips.into_iter().max().unwrap_or_default())
+    }
+
+    /// Reads the entries of these shards behind `after`, through `through`, which is the sequence of one of them.
+    pub(crate) async fn read(
+        &self,
+        shards: &[Shard],
+        after: u64,
+        through: u64,
+        batches: &mpsc::Sender<Batch>,
+    ) -> Result<(), ReadError> {
+        if through <= after {
+            return Ok(());
+        }
+        let everything = shards.len() == usize::from(names::SHARDS);
+        let subjects = shards.iter().map(|shard| proto::subject::of_shard(*shard));
+        let config = OrderedConfig {
+            deliver_subject: self.broker.client.new_inbox(),
+            name: Some(format!("index-{}", uuid::Uuid::now_v7().simple())),
+            filter_subjects: if everything { Vec::new() } else { subjects.collect() },
+            filter_subject: if everything { names::STREAM_SUBJECTS.to_owned() } else { String::new() },
+            deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: after + 1 },
+            ..OrderedConfig::default()
+        };
+        let consumer = self.broker.context.create_consumer_on_stream(config, names::STREAM).await;
+        let mut messages = consumer
+            .map_err(|error| ReadError::new(&error))?
+            .messages()
+            .await
+            .map_err(|error| ReadError::new(&error))?;
+        let mut batch = Batch { entries: Vec::with_capacity(BATCH_MAX), through: after };
+        while batch.through < through {
+            let next = tokio::time::timeout(SILENCE_MAX, messages.next()).await;
+            let first = next.map_err(|_| ReadError::new(&"the broker is silent"))?;
+            let mut next = Some(first.ok_or_else(|| ReadError::new(&"the consumer ended"))?);
+            while let Some(message) = next {
+                let message = message.map_err(|error| ReadError::new(&error))?;
+                let info = message.info().map_err(|error| ReadError::new(&error))?;
+                let (sequence, at) = (info.stream_sequence, millis(info.published.unix_timestamp_nanos()));
+                if sequence <= through {
+                    let (message, _) = message.split();
+                    if let Decoded::Entry(run, entry) = decode(&message.subject, message.payload, sequence, at) {
+                        batch.entries.push((run, entry));
+                    }
+                }
+                batch.through = sequence.min(through);
+                if batch.through >= through || batch.entries.len() >= BATCH_MAX {
+                    break;
+                }
+                next = messages.next().now_or_never().flatten();
+            }
+            let through = batch.through;
+            let full = std::mem::replace(&mut batch, Batch { entries: Vec::with_capacity(BATCH_MAX), through });
+            if batches.send(full).await.is_err() {
+                // Whoever asked has gone.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}

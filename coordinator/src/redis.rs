@@ -1,0 +1,188 @@
+//! The index in Redis or Valkey, shared by all coordinators. The only folder that names the store's library.
+//!
+//! | key | holds |
+//! |---|---|
+//! | `ty:run:<place>` | a hash: `s` the sequence of the log through which it holds, `d` the summary, `m` the sets it is in |
+//! | `ty:runs…`, `ty:calls…` | sorted sets of places, all scores 0: by status, state, tool, tenant |
+//! | `ty:sets`, `ty:tools` | the names of those sets, and of the tools |
+//! | `ty:marks` | through which entry of the log each shard is known |
+//! | `ty:log` | of which log all this is |
+//!
+//! A place is the run's uuid and shard (and the call's index) in hexadecimal, so sets sort by time and are cut by range.
+//! One server, or one with replicas: the script that takes a run in touches keys that a cluster would spread.
+
+mod check;
+mod link;
+mod lists;
+mod sets;
+mod wire;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use ::redis::{Pipeline, pipe};
+use proto::names::SHARDS;
+use run::{RunId, Shard, Timestamp};
+
+use self::link::Link;
+use crate::index::filter::{Coverage, Key};
+use crate::index::summary::Summary;
+use crate::index::{Mark, Marks, Unavailable};
+use crate::nats::setup::RETENTION;
+
+pub(crate) use self::check::Member;
+pub use self::link::UrlError;
+
+pub(super) const MARKS: &str = "ty:marks";
+pub(super) const SETS: &str = "ty:sets";
+pub(super) const TOOLS: &str = "ty:tools";
+const PRUNE: &str = include_str!("redis/prune.lua");
+const LOG: &str = "ty:log";
+const EVERYTHING: &str = "ty:*";
+/// Members of sets that one pipeline writes: some milliseconds of the server's time, in which nobody else is served.
+const PIPELINE_MEMBERS_MAX: usize = 4000;
+/// Keys that are deleted together.
+const WIPE_KEYS: usize = 1000;
+
+/// Cheap to clone. Lists have a connection of their own, so that they need not wait behind what is written.
+#[derive(Debug, Clone)]
+pub(crate) struct RedisStore {
+    writes: Arc<Link>,
+    reads: Arc<Link>,
+}
+
+/// The key of a run.
+fn run_key(place: Key) -> String {
+    format!("ty:run:{place}")
+}
+
+impl RedisStore {
+    pub(crate) fn new(url: &str) -> Result<Self, UrlError> {
+        Ok(Self { writes: Arc::new(Link::new(url)?), reads: Arc::new(Link::new(url)?) })
+    }
+
+    pub(crate) async fn write(&self, summaries: &[Arc<Summary>]) -> Result<(), Unavailable> {
+        let mut rest = summaries.iter();
+        while rest.len() > 0 {
+            let live = self.writes.live().await?;
+            let mut pipeline = pipe();
+            let (mut members, mut sets, mut tools) = (0, BTreeSet::new(), BTreeSet::new());
+            while members < PIPELINE_MEMBERS_MAX
+                && let Some(summary) = rest.next()
+            {
+                let key = Key::from(summary.id);
+                let expires = summary.id.created_at().after(RETENTION);
+                let write = pipeline.cmd("EVALSHA").arg(&live.write).arg(1).arg(run_key(key));
+                write.arg(summary.sequence).arg(wire::encode(summary)).arg(expires.0);
+                sets::members(summary, |set, member| {
+                    write.arg(&set).arg(member);
+                    members += 1;
+                    sets.insert(set);
+                });
+                write.ignore();
+                tools.extend(summary.calls.iter().map(|call| call.tool.as_str()));
+            }
+            pipeline.cmd("SADD").arg(SETS).arg(sets).ignore();
+            if !tools.is_empty() {
+                pipeline.cmd("SADD").arg(TOOLS).arg(tools).ignore();
+            }
+            self.writes.ask::<()>(live, &pipeline).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn marks(&self) -> Result<Marks, Unavailable> {
+        marks(&self.writes).await
+    }
+
+    pub(crate) async fn advance(&self, shard: Shard, from: Option<Mark>, to: Mark) -> Result<bool, Unavailable> {
+        let live = self.writes.live().await?;
+        let (from, to) = (from.map(mark_text).unwrap_or_default(), mark_text(to));
+        let mut pipeline = pipe();
+        pipeline.cmd("EVALSHA").arg(&live.advance).arg(1).arg(MARKS).arg(shard.to_string()).arg(from).arg(&to);
+        let (stands,): (String,) = self.writes.ask(live, &pipeline).await?;
+        Ok(stands == to)
+    }
+
+    pub(crate) async fn belong_to(&self, log: &str) -> Result<(), Unavailable> {
+        let (known,): (Option<String>,) = self.one(pipe().cmd("GET").arg(LOG)).await?;
+        if known.as_deref() == Some(log) {
+            return Ok(());
+        }
+        if known.is_some() {
+            tracing::warn!("the index is of another log, and is emptied");
+            self.wipe().await?;
+        }
+        self.one(pipe().cmd("SET").arg(LOG).arg(log).ignore()).await
+    }
+
+    pub(crate) async fn prune(&self, before: Timestamp) -> Result<(), Unavailable> {
+        let (sets,): (Vec<String>,) = self.one(pipe().cmd("SMEMBERS").arg(SETS)).await?;
+        let mut pipeline = pipe();
+        let end = format!("({}", Key::at(before));
+        for set in sets {
+            pipeline.cmd("ZREMRANGEBYLEX").arg(set).arg("-").arg(&end).ignore();
+        }
+        pipeline.cmd("EVAL").arg(PRUNE).arg(2).arg(SETS).arg(TOOLS).ignore();
+        self.one(&pipeline).await
+    }
+
+    /// Deletes what is ours, a part at a time: the server may hold other things.
+    pub(crate) async fn wipe(&self) -> Result<(), Unavailable> {
+        let mut cursor = "0".to_owned();
+        loop {
+            let scan = pipe().cmd("SCAN").arg(&cursor).arg("MATCH").arg(EVERYTHING).arg("COUNT").arg(WIPE_KEYS).clone();
+            let ((next, keys),): ((String, Vec<String>),) = self.one(&scan).await?;
+            if !keys.is_empty() {
+                self.one::<()>(pipe().cmd("UNLINK").arg(keys).ignore()).await?;
+            }
+            if next == "0" {
+                // Somebody may have begun to rebuild before all was gone: without its mark it begins again.
+                return self.one(pipe().cmd("UNLINK").arg(MARKS).ignore()).await;
+            }
+            cursor = next;
+        }
+    }
+
+    pub(crate) async fn get(&self, ids: &[RunId]) -> Result<Vec<Option<Arc<Summary>>>, Unavailable> {
+        let keys: Vec<Key> = ids.iter().map(|id| Key::from(*id)).collect();
+        lists::summaries(&self.reads, &keys).await
+    }
+
+    pub(crate) async fn coverage(&self) -> Result<Coverage, Unavailable> {
+        lists::coverage(&self.reads).await
+    }
+
+    async fn one<T: ::redis::FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T, Unavailable> {
+        self.writes.ask(self.writes.live().await?, pipeline).await
+    }
+}
+
+fn mark_text(mark: Mark) -> String {
+    match mark.reading {
+        None => mark.through.to_string(),
+        Some(nonce) => format!("{}+{nonce}", mark.through),
+    }
+}
+
+fn mark_of(text: &str) -> Option<Mark> {
+    let (through, reading) = match text.split_once('+') {
+        Some((through, nonce)) => (through, Some(nonce.parse().ok()?)),
+        None => (text, None),
+    };
+    Some(Mark { through: through.parse().ok()?, reading })
+}
+
+async fn marks(link: &Link) -> Result<Marks, Unavailable> {
+    let mut pipeline = pipe();
+    pipeline.cmd("HMGET").arg(MARKS);
+    (0..SHARDS).for_each(|shard| {
+        pipeline.arg(Shard(shard).to_string());
+    });
+    let (texts,): (Vec<Option<String>>,) = link.ask(link.live().await?, &pipeline).await?;
+    let mut marks: Marks = Marks::default();
+    for (mark, text) in marks.iter_mut().zip(texts) {
+        *mark = text.as_deref().and_then(mark_of);
+    }
+    Ok(marks)
+}

@@ -1,0 +1,96 @@
+//! One connection to the server. A connection that failed is given up, and the next request makes a new one: nobody waits
+//! for a server that is away. The library's own reconnecting connection would keep requests waiting meanwhile, goes on with
+//! a connection on which nothing is heard any more, and does not say that there was a new one.
+
+use std::time::Duration;
+
+use ::redis::aio::MultiplexedConnection;
+use ::redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisError, pipe};
+use tokio::sync::Mutex;
+
+use crate::index::Unavailable;
+
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a pipeline may take. The largest take some 50 ms.
+const REPLY_PATIENCE: Duration = Duration::from_secs(5);
+
+const WRITE: &str = include_str!("write.lua");
+const ADVANCE: &str = include_str!("advance.lua");
+
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{url:?} is no address of a Redis or Valkey server: {reason}. Give redis://HOST:PORT")]
+pub struct UrlError {
+    url: String,
+    reason: String,
+}
+
+pub(super) struct Link {
+    client: Client,
+    live: Mutex<Option<Live>>,
+}
+
+/// A connection, and the scripts as the server knows them.
+#[derive(Clone)]
+pub(super) struct Live {
+    connection: MultiplexedConnection,
+    pub(super) write: String,
+    pub(super) advance: String,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The address may hold a password.
+        f.debug_struct("Link").finish_non_exhaustive()
+    }
+}
+
+impl Link {
+    pub(super) fn new(url: &str) -> Result<Self, UrlError> {
+        let client = Client::open(url).map_err(|error| UrlError { url: hidden(url), reason: error.to_string() })?;
+        Ok(Self { client, live: Mutex::new(None) })
+    }
+
+    /// The connection, made where there is none.
+    pub(super) async fn live(&self) -> Result<Live, Unavailable> {
+        let mut slot = self.live.lock().await;
+        if let Some(live) = &*slot {
+            return Ok(live.clone());
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_PATIENCE))
+            .set_response_timeout(Some(REPLY_PATIENCE));
+        let connect = async {
+            let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut scripts = pipe();
+            scripts.cmd("SCRIPT").arg("LOAD").arg(WRITE).cmd("SCRIPT").arg("LOAD").arg(ADVANCE);
+            let (write, advance) = scripts.query_async(&mut connection).await?;
+            Ok(Live { connection, write, advance })
+        };
+        let live: Live = connect.await.map_err(unavailable)?;
+        Ok(slot.insert(live).clone())
+    }
+
+    /// Asks. After any error the connection is given up: a new one knows the scripts, and is a connection.
+    pub(super) async fn ask<T: FromRedisValue>(&self, live: Live, pipeline: &Pipeline) -> Result<T, Unavailable> {
+        let mut connection = live.connection;
+        match pipeline.query_async(&mut connection).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                *self.live.lock().await = None;
+                Err(unavailable(error))
+            }
+        }
+    }
+}
+
+fn unavailable(error: RedisError) -> Unavailable {
+    Unavailable(error.to_string())
+}
+
+/// An address without what may be a password.
+fn hidden(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
+        (Some(_) | None, _) => url.to_owned(),
+    }
+}

@@ -22,7 +22,44 @@ Examples:
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Ls(Ls),
+    Cancel(Cancel),
 }
+
+const CANCEL_EXAMPLES: &str = "\
+Examples:
+  toolyard calls cancel --tool bash --state queued
+  toolyard calls cancel --tenant acme --since 1h --reason 'a bad deployment'
+  toolyard calls cancel --all
+
+Each cancellation is stored before it is told. What runs stops a little later;
+`toolyard why` tells how far that is. For one run: toolyard runs cancel.";
+
+/// Cancel the calls that match and have not ended
+#[derive(Debug, clap::Args)]
+#[command(after_help = CANCEL_EXAMPLES)]
+#[group(id = "which", required = true, multiple = true, args = ["state", "tool", "tenant", "since", "all"])]
+pub(crate) struct Cancel {
+    /// Only calls in this state
+    #[arg(long, value_parser = named(&OPEN_STATES, state))]
+    state: Option<v1::CallState>,
+    /// Only calls of this tool
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// Only calls of this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Only calls of runs that are at most so old, as 30s, 10m, 2h or 1d
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    since: Option<Duration>,
+    /// Every call there is
+    #[arg(long)]
+    all: bool,
+    /// Why, for people and the model
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+}
+
+const OPEN_STATES: [&str; 4] = ["accepted", "waiting_for_client", "queued", "running"];
 
 const STATES: [&str; 8] =
     ["accepted", "waiting_for_client", "queued", "running", "completed", "failed", "cancelled", "expired"];
@@ -59,8 +96,37 @@ pub(crate) struct Ls {
 }
 
 pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Command::Ls(Ls { state, waiting, parked, tool, tenant, since, limit }) = command;
     let client = Client::connect(url).await?;
+    match command {
+        Command::Ls(args) => list(&client, args, terminal).await,
+        Command::Cancel(args) => cancel(&client, args, terminal).await,
+    }
+}
+
+async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Cancel { state, tool, tenant, since, all: _, reason } = args;
+    let request = v1::CancelCallsRequest {
+        state: state.unwrap_or_default().into(),
+        tool: tool.unwrap_or_default(),
+        tenant: tenant.unwrap_or_default(),
+        created_from: ago(since),
+        reason,
+        ..v1::CancelCallsRequest::default()
+    };
+    let told = |call: &v1::CancelledCall| {
+        if terminal.is_json() {
+            return terminal
+                .object(&json::Object::default().field("run_id", &call.run_id).field("call_id", &call.call_id));
+        }
+        terminal.line(&format!("{}  {}", call.run_id, harmless(&call.call_id)))
+    };
+    let count = client.cancel_calls(request, told).await?;
+    terminal.note(&format!("{} cancelled", counted(count, "call")));
+    Ok(Exit::Completed)
+}
+
+async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Ls { state, waiting, parked, tool, tenant, since, limit } = args;
     let state = if waiting { Some(v1::CallState::WaitingForClient) } else { state };
     let state = state.unwrap_or_default().into();
     let request = v1::ListCallsRequest {
@@ -84,7 +150,7 @@ pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Res
     Ok(Exit::Completed)
 }
 
-fn line(listed: &v1::ListedCall) -> [String; 5] {
+pub(crate) fn line(listed: &v1::ListedCall) -> [String; 5] {
     let call = listed.call.clone().unwrap_or_default();
     let mut stands = vec![call_state(call.state())];
     if call.error_kind() != v1::CallErrorKind::Unspecified {

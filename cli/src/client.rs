@@ -160,6 +160,21 @@ impl Client {
         }
     }
 
+    /// Cancels calls by what they are; `told` hears of each.
+    pub(crate) async fn cancel_calls(
+        &self,
+        request: v1::CancelCallsRequest,
+        mut told: impl FnMut(&v1::CancelledCall) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        let stream = self.index.clone().cancel_calls(request).await.map_err(|status| self.failure(status))?;
+        let (mut stream, mut count) = (stream.into_inner(), 0);
+        while let Some(word) = stream.message().await.map_err(|status| self.failure(status))? {
+            count += word.calls.len();
+            word.calls.iter().try_for_each(&mut told)?;
+        }
+        Ok(count)
+    }
+
     pub(crate) async fn counts(&self) -> Result<v1::CountRunsResponse, Failure> {
         let counts = self.index.clone().count_runs(v1::CountRunsRequest {}).await;
         Ok(counts.map_err(|status| self.failure(status))?.into_inner())

@@ -1,13 +1,22 @@
 //! `toolyard parked`: calls that used up their attempts, why they did, and what becomes of them.
 
+use std::time::Duration;
+
 use proto::v1;
 
+use crate::calls::line;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::json;
+use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::terminal::{Paint, Terminal};
-use crate::words::{brief, error, harmless};
+use crate::words::{brief, counted, error, harmless};
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  toolyard parked ls
+  toolyard parked ls --tool bash --since 1h -o json | jq -r .call_id";
 
 const SHOW_EXAMPLE: &str = "\
 Example:
@@ -16,6 +25,8 @@ Example:
 const REDRIVE_EXAMPLES: &str = "\
 Examples:
   toolyard parked redrive run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0
+  toolyard parked redrive --tool fetch_page --since 1h
+  toolyard parked redrive --all --limit 1000
 
 The call is executed once more, with the same arguments, as the only call of a
 new run. The old one keeps its outcome. Redriving twice gives the same run.";
@@ -23,21 +34,57 @@ new run. The old one keeps its outcome. Redriving twice gives the same run.";
 const DROP_EXAMPLES: &str = "\
 Examples:
   toolyard parked drop run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0
+  toolyard parked drop --tenant acme
 
 The call keeps its outcome and is listed as parked no more.";
 
 /// See calls that used up their attempts, ask for them once more, or put them aside
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
+    /// List parked calls, those of the newest run first
+    #[command(after_help = LS_EXAMPLES)]
+    Ls(Filter),
     /// Show a parked call: its arguments, its attempts, and why each failed
     #[command(after_help = SHOW_EXAMPLE)]
     Show(Which),
-    /// Ask for a parked call once more
+    /// Ask for a parked call once more, or for all that match
     #[command(after_help = REDRIVE_EXAMPLES)]
-    Redrive(Which),
-    /// Put a parked call aside for good
+    Redrive(OneOrMany),
+    /// Put a parked call aside for good, or all that match
     #[command(after_help = DROP_EXAMPLES)]
-    Drop(Which),
+    Drop(OneOrMany),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Filter {
+    /// Only calls of this tool
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// Only calls of this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Only calls of runs that are at most so old, as 30s, 10m, 2h or 1d
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    since: Option<Duration>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = LIMIT)]
+    limit: usize,
+}
+
+/// One call by its ids, or those that a filter finds.
+#[derive(Debug, clap::Args)]
+#[group(id = "which", required = true, multiple = true, args = ["run", "tool", "tenant", "since", "all"])]
+pub(crate) struct OneOrMany {
+    /// The run's id
+    #[arg(requires = "call", conflicts_with_all = ["tool", "tenant", "since", "all"])]
+    run: Option<String>,
+    /// The call's id
+    call: Option<String>,
+    /// Every parked call
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    filter: Filter,
 }
 
 #[derive(Debug, clap::Args)]
@@ -59,10 +106,58 @@ pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Res
                 terminal.write(described(&explained, terminal.paint()).as_bytes())?;
             }
         }
-        Command::Redrive(Which { run, call }) => show(&client.redrive(&run, &call).await?, terminal)?,
-        Command::Drop(Which { run, call }) => show(&client.drop_call(&run, &call).await?, terminal)?,
+        Command::Ls(filter) => {
+            let (calls, coverage) = find(&client, filter).await?;
+            if terminal.is_json() {
+                calls.iter().try_for_each(|call| terminal.object(&json::listed_call(call)))?;
+            } else if calls.is_empty() {
+                terminal.note("nothing is parked");
+            } else {
+                columns(&calls.iter().map(line).collect::<Vec<_>>(), terminal)?;
+            }
+            tell_coverage(coverage, terminal);
+        }
+        Command::Redrive(which) => {
+            each(&client, which, terminal, async |run, call| client.redrive(&run, &call).await).await?;
+        }
+        Command::Drop(which) => {
+            each(&client, which, terminal, async |run, call| client.drop_call(&run, &call).await).await?;
+        }
     }
     Ok(Exit::Completed)
+}
+
+async fn find(client: &Client, filter: Filter) -> Result<(Vec<v1::ListedCall>, Option<v1::IndexCoverage>), Failure> {
+    let Filter { tool, tenant, since, limit } = filter;
+    let request = v1::ListCallsRequest {
+        parked: true,
+        tool: tool.unwrap_or_default(),
+        tenant: tenant.unwrap_or_default(),
+        created_from: ago(since),
+        ..v1::ListCallsRequest::default()
+    };
+    client.list_calls(request, limit).await
+}
+
+/// Does something with one call or with each that is found, and shows the runs that come of it.
+async fn each(
+    client: &Client,
+    which: OneOrMany,
+    terminal: &Terminal,
+    act: impl AsyncFn(String, String) -> Result<v1::Run, Failure>,
+) -> Result<(), Failure> {
+    let OneOrMany { run, call, all: _, filter } = which;
+    if let (Some(run), Some(call)) = (run, call) {
+        return show(&act(run, call).await?, terminal);
+    }
+    let (calls, coverage) = find(client, filter).await?;
+    for listed in &calls {
+        let call = listed.call.clone().unwrap_or_default().call_id;
+        show(&act(listed.run_id.clone(), call).await?, terminal)?;
+    }
+    terminal.note(&counted(calls.len(), "call"));
+    tell_coverage(coverage, terminal);
+    Ok(())
 }
 
 fn described(explained: &v1::ExplainCallResponse, paint: Paint) -> String {

@@ -72,8 +72,8 @@ pub(crate) async fn serve(
     let run_service = runs::RunDoor { runs: runs.clone(), stop: stop.clone() };
     let run_service =
         v1::run_service_server::RunServiceServer::new(run_service).max_decoding_message_size(REQUEST_BYTES_MAX);
-    let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor { runs });
-    let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor { index, log });
+    let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor { runs: runs.clone() });
+    let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor { index, log, runs });
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 27] = [
+const COMMANDS: [&[&str]; 29] = [
     &[],
     &["demo"],
     &["dev"],
@@ -19,6 +19,7 @@ const COMMANDS: [&[&str]; 27] = [
     &["runs", "cancel"],
     &["calls"],
     &["calls", "ls"],
+    &["calls", "cancel"],
     &["index"],
     &["index", "count"],
     &["index", "verify"],
@@ -27,6 +28,7 @@ const COMMANDS: [&[&str]; 27] = [
     &["why"],
     &["doctor"],
     &["parked"],
+    &["parked", "ls"],
     &["parked", "show"],
     &["parked", "redrive"],
     &["parked", "drop"],

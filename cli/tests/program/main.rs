@@ -8,6 +8,7 @@ mod doctor;
 mod fleet;
 mod help;
 mod index;
+mod parked;
 mod process;
 mod runs;
 mod why;

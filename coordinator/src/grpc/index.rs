@@ -2,40 +2,48 @@
 
 use std::pin::Pin;
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
 use proto::convert::api::timestamp;
 use proto::v1;
-use run::{CallIndex, TenantId, Timestamp};
+use run::{CallIndex, TenantId, Timestamp, ToolName};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
 
+use super::runs::reason;
 use crate::index::filter::{Ask, CallFilter, Coverage, Created, RunFilter, Token};
 use crate::index::summary::Summary;
 use crate::index::verify::{End, Word, verify};
 use crate::index::wire::moment;
 use crate::index::{Counts, Index};
 use crate::nats::scan::Log;
-use crate::runs::Refusal;
+use crate::runs::{Refusal, Runs};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 500;
 /// Tools whose calls are counted by state in one response.
 const TOOLS_MAX: usize = 1000;
-/// Words of a comparison that may wait for their reader.
+/// Cancellations under way at once for one request.
+const CANCELS_AT_ONCE: usize = 16;
+/// The states that are not final.
+const OPEN_STATES: [v1::CallState; 4] =
+    [v1::CallState::Accepted, v1::CallState::Queued, v1::CallState::Running, v1::CallState::WaitingForClient];
+/// Words of a comparison, or of a cancellation, that may wait for their reader.
 const WORDS_AHEAD: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct IndexDoor {
     pub(super) index: Index,
     pub(super) log: Log,
+    pub(super) runs: Runs,
 }
 
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl v1::index_service_server::IndexService for IndexDoor {
+    type CancelCallsStream = Streamed<v1::CancelCallsResponse>;
     type VerifyIndexStream = Streamed<v1::VerifyIndexResponse>;
 
     async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
@@ -72,10 +80,7 @@ impl v1::index_service_server::IndexService for IndexDoor {
             v1::CallState::Unspecified => None,
             state => Some(state),
         };
-        let tool = match request.tool.as_str() {
-            "" => None,
-            tool => Some(tool.parse().map_err(|error| malformed("tool", error))?),
-        };
+        let tool = tool(&request.tool)?;
         let tenant = tenant(&request.tenant)?;
         let created = created(request.created_from, request.created_before)?;
         let behind = behind(&token, &list)?;
@@ -115,6 +120,79 @@ impl v1::index_service_server::IndexService for IndexDoor {
         self.index.wipe().await?;
         Ok(Response::new(v1::RebuildIndexResponse {}))
     }
+
+    async fn cancel_calls(
+        &self,
+        request: Request<v1::CancelCallsRequest>,
+    ) -> Result<Response<Self::CancelCallsStream>, Status> {
+        let request = request.into_inner();
+        let states = match request.state() {
+            v1::CallState::Unspecified if request.state != 0 => return Err(malformed("state", NOT_KNOWN).into()),
+            v1::CallState::Unspecified => OPEN_STATES.to_vec(),
+            state if OPEN_STATES.contains(&state) => vec![state],
+            _ => return Err(malformed("state", "is final: such a call has ended").into()),
+        };
+        let filter = CallFilter {
+            state: None,
+            tool: tool(&request.tool)?,
+            tenant: tenant(&request.tenant)?,
+            parked: false,
+            created: created(request.created_from, request.created_before)?,
+        };
+        let reason = reason(&request.reason)?.to_owned();
+        let (sender, told) = mpsc::channel(WORDS_AHEAD);
+        // The work ends with the stream: dropping the set ends what is in it.
+        let mut working = JoinSet::new();
+        working.spawn(cancel(self.index.clone(), self.runs.clone(), (states, filter), reason, sender));
+        let stream = futures::stream::unfold((working, told), async |(working, mut told)| {
+            let word = told.recv().await?;
+            Some((word, (working, told)))
+        });
+        Ok(Response::new(Box::pin(stream)))
+    }
+}
+
+/// Goes through the pages of each state and cancels what is on them, some calls at a time.
+async fn cancel(
+    index: Index,
+    runs: Runs,
+    (states, filter): (Vec<v1::CallState>, CallFilter),
+    reason: String,
+    told: mpsc::Sender<Result<v1::CancelCallsResponse, Status>>,
+) {
+    for state in states {
+        let filter = CallFilter { state: Some(state), ..filter.clone() };
+        let mut behind = None;
+        loop {
+            let page = match index.list_calls(&filter, Ask { size: PAGE_MAX, behind }).await {
+                Ok(page) => page,
+                Err(error) => return drop(told.send(Err(error.into())).await),
+            };
+            let calls =
+                page.items.iter().filter_map(|(run, call)| Some((run.id, run.calls.get(call.as_usize())?.id.clone())));
+            let cancelled = futures::stream::iter(calls.collect::<Vec<_>>()).map(|(run, call)| {
+                let (runs, reason) = (&runs, &reason);
+                async move {
+                    match runs.cancel_call(run, &call, reason).await {
+                        Ok(_) => Ok(Some(v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() })),
+                        // The log keeps it no longer.
+                        Err(Refusal::RunNotFound(_) | Refusal::EventsExpired(_)) => Ok(None),
+                        Err(refusal) => Err(refusal),
+                    }
+                }
+            });
+            let cancelled: Result<Vec<_>, _> = cancelled.buffer_unordered(CANCELS_AT_ONCE).try_collect().await;
+            let word = cancelled.map(|calls| v1::CancelCallsResponse { calls: calls.into_iter().flatten().collect() });
+            let failed = word.is_err();
+            if told.send(word.map_err(Status::from)).await.is_err() || failed {
+                return;
+            }
+            behind = page.behind;
+            if behind.is_none() {
+                break;
+            }
+        }
+    }
 }
 
 // ---- requests ----
@@ -130,6 +208,13 @@ fn page_size(asked: i32) -> Result<usize, Refusal> {
         Ok(0) => Ok(PAGE_DEFAULT),
         Ok(size) => Ok(size.min(PAGE_MAX)),
         Err(_) => Err(malformed("page_size", "must not be negative")),
+    }
+}
+
+fn tool(text: &str) -> Result<Option<ToolName>, Refusal> {
+    match text {
+        "" => Ok(None),
+        text => Ok(Some(text.parse().map_err(|error| malformed("tool", error))?)),
     }
 }
 

@@ -175,7 +175,7 @@ fn call_id(text: &str) -> Result<CallId, Refusal> {
     text.parse().map_err(malformed("call_id"))
 }
 
-fn reason(text: &str) -> Result<&str, Refusal> {
+pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
     match text.len() {
         size if size > limit::REASON_BYTES_MAX => {
             Err(malformed("reason")(format!("is {size} bytes, at most {} are taken", limit::REASON_BYTES_MAX)))

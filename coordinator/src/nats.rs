@@ -22,8 +22,9 @@ use proto::names;
 
 use self::setup::{LogOptions, SetupError};
 
-/// How long the broker may take to confirm an append before it is tried again.
-const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the broker may take to confirm an append before it is tried again. It answers in a millisecond or not at all: a
+/// confirmation that was on its way when a connection broke never comes.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection, with everything at the broker that a coordinator needs.
 #[derive(Debug, Clone)]

@@ -129,7 +129,7 @@ impl Runs {
         let sequence = match self.journal.append(id, &events, None, expect).await {
             Ok(sequence) => sequence,
             // The same request, sent to another coordinator as well, was faster there.
-            Err(AppendError::Conflict) if expect == Expect::NoRun => return Ok(self.replay(id).await?.run),
+            Err(AppendError::Conflict) if expect == Expect::Last(0) => return Ok(self.replay(id).await?.run),
             Err(error) => return Err(error.into()),
         };
         let mut run = Run::new(id);
@@ -145,7 +145,7 @@ impl Runs {
         let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
         match self.journal.append(id, &events, None, expect).await {
             Ok(_) => Ok(reader),
-            Err(AppendError::Conflict) if expect == Expect::NoRun => self.watch(id, policy, None).await,
+            Err(AppendError::Conflict) if expect == Expect::Last(0) => self.watch(id, policy, None).await,
             Err(error) => Err(error.into()),
         }
     }
@@ -155,38 +155,38 @@ impl Runs {
     async fn place(&self, key: Option<RequestKey>, new: NewRun) -> Result<Placed, Refusal> {
         let fresh = fresh_id(self.pick_shard());
         let Some(key) = key else {
-            return Ok(Placed::New { id: fresh, events: self.decide_new(new)?, expect: Expect::New });
+            return Ok(Placed::New { id: fresh, events: self.decide_new(new, false)?, expect: Expect::New });
         };
         let digest = digest(&new);
         let known = self.requests.find(&key).await?;
         if let Some(known) = &known {
             self.check_same(known, digest)?;
-            if self.journal.last_of_run(known.run).await? > 0 {
+            if self.journal.is_opened(known.run).await? {
                 return Ok(Placed::Known(known.run));
             }
         }
-        let events = self.decide_new(new)?;
+        let events = self.decide_new(new, true)?;
         let taken = match known {
             // Whoever took it died before it stored the run, or is about to store it.
             Some(known) => known,
             None => self.requests.take(&key, Taken { run: fresh, digest }).await?,
         };
         self.check_same(&taken, digest)?;
-        Ok(Placed::New { id: taken.run, events, expect: Expect::NoRun })
+        Ok(Placed::New { id: taken.run, events, expect: Expect::Last(0) })
     }
 
     fn check_same(&self, taken: &Taken, digest: Digest) -> Result<(), Refusal> {
         if taken.digest == digest { Ok(()) } else { Err(Refusal::RequestIdTaken { run: taken.run }) }
     }
 
-    fn decide_new(&self, new: NewRun) -> Result<Vec<Event>, Refusal> {
+    fn decide_new(&self, new: NewRun, apart: bool) -> Result<Vec<Event>, Refusal> {
         self.check_room()?;
         let now = proto::now();
         let deadline = now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         let registry = Arc::clone(&self.registry.borrow());
         let calls = accept::accept(new.calls, 0, &registry, deadline, now);
         let NewRun { keep_open: open, fail_fast, tenant, .. } = new;
-        Ok(Run::open(Opening { calls, deadline, open, fail_fast, tenant }, now)?)
+        Ok(Run::open(Opening { calls, deadline, open, fail_fast, tenant, apart }, now)?)
     }
 
     /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any if we have none.
@@ -205,14 +205,8 @@ impl Runs {
         })
     }
 
-    /// The run as it stands now. What a stream has told already is never contradicted: the ledger, which may be behind, is
-    /// believed only where the log's leader knows of nothing newer.
     pub(crate) async fn get(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
-        let known = match self.ledger.state(id).await? {
-            Some(known) if self.journal.last_of_run(id).await? <= known.last => known,
-            Some(_) | None => self.replay(id).await?,
-        };
-        Ok(known.run)
+        self.known(id).await.map(|known| known.run)
     }
 
     /// The run as the ledger has it, or else the log.

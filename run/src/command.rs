@@ -15,6 +15,9 @@ pub struct Opening {
     /// When a call fails or expires, cancel the others.
     pub fail_fast: bool,
     pub tenant: Option<TenantId>,
+    /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that
+    /// whoever opens the same run expects the same subject to be empty.
+    pub apart: bool,
 }
 
 #[derive(Debug, Clone)]

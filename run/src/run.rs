@@ -175,7 +175,7 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open, fail_fast, tenant } = opening;
+        let Opening { calls, deadline, open, fail_fast, tenant, apart } = opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -187,7 +187,7 @@ impl Run {
         }
         check_new_calls(&[], &calls)?;
         let dispatched = match (calls.as_slice(), open) {
-            ([call], false) => dispatch(CallIndex(0), call),
+            ([call], false) if !apart => dispatch(CallIndex(0), call),
             _ => None,
         };
         let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant });

@@ -141,7 +141,7 @@ impl Client {
         let calls: Vec<_> = (0..count).map(|index| Arc::new(spec(&format!("call-{index}"), life, net))).collect();
         self.creating = Some((token, net.now, calls.len()));
         let (open, fail_fast) = (net.chance.percent(30), net.chance.percent(15));
-        let opening = Opening { calls, deadline: life, open, fail_fast, tenant: None };
+        let opening = Opening { calls, deadline: life, open, fail_fast, ..Opening::default() };
         send_to_any(net, Message::Create { token, opening });
     }
 

@@ -27,8 +27,9 @@ use crate::attempt::Signals;
 use crate::table::Table;
 use crate::{Options, limit_slots};
 
-/// How long the broker may take to confirm an entry before it is sent again.
-const APPEND_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the broker may take to confirm an entry before it is sent again. It answers in a millisecond or not at all: a
+/// confirmation that was on its way when a connection broke never comes.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Heartbeats that were missing for this long may have been missed; a little less than it takes an owner to say so.
 const MISSED: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() - 1);

@@ -45,8 +45,6 @@ const NOTHING_THERE: u16 = 404;
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// After how long without a look the log counts as out of reach: not yet when an answer or two are late.
 const OUT_OF_REACH: Duration = Duration::from_secs(5);
-/// Says on which subjects, other than the message's own, the expected last sequence is looked for.
-const EXPECTED_ON: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 /// How many entries on its subject may have come between an append and the question whether it was stored.
 const LATER_MAX: usize = 64;
 
@@ -64,14 +62,6 @@ pub(crate) enum Expect {
     New,
     /// The entry with this sequence; 0 for none.
     Last(u64),
-    /// Nothing of the run is in the log, on any subject.
-    NoRun,
-}
-
-/// What must be last, on the append's subject or on those of a filter.
-struct Expected {
-    sequence: u64,
-    filter: Option<String>,
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -145,13 +135,12 @@ impl Journal {
         let give_up = Instant::now() + APPEND_PATIENCE;
         let expected = match expect {
             // A copy that comes after it was sent again must not be stored beside the other one.
-            Expect::New => Expected { sequence: 0, filter: None },
-            Expect::Last(sequence) => Expected { sequence, filter: None },
-            Expect::NoRun => Expected { sequence: 0, filter: Some(subject::of_run(run)) },
+            Expect::New => 0,
+            Expect::Last(sequence) => sequence,
         };
         let mut unsure = false;
         loop {
-            let error = match self.publish(&subject, payload.clone(), &expected).await {
+            let error = match self.publish(&subject, payload.clone(), expected).await {
                 Ok(sequence) => {
                     self.room.take(payload.len());
                     return Ok(sequence);
@@ -160,7 +149,7 @@ impl Journal {
             };
             match Unstored::of(&error) {
                 Unstored::Conflict if unsure => {
-                    let after = expected.sequence;
+                    let after = expected;
                     return self.own_or_conflict(&subject, after, &payload).await;
                 }
                 Unstored::Conflict => return Err(AppendError::Conflict),
@@ -177,12 +166,8 @@ impl Journal {
         }
     }
 
-    async fn publish(&self, subject: &str, payload: Bytes, expected: &Expected) -> Result<u64, PublishError> {
-        let Expected { sequence, filter } = expected;
-        let mut message = PublishMessage::build().payload(payload).expected_last_subject_sequence(*sequence);
-        if let Some(filter) = filter {
-            message = message.header(EXPECTED_ON, filter.as_str());
-        }
+    async fn publish(&self, subject: &str, payload: Bytes, expected: u64) -> Result<u64, PublishError> {
+        let message = PublishMessage::build().payload(payload).expected_last_subject_sequence(expected);
         Ok(self.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
     }
 
@@ -204,6 +189,13 @@ impl Journal {
             after = later.sequence;
         }
         Err(AppendError::Conflict)
+    }
+
+    /// Whether a run whose opening is an entry of its own is in the log. Asks about one subject only: where there is nothing
+    /// to be found, the broker would look for any of a run's through the whole log.
+    pub(crate) async fn is_opened(&self, run: RunId) -> Result<bool, ReadError> {
+        let subject = Subject { run, place: Place::Run };
+        Ok(self.last_on(&subject.to_string()).await?.is_some())
     }
 
     /// The sequence of a run's last entry; 0 when the log has none. Asks the log's leader, so it is never stale.

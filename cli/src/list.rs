@@ -23,7 +23,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
         'd' => 86_400,
         _ => return Err(wrong()),
     };
-    let number: u32 = text.trim_end_matches(unit).parse().map_err(|_| wrong())?;
+    let number = text.strip_suffix(unit).and_then(|number| number.parse::<u32>().ok()).ok_or_else(wrong)?;
     Ok(Duration::from_secs(u64::from(number) * seconds))
 }
 

@@ -25,7 +25,7 @@ async fn an_entry_is_known_again_behind_which_others_came() {
     let events = [Event::RunClosed];
     let first = journal.append(id, &events, None, Expect::New).await.expect("stored");
     let ours = log::encode_as(1, &events, None);
-    let sequence = journal.publish(&subject, ours.clone(), 0).await.expect("stored");
+    let sequence = journal.publish(&subject, ours.clone(), first).await.expect("stored");
     journal.append(id, &events, None, Expect::Last(sequence)).await.expect("stored");
     assert_eq!(journal.own_or_conflict(&subject, first, &ours).await.expect("it is there"), sequence);
     // Others say the same; they are not ours.

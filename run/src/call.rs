@@ -19,6 +19,7 @@ use crate::limit::{ATTEMPTS_SKIPPED_MAX, CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRU
 use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
 use crate::tool::{AfterPartialOutput, Policy};
+use crate::why::expiry;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
@@ -395,17 +396,21 @@ impl Call {
     }
 
     fn failed(&mut self, attempt: AttemptId, error: CallError, at: Timestamp, heard: &mut Vec<Heard>) {
-        let retry =
-            self.policy().map_or(Retry::GiveUp, |(_, policy)| after_failure(policy, self.attempts_used, &error));
-        match retry {
+        match self.retry(&error) {
             // A call whose cancellation was asked for does not get another attempt.
             Retry::Again { .. } if self.cancel.is_some() => self.end_stopped(0, at, heard),
-            Retry::Again { .. } => {
-                self.note_failure(attempt.number, error, at);
-                self.back_to_queue(attempt, at, heard);
-            }
+            Retry::Again { .. } => self.try_again(attempt, error, at, heard),
             Retry::GiveUp => self.end(Outcome::Failed(error), at, heard),
         }
+    }
+
+    fn retry(&self, error: &CallError) -> Retry {
+        self.policy().map_or(Retry::GiveUp, |(_, policy)| after_failure(policy, self.attempts_used, error))
+    }
+
+    fn try_again(&mut self, attempt: AttemptId, error: CallError, at: Timestamp, heard: &mut Vec<Heard>) {
+        self.note_failure(attempt.number, error, at);
+        self.back_to_queue(attempt, at, heard);
     }
 
     fn back_to_queue(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Heard>) {
@@ -452,8 +457,9 @@ impl Call {
         self.end(Outcome::Cancelled { reason, stopped }, at, heard);
     }
 
-    /// An owner that lagged behind must not end more than it saw: the overrun of an attempt ends the call only while that
-    /// attempt runs, its silence only while it lasts, and the time in the queue only while no attempt has begun.
+    /// An owner that lagged behind must not end more than it saw: the overrun of an attempt counts only while that attempt
+    /// runs, its silence only while it lasts, and the time in the queue only while no attempt has begun. An attempt that is
+    /// over is a failed one: another follows where the policy has it so.
     pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
         let stands = match deadline {
             DeadlineKind::Attempt(overran) => {
@@ -468,8 +474,19 @@ impl Call {
             }
             DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run => true,
         };
-        if stands {
-            self.end(Outcome::Expired(deadline), at, heard);
+        if !stands {
+            return;
+        }
+        let (error, attempt) = match (deadline, &self.state) {
+            (DeadlineKind::Attempt(_), CallState::Running(running)) => (ErrorKind::AttemptTimeout, running.attempt),
+            (DeadlineKind::Idle(_), CallState::Running(running)) => (ErrorKind::IdleTimeout, running.attempt),
+            (_, _) => return self.end(Outcome::Expired(deadline), at, heard),
+        };
+        let error = CallError::new(error, expiry(deadline));
+        match self.retry(&error) {
+            Retry::GiveUp => self.end(Outcome::Expired(deadline), at, heard),
+            Retry::Again { .. } if self.cancel.is_some() => self.end_cancelled(Stopped::Unconfirmed, at, heard),
+            Retry::Again { .. } => self.try_again(attempt, error, at, heard),
         }
     }
 

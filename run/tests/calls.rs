@@ -135,12 +135,12 @@ fn a_refused_call_has_ended_as_it_is_accepted() {
 
 #[test]
 fn outcomes_keep_the_words_they_came_with() {
-    let mut story = Story::of([repeatable("a"), client("b"), client("c"), client("d"), repeatable("e")]);
+    let mut story = Story::of([repeatable("a"), client("b"), client("c"), client("d"), once("e")]);
     story.tell_all([dispatched(0), completed(0, 1, 0), answered(1, "yes"), cancel_requested(2), dispatched(4)]);
     story.tell(started(4, 2));
     story.tell(Event::CallExpired { call: CallIndex(4), deadline: DeadlineKind::Attempt(AttemptNumber(1)) });
     assert!(story.call(4).outcome().is_none(), "a newer attempt is not ended by the overrun of an older one");
-    story.tell(Event::CallExpired { call: CallIndex(4), deadline: DeadlineKind::Attempt(AttemptNumber(2)) });
+    story.tell(expired_by(4, DeadlineKind::Attempt(AttemptNumber(2))));
     story.tell(Event::RunExpired);
     let outcomes: Vec<_> = story.run.calls().iter().map(|call| call.outcome().expect("all ended").clone()).collect();
     let expected = [
@@ -151,6 +151,28 @@ fn outcomes_keep_the_words_they_came_with() {
         Outcome::Expired(DeadlineKind::Attempt(AttemptNumber(2))),
     ];
     assert_eq!(outcomes, expected);
+}
+
+#[test]
+fn an_attempt_whose_worker_is_silent_is_followed_by_another_where_its_policy_has_it_so() {
+    let overran = |number| expired_by(0, DeadlineKind::Attempt(AttemptNumber(number)));
+    let expired = |number| Some(Outcome::Expired(DeadlineKind::Attempt(AttemptNumber(number))));
+    let mut story = Story::of([repeatable("a")]);
+    story.tell_all([dispatched(0), started(0, 1), output(0, 1, 0..2), overran(1)]);
+    assert_eq!(story.call(0).last_failure().expect("it is remembered").kind, ErrorKind::AttemptTimeout);
+    story.tell_all([output(0, 1, 2..3), completed(0, 1, 3)]);
+    assert_eq!(story.state(0), "queued", "what the silent one says later is not heard");
+    story.tell_all([started(0, 2), overran(1), overran(2), started(0, 3), overran(3)]);
+    assert_eq!(story.call(0).outcome().cloned(), expired(3), "it has used up its attempts");
+
+    let mut story = Story::of([once("a")]);
+    story.tell_all([dispatched(0), started(0, 1), overran(1)]);
+    assert_eq!(story.call(0).outcome().cloned(), expired(1), "it must not be repeated");
+
+    let mut story = Story::of([repeatable("a")]);
+    story.tell_all([dispatched(0), started(0, 1), cancel_requested(0), overran(1)]);
+    let unconfirmed = Outcome::Cancelled { reason: "not needed".into(), stopped: Stopped::Unconfirmed };
+    assert_eq!(story.call(0).outcome(), Some(&unconfirmed));
 }
 
 #[test]

@@ -476,7 +476,6 @@ fn the_histories_are_not_dull() {
                 Outcome::Cancelled { stopped: Stopped::Confirmed, .. } => note("stopped"),
                 Outcome::Cancelled { .. } => note("cancelled"),
                 Outcome::Expired(DeadlineKind::Queue) => note("expired in the queue"),
-                Outcome::Expired(DeadlineKind::Idle(_)) => note("expired in silence"),
                 Outcome::Expired(_) => note("expired"),
             }
             if call.attempts_used() > 1 {
@@ -499,6 +498,9 @@ fn the_histories_are_not_dull() {
             Event::AttemptEnded { .. } if heard.is_empty() => note("an end not heard"),
             Event::Output { .. } if heard.len() > 2 => note("a gap filled"),
             Event::ClientAnswered { .. } if !heard.is_empty() => note("answered"),
+            Event::CallExpired { deadline: DeadlineKind::Idle(_), .. } if !heard.is_empty() => {
+                note("given up in silence")
+            }
             Event::AttemptStopping { .. } if !heard.is_empty() => note("told to stop"),
             Event::CallFailed { .. } if !heard.is_empty() => note("nobody lived"),
             _ => {}

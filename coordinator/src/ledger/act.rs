@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use proto::subject::Place;
-use run::{AttemptId, CallState, Effect, Event, PoolId, Route, RunId};
+use run::{AttemptId, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
 
 use super::Keeper;
 use crate::known::Known;
@@ -80,8 +81,11 @@ impl Keeper {
                     signals.stop(&pool, id, attempt).await;
                     Ok(())
                 }
-                Act::Append { event, job, expect } => {
+                Act::Append { event, job, expect, hand_back } => {
                     let appended = journal.append(id, &[event], job.as_deref(), expect).await;
+                    if let (Ok(_), Some(lease)) = (&appended, hand_back) {
+                        signals.hand_back(&lease).await;
+                    }
                     appended.map(|_| ())
                 }
             };
@@ -159,8 +163,11 @@ impl Keeper {
 
 enum Act {
     Stop { pool: PoolId, attempt: AttemptId },
-    Append { event: Event, job: Option<Arc<run::CallSpec>>, expect: Expect },
+    Append { event: Event, job: Option<Arc<run::CallSpec>>, expect: Expect, hand_back: Option<Lease> },
 }
+
+/// Where the acknowledgement of a job would go.
+type Lease = Bytes;
 
 /// An effect as something to do.
 fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
@@ -186,5 +193,17 @@ fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
         Effect::ExpireRun => Event::RunExpired,
     };
     let place = Place::of(std::slice::from_ref(&event))?;
-    Some(Act::Append { event, job, expect: Expect::Last(known.revision(&place)) })
+    let hand_back = silent(run, &event);
+    Some(Act::Append { event, job, expect: Expect::Last(known.revision(&place)), hand_back })
+}
+
+/// The job of an attempt that is given up because its worker is silent: another worker shall have it.
+fn silent(run: &Run, event: &Event) -> Option<Lease> {
+    let Event::CallExpired { call, deadline: DeadlineKind::Attempt(_) | DeadlineKind::Idle(_) } = event else {
+        return None;
+    };
+    match run.call(*call)?.state() {
+        CallState::Running(running) => running.worker.as_ref().map(|(_, lease)| lease.clone()),
+        CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } | CallState::Ended(_) => None,
+    }
 }

@@ -77,9 +77,8 @@ impl Shards {
         let consumers: Vec<consumer::Info> = log.consumers().try_collect().await.expect("consumers");
         let feeds = consumers.into_iter().filter(|info| info.name.starts_with("feed-") && info.push_bound);
         let feeds = feeds.map(|info| {
-            let filters = info.config.filter_subjects;
-            let all = filters.is_empty() || filters.iter().any(|filter| filter == names::STREAM_SUBJECTS);
-            (if all { usize::from(names::SHARDS) } else { filters.len() }, info.delivered.consumer_sequence)
+            let all = info.config.filter_subject == names::STREAM_SUBJECTS;
+            (if all { usize::from(names::SHARDS) } else { 1 }, info.delivered.consumer_sequence)
         });
         feeds.collect()
     }
@@ -95,6 +94,11 @@ impl Shards {
     pub async fn log_last(&self) -> u64 {
         let log = self.context.get_stream(names::STREAM).await.expect("the log is there");
         log.cached_info().state.last_sequence
+    }
+
+    /// How many entries the log has that are about runs.
+    pub async fn written(&self) -> usize {
+        self.entries(names::STREAM_SUBJECTS).await - self.entries(&format!("{}.run.*._.mark", names::NAMESPACE)).await
     }
 
     /// How many entries a filter of the log matches.

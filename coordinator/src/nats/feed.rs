@@ -1,5 +1,5 @@
-//! The entries of shards, in order, each once: what the coordinator's folds live on. Shards that were taken together are
-//! followed together, for one consumer of many subjects costs the broker less than many of one.
+//! The entries of shards, in order, each once: what the coordinator's folds live on. Where all shards are ours they are
+//! followed together, for one consumer of everything costs the broker less than many of a part.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -83,44 +83,44 @@ impl Feeds {
             return;
         }
         self.drop_shards(shards);
-        let state = self.opening(shards, position);
-        self.feeds.push(Feed { shards, position, state });
+        self.push(shards, position);
+    }
+
+    /// All shards are one feed, and else each is one of its own: a consumer has one filter. With several in one the broker
+    /// came to a standstill under the torture command.
+    fn push(&mut self, shards: ShardSet, position: u64) {
+        let parts = if shards == every().collect() { vec![shards] } else { shards.iter().map(one).collect() };
+        for shards in parts {
+            let state = self.opening(shards, position);
+            self.feeds.push(Feed { shards, position, state });
+        }
     }
 
     pub(crate) fn leave(&mut self, shard: Shard) {
-        self.drop_shards([shard].into_iter().collect());
+        self.drop_shards(one(shard));
     }
 
     fn drop_shards(&mut self, shards: ShardSet) {
-        let mut feeds = std::mem::take(&mut self.feeds);
-        feeds.retain_mut(|feed| {
+        for feed in std::mem::take(&mut self.feeds) {
             let left = feed.shards.without(shards);
-            if left != feed.shards && !left.is_empty() {
+            if left == feed.shards {
+                self.feeds.push(feed);
+            } else {
                 // The broker shall not send what nobody wants.
-                (feed.shards, feed.state) = (left, self.opening(left, feed.position));
+                self.push(left, feed.position);
             }
-            !left.is_empty()
-        });
-        self.feeds = feeds;
+        }
     }
 
-    /// Makes one feed of those that have come about as far as each other.
+    /// Makes one feed of all shards where they have come about as far as each other.
     pub(crate) fn merge(&mut self) {
-        if self.feeds.len() < 2 {
-            return;
+        let positions = self.feeds.iter().map(|feed| feed.position);
+        let (Some(first), Some(last)) = (positions.clone().min(), positions.max()) else { return };
+        let followed = self.feeds.iter().fold(ShardSet::default(), |all, feed| all.union(feed.shards));
+        if self.feeds.len() > 1 && followed == every().collect() && last - first <= MERGE_WITHIN {
+            self.feeds.clear();
+            self.push(followed, first);
         }
-        self.feeds.sort_by_key(|feed| feed.position);
-        let mut merged: Vec<Feed> = Vec::new();
-        for feed in std::mem::take(&mut self.feeds) {
-            match merged.last_mut() {
-                Some(last) if feed.position - last.position <= MERGE_WITHIN => {
-                    last.shards = last.shards.union(feed.shards);
-                    last.state = self.opening(last.shards, last.position);
-                }
-                Some(_) | None => merged.push(feed),
-            }
-        }
-        self.feeds = merged;
     }
 
     /// Opens every feed again where the connection was made anew: the broker that held the consumers may be gone, and the
@@ -208,6 +208,10 @@ impl Feed {
     }
 }
 
+fn one(shard: Shard) -> ShardSet {
+    [shard].into_iter().collect()
+}
+
 fn connects(client: &Client) -> u64 {
     client.statistics().connects.load(Ordering::Relaxed)
 }
@@ -215,13 +219,15 @@ fn connects(client: &Client) -> u64 {
 type OpenError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn open(client: Client, context: Context, shards: ShardSet, position: u64) -> Result<Ordered, OpenError> {
-    let all = shards == every().collect();
-    let filters =
-        if all { vec![names::STREAM_SUBJECTS.to_owned()] } else { shards.iter().map(subject::of_shard).collect() };
+    let mut shards = shards.iter();
+    let filter = match (shards.next(), shards.next()) {
+        (Some(shard), None) => subject::of_shard(shard),
+        _ => names::STREAM_SUBJECTS.to_owned(),
+    };
     let config = OrderedConfig {
         deliver_subject: client.new_inbox(),
         name: Some(format!("feed-{}", uuid::Uuid::now_v7().simple())),
-        filter_subjects: filters,
+        filter_subject: filter,
         deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: position + 1 },
         ..OrderedConfig::default()
     };

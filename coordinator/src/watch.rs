@@ -12,7 +12,7 @@ use run::{Entry, FloorPolicy, Heard, Run, RunId, Sequencer, Span, Spoken, Uttera
 use tokio::time::Instant;
 
 use crate::ledger::{Ledger, Live, Standing, Stopped};
-use crate::nats::journal::{Journal, ReadError};
+use crate::nats::journal::{Journal, PAGE_ENTRIES, ReadError};
 
 /// Events given out together.
 const BATCH_EVENTS_MAX: usize = 512;
@@ -24,6 +24,9 @@ const KEPT_BYTES_MAX: usize = 256 * 1024;
 /// How long a replica of the broker may be behind: one that stood still is replaced by others, or catches up.
 const REPLICA_PATIENCE: Duration = Duration::from_secs(30);
 const REPLICA_PAUSE: Duration = Duration::from_millis(50);
+/// The pauses before the log's leader is asked again how far a run has come: one that was replaced may not know it for some
+/// seconds.
+const ASK_AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(15)];
 
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -74,7 +77,7 @@ impl Reader {
         after: Option<u64>,
     ) -> Result<Self, WatchError> {
         let mut source = Source::new(journal, ledger, run, Behind::Unknown).await?;
-        while source.page.is_empty() && !matches!(source.behind, Behind::Nothing) {
+        while source.page.is_empty() && source.is_behind() {
             source.read_page().await?;
         }
         let opens = |entry: &Arc<Entry>| entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
@@ -185,7 +188,7 @@ impl Reader {
         let filter = subject::of_call(self.source.run, attempt.call);
         let give_up = Instant::now() + REPLICA_PATIENCE;
         let (page, first) = loop {
-            let page = self.source.journal.page(&filter, sequence - 1).await?;
+            let page = self.source.journal.page(&filter, sequence - 1, PAGE_ENTRIES).await?;
             let first = page.entries.front().filter(|entry| entry.sequence == sequence).cloned();
             if first.is_some() || Instant::now() >= give_up {
                 break (page, first);
@@ -236,20 +239,34 @@ struct Source {
 enum Behind {
     /// Nothing: the feed goes on where the last entry was.
     Nothing,
+    /// Nothing, as the log's leader had it, who may have been replaced and not known it. So the feed's first entry is looked
+    /// up in the log, and until it comes the leader is asked again some times.
+    Presumably { asked: usize, again: Option<Instant> },
     /// Nothing, if the feed stood when it was asked for: the run was not opened yet.
     Unopened,
     /// That is still to be found out.
     Unknown,
-    /// The feed stands; the log's leader is still to be asked.
-    Unasked,
-    /// Entries up to this one.
-    Entries { through: u64 },
+    /// The feed stands; the log's leader is still to be asked, for the how many-th time.
+    Unasked { asked: usize },
+    /// Entries up to this one; and nothing more, or not as the leader had it.
+    Entries { through: u64, then: Then },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    Nothing,
+    Presumably { asked: usize },
 }
 
 impl Source {
     async fn new(journal: Journal, ledger: Ledger, run: RunId, behind: Behind) -> Result<Self, Stopped> {
         let live = ledger.watch(run).await?;
         Ok(Self { journal, ledger, run, page: VecDeque::new(), behind, last: 0, live })
+    }
+
+    /// There is more to be read from the log before the feed is listened to.
+    fn is_behind(&self) -> bool {
+        !matches!(self.behind, Behind::Nothing | Behind::Presumably { .. })
     }
 
     /// The next entry, if there is one at hand.
@@ -274,14 +291,36 @@ impl Source {
             if let Some(entry) = self.ready() {
                 return Ok(entry);
             }
-            if !matches!(self.behind, Behind::Nothing) {
+            if self.is_behind() {
                 self.read_page().await?;
                 continue;
             }
-            match self.live.recv().await {
+            let (asked, again) = match self.behind {
+                Behind::Presumably { asked, again } => (asked, again),
+                _ => (0, None),
+            };
+            let ask_again = async {
+                match again {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let entry = tokio::select! {
+                entry = self.live.recv() => entry,
+                () = ask_again => {
+                    self.behind = Behind::Unasked { asked };
+                    continue;
+                }
+            };
+            match entry {
                 Some(entry) if entry.sequence > self.last => {
-                    self.last = entry.sequence;
-                    return Ok(entry);
+                    let opens = entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
+                    if matches!(self.behind, Behind::Nothing) || opens {
+                        (self.last, self.behind) = (entry.sequence, Behind::Nothing);
+                        return Ok(entry);
+                    }
+                    // Whichever replica has this entry has all before it.
+                    self.behind = Behind::Entries { through: entry.sequence, then: Then::Nothing };
                 }
                 Some(_) => {}
                 // Too slow for the feed: join it again, then read from the log what was missed.
@@ -293,34 +332,43 @@ impl Source {
         }
     }
 
-    /// Reads on from the log, if it has to be. The feed stands first, then the log's leader says how far the run had come,
-    /// so that no entry falls in between, whichever replica serves the pages.
+    /// Reads on from the log, if it has to be. The feed stands first, then it is found out how far the run had come, so that
+    /// no entry falls in between, whichever replica serves the pages.
     async fn read_page(&mut self) -> Result<(), WatchError> {
-        let through = match self.behind {
-            Behind::Nothing => return Ok(()),
-            Behind::Entries { through } => through,
+        let (through, then) = match self.behind {
+            Behind::Nothing | Behind::Presumably { .. } => return Ok(()),
+            Behind::Entries { through, then } => (through, then),
             Behind::Unopened | Behind::Unknown => {
                 // The feed's word is given once, and this may be dropped while it waits for the leader's.
                 self.behind = match (self.live.standing().await?, self.behind) {
                     (Standing::Following { .. }, Behind::Unopened) => Behind::Nothing,
-                    (Standing::Following { last: Some(through) }, _) => Behind::Entries { through },
-                    (Standing::Following { last: None } | Standing::Joined, _) => Behind::Unasked,
+                    (Standing::Following { last: Some(through) }, _) => {
+                        Behind::Entries { through, then: Then::Nothing }
+                    }
+                    (Standing::Following { last: None } | Standing::Joined, _) => Behind::Unasked { asked: 0 },
                 };
                 return Ok(());
             }
-            Behind::Unasked => {
+            Behind::Unasked { asked } => {
                 let through = self.journal.last_of_run(self.run).await?;
-                self.behind = Behind::Entries { through };
-                through
+                let then = Then::Presumably { asked };
+                self.behind = Behind::Entries { through, then };
+                (through, then)
             }
         };
         if self.last < through {
-            let page = self.journal.page_towards(&subject::of_run(self.run), self.last, through).await?;
+            let page = self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await?;
             self.last = self.last.max(page.through);
             self.page = page.entries;
         }
         if self.last >= through {
-            self.behind = Behind::Nothing;
+            self.behind = match then {
+                Then::Nothing => Behind::Nothing,
+                Then::Presumably { asked } => {
+                    let again = ASK_AGAIN.get(asked).map(|pause| Instant::now() + *pause);
+                    Behind::Presumably { asked: asked + 1, again }
+                }
+            };
         }
         Ok(())
     }

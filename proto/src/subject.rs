@@ -108,6 +108,19 @@ pub fn of_shard(shard: Shard) -> String {
     format!("{NAMESPACE}.run.{shard}.>")
 }
 
+/// Where a coordinator leaves a mark in a shard, which is about no run: what it reads behind the mark's confirmation is no
+/// older than the mark.
+#[must_use]
+pub fn mark(shard: Shard) -> String {
+    format!("{NAMESPACE}.run.{shard}._.mark")
+}
+
+/// Whether a subject is that of a mark.
+#[must_use]
+pub fn is_mark(subject: &str) -> bool {
+    subject.ends_with("._.mark")
+}
+
 /// Every entry of a run.
 #[must_use]
 pub fn of_run(run: RunId) -> String {

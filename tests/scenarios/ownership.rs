@@ -188,7 +188,7 @@ async fn an_owner_that_stood_still_past_its_lease_does_no_harm_and_joins_again()
         check::whole(&events, true);
         before.push(events);
     }
-    let entries = shards.log_last().await;
+    let entries = shards.written().await;
     yard.coordinator.resume();
     let rejoined = shards.until(&[8, 8]).await;
     eprintln!("it joined again {rejoined:?} after it went on");
@@ -197,7 +197,7 @@ async fn an_owner_that_stood_still_past_its_lease_does_no_harm_and_joins_again()
     assert!(shards.shares().await.keys().filter(|member| stale.contains_key(*member)).count() == 1);
     // Longer than any effect takes to be repeated.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(shards.log_last().await, entries, "the stale owner appended something");
+    assert_eq!(shards.written().await, entries, "the stale owner appended something");
     for (run, before) in runs.iter().zip(&before) {
         for client in [&yard.client, &other] {
             assert_eq!(*before, run.through(client).watch(FloorPolicy::Arrival).await.to_end().await);
@@ -325,7 +325,7 @@ async fn taking_over_reads_what_is_open_and_not_what_is_kept() {
     };
     tokio::time::timeout(LEASE * 2, written).await.expect("it is written down");
     let snapshot = shards.snapshot(shard_of(&open[0])).await.expect("the shard has a snapshot");
-    assert!(snapshot.open.iter().any(|id| id.to_string() == open[0].id), "the open runs are in it");
+    assert!(snapshot.open.iter().any(|(id, _)| id.to_string() == open[0].id), "the open runs are in it");
     assert!(snapshot.open.len() <= 2, "the ended ones are not");
     yard.coordinator.kill().await;
     let next = yard.fixture.coordinator(&yard.broker.url()).await;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::summary::{Summary, changes, changes_ended};
 use super::{Index, Mark, Unavailable};
-use crate::nats::journal::ReadError;
+use crate::nats::journal::{PAGE_ENTRIES, ReadError};
 use crate::nats::scan::{Batch, Log};
 
 /// Batches of entries, and of summaries, that may wait for the next step.
@@ -213,7 +213,7 @@ pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, Read
     let mut folded = Folded::new(id);
     let (filter, mut after) = (subject::of_run(id), 0);
     loop {
-        let page = log.journal.page(&filter, after).await?;
+        let page = log.journal.page(&filter, after, PAGE_ENTRIES).await?;
         page.entries.iter().for_each(|entry| folded.apply(entry));
         after = page.through;
         if page.last {

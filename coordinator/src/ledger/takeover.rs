@@ -36,7 +36,7 @@ struct TakenShard {
     claim: u64,
     /// The shard is known up to here.
     through: u64,
-    /// Its last entry.
+    /// The mark that was left at its end.
     tip: u64,
     open: Vec<Known>,
     log: u64,
@@ -272,7 +272,8 @@ impl Keeper {
         let Some(slice) = self.slice_mut(shard) else { return };
         let Some(claim) = slice.phase.claim().filter(|_| !slice.snapshot.writing) else { return };
         slice.snapshot.writing = true;
-        let (through, revision, open) = (slice.applied, slice.snapshot.revision, slice.runs.keys().copied().collect());
+        let (through, revision) = (slice.applied, slice.snapshot.revision);
+        let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last)).collect();
         let snapshot = Snapshot { log: slice.snapshot.log, through, open };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, revision).await {
@@ -330,29 +331,30 @@ async fn patiently<T, F: Future<Output = Result<T, ReadError>>>(mut ask: impl Fn
 }
 
 async fn take_over(journal: &Journal, snapshots: &Snapshots, shards: &[(Shard, u64)]) -> Result<Taken, ReadError> {
-    // First how far the log reaches, then the end of each shard: what is behind both is in no shard of these.
-    let extent = journal.extent().await?;
-    let taking = shards.iter().copied().map(|(shard, claim)| take_over_one(journal, snapshots, extent, shard, claim));
+    let log = journal.extent().await?.log;
+    let taking = shards.iter().copied().map(|(shard, claim)| take_over_one(journal, snapshots, log, shard, claim));
     let taken: Vec<_> = stream::iter(taking).buffer_unordered(shards.len().max(1)).collect().await;
     taken.into_iter().collect::<Result<_, _>>().map(Taken)
 }
 
+/// Nothing here depends on the word of the log's leader, who may have been replaced and not know it yet: the mark is where
+/// the shard ends, and the snapshot says where each run's entries do.
 async fn take_over_one(
     journal: &Journal,
     snapshots: &Snapshots,
-    extent: Extent,
+    log: u64,
     shard: Shard,
     claim: u64,
 ) -> Result<TakenShard, ReadError> {
-    let (snapshot, revision) = snapshots.read(shard, extent).await?;
-    let tip = journal.last_of_shard(shard).await?;
-    let snapshot = snapshot.unwrap_or(Snapshot { log: extent.log, through: 0, open: Vec::new() });
+    let tip = journal.mark(shard).await?;
+    let (snapshot, revision) = snapshots.read(shard, Extent { log, last: tip }).await?;
+    let snapshot = snapshot.unwrap_or(Snapshot { log, through: 0, open: Vec::new() });
     let written = snapshot.through;
-    // A shard in which nothing happened since is known as far as the log reaches.
-    let through = if tip <= written { written.max(extent.last) } else { written };
-    let reads = snapshot.open.into_iter().map(|id| journal.known_through(id, written));
+    // A shard in which nothing happened since is known up to the mark.
+    let through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
+    let reads = snapshot.open.into_iter().map(|(id, last)| journal.known_through(id, last));
     let runs: Vec<_> = stream::iter(reads).buffer_unordered(READS_MAX).collect().await;
     let runs = runs.into_iter().collect::<Result<Vec<Known>, _>>()?;
     let open = runs.into_iter().filter(|known| known.run.opened_at().is_some() && !known.run.status().is_final());
-    Ok(TakenShard { shard, claim, through, tip, open: open.collect(), log: extent.log, written, revision })
+    Ok(TakenShard { shard, claim, through, tip, open: open.collect(), log, written, revision })
 }

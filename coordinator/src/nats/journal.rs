@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::Client;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::{self, Context};
+use async_nats::{Client, HeaderMap};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
@@ -36,7 +36,7 @@ const READ_PATIENCE: Duration = Duration::from_secs(10);
 const LAG_PAUSE: Duration = Duration::from_millis(20);
 const REPLY_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries and bytes of one page.
-const PAGE_ENTRIES: usize = 256;
+pub(crate) const PAGE_ENTRIES: usize = 256;
 const PAGE_BYTES: usize = 1024 * 1024;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
@@ -103,7 +103,7 @@ pub(crate) struct Page {
 pub(crate) enum Decoded {
     Entry(RunId, Arc<Entry>),
     Unread(Subject),
-    /// Not even its subject is one of the log.
+    /// It is about no run: a mark, or not even its subject is one of the log.
     Stray,
 }
 
@@ -229,9 +229,20 @@ impl Journal {
         }
     }
 
-    /// The sequence of the last entry of a shard; 0 for none. From the leader.
-    pub(crate) async fn last_of_shard(&self, shard: Shard) -> Result<u64, ReadError> {
-        Ok(self.last_on(&subject::of_shard(shard)).await?.map_or(0, |last| last.sequence))
+    /// Leaves a mark at the end of a shard, and gives its place: every entry of the shard that was stored before this was
+    /// asked stands before it. A mark is stored by a majority of the broker's nodes, so unlike a leader that was replaced and
+    /// does not know it yet, it is never wrong.
+    pub(crate) async fn mark(&self, shard: Shard) -> Result<u64, ReadError> {
+        let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
+        let sent =
+            self.context.publish(subject::mark(shard), Bytes::new()).await.map_err(|error| unavailable(&error))?;
+        Ok(sent.await.map_err(|error| unavailable(&error))?.sequence)
+    }
+
+    /// The sequence of a shard's first message behind `after`, of which there is one at `mark`.
+    pub(crate) async fn first_of_shard(&self, shard: Shard, after: u64, mark: u64) -> Result<u64, ReadError> {
+        let page = self.page_towards(&subject::of_shard(shard), after, mark, 1).await?;
+        Ok(page.through)
     }
 
     /// Which log it is and how far it reaches, as its leader says.
@@ -242,21 +253,20 @@ impl Journal {
         Ok(Extent { log, last: info.state.last_sequence })
     }
 
-    /// A run as the log has it, everything that was stored before this was asked included.
+    /// A run as the log's leader has it: not known to be the newest, but whatever is decided by it is appended only if it is.
     pub(crate) async fn known(&self, id: RunId) -> Result<Known, ReadError> {
-        self.known_through(id, u64::MAX).await
+        self.known_through(id, self.last_of_run(id).await?).await
     }
 
-    /// A run as it stood at a place in the log.
-    pub(crate) async fn known_through(&self, id: RunId, through: u64) -> Result<Known, ReadError> {
-        let needed = self.last_of_run(id).await?;
+    /// A run as it stood at its entry `last`.
+    pub(crate) async fn known_through(&self, id: RunId, last: u64) -> Result<Known, ReadError> {
         let (mut known, mut after) = (Known::new(id), 0);
-        while after < needed && after < through {
-            let page = self.page_towards(&subject::of_run(id), after, needed).await?;
-            for entry in page.entries.iter().filter(|entry| entry.sequence <= through) {
+        while after < last {
+            let page = self.page_towards(&subject::of_run(id), after, last, PAGE_ENTRIES).await?;
+            for entry in page.entries.iter().filter(|entry| entry.sequence <= last) {
                 known.apply(entry, &mut Vec::new());
             }
-            for (place, sequence) in page.unread.into_iter().filter(|(_, sequence)| *sequence <= through) {
+            for (place, sequence) in page.unread.into_iter().filter(|(_, sequence)| *sequence <= last) {
                 known.pass_over(place, sequence);
             }
             after = page.through;
@@ -264,12 +274,18 @@ impl Journal {
         Ok(known)
     }
 
-    /// A page of entries that is not empty: pages may be served by a replica that lags behind, and `needed`, which the
-    /// leader named, says that there is more.
-    pub(crate) async fn page_towards(&self, filter: &str, after: u64, needed: u64) -> Result<Page, ReadError> {
+    /// A page of at most so many entries that is not empty: pages may be served by a replica that lags behind, and `needed`,
+    /// an entry which is known to be there, says that there is more.
+    pub(crate) async fn page_towards(
+        &self,
+        filter: &str,
+        after: u64,
+        needed: u64,
+        entries_max: usize,
+    ) -> Result<Page, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
-            let page = self.page(filter, after).await?;
+            let page = self.page(filter, after, entries_max).await?;
             if page.through > after || after >= needed {
                 return Ok(page);
             }
@@ -312,10 +328,10 @@ impl Journal {
 
     /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is made again for a while
     /// when it fails.
-    pub(crate) async fn page(&self, filter: &str, after: u64) -> Result<Page, ReadError> {
+    pub(crate) async fn page(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
-            match self.page_once(filter, after).await {
+            match self.page_once(filter, after, entries_max).await {
                 Err(error) if Instant::now() < give_up => tracing::warn!(%error, "reading a page of the log again"),
                 result => return result,
             }
@@ -323,9 +339,9 @@ impl Journal {
         }
     }
 
-    async fn page_once(&self, filter: &str, after: u64) -> Result<Page, ReadError> {
+    async fn page_once(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
         let request = serde_json::json!({
-            "seq": after + 1, "next_by_subj": filter, "batch": PAGE_ENTRIES, "max_bytes": PAGE_BYTES,
+            "seq": after + 1, "next_by_subj": filter, "batch": entries_max, "max_bytes": PAGE_BYTES,
         });
         let inbox = self.client.new_inbox();
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
@@ -334,6 +350,7 @@ impl Journal {
         let published = self.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
         published.map_err(|error| unavailable(&error))?;
         let mut page = Page { through: after, ..Page::default() };
+        let mut before = 0;
         loop {
             let reply = tokio::time::timeout(REPLY_PATIENCE, replies.next()).await;
             let reply = reply.map_err(|_| ReadError("the broker does not answer".to_owned()))?;
@@ -345,6 +362,7 @@ impl Journal {
                 }
                 // A header counts what the filter would still match.
                 Some(END_OF_BATCH) => {
+                    follows(reply.headers.as_ref(), before)?;
                     let pending = reply.headers.as_ref().and_then(|headers| headers.get("Nats-Num-Pending"));
                     page.last = pending.is_none_or(|pending| pending.as_str() == "0");
                     return Ok(page);
@@ -354,8 +372,9 @@ impl Journal {
                 }
                 _ => {}
             }
+            follows(reply.headers.as_ref(), before)?;
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
-            page.through = message.sequence;
+            (before, page.through) = (message.sequence, message.sequence);
             let at = millis(message.time.unix_timestamp_nanos());
             match decode(&message.subject, message.payload, message.sequence, at) {
                 Decoded::Entry(_, entry) => page.entries.push_back(entry),
@@ -366,6 +385,15 @@ impl Journal {
     }
 }
 
+/// Each message of a page names the one before it: one that was lost on its way is noticed.
+fn follows(headers: Option<&HeaderMap>, before: u64) -> Result<(), ReadError> {
+    let named = headers.and_then(|headers| headers.get("Nats-Last-Sequence"));
+    match named.and_then(|named| named.as_str().parse::<u64>().ok()) {
+        Some(named) if named != before => Err(ReadError(format!("entry {named} was lost on its way"))),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Broker time in milliseconds; the same for every way in which an entry is read.
 pub(super) fn millis(nanos: i128) -> Timestamp {
     Timestamp(u64::try_from(nanos / 1_000_000).unwrap_or(0))
@@ -373,6 +401,9 @@ pub(super) fn millis(nanos: i128) -> Timestamp {
 
 /// Decodes a message of the log. What cannot be understood is reported and passed over, the same way by every reader.
 pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp) -> Decoded {
+    if subject::is_mark(subject) {
+        return Decoded::Stray;
+    }
     let warn = |error: InvalidMessage| tracing::warn!(subject, sequence, %error, "passing over an entry of the log");
     let parsed = match subject.parse::<Subject>() {
         Ok(parsed) => parsed,

@@ -43,13 +43,15 @@ impl Log {
         Ok(stream.cached_info().created.unix_timestamp_nanos().to_string())
     }
 
-    /// The sequence of the last entry of any of these shards; 0 for none.
+    /// A place in the log behind every entry of these shards that was stored before this was asked; 0 for no shards.
     pub(crate) async fn tip(&self, shards: &[Shard]) -> Result<u64, ReadError> {
-        let tips = futures::future::try_join_all(shards.iter().map(|shard| self.journal.last_of_shard(*shard))).await?;
-        Ok(tips.into_iter().max().unwrap_or_default())
+        match shards.first() {
+            Some(shard) => self.journal.mark(*shard).await,
+            None => Ok(0),
+        }
     }
 
-    /// Reads the entries of these shards behind `after`, through `through`, which is the sequence of one of them.
+    /// Reads the entries of these shards behind `after`, through `through`, which is [`Self::tip`]'s.
     pub(crate) async fn read(
         &self,
         shards: &[Shard],
@@ -60,13 +62,15 @@ impl Log {
         if through <= after {
             return Ok(());
         }
-        let everything = shards.len() == usize::from(names::SHARDS);
-        let subjects = shards.iter().map(|shard| proto::subject::of_shard(*shard));
+        // One filter, as the feeds have: of several shards everything is read, and what is of others passed over.
+        let filter_subject = match shards {
+            [shard] => proto::subject::of_shard(*shard),
+            _ => names::STREAM_SUBJECTS.to_owned(),
+        };
         let config = OrderedConfig {
             deliver_subject: self.broker.client.new_inbox(),
             name: Some(format!("index-{}", uuid::Uuid::now_v7().simple())),
-            filter_subjects: if everything { Vec::new() } else { subjects.collect() },
-            filter_subject: if everything { names::STREAM_SUBJECTS.to_owned() } else { String::new() },
+            filter_subject,
             deliver_policy: DeliverPolicy::ByStartSequence { start_sequence: after + 1 },
             ..OrderedConfig::default()
         };
@@ -87,7 +91,9 @@ impl Log {
                 let (sequence, at) = (info.stream_sequence, millis(info.published.unix_timestamp_nanos()));
                 if sequence <= through {
                     let (message, _) = message.split();
-                    if let Decoded::Entry(run, entry) = decode(&message.subject, message.payload, sequence, at) {
+                    if let Decoded::Entry(run, entry) = decode(&message.subject, message.payload, sequence, at)
+                        && shards.contains(&run.shard())
+                    {
                         batch.entries.push((run, entry));
                     }
                 }

@@ -11,7 +11,7 @@ use run::Shard;
 use super::Broker;
 use super::journal::{Extent, ReadError};
 
-/// What a snapshot may take: a little less than a message of the broker, enough for 65,000 open runs.
+/// What a snapshot may take: a little less than a message of the broker, enough for some 50,000 open runs.
 const BYTES_MAX: usize = 1024 * 1024 - 4096;
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 

@@ -1,24 +1,15 @@
 //! A whole worker with a tool of its own. Try it beside `toolyard dev`: `toolyard call greet name=Ada`.
 
-use schemars::JsonSchema;
 use tokio_util::sync::CancellationToken;
-use toolyard_worker::{About, Context, Options, Output, Table, Tool, ToolError, serve};
+use toolyard_worker::{Options, Table, serve, tool};
 
-struct Greet;
-#[derive(serde::Deserialize, JsonSchema)]
-struct Person {
+/// Greets a person.
+#[tool(read_only)]
+async fn greet(
     /// Whom to greet
     name: String,
-}
-impl Tool for Greet {
-    const NAME: &'static str = "greet";
-    type Input = Person;
-    fn about(&self) -> About {
-        About::new("Greets a person.").read_only()
-    }
-    async fn call(&self, _: &Context, person: Person) -> Result<Output, ToolError> {
-        Ok(format!("Hello, {}!", person.name).into())
-    }
+) -> String {
+    format!("Hello, {name}!")
 }
 
 #[tokio::main]

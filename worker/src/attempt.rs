@@ -99,7 +99,7 @@ where
         stop: stop_tool.clone(),
         output,
     };
-    let mut tool = ToolTask { handle: Some(tools.spawn(prepared.call(context))), stop: stop_tool };
+    let mut tool = ToolTask { handle: Some(prepared.spawn(tools, context)), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;
     // What the log says has ended should have: the tool is stopped before its end is told.
     let lingering = tool.put_an_end_to().await;

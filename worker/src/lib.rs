@@ -8,6 +8,7 @@ pub mod testkit;
 pub mod tool;
 pub mod tools;
 
+mod answer;
 mod attempt;
 mod nats;
 mod publisher;
@@ -20,10 +21,69 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+pub use answer::{Image, IntoChunk, IntoOutput};
 pub use nats::Error;
-pub use run::{AfterPartialOutput, RetryOn};
+pub use run::{AfterPartialOutput, Chunk, Content, Progress, RetryOn};
 pub use table::{InvalidTool, Table};
 pub use tool::{About, Context, Output, Tool, ToolError};
+/// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,
+/// which implements [`Tool`](trait@Tool) and is given to [`Table::host`].
+///
+/// ```
+/// use toolyard_worker::{Table, tool};
+///
+/// /// Greets a person.
+/// #[tool(read_only)]
+/// async fn greet(
+///     /// Whom to greet
+///     name: String,
+/// ) -> String {
+///     format!("Hello, {name}!")
+/// }
+///
+/// # fn main() -> Result<(), toolyard_worker::InvalidTool> {
+/// let table = Table::new().host(Greet)?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// The doc comment is the tool's description.
+///
+/// **Arguments** are known by their types:
+/// - `&Context` or `Context`: what the call knows of itself, and how it speaks. No part of the schema.
+/// - `Arc<T>`: what all calls share. No part of the schema: the tool is then hosted with it, as `Table::host(Search(index))`.
+/// - Any other is an argument of the call by its name. Its doc comment describes it, `#[serde(..)]` and `#[schemars(..)]`
+///   go to the field that it becomes: `#[serde(default)]`, `#[schemars(range(min = 1))]`. Unknown arguments are refused.
+/// - One marked `#[input]` is all arguments in one struct, which derives `serde::Deserialize` and `schemars::JsonSchema`.
+///
+/// **What it gives back** becomes the result: nothing is `"Done"`; `String` and `&str` are text; [`Image`], [`Content`], `Vec<Content>` and
+/// [`Output`] are what they say; what implements [`IntoOutput`] converts itself; anything else that implements
+/// `serde::Serialize` is JSON. A [`Stream`](futures::Stream) of what implements [`IntoChunk`] is said piece by piece while the tool runs, and dropped as
+/// soon as the call should stop; then the result is `"Done"`. In a `Result` an error fails the call: [`ToolError`], any
+/// `std::error::Error`, `anyhow::Error`, or a `String`.
+///
+/// **A function that is not async** runs on a thread of its own, where it may block ([`About::blocking`]). It speaks with
+/// [`Context::block_on`]. One that gives back a stream only makes it, and must not block.
+///
+/// **Between the parentheses** stand the methods of [`About`], as `read_only`, `attempts_max = 5`, `backoff(first, longest)` or
+/// `after_partial_output = Continue`, and
+/// - `name = "…"`, unless the function's own will do;
+/// - `description = …`, an expression in place of the doc comment;
+/// - `crate = …`, the path of this crate where it is not `::toolyard_worker`.
+pub use worker_macros::tool;
+
+/// What the expansion of [`tool`](macro@tool) names.
+#[doc(hidden)]
+pub mod __private {
+    pub use schemars;
+    pub use serde;
+
+    pub use crate::answer::Probe;
+
+    pub mod ways {
+        pub use crate::answer::{AnyError, Boxable, Fallible, Infallible, Json, Known, Streamed, Unknown};
+    }
+}
 
 /// Calls that a worker runs at once, unless told otherwise.
 pub const SLOTS: u32 = 16;

@@ -8,6 +8,8 @@ use proto::schema::{self, Schema};
 use run::{CallError, ErrorKind, Manifest, ToolName};
 use schemars::JsonSchema;
 use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::tool::{About, Context, Output, Tool, ToolError};
 
@@ -20,6 +22,7 @@ struct Hosted {
     schema: Schema,
     /// `None` for a tool that only the client can answer.
     body: Option<Arc<dyn Body>>,
+    blocking: bool,
 }
 
 /// A tool that cannot be hosted: its name is malformed or taken, or its schema is none.
@@ -73,7 +76,7 @@ impl Table {
             definition_only: body.is_none(),
             streaming: about.streaming,
         };
-        if self.0.insert(tool, Hosted { manifest, schema, body }).is_some() {
+        if self.0.insert(tool, Hosted { manifest, schema, body, blocking: about.blocking }).is_some() {
             return Err(refused("another tool of this worker has its name".to_owned()));
         }
         Ok(self)
@@ -92,7 +95,7 @@ impl Table {
             return Err(CallError::new(ErrorKind::UnknownTool, message));
         };
         match hosted.schema.check(arguments) {
-            Ok(arguments) => Ok(Prepared { body: Arc::clone(body), arguments }),
+            Ok(arguments) => Ok(Prepared { body: Arc::clone(body), arguments, blocking: hosted.blocking }),
             Err(violations) => {
                 let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
                 Err(CallError { violations, ..error })
@@ -106,10 +109,20 @@ impl Table {
 pub(crate) struct Prepared {
     body: Arc<dyn Body>,
     arguments: Value,
+    blocking: bool,
 }
 
 impl Prepared {
-    pub(crate) async fn call(self, context: Context) -> Result<Output, ToolError> {
+    /// Calls the tool on its runtime: as a task, or on a thread of its own when it blocks. There it may block on futures
+    /// as it likes, because no runtime is entered.
+    pub(crate) fn spawn(self, tools: &Handle, context: Context) -> JoinHandle<Result<Output, ToolError>> {
+        match self.blocking {
+            false => tools.spawn(self.call(context)),
+            true => tools.spawn_blocking(move || futures::executor::block_on(self.call(context))),
+        }
+    }
+
+    async fn call(self, context: Context) -> Result<Output, ToolError> {
         self.body.call(&context, self.arguments).await
     }
 }

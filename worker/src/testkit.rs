@@ -2,20 +2,14 @@
 //! deadline, and a cancelled tool has all the time it takes.
 //!
 //! ```
-//! # use schemars::JsonSchema;
-//! # use serde::Deserialize;
-//! # use toolyard_worker::{About, Context, Output, Tool, ToolError, testkit};
-//! # struct Greet;
-//! # #[derive(Deserialize, JsonSchema)]
-//! # struct Person { name: String }
-//! # impl Tool for Greet {
-//! #     const NAME: &'static str = "greet";
-//! #     type Input = Person;
-//! #     fn about(&self) -> About { About::new("Greets.") }
-//! #     async fn call(&self, _: &Context, person: Person) -> Result<Output, ToolError> {
-//! #         Ok(format!("Hello, {}!", person.name).into())
-//! #     }
-//! # }
+//! use toolyard_worker::{testkit, tool};
+//!
+//! /// Greets.
+//! #[tool(read_only)]
+//! async fn greet(name: String) -> String {
+//!     format!("Hello, {name}!")
+//! }
+//!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
 //! let called = testkit::call(Greet, serde_json::json!({ "name": "Ada" })).await;
 //! assert_eq!(called.answer(), "Hello, Ada!");
@@ -25,8 +19,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use run::{AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, Route, Timestamp, WithoutWorker};
+use run::{AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, Manifest, Route, Timestamp, WithoutWorker};
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -77,8 +72,17 @@ pub fn start<T: Tool>(tool: T, arguments: Value) -> Call {
         stop: Stop { wanted: stop.clone(), ..Stop::default() },
         output,
     };
-    let task = tokio::spawn(async move { prepared.map_err(ToolError)?.call(context).await });
+    let task = match prepared {
+        Ok(prepared) => prepared.spawn(&Handle::current(), context),
+        Err(error) => tokio::spawn(async { Err(ToolError(error)) }),
+    };
     Call { chunks, task, stop }
+}
+
+/// What a table would tell the world of one of its tools.
+#[must_use]
+pub fn manifest<'a>(table: &'a Table, tool: &str) -> Option<&'a Manifest> {
+    table.manifests().find(|manifest| manifest.name.as_str() == tool)
 }
 
 /// A call on its way. Dropping it drops the tool's future, as a worker does that cannot wait any longer.

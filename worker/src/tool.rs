@@ -1,6 +1,7 @@
 //! What a tool is to its author: a name, a typed input, and an async function of a [`Context`] and that input.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,42 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Something callable by name.
+/// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the long form, for a tool with
+/// more to it than a function:
+///
+/// ```
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+/// use toolyard_worker::{About, Context, Output, Table, Tool, ToolError};
+///
+/// struct Greet {
+///     greeting: String,
+/// }
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Person {
+///     /// Whom to greet
+///     name: String,
+/// }
+///
+/// impl Tool for Greet {
+///     const NAME: &'static str = "greet";
+///     type Input = Person;
+///
+///     fn about(&self) -> About {
+///         About::new("Greets a person.").read_only()
+///     }
+///
+///     async fn call(&self, _: &Context, person: Person) -> Result<Output, ToolError> {
+///         Ok(format!("{}, {}!", self.greeting, person.name).into())
+///     }
+/// }
+///
+/// # fn main() -> Result<(), toolyard_worker::InvalidTool> {
+/// let table = Table::new().host(Greet { greeting: "Hello".to_owned() })?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// The arguments are checked against the schema of [`Self::Input`] before the tool is called. A call may be cancelled or
 /// overrun its time: then its context's [`Context::cancelled`] resolves, and the future is dropped after a grace period.
@@ -37,6 +73,7 @@ pub struct About {
     pub(crate) description: String,
     pub(crate) effects: Effects,
     pub(crate) streaming: bool,
+    pub(crate) blocking: bool,
     attempt_timeout: Duration,
     /// `None` where the author does not say; then it hangs on `streaming`.
     idle_timeout: Option<Option<Duration>>,
@@ -53,6 +90,7 @@ impl About {
             description: description.into(),
             effects: Effects::default(),
             streaming: false,
+            blocking: false,
             attempt_timeout: Policy::ATTEMPT_TIMEOUT,
             idle_timeout: None,
             attempts_max: None,
@@ -94,6 +132,14 @@ impl About {
     #[must_use]
     pub fn streaming(mut self) -> Self {
         self.streaming = true;
+        self
+    }
+
+    /// It blocks its thread, and is given one of its own. It stops when it looks at [`Context::is_cancelled`], or when it is
+    /// done: it keeps its slot until then.
+    #[must_use]
+    pub fn blocking(mut self) -> Self {
+        self.blocking = true;
         self
     }
 
@@ -289,6 +335,23 @@ impl Context {
         self.send(Chunk::Progress(Progress { done, total, message: message.into() })).await
     }
 
+    /// Runs a future to its end from a tool that is not async: `context.block_on(context.text("…"))?`.
+    ///
+    /// # Panics
+    /// In an async tool, whose thread must not be blocked.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        tokio::runtime::Handle::current().block_on(future)
+    }
+
+    /// Says a chunk, text in pieces of 64 KiB.
+    pub(crate) async fn chunk(&self, chunk: Chunk) -> Result<(), ToolError> {
+        match chunk {
+            Chunk::Content { channel, content: Content::Text(text) } => self.text_on(&channel, text).await,
+            Chunk::Content { channel, content } => self.say(&channel, content).await,
+            Chunk::Progress(_) => self.send(chunk).await,
+        }
+    }
+
     async fn say(&self, channel: &str, content: Content) -> Result<(), ToolError> {
         let size = content.size();
         if size > limit::CHUNK_BYTES_MAX {
@@ -381,8 +444,15 @@ impl ToolError {
     }
 }
 
-impl<E: std::error::Error> From<E> for ToolError {
+impl<E: Error> From<E> for ToolError {
     fn from(error: E) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl ToolError {
+    /// An error with its causes.
+    pub(crate) fn of(error: &dyn Error) -> Self {
         let mut message = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {

@@ -1,0 +1,307 @@
+//! What a function that is a tool may give back, and what becomes of it: a result, output while it runs, or an error.
+
+use std::borrow::Cow;
+use std::error::Error;
+use std::marker::PhantomData;
+use std::pin::pin;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use run::{Chunk, Content, Progress};
+use serde::Serialize;
+
+use crate::tool::{Context, Output, ToolError};
+
+/// What a value is as the result of a call. Implement it for a type of your own to convert it your way; anything else that
+/// serializes becomes JSON.
+///
+/// ```
+/// # use toolyard_worker::{IntoOutput, Output, ToolError, testkit, tool};
+/// struct Celsius(f64);
+///
+/// impl IntoOutput for Celsius {
+///     fn into_output(self) -> Result<Output, ToolError> {
+///         Ok(format!("{:.1} °C", self.0).into())
+///     }
+/// }
+///
+/// /// Measures the temperature.
+/// #[tool(read_only)]
+/// async fn measure() -> Celsius {
+///     Celsius(21.04)
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// assert_eq!(testkit::call(Measure, serde_json::json!({})).await.answer(), "21.0 °C");
+/// # }
+/// ```
+///
+/// What is neither does not compile:
+///
+/// ```compile_fail,E0277
+/// struct Opaque;
+///
+/// /// Gives what nobody can read.
+/// #[toolyard_worker::tool]
+/// async fn opaque() -> Opaque {
+///     Opaque
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be the result of a tool",
+    label = "the tool gives back `{Self}`",
+    note = "derive `serde::Serialize` for JSON, or implement `toolyard_worker::IntoOutput`",
+    note = "a stream gives its pieces as output while the tool runs: it must be `Send`"
+)]
+pub trait IntoOutput {
+    /// # Errors
+    /// When the value cannot be converted; the call fails with it.
+    fn into_output(self) -> Result<Output, ToolError>;
+}
+
+macro_rules! into_output {
+    ($($type:ty),*) => {$(
+        impl IntoOutput for $type {
+            fn into_output(self) -> Result<Output, ToolError> {
+                Ok(self.into())
+            }
+        }
+    )*};
+}
+
+into_output!(Output, (), String, &str, Cow<'_, str>, Content, Vec<Content>, Image);
+
+impl From<Cow<'_, str>> for Output {
+    fn from(text: Cow<'_, str>) -> Self {
+        text.into_owned().into()
+    }
+}
+
+impl From<Content> for Output {
+    fn from(part: Content) -> Self {
+        Self(vec![part])
+    }
+}
+
+impl From<Vec<Content>> for Output {
+    fn from(parts: Vec<Content>) -> Self {
+        Self(parts)
+    }
+}
+
+/// An image for a model, which sees it as JSON: `{"mimeType": "image/png", "data": "<base64>"}`. That is a third longer than
+/// the image, and a result holds 256 KiB; [`Output::data`] gives bytes as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    pub mime_type: String,
+    pub data: Bytes,
+}
+
+impl Image {
+    #[must_use]
+    pub fn new(mime_type: impl Into<String>, data: impl Into<Bytes>) -> Self {
+        Self { mime_type: mime_type.into(), data: data.into() }
+    }
+}
+
+impl From<Image> for Output {
+    fn from(Image { mime_type, data }: Image) -> Self {
+        let json = serde_json::json!({ "mimeType": mime_type, "data": BASE64_STANDARD.encode(data) });
+        Content::Json(json.to_string()).into()
+    }
+}
+
+/// What a stream that a tool gives back may consist of: text, content, progress, any of them as chunks, JSON values, and
+/// `Result`s of these, of which an error ends the call. Nothing else:
+///
+/// ```compile_fail,E0277
+/// struct Opaque;
+///
+/// /// Streams what nobody can read.
+/// #[toolyard_worker::tool]
+/// fn opaque() -> impl futures::Stream<Item = Opaque> {
+///     futures::stream::empty()
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a tool cannot stream `{Self}`",
+    note = "it streams `String`, `&str`, `Content`, `Progress`, `Chunk`, `serde_json::Value`, or a `Result` of one of them"
+)]
+pub trait IntoChunk {
+    /// # Errors
+    /// What the call fails with.
+    fn into_chunk(self) -> Result<Chunk, ToolError>;
+}
+
+impl IntoChunk for Chunk {
+    fn into_chunk(self) -> Result<Chunk, ToolError> {
+        Ok(self)
+    }
+}
+
+impl IntoChunk for Content {
+    fn into_chunk(self) -> Result<Chunk, ToolError> {
+        Ok(Chunk::Content { channel: String::new(), content: self })
+    }
+}
+
+impl IntoChunk for String {
+    fn into_chunk(self) -> Result<Chunk, ToolError> {
+        Content::Text(self).into_chunk()
+    }
+}
+
+impl IntoChunk for &str {
+    fn into_chunk(self) -> Result<Chunk, ToolError> {
+        self.to_owned().into_chunk()
+    }
+}
+
+impl IntoChunk for serde_json::Value {
+    fn into_chunk(self) -> Result<Chunk, ToolError> {
+        Content::Json(self.to_string()).into_chunk()
+    }
+}
+
+impl IntoChunk for Progress {
+    fn into_chunk(self) -> Result<Chunk, ToolError> {
+        Ok(Chunk::Progress(self))
+    }
+}
+
+impl<T: IntoChunk, E: Into<ToolError>> IntoChunk for Result<T, E> {
+    fn into_chunk(self) -> Result<Chunk, ToolError> {
+        self.map_err(Into::into)?.into_chunk()
+    }
+}
+
+/// What a function that is a tool may fail with. Though a `Result` serializes, an error is never taken for a result:
+///
+/// ```compile_fail,E0277
+/// #[derive(serde::Serialize)]
+/// struct NoError;
+///
+/// /// Fails with what is no error.
+/// #[toolyard_worker::tool]
+/// async fn fails() -> Result<u8, NoError> {
+///     Err(NoError)
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "a tool cannot fail with `{Self}`",
+    note = "use `toolyard_worker::ToolError`, any error that implements `std::error::Error`, `anyhow::Error`, or `String`"
+)]
+pub trait Failure {
+    fn into_failure(self) -> ToolError;
+}
+
+impl<E: Into<ToolError>> Failure for E {
+    fn into_failure(self) -> ToolError {
+        self.into()
+    }
+}
+
+/// Stands for a value's type, so that what becomes of the value is chosen by what its type can do: of methods with the same
+/// name the compiler takes the one of `&&&Probe<T>` first, then that of `&&Probe<T>`, and so on. That is how `String` is
+/// text and any other `Serialize` is JSON, which impls of one trait could not say without overlapping.
+#[derive(Debug)]
+pub struct Probe<T>(PhantomData<fn() -> T>);
+
+impl<T> Probe<T> {
+    pub fn of(_: &T) -> Self {
+        Self(PhantomData)
+    }
+}
+
+macro_rules! ways {
+    ($($trait:ident::$method:ident gives $way:ident for <$($type:ident),*> $probe:ty where [$($bound:tt)*];)*) => {$(
+        #[derive(Debug, Clone, Copy)]
+        pub struct $way;
+
+        pub trait $trait {
+            fn $method(&self) -> $way {
+                $way
+            }
+        }
+
+        impl<$($type),*> $trait for $probe where $($bound)* {}
+    )*};
+}
+
+ways! {
+    // Whether an answer is the value itself or may be an error.
+    Fallible::outcome gives MayFail for <T, E> &&&Probe<Result<T, E>> where [E: Into<ToolError>];
+    Boxable::outcome gives MayFailBoxed for <T, E> &&Probe<Result<T, E>> where [E: Into<Box<dyn Error + Send + Sync>>];
+    AnyError::outcome gives MayFailSomehow for <T, E> &Probe<Result<T, E>> where [];
+    Infallible::outcome gives Succeeds for <T> Probe<T> where [];
+    // What the value becomes.
+    Known::form gives AsItself for <T> &&&Probe<T> where [T: IntoOutput];
+    Json::form gives AsJson for <T> &&Probe<T> where [T: Serialize];
+    Streamed::form gives AsStream for <T> &Probe<T> where [T: Stream];
+    Unknown::form gives AsNothing for <T> Probe<T> where [];
+}
+
+impl MayFail {
+    pub fn split<T, E: Into<ToolError>>(self, answer: Result<T, E>) -> Result<T, ToolError> {
+        answer.map_err(Into::into)
+    }
+}
+
+impl MayFailBoxed {
+    pub fn split<T, E: Into<Box<dyn Error + Send + Sync>>>(self, answer: Result<T, E>) -> Result<T, ToolError> {
+        answer.map_err(|error| ToolError::of(&*error.into()))
+    }
+}
+
+impl MayFailSomehow {
+    pub fn split<T, E: Failure>(self, answer: Result<T, E>) -> Result<T, ToolError> {
+        answer.map_err(Failure::into_failure)
+    }
+}
+
+impl Succeeds {
+    pub fn split<T>(self, answer: T) -> Result<T, ToolError> {
+        Ok(answer)
+    }
+}
+
+impl AsItself {
+    pub async fn output<T: IntoOutput>(self, value: T, _: &Context) -> Result<Output, ToolError> {
+        value.into_output()
+    }
+}
+
+impl AsJson {
+    pub async fn output<T: Serialize>(self, value: T, _: &Context) -> Result<Output, ToolError> {
+        Output::json(&value)
+    }
+}
+
+impl AsStream {
+    /// Says what comes, until it ends or the call should stop; then the stream is dropped. The result is that of a tool
+    /// with nothing more to say.
+    pub async fn output<S>(self, stream: S, context: &Context) -> Result<Output, ToolError>
+    where
+        S: Stream<Item: IntoChunk> + Send,
+    {
+        let mut stream = pin!(stream);
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = context.cancelled() => return Err(ToolError::new("the call was stopped")),
+                next = stream.next() => next,
+            };
+            match next {
+                Some(piece) => context.chunk(piece.into_chunk()?).await?,
+                None => return Ok(().into()),
+            }
+        }
+    }
+}
+
+impl AsNothing {
+    pub async fn output<T: IntoOutput>(self, value: T, _: &Context) -> Result<Output, ToolError> {
+        value.into_output()
+    }
+}

@@ -43,7 +43,8 @@ deadline, open, tenant, calls), a tool, {tools}, or {why, call}. In all of them:
             stopped: not_running, confirmed or unconfirmed
   content   {text}, {json} or {media_type, data}, data in base64
   progress  done, total (where known), message
-  error     kind, message, retryable, violations [path, message]
+  error     kind, message, retryable, retry_after_s (where known),
+            violations [path, message]
 States, statuses and kinds are the API's names in lower case and without their
 prefix. Times are RFC 3339. When the program itself fails it writes one object
 to standard error: {error: {reason, message, exit_code}}.";
@@ -207,6 +208,7 @@ fn error(error: &v1::CallError) -> Object {
         .field("kind", error_kind(error.kind()))
         .field("message", &error.message)
         .field("retryable", error.retryable)
+        .maybe("retry_after_s", error.retry_after.map(seconds))
         .field("violations", violations.collect::<Vec<_>>())
 }
 

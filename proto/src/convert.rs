@@ -89,7 +89,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, once for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 13] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 16] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -103,6 +103,9 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 13] = [
     (ErrorKind::ClientFailed, v1::CallErrorKind::ClientFailed),
     (ErrorKind::NoWorker, v1::CallErrorKind::NoWorker),
     (ErrorKind::IdleTimeout, v1::CallErrorKind::IdleTimeout),
+    (ErrorKind::ModelRetry, v1::CallErrorKind::ModelRetry),
+    (ErrorKind::NeedsInput, v1::CallErrorKind::NeedsInput),
+    (ErrorKind::RateLimited, v1::CallErrorKind::RateLimited),
 ];
 
 fn error_kind_out(kind: ErrorKind) -> v1::CallErrorKind {
@@ -115,6 +118,7 @@ fn error_out(error: &CallError) -> v1::CallError {
         kind: error_kind_out(error.kind).into(),
         message: error.message.clone(),
         retryable: error.retryable,
+        retry_after: error.retry_after.map(duration),
         violations: violations
             .map(|violation| v1::ArgumentViolation { path: violation.path.clone(), message: violation.message.clone() })
             .collect(),
@@ -129,6 +133,7 @@ fn error_in(wire: v1::CallError) -> CallError {
     CallError {
         violations: violations.map(|wire| Violation { path: wire.path, message: wire.message }).collect(),
         retryable: wire.retryable,
+        retry_after: wire.retry_after.and_then(|wire| Duration::try_from(wire).ok()),
         ..CallError::new(kind, wire.message)
     }
 }

@@ -55,10 +55,19 @@ fn error() -> impl Strategy<Value = CallError> {
         ErrorKind::ClientFailed,
         ErrorKind::NoWorker,
         ErrorKind::IdleTimeout,
+        ErrorKind::ModelRetry,
+        ErrorKind::NeedsInput,
+        ErrorKind::RateLimited,
     ]);
     let violation = (".*", ".*").prop_map(|(path, message)| Violation { path, message });
-    (kind, ".*", any::<bool>(), prop::collection::vec(violation, 0..3)).prop_map(
-        |(kind, message, retryable, violations)| CallError { retryable, violations, ..CallError::new(kind, message) },
+    let retry_after = prop::option::of((0..3_600_000u64).prop_map(Duration::from_millis));
+    (kind, ".*", any::<bool>(), retry_after, prop::collection::vec(violation, 0..3)).prop_map(
+        |(kind, message, retryable, retry_after, violations)| CallError {
+            retryable,
+            retry_after,
+            violations,
+            ..CallError::new(kind, message)
+        },
     )
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use crate::id::{
     AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName, WorkerId,
 };
-use crate::limit::ERROR_BYTES_MAX;
+use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::tool::Policy;
 
 /// One message of the log: events that were stored together.
@@ -273,6 +274,8 @@ pub struct CallError {
     pub message: String,
     /// Another attempt may succeed.
     pub retryable: bool,
+    /// Not sooner than after this long; `None` where nobody said.
+    pub retry_after: Option<Duration>,
     /// Where the arguments break the schema; empty for other kinds.
     pub violations: Vec<Violation>,
 }
@@ -307,6 +310,12 @@ pub enum ErrorKind {
     ClientFailed,
     /// No worker of the pool that hosts the tool lives.
     NoWorker,
+    /// The model should make the call again, and differently.
+    ModelRetry,
+    /// The tool needs something from the caller first.
+    NeedsInput,
+    /// Whatever the tool asked has had enough calls for now.
+    RateLimited,
 }
 
 impl CallError {
@@ -326,12 +335,18 @@ impl CallError {
             message.truncate(end);
             message.push_str(MARK);
         }
-        Self { kind, message, retryable: false, violations: Vec::new() }
+        Self { kind, message, retryable: false, retry_after: None, violations: Vec::new() }
     }
 
     #[must_use]
     pub fn retryable(mut self) -> Self {
         self.retryable = true;
         self
+    }
+
+    /// Another attempt may succeed, after a wait of at most an hour.
+    #[must_use]
+    pub fn retryable_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait.min(RETRY_AFTER_MAX)), ..self.retryable() }
     }
 }

@@ -43,6 +43,9 @@ pub const REASON_BYTES_MAX: usize = 1024;
 
 /// The longest life of a run. The log keeps events an hour longer, so none can age out under an open run.
 pub const RUN_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The longest wait before another attempt that an error may ask for; longer is taken for as long. A quota that returns later
+/// than that is better told to the caller.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// How long a tool may take to stop by itself once its call is cancelled.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// How much later than the worker the owner ends an attempt that overran its deadline: the worker's own word, with its

@@ -33,6 +33,9 @@ impl Call {
                 | ErrorKind::IdleTimeout
                 | ErrorKind::ResultTooLarge
                 | ErrorKind::OutputTooLarge
+                | ErrorKind::ModelRetry
+                | ErrorKind::NeedsInput
+                | ErrorKind::RateLimited
                 | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
             },
             Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,

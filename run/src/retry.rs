@@ -26,8 +26,18 @@ impl Backoff {
     #[must_use]
     pub fn wait(&self, failures: u32, jitter: f64) -> Duration {
         let doubled = self.first.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1)));
-        let nominal = doubled.min(self.longest);
+        self.lengthen(doubled.min(self.longest), jitter)
+    }
+
+    fn lengthen(&self, nominal: Duration, jitter: f64) -> Duration {
         nominal.saturating_add(nominal.mul_f64(f64::from(self.jitter_percent) / 100.0 * jitter.clamp(0.0, 1.0)))
+    }
+
+    /// The wait after an error, which may ask for a longer one.
+    #[must_use]
+    pub fn wait_after(&self, error: &CallError, failures: u32, jitter: f64) -> Duration {
+        let own = self.wait(failures, jitter);
+        error.retry_after.map_or(own, |asked| own.max(self.lengthen(asked, jitter)))
     }
 }
 
@@ -62,8 +72,10 @@ pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
         | ErrorKind::OutputIncomplete
         | ErrorKind::Interrupted
         | ErrorKind::NoWorker
+        | ErrorKind::ModelRetry
+        | ErrorKind::NeedsInput
         | ErrorKind::ClientFailed => false,
-        ErrorKind::ToolFailed if error.retryable => on.retryable,
-        ErrorKind::ToolFailed => on.other,
+        ErrorKind::ToolFailed | ErrorKind::RateLimited if error.retryable => on.retryable,
+        ErrorKind::ToolFailed | ErrorKind::RateLimited => on.other,
     }
 }

@@ -489,6 +489,26 @@ fn waits_double_up_to_the_longest_and_jitter_only_lengthens() {
 }
 
 #[test]
+fn an_error_may_ask_for_a_longer_wait_and_never_for_a_shorter_one() {
+    let (backoff, seconds) = (Backoff::default(), Duration::from_secs);
+    let asked = |wait| error(ErrorKind::RateLimited).retryable_after(wait);
+    assert_eq!(backoff.wait_after(&asked(seconds(20)), 1, 0.0), seconds(20));
+    assert_eq!(backoff.wait_after(&asked(seconds(20)), 1, 1.0), seconds(25));
+    assert_eq!(backoff.wait_after(&asked(seconds(20)), 6, 0.0), seconds(32));
+    assert_eq!(backoff.wait_after(&error(ErrorKind::ToolFailed), 1, 0.0), seconds(1));
+    assert_eq!(backoff.wait_after(&asked(seconds(1 << 40)), 1, 0.0), limit::RETRY_AFTER_MAX);
+}
+
+#[test]
+fn only_what_another_attempt_may_mend_is_tried_again() {
+    let policy = Policy::of(Effects { read_only: true, ..Effects::default() });
+    let again = |error: CallError| after_failure(&policy, 1, &error) == Retry::Again { used: 1 };
+    assert!(again(error(ErrorKind::RateLimited).retryable_after(Duration::ZERO)));
+    assert!(!again(error(ErrorKind::ModelRetry).retryable()));
+    assert!(!again(error(ErrorKind::NeedsInput).retryable()));
+}
+
+#[test]
 fn the_longest_conceivable_wait_does_not_overflow() {
     let forever = Backoff { first: Duration::MAX, longest: Duration::MAX, jitter_percent: 25 };
     assert_eq!(forever.wait(u32::MAX, 1.0), Duration::MAX);

@@ -16,6 +16,7 @@ mod deadlines;
 mod doors;
 mod forged;
 mod full_log;
+mod functions;
 mod index;
 mod main_job;
 mod ownership;

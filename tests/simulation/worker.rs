@@ -356,7 +356,7 @@ impl Worker {
             AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired => Settle::Ack,
             AttemptOutcome::Returned => Settle::Nak(Duration::ZERO),
             AttemptOutcome::Failed(error) => match after_failure(policy(&job.delivery), used + 1, error) {
-                Retry::Again { used } => Settle::Nak(policy(&job.delivery).backoff.wait(used, 0.5)),
+                Retry::Again { used } => Settle::Nak(policy(&job.delivery).backoff.wait_after(error, used, 0.5)),
                 Retry::GiveUp => Settle::Ack,
             },
         };

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::log::Job;
-use run::{
-    AttemptId, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, Policy, Route, StopStage, limit,
-};
+use run::{AttemptId, AttemptOutcome, CallError, Chunk, ChunkIndex, ErrorKind, Event, Policy, Route, StopStage, limit};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::limits;
 use crate::publisher::{Lost, Publisher};
 use crate::table::Prepared;
 use crate::tool::{Context, Output, Stop, ToolError};
@@ -298,9 +297,7 @@ where
         }
     }
     if too_much {
-        let (pieces, mib) = (limit::CHUNKS_PER_ATTEMPT_MAX, limit::OUTPUT_BYTES_PER_ATTEMPT_MAX >> 20);
-        let message = format!("the call said more than {pieces} pieces or {mib} MiB of output");
-        return Some(AttemptOutcome::Failed(CallError::new(ErrorKind::OutputTooLarge, message)));
+        return Some(AttemptOutcome::Failed(limits::too_much_output()));
     }
     match (result, stopping.map(|(why, _)| why)) {
         // A result that came in time counts, whatever was asked meanwhile.
@@ -319,16 +316,7 @@ where
 }
 
 fn completed(output: Output) -> AttemptOutcome {
-    let (size, parts) = (output.0.iter().map(Content::size).sum::<usize>(), output.0.len());
-    if size > limit::RESULT_BYTES_MAX || parts > limit::RESULT_PARTS_MAX {
-        let message = format!(
-            "the result is {size} bytes in {parts} parts, at most {} in {} are kept: stream it or write it to a file",
-            limit::RESULT_BYTES_MAX,
-            limit::RESULT_PARTS_MAX
-        );
-        return AttemptOutcome::Failed(CallError::new(ErrorKind::ResultTooLarge, message));
-    }
-    AttemptOutcome::Completed(output.0)
+    limits::result(output.0).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
 }
 
 fn panicked(panic: Box<dyn std::any::Any + Send>) -> CallError {

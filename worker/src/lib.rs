@@ -10,6 +10,8 @@ pub mod tools;
 
 mod answer;
 mod attempt;
+mod error;
+mod limits;
 mod nats;
 mod publisher;
 mod table;
@@ -23,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use answer::{Image, IntoChunk, IntoOutput};
 pub use nats::Error;
-pub use run::{AfterPartialOutput, Chunk, Content, Progress, RetryOn};
+pub use run::{AfterPartialOutput, CallError, Chunk, Content, ErrorKind, Progress, RetryOn};
 pub use table::{InvalidTool, Table};
 pub use tool::{About, Context, Output, Tool, ToolError};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
-use run::{AttemptId, AttemptOutcome, Chunk, ChunkIndex, Event, PoolId, StopStage, limit};
+use run::{AttemptId, AttemptOutcome, Chunk, ChunkIndex, Event, PoolId, StopStage};
 use tokio::time::Instant;
+
+use crate::limits::Said;
 
 /// Entries that may be unacknowledged; then the tool waits.
 const WINDOW: usize = 64;
@@ -33,9 +35,8 @@ pub(crate) struct Publisher<F> {
     pool: PoolId,
     /// Waits to go out with the first entry.
     start: Option<Event>,
-    /// Chunks that were taken in, in all; those of attempts before it that it goes on from included.
-    taken: u32,
-    taken_bytes: usize,
+    /// What was taken in, in all; chunks of attempts before it that it goes on from included.
+    taken: Said,
     batch: Vec<Chunk>,
     /// Stages of stopping that wait to go out.
     stages: Vec<StopStage>,
@@ -54,8 +55,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
             attempt,
             pool,
             start,
-            taken: from.0,
-            taken_bytes: 0,
+            taken: Said::after(from.0),
             batch: Vec::new(),
             stages: Vec::new(),
             batch_bytes: 0,
@@ -71,16 +71,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
 
     /// Takes a chunk in. `false` when the attempt has said more than it may.
     pub(crate) fn take(&mut self, chunk: Chunk) -> bool {
-        let bytes = match &chunk {
-            Chunk::Content { content, .. } => content.size(),
-            Chunk::Progress(progress) => progress.message.len(),
-        };
-        let room = limit::OUTPUT_BYTES_PER_ATTEMPT_MAX - self.taken_bytes;
-        if self.taken >= limit::CHUNKS_PER_ATTEMPT_MAX || bytes > room {
-            return false;
-        }
-        self.taken += 1;
-        self.taken_bytes += bytes;
+        let Some(bytes) = self.taken.count(&chunk) else { return false };
         self.batch_bytes += bytes;
         self.batch.push(chunk);
         true
@@ -148,7 +139,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
             acknowledged?;
         }
         let mut events = self.waiting_events();
-        let (attempt, pool, chunks) = (self.attempt, self.pool.clone(), self.taken);
+        let (attempt, pool, chunks) = (self.attempt, self.pool.clone(), self.taken.chunks());
         events.push(Event::AttemptEnded { attempt, pool, chunks, outcome });
         (self.append)(events).await
     }
@@ -158,7 +149,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         let chunks = std::mem::take(&mut self.batch);
         if !chunks.is_empty() {
             let count = u32::try_from(chunks.len()).unwrap_or(u32::MAX);
-            let first = ChunkIndex(self.taken - count);
+            let first = ChunkIndex(self.taken.chunks() - count);
             events.push(Event::Output { attempt: self.attempt, pool: self.pool.clone(), first, chunks });
         }
         for stage in std::mem::take(&mut self.stages) {

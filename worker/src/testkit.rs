@@ -1,5 +1,5 @@
-//! Runs a tool without a broker, for tests of tools. Arguments are checked as a worker checks them; nobody enforces the
-//! deadline, and a cancelled tool has all the time it takes.
+//! Runs a tool without a broker, for tests of tools. Arguments, output and results are held to the limits to which a worker
+//! holds them; nobody enforces the deadline, and a cancelled tool has all the time it takes.
 //!
 //! ```
 //! use toolyard_worker::{testkit, tool};
@@ -19,7 +19,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use run::{AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, Manifest, Route, Timestamp, WithoutWorker};
+use run::{
+    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, ErrorKind, Manifest, Route, Timestamp,
+    WithoutWorker,
+};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -27,6 +30,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::limits::{self, Said};
 use crate::table::Table;
 use crate::tool::{Context, Output, Stop, Tool, ToolError};
 
@@ -76,7 +80,7 @@ pub fn start<T: Tool>(tool: T, arguments: Value) -> Call {
         Ok(prepared) => prepared.spawn(&Handle::current(), context),
         Err(error) => tokio::spawn(async { Err(ToolError(error)) }),
     };
-    Call { chunks, task, stop }
+    Call { chunks, task, stop, said: Said::default(), too_much: false }
 }
 
 /// What a table would tell the world of one of its tools.
@@ -91,12 +95,15 @@ pub struct Call {
     chunks: mpsc::Receiver<Chunk>,
     task: JoinHandle<Result<Output, ToolError>>,
     stop: CancellationToken,
+    said: Said,
+    too_much: bool,
 }
 
 impl Call {
-    /// The next piece of output as it comes; `None` when there is no more.
+    /// The next piece of output as it comes; `None` when there is no more, or more than a call may say.
     pub async fn chunk(&mut self) -> Option<Chunk> {
-        self.chunks.recv().await
+        let chunk = self.chunks.recv().await?;
+        self.take(chunk)
     }
 
     /// Asks the tool to stop.
@@ -113,15 +120,31 @@ impl Call {
         let ended = loop {
             tokio::select! {
                 biased;
-                Some(chunk) = self.chunks.recv() => output.push(chunk),
+                Some(chunk) = self.chunks.recv(), if !self.too_much => output.extend(self.take(chunk)),
                 ended = &mut self.task => break ended,
             }
         };
-        while let Ok(chunk) = self.chunks.try_recv() {
-            output.push(chunk);
+        while let (false, Ok(chunk)) = (self.too_much, self.chunks.try_recv()) {
+            output.extend(self.take(chunk));
         }
-        let result = ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-        Called { output, result: result.map(|output| output.0).map_err(|error| error.0) }
+        let result = match ended {
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Ok(_) | Err(_) if self.too_much => Err(limits::too_much_output()),
+            Ok(Ok(output)) => limits::result(output.0),
+            Ok(Err(error)) => Err(error.0),
+            Err(error) => Err(CallError::new(ErrorKind::ToolFailed, error.to_string())),
+        };
+        Called { output, result }
+    }
+
+    fn take(&mut self, chunk: Chunk) -> Option<Chunk> {
+        self.too_much = self.said.count(&chunk).is_none();
+        if self.too_much {
+            self.stop.cancel();
+            self.chunks.close();
+            self.task.abort();
+        }
+        (!self.too_much).then_some(chunk)
     }
 }
 

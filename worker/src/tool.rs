@@ -1,14 +1,13 @@
 //! What a tool is to its author: a name, a typed input, and an async function of a [`Context`] and that input.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AfterPartialOutput, AttemptNumber, Backoff, CallError, CallId, CallSpec, Chunk, ChunkIndex, Content, Effects,
-    ErrorKind, Policy, Progress, RetryOn, RunId, ToolName, limit,
+    AfterPartialOutput, AttemptNumber, Backoff, CallId, CallSpec, Chunk, ChunkIndex, Content, Effects, Policy,
+    Progress, RetryOn, RunId, ToolName, limit,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -16,6 +15,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+pub use crate::error::ToolError;
 
 /// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the long form, for a tool with
 /// more to it than a function:
@@ -423,42 +424,5 @@ impl From<&str> for Output {
 impl From<()> for Output {
     fn from((): ()) -> Self {
         "Done".into()
-    }
-}
-
-/// Why a call failed, for the model and the caller. Any error becomes one with `?`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolError(pub(crate) CallError);
-
-impl ToolError {
-    /// Another attempt would fail as well.
-    #[must_use]
-    pub fn new(message: impl Into<String>) -> Self {
-        Self(CallError::new(ErrorKind::ToolFailed, message))
-    }
-
-    /// Another attempt may succeed; it is made when the tool's policy allows.
-    #[must_use]
-    pub fn retryable(message: impl Into<String>) -> Self {
-        Self(CallError::new(ErrorKind::ToolFailed, message).retryable())
-    }
-}
-
-impl<E: Error> From<E> for ToolError {
-    fn from(error: E) -> Self {
-        Self::of(&error)
-    }
-}
-
-impl ToolError {
-    /// An error with its causes.
-    pub(crate) fn of(error: &dyn Error) -> Self {
-        let mut message = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            message = format!("{message}: {error}");
-            cause = error.source();
-        }
-        Self::new(message)
     }
 }

@@ -245,7 +245,7 @@ async fn finish(
             let Route::Pool { policy, .. } = &job.spec.route else { return };
             match after_failure(policy, used + 1, &error) {
                 Retry::Again { used } => {
-                    let wait = policy.backoff.wait(used, rand::random());
+                    let wait = policy.backoff.wait_after(&error, used, rand::random());
                     format!("-NAK {{\"delay\": {}}}", wait.as_nanos()).into()
                 }
                 Retry::GiveUp => "+ACK".into(),

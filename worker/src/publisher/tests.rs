@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use run::{AttemptNumber, CallIndex, Content, Nonce};
+use run::{AttemptNumber, CallIndex, Content, Nonce, limit};
 use tokio::sync::oneshot;
 
 use super::*;
@@ -155,7 +155,7 @@ fn more_output_than_an_attempt_may_have_is_not_taken() {
     assert!(publisher.take(chunk(1)));
     assert!(!publisher.take(chunk(1)));
     let (_, mut other) = self::publisher(0);
-    other.taken_bytes = limit::OUTPUT_BYTES_PER_ATTEMPT_MAX - 5;
+    assert!(other.take(chunk(limit::OUTPUT_BYTES_PER_ATTEMPT_MAX - 5)));
     assert!(!other.take(chunk(6)));
     assert!(other.take(chunk(5)));
 }

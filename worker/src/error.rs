@@ -1,0 +1,99 @@
+//! Why a call fails, in the words of a tool: what kind of failure it is decides who may mend it, and when it is tried again.
+
+use std::error::Error;
+use std::time::Duration;
+
+use run::{CallError, ErrorKind, Violation};
+
+/// Why a call failed, for the model and the caller. Any error becomes one with `?`, and is then final.
+///
+/// The text is at most 16 KiB; more is cut. Whether a failure that may be tried again is, and how often, is said by the tool's
+/// policy: only what is safe to repeat, three attempts unless [`About::attempts_max`](crate::About::attempts_max) says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToolError(pub(crate) CallError);
+
+impl ToolError {
+    /// Another attempt would fail as well.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Self {
+        Self(CallError::new(ErrorKind::ToolFailed, message))
+    }
+
+    /// Another attempt may succeed; it is made when the tool's policy allows.
+    #[must_use]
+    pub fn retryable(message: impl Into<String>) -> Self {
+        Self(CallError::new(ErrorKind::ToolFailed, message).retryable())
+    }
+
+    /// Whatever the tool asked has had enough calls for now. Another attempt is made as after [`Self::retryable`], but not sooner than
+    /// after `wait`, of at most an hour. Meanwhile the call holds no slot.
+    #[must_use]
+    pub fn rate_limited(message: impl Into<String>, wait: Duration) -> Self {
+        Self(CallError::new(ErrorKind::RateLimited, message).retryable_after(wait))
+    }
+
+    /// An argument fits its schema and is of no use all the same. `path` is a JSON pointer to it, as `/name` or `/points/3/x`, or
+    /// empty for all of them together. No further attempt is made.
+    #[must_use]
+    pub fn bad_input(path: impl Into<String>, message: impl Into<String>) -> Self {
+        let (path, message) = (path.into(), message.into());
+        let text = match path.as_str() {
+            "" => format!("the arguments are of no use: {message}"),
+            path => format!("the arguments are of no use: at {path}: {message}"),
+        };
+        let error = CallError::new(ErrorKind::ArgumentsInvalid, text);
+        Self(CallError { violations: vec![Violation { path, message }], ..error })
+    }
+
+    /// The model should make the call again, and differently: `hint` tells it how. No further attempt of this call is made.
+    #[must_use]
+    pub fn model_retry(hint: impl Into<String>) -> Self {
+        Self(CallError::new(ErrorKind::ModelRetry, hint))
+    }
+
+    /// The tool needs something from the caller before it can do this: a login, a file, a consent. `what` says what. No further attempt is
+    /// made.
+    #[must_use]
+    pub fn needs(what: impl Into<String>) -> Self {
+        Self(CallError::new(ErrorKind::NeedsInput, what))
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Whether another attempt may succeed.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        self.0.retryable
+    }
+
+    /// How long another attempt should wait at least, where the error says so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// An error with its causes.
+    pub(crate) fn of(error: &dyn Error) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            message = format!("{message}: {error}");
+            cause = error.source();
+        }
+        Self::new(message)
+    }
+}
+
+impl<E: Error> From<E> for ToolError {
+    fn from(error: E) -> Self {
+        Self::of(&error)
+    }
+}

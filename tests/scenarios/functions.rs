@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use harness::{Yard, call};
-use proto::v1::{CallErrorKind, CallState, run_event::Event};
+use proto::v1::{CallErrorKind, CallState, Stopped, run_event::Event};
 use serde_json::json;
 
 use crate::{FIXTURE, check};
@@ -37,6 +37,18 @@ async fn a_stream_stops_when_its_call_is_cancelled() {
     let events = stream.to_end().await;
     assert_eq!(check::outcomes(&events)["verse"].state(), CallState::Cancelled);
     assert!(check::said(&events)["verse"].len() < VERSE.len(), "it did not speak to its end");
+}
+
+#[tokio::test]
+async fn a_function_that_blocks_its_thread_speaks_and_stops_when_it_looks() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let mut stream = yard.client.execute(vec![call("thought", "ponder", json!({}))]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    stream.run(&yard.client).cancel("thought enough").await;
+    let events = stream.to_end().await;
+    let outcome = &check::outcomes(&events)["thought"];
+    assert_eq!((outcome.state(), outcome.stopped()), (CallState::Cancelled, Stopped::Confirmed));
 }
 
 #[tokio::test]

@@ -97,6 +97,7 @@ where
         deadline: deadline.at,
         stop: stop_tool.clone(),
         output,
+        said: None,
     };
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, context)), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;

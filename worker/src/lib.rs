@@ -4,6 +4,7 @@
 //! The work at the broker (pulling, leases, publishing, acknowledging) has a thread of its own, which no tool can block;
 //! tools run on the caller's runtime.
 
+pub mod interceptor;
 pub mod testkit;
 pub mod tool;
 pub mod tools;
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 pub use answer::{Image, IntoChunk, IntoOutput};
 pub use nats::Error;
 pub use run::{AfterPartialOutput, CallError, Chunk, Content, ErrorKind, Progress, RetryOn};
-pub use table::{InvalidTool, Table};
+pub use table::{InvalidTool, NotHosted, Table};
 pub use tool::{About, Context, Output, Tool, ToolError};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,
 /// which implements [`Tool`](trait@Tool) and is given to [`Table::host`].

@@ -11,18 +11,38 @@ use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::interceptor::{Chain, Interceptor};
 use crate::tool::{About, Context, Output, Tool, ToolError};
 
 #[derive(Debug, Default)]
-pub struct Table(BTreeMap<ToolName, Hosted>);
+pub struct Table {
+    tools: BTreeMap<ToolName, Arc<Hosted>>,
+    interceptors: Chain,
+}
 
 #[derive(Debug)]
-struct Hosted {
-    manifest: Manifest,
+pub(crate) struct Hosted {
+    pub(crate) manifest: Manifest,
     schema: Schema,
     /// `None` for a tool that only the client can answer.
-    body: Option<Arc<dyn Body>>,
+    body: Option<Box<dyn Body>>,
     blocking: bool,
+}
+
+impl Hosted {
+    pub(crate) fn check(&self, arguments: &[u8]) -> Result<Value, CallError> {
+        self.schema.check(arguments).map_err(|violations| {
+            let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
+            CallError { violations, ..error }
+        })
+    }
+
+    pub(crate) async fn execute(&self, context: &Context, arguments: Value) -> Result<Output, ToolError> {
+        match &self.body {
+            Some(body) => body.call(context, arguments).await,
+            None => Err(ToolError::new("only the client can answer a call of this tool")),
+        }
+    }
 }
 
 /// A tool that cannot be hosted: its name is malformed or taken, or its schema is none.
@@ -32,6 +52,11 @@ pub struct InvalidTool {
     pub name: String,
     pub reason: String,
 }
+
+/// A tool that is not there to put an interceptor around.
+#[derive(Debug, thiserror::Error)]
+#[error("no tool {0:?} is hosted to put an interceptor around: host it first, and look at its name")]
+pub struct NotHosted(pub String);
 
 impl Table {
     #[must_use]
@@ -45,7 +70,7 @@ impl Table {
     /// When its name is malformed or taken.
     pub fn host<T: Tool>(self, tool: T) -> Result<Self, InvalidTool> {
         let about = tool.about();
-        self.insert::<T::Input>(T::NAME, &about, Some(Arc::new(Typed(tool))))
+        self.insert::<T::Input>(T::NAME, &about, Some(Box::new(Typed(tool))))
     }
 
     /// Advertises a tool that is never executed here: the client answers its calls.
@@ -56,11 +81,32 @@ impl Table {
         self.insert::<Input>(name, about, None)
     }
 
+    /// Puts an interceptor around the executions of all tools, inside of those that were given before.
+    #[must_use]
+    pub fn intercept(mut self, interceptor: impl Interceptor) -> Self {
+        self.interceptors.push(None, interceptor);
+        self
+    }
+
+    /// Puts an interceptor around the executions of some tools, which were hosted before.
+    ///
+    /// # Errors
+    /// When a tool of such a name is not hosted.
+    pub fn intercept_some(mut self, tools: &[&str], interceptor: impl Interceptor) -> Result<Self, NotHosted> {
+        let hosted = tools.iter().map(|tool| {
+            let known = self.tools.keys().find(|known| known.as_str() == *tool).cloned();
+            known.ok_or_else(|| NotHosted((*tool).to_owned()))
+        });
+        let hosted = hosted.collect::<Result<Vec<_>, _>>()?;
+        self.interceptors.push(Some(hosted), interceptor);
+        Ok(self)
+    }
+
     fn insert<Input: JsonSchema>(
         mut self,
         name: &str,
         about: &About,
-        body: Option<Arc<dyn Body>>,
+        body: Option<Box<dyn Body>>,
     ) -> Result<Self, InvalidTool> {
         let refused = |reason: String| InvalidTool { name: name.to_owned(), reason };
         let tool: ToolName = name.parse().map_err(|error: run::InvalidId| refused(error.to_string()))?;
@@ -76,54 +122,52 @@ impl Table {
             definition_only: body.is_none(),
             streaming: about.streaming,
         };
-        if self.0.insert(tool, Hosted { manifest, schema, body, blocking: about.blocking }).is_some() {
+        if self.tools.insert(tool, Arc::new(Hosted { manifest, schema, body, blocking: about.blocking })).is_some() {
             return Err(refused("another tool of this worker has its name".to_owned()));
         }
         Ok(self)
     }
 
     pub(crate) fn manifests(&self) -> impl Iterator<Item = &Manifest> {
-        self.0.values().map(|hosted| &hosted.manifest)
+        self.tools.values().map(|hosted| &hosted.manifest)
     }
 
     /// Finds a call's tool and checks its arguments.
     pub(crate) fn prepare(&self, tool: &ToolName, arguments: &[u8]) -> Result<Prepared, CallError> {
-        let hosted = self.0.get(tool);
-        let Some((hosted, body)) = hosted.and_then(|hosted| Some((hosted, hosted.body.as_ref()?))) else {
-            let names: Vec<&str> = self.0.keys().map(ToolName::as_str).collect();
+        let Some(hosted) = self.tools.get(tool).filter(|hosted| hosted.body.is_some()) else {
+            let names: Vec<&str> = self.tools.keys().map(ToolName::as_str).collect();
             let message = format!("this worker does not host {tool}; it hosts: {}", names.join(", "));
             return Err(CallError::new(ErrorKind::UnknownTool, message));
         };
-        match hosted.schema.check(arguments) {
-            Ok(arguments) => Ok(Prepared { body: Arc::clone(body), arguments, blocking: hosted.blocking }),
-            Err(violations) => {
-                let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
-                Err(CallError { violations, ..error })
-            }
-        }
+        let arguments = hosted.check(arguments)?;
+        Ok(Prepared { hosted: Arc::clone(hosted), interceptors: self.interceptors.clone(), arguments })
     }
 }
 
 /// A tool with arguments that fit.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    body: Arc<dyn Body>,
+    hosted: Arc<Hosted>,
+    interceptors: Chain,
     arguments: Value,
-    blocking: bool,
 }
 
 impl Prepared {
     /// Calls the tool on its runtime: as a task, or on a thread of its own when it blocks. There it may block on futures
     /// as it likes, because no runtime is entered.
     pub(crate) fn spawn(self, tools: &Handle, context: Context) -> JoinHandle<Result<Output, ToolError>> {
-        match self.blocking {
+        match self.hosted.blocking {
             false => tools.spawn(self.call(context)),
             true => tools.spawn_blocking(move || futures::executor::block_on(self.call(context))),
         }
     }
 
-    async fn call(self, context: Context) -> Result<Output, ToolError> {
-        self.body.call(&context, self.arguments).await
+    async fn call(self, mut context: Context) -> Result<Output, ToolError> {
+        if self.interceptors.is_empty() {
+            return self.hosted.execute(&context, self.arguments).await;
+        }
+        // In a box, so that a call without them does not carry the room for them.
+        Box::pin(self.interceptors.run(&mut context, &self.hosted, self.arguments)).await
     }
 }
 
@@ -151,5 +195,54 @@ impl<T: Tool> Body for Typed<T> {
             })?;
             self.0.call(context, input).await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::executor::block_on;
+
+    use super::*;
+    use crate::interceptor::Retry;
+
+    /// Gives the text back.
+    #[crate::tool(crate = crate, read_only)]
+    async fn echo(text: String) -> String {
+        text
+    }
+
+    fn allocations(work: impl FnOnce()) -> u64 {
+        allocation_counter::measure(work).count_total
+    }
+
+    /// Those of finding a call's tool and checking its arguments, and those of executing it: first what must be done, then
+    /// what is.
+    fn needed_and_made(table: &Table) -> [(u64, u64); 2] {
+        let (name, arguments) = (Echo::NAME.parse().unwrap(), br#"{"text":"hi"}"#);
+        let prepare = || table.prepare(&name, arguments).unwrap();
+        let prepared = prepare();
+        let hosted = Arc::clone(&prepared.hosted);
+        let context = || crate::testkit::context(name.clone(), String::new(), Duration::from_secs(1)).0;
+        // Whatever is made once per thread is made now.
+        block_on(prepare().call(context())).unwrap();
+
+        let preparing = allocations(|| drop(prepare()));
+        let checking = allocations(|| drop(hosted.check(arguments).unwrap()));
+        let (arguments, context, other) = (prepared.arguments.clone(), context(), context());
+        let executing = allocations(|| drop(block_on(hosted.execute(&context, arguments)).unwrap()));
+        let calling = allocations(|| drop(block_on(prepared.call(other)).unwrap()));
+        [(checking, preparing), (executing, calling)]
+    }
+
+    #[test]
+    fn where_nothing_is_around_it_a_call_allocates_nothing_for_interceptors() {
+        let table = Table::new().host(Echo).unwrap();
+        let [preparing, calling] = needed_and_made(&table);
+        assert_eq!((preparing.0, calling.0), (preparing.1, calling.1));
+        let table = table.intercept(Retry::new(2, Duration::ZERO, Duration::ZERO));
+        let [_, calling] = needed_and_made(&table);
+        assert!(calling.1 > calling.0, "the test would see it: {calling:?}");
     }
 }

@@ -18,10 +18,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use run::{
-    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, ErrorKind, Manifest, Route, Timestamp,
-    WithoutWorker,
+    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, ErrorKind, Manifest, Policy, Route, Timestamp,
+    ToolName, WithoutWorker,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -51,16 +52,42 @@ pub async fn call<T: Tool>(tool: T, arguments: Value) -> Called {
 /// # Panics
 /// When the tool cannot be hosted.
 pub fn start<T: Tool>(tool: T, arguments: Value) -> Call {
-    let timeout = tool.about().policy().attempt_timeout;
-    let table = Table::new().host(tool).expect("the tool can be hosted");
-    let name = T::NAME.parse().expect("a table hosts no tool without a proper name");
+    start_in(&Table::new().host(tool).expect("the tool can be hosted"), T::NAME, arguments)
+}
+
+/// Calls a tool of a table, through its interceptors, and waits for its end.
+///
+/// # Panics
+/// When the name is malformed, or the tool or an interceptor panics.
+pub async fn call_in(table: &Table, tool: &str, arguments: Value) -> Called {
+    start_in(table, tool, arguments).end().await
+}
+
+/// As [`call_in`], for a call that is to be watched or cancelled on its way.
+///
+/// # Panics
+/// When the name is malformed.
+pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
+    let timeout = manifest(table, tool).map_or(Policy::ATTEMPT_TIMEOUT, |manifest| manifest.policy.attempt_timeout);
+    let name: ToolName = tool.parse().expect("a tool's name");
+    let arguments = arguments.to_string();
+    let prepared = table.prepare(&name, arguments.as_bytes());
+    let (context, chunks) = context(name, arguments, timeout);
+    let stop = context.stop.wanted.clone();
+    let task = match prepared {
+        Ok(prepared) => prepared.spawn(&Handle::current(), context),
+        Err(error) => tokio::spawn(async { Err(ToolError(error)) }),
+    };
+    Call { chunks, task, stop, said: Said::default(), too_much: false }
+}
+
+/// The context of a call, and what is said in it.
+pub(crate) fn context(tool: ToolName, arguments: String, timeout: Duration) -> (Context, mpsc::Receiver<Chunk>) {
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let stop = CancellationToken::new();
-    let prepared = table.prepare(&name, arguments.to_string().as_bytes());
     let call = CallSpec {
         id: "call".parse().expect("a call id"),
-        tool: name,
-        arguments: arguments.to_string().into(),
+        tool,
+        arguments: arguments.into(),
         metadata: BTreeMap::new(),
         route: Route::Client,
         deadline: Timestamp(u64::MAX),
@@ -73,14 +100,11 @@ pub fn start<T: Tool>(tool: T, arguments: Value) -> Call {
         attempt: AttemptNumber(1),
         deadline: Instant::now() + timeout,
         from: ChunkIndex(0),
-        stop: Stop { wanted: stop.clone(), ..Stop::default() },
+        stop: Stop::default(),
         output,
+        said: None,
     };
-    let task = match prepared {
-        Ok(prepared) => prepared.spawn(&Handle::current(), context),
-        Err(error) => tokio::spawn(async { Err(ToolError(error)) }),
-    };
-    Call { chunks, task, stop, said: Said::default(), too_much: false }
+    (context, chunks)
 }
 
 /// What a table would tell the world of one of its tools.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -216,6 +217,8 @@ pub struct Context {
     pub(crate) deadline: Instant,
     pub(crate) stop: Stop,
     pub(crate) output: mpsc::Sender<Chunk>,
+    /// How many chunks were said, counted where interceptors want to know.
+    pub(crate) said: Option<Arc<AtomicU32>>,
 }
 
 /// The wish that a tool should stop, and whether it has noticed.
@@ -353,6 +356,10 @@ impl Context {
         }
     }
 
+    pub(crate) fn said(&self) -> u32 {
+        self.said.as_ref().map_or(0, |said| said.load(Ordering::Relaxed))
+    }
+
     async fn say(&self, channel: &str, content: Content) -> Result<(), ToolError> {
         let size = content.size();
         if size > limit::CHUNK_BYTES_MAX {
@@ -377,6 +384,9 @@ impl Context {
             return Err(ToolError::new(format!(
                 "a channel, media type or progress message is longer than {limit} bytes"
             )));
+        }
+        if let Some(said) = &self.said {
+            said.fetch_add(1, Ordering::Relaxed);
         }
         self.output.send(chunk).await.map_err(|_| ToolError::new("the attempt is over"))
     }

@@ -1,0 +1,138 @@
+//! Keeps results for calls that ask the same again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use run::Content;
+use tokio::time::Instant;
+
+use super::{Call, Interceptor, Next};
+use crate::tool::{Output, ToolError};
+
+/// The longest time for which a result is kept: what is read changes.
+const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
+/// What an entry costs besides its key and its result, roughly.
+const ENTRY_BYTES: usize = 200;
+
+/// Answers a call with the result of an earlier one with the same tool, arguments and metadata: who a call is for may matter, and stands in the
+/// metadata.
+///
+/// Only of tools that are `read_only`: a second execution of one that is merely idempotent may be wanted, because somebody else undid the
+/// first. Only results, not errors; and only of calls that said nothing while they ran, because their output is a part of the answer that is not
+/// kept here. Calls that run at the same time do not wait for each other.
+#[derive(Debug)]
+pub struct ResultCache {
+    keeps: Duration,
+    bytes_max: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: HashMap<String, Entry>,
+    /// Keys by when they were kept, with the number of the entry; one that was replaced has another number.
+    order: VecDeque<(String, u64)>,
+    number: u64,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    until: Instant,
+    bytes: usize,
+    output: Output,
+}
+
+impl ResultCache {
+    /// Keeps each result for so long, at most a day, and of all at most so many bytes; then the oldest goes.
+    #[must_use]
+    pub fn new(keeps: Duration, bytes_max: usize) -> Self {
+        Self { keeps: keeps.min(KEEPS_MAX), bytes_max, kept: Mutex::default() }
+    }
+
+    fn find(&self, key: &str) -> Option<Output> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.entries.get(key).filter(|entry| Instant::now() < entry.until).map(|entry| entry.output.clone())
+    }
+
+    fn keep(&self, key: String, output: Output) {
+        let bytes = 2 * key.len() + output.0.iter().map(Content::size).sum::<usize>() + ENTRY_BYTES;
+        if bytes > self.bytes_max {
+            return;
+        }
+        let now = Instant::now();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.remove(&key, None);
+        kept.number += 1;
+        let number = kept.number;
+        kept.bytes += bytes;
+        kept.order.push_back((key.clone(), number));
+        kept.entries.insert(key, Entry { number, until: now + self.keeps, bytes, output });
+        while kept.bytes > self.bytes_max || kept.order.front().is_some_and(|oldest| kept.is_over(oldest, now)) {
+            let Some((oldest, number)) = kept.order.pop_front() else { break };
+            kept.remove(&oldest, Some(number));
+        }
+    }
+}
+
+impl Kept {
+    fn is_over(&self, (key, number): &(String, u64), now: Instant) -> bool {
+        self.entries.get(key).is_none_or(|entry| entry.number != *number || entry.until <= now)
+    }
+
+    fn remove(&mut self, key: &str, number: Option<u64>) {
+        if self.entries.get(key).is_some_and(|entry| number.is_none_or(|number| entry.number == number))
+            && let Some(entry) = self.entries.remove(key)
+        {
+            self.bytes -= entry.bytes;
+        }
+    }
+}
+
+/// As JSON, which no text in it can make ambiguous.
+fn key(call: &Call<'_>) -> String {
+    serde_json::json!([call.tool().as_str(), call.context().metadata(), call.arguments()]).to_string()
+}
+
+impl Interceptor for ResultCache {
+    async fn call(&self, call: Call<'_>, next: Next<'_>) -> Result<Output, ToolError> {
+        if !call.manifest().effects.read_only {
+            return next.run(call).await;
+        }
+        let (key, context) = (key(&call), call.context);
+        if let Some(output) = self.find(&key) {
+            return Ok(output);
+        }
+        let said = context.said();
+        let output = next.run(call).await?;
+        if context.said() == said {
+            self.keep(key, output.clone());
+        }
+        Ok(output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_go_when_room_or_time_is_over() {
+        let size = ENTRY_BYTES + 2 + 1;
+        let cache = ResultCache::new(Duration::from_secs(10), 3 * size);
+        let there = |keys: &str| keys.chars().filter(|key| cache.find(&key.to_string()).is_some()).collect::<String>();
+        for key in ["a", "b", "c", "a", "d"] {
+            cache.keep(key.to_owned(), "x".into());
+        }
+        assert_eq!(there("abcd"), "acd", "a was kept again after b");
+        cache.keep("e".to_owned(), "x".repeat(3 * size).into());
+        assert_eq!(there("abcde"), "acd", "what is larger than all of it is not kept, and displaces nothing");
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(there("abcd"), "");
+        cache.keep("f".to_owned(), "x".into());
+        let kept = cache.kept.lock().unwrap();
+        assert_eq!((kept.bytes, kept.entries.len(), kept.order.len()), (size, 1, 1), "nothing is left of what is over");
+    }
+}

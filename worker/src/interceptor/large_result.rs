@@ -1,0 +1,119 @@
+//! Keeps large results out of the log and out of the model's sight: it gets the beginning, and is told so.
+
+use std::path::{Path, PathBuf};
+
+use run::Content;
+
+use super::{Call, Interceptor, Next};
+use crate::tool::{Context, Output, ToolError};
+
+/// A file's name takes 255 bytes.
+const NAME_BYTES_MAX: usize = 200;
+
+/// Shortens results that are longer than so many bytes, all parts together, and says so at the end of each part that lost something. JSON that
+/// is cut is text from then on; bytes cannot be cut and are left out. Without this, a result of more than 256 KiB fails its call.
+#[derive(Debug)]
+pub struct LargeResult {
+    bytes_max: usize,
+    folder: Option<PathBuf>,
+}
+
+impl LargeResult {
+    /// What is cut is gone.
+    #[must_use]
+    pub fn cut(bytes_max: usize) -> Self {
+        Self { bytes_max, folder: None }
+    }
+
+    /// The whole of what is cut goes to a file below `folder`, in a folder of its run, and the model is told its path. Where the model's
+    /// tools can read that folder, it can look there. Nobody removes the files.
+    #[must_use]
+    pub fn to_folder(bytes_max: usize, folder: impl Into<PathBuf>) -> Self {
+        Self { bytes_max, folder: Some(folder.into()) }
+    }
+
+    async fn shorten(&self, context: &Context, parts: Vec<Content>) -> Vec<Content> {
+        let mut room = self.bytes_max;
+        let mut short = Vec::with_capacity(parts.len());
+        for (index, part) in parts.into_iter().enumerate() {
+            let size = part.size();
+            if size <= room {
+                room -= size;
+                short.push(part);
+                continue;
+            }
+            let (shown, ending) = match &part {
+                Content::Text(text) => (beginning(text, room), "txt"),
+                Content::Json(json) => (beginning(json, room), "json"),
+                Content::Data { .. } => ("", "bin"),
+            };
+            room -= shown.len();
+            let cut = format!("the result was cut here: {} of {size} bytes are shown", shown.len());
+            let (shown, file) = (shown.to_owned(), self.folder.as_deref().map(|f| file(f, context, index, ending)));
+            let note = match file {
+                None => cut,
+                Some(file) => match store(file.clone(), part).await {
+                    Ok(()) => format!("{cut}; the whole of it is in {}", file.display()),
+                    Err(error) => {
+                        tracing::warn!(run.id = %context.run_id(), %error, "a large result could not be stored");
+                        format!("{cut}; the rest is lost, it could not be stored")
+                    }
+                },
+            };
+            let gap = if shown.is_empty() { "" } else { "\n\n" };
+            short.push(Content::Text(format!("{shown}{gap}[{note}]")));
+        }
+        short
+    }
+}
+
+impl Interceptor for LargeResult {
+    async fn call(&self, call: Call<'_>, next: Next<'_>) -> Result<Output, ToolError> {
+        let context = call.context;
+        let Output(parts) = next.run(call).await?;
+        if parts.iter().map(Content::size).sum::<usize>() <= self.bytes_max {
+            return Ok(Output(parts));
+        }
+        Ok(Output(self.shorten(context, parts).await))
+    }
+}
+
+/// As much of a text as fits, in whole characters.
+fn beginning(text: &str, bytes_max: usize) -> &str {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// No two calls have the same, and none leads out of the folder: what a path could trip over is written as `%` and two digits.
+fn file(folder: &Path, context: &Context, part: usize, ending: &str) -> PathBuf {
+    let mut name = String::new();
+    for byte in context.call_id().as_str().bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
+            other => name.push_str(&format!("%{other:02x}")),
+        }
+    }
+    let mut path = folder.join(context.run_id().to_string());
+    let mut rest = name.as_str();
+    while rest.len() > NAME_BYTES_MAX {
+        let (head, tail) = rest.split_at(NAME_BYTES_MAX);
+        path.push(head);
+        rest = tail;
+    }
+    path.push(format!("{rest}.{part}.{ending}"));
+    path
+}
+
+async fn store(file: PathBuf, part: Content) -> std::io::Result<()> {
+    let written = tokio::task::spawn_blocking(move || {
+        std::fs::create_dir_all(file.parent().unwrap_or(&file))?;
+        match &part {
+            Content::Text(text) | Content::Json(text) => std::fs::write(&file, text),
+            Content::Data { data, .. } => std::fs::write(&file, data),
+        }
+    });
+    written.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}

@@ -67,3 +67,23 @@ async fn a_rate_limit_is_waited_out_as_long_as_it_asks() {
     let asked = error.retry_after.and_then(|wait| Duration::try_from(wait).ok());
     assert_eq!(asked, Some(Duration::from_millis(10)), "the caller learns how long to wait");
 }
+
+#[tokio::test]
+async fn a_call_is_tried_again_by_its_worker_or_by_the_log_and_never_by_both() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let hesitant =
+        |id: &str, attempts: u32, speaks: bool| call(id, "hesitant", json!({ "attempts": attempts, "speaks": speaks }));
+    let events =
+        yard.client.execute(vec![hesitant("silent", 9, false), hesitant("speaks", 1, true)]).await.to_end().await;
+    let outcomes = check::outcomes(&events);
+    let error = outcomes["silent"].error.clone().expect("it failed");
+    assert_eq!(error.message, "not sure (tried 3 times)");
+    assert_eq!(outcomes["speaks"].state(), CallState::Completed);
+    assert_eq!(check::said(&events)["speaks"], "hm", "what the first attempt said was withdrawn");
+    let attempts = |id: &str| {
+        let kinds = check::kinds(&events);
+        kinds.iter().filter(|kind| matches!(kind, Event::AttemptStarted(started) if started.call_id == id)).count()
+    };
+    assert_eq!((attempts("silent"), attempts("speaks")), (1, 2));
+}

@@ -1,4 +1,5 @@
-//! Why a call fails, in the words of a tool: what kind of failure it is decides who may mend it, and when it is tried again.
+//! Why a call fails, in the words of a tool: what kind of failure it is decides who may mend it, and when it is tried
+//! again.
 
 use std::error::Error;
 use std::time::Duration;
@@ -7,8 +8,9 @@ use run::{CallError, ErrorKind, Violation};
 
 /// Why a call failed, for the model and the caller. Any error becomes one with `?`, and is then final.
 ///
-/// The text is at most 16 KiB; more is cut. Whether a failure that may be tried again is, and how often, is said by the tool's
-/// policy: only what is safe to repeat, three attempts unless [`About::attempts_max`](crate::About::attempts_max) says otherwise.
+/// The text is at most 16 KiB; more is cut. Whether a failure that may be tried again is, and how often, is said by the
+/// tool's policy: only what is safe to repeat, three attempts unless
+/// [`About::attempts_max`](crate::About::attempts_max) says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolError(pub(crate) CallError);
 
@@ -25,15 +27,15 @@ impl ToolError {
         Self(CallError::new(ErrorKind::ToolFailed, message).retryable())
     }
 
-    /// Whatever the tool asked has had enough calls for now. Another attempt is made as after [`Self::retryable`], but not sooner than
-    /// after `wait`, of at most an hour. Meanwhile the call holds no slot.
+    /// Whatever the tool asked has had enough calls for now. Another attempt is made as after [`Self::retryable`], but
+    /// not sooner than after `wait`, of at most an hour. Meanwhile the call holds no slot.
     #[must_use]
     pub fn rate_limited(message: impl Into<String>, wait: Duration) -> Self {
         Self(CallError::new(ErrorKind::RateLimited, message).retryable_after(wait))
     }
 
-    /// An argument fits its schema and is of no use all the same. `path` is a JSON pointer to it, as `/name` or `/points/3/x`, or
-    /// empty for all of them together. No further attempt is made.
+    /// An argument fits its schema and is of no use all the same. `path` is a JSON pointer to it, as `/name` or
+    /// `/points/3/x`, or empty for all of them together. No further attempt is made.
     #[must_use]
     pub fn bad_input(path: impl Into<String>, message: impl Into<String>) -> Self {
         let (path, message) = (path.into(), message.into());
@@ -51,8 +53,8 @@ impl ToolError {
         Self(CallError::new(ErrorKind::ModelRetry, hint))
     }
 
-    /// The tool needs something from the caller before it can do this: a login, a file, a consent. `what` says what. No further attempt is
-    /// made.
+    /// The tool needs something from the caller before it can do this: a login, a file, a consent. `what` says what. No
+    /// further attempt is made.
     #[must_use]
     pub fn needs(what: impl Into<String>) -> Self {
         Self(CallError::new(ErrorKind::NeedsInput, what))

@@ -1,5 +1,5 @@
-//! What stands around every execution of a tool in a worker: it sees the call and how it ends, may change both, and may answer
-//! in the tool's place.
+//! What stands around every execution of a tool in a worker: it sees the call and how it ends, may change both, and may
+//! answer in the tool's place.
 //!
 //! ```
 //! use toolyard_worker::interceptor::{Call, Interceptor, Next};
@@ -31,13 +31,13 @@
 //! # }
 //! ```
 //!
-//! The one that a table was given first is the outermost: it sees a call first and its outcome last. One that does not run what
-//! is next keeps the call from everything inside. What a tool says while it runs does not pass through here: it goes into the log at
-//! once, and cannot be taken back from here. So whoever runs a call twice, or keeps its outcome for another one, looks at
-//! [`Call::said`].
+//! The one that a table was given first is the outermost: it sees a call first and its outcome last. One that does not
+//! run what is next keeps the call from everything inside. What a tool says while it runs does not pass through here:
+//! it goes into the log at once, and cannot be taken back from here. So whoever runs a call twice, or keeps its outcome
+//! for another one, looks at [`Call::said`].
 //!
-//! No `tower::Service`: a call here borrows its context and the chain, which a service's `'static` requests and `&mut self` forbid
-//! without copies, and `poll_ready` would hold back calls that already have their slot.
+//! No `tower::Service`: a call here borrows its context and the chain, which a service's `'static` requests and `&mut
+//! self` forbid without copies, and `poll_ready` would hold back calls that already have their slot.
 
 mod cache;
 mod large_result;
@@ -63,8 +63,8 @@ pub use retry::Retry;
 
 /// Stands around executions. Given to [`Table::intercept`](crate::Table::intercept).
 ///
-/// As a tool's, its future is dropped when the call is stopped and does not end by itself; when the tool blocks its thread, it runs
-/// on that thread.
+/// As a tool's, its future is dropped when the call is stopped and does not end by itself; when the tool blocks its
+/// thread, it runs on that thread.
 pub trait Interceptor: Send + Sync + 'static {
     /// Answers the call, mostly with what `next` does.
     fn call(&self, call: Call<'_>, next: Next<'_>) -> impl Future<Output = Result<Output, ToolError>> + Send;

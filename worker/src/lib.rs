@@ -54,22 +54,23 @@ pub use tool::{About, Context, Output, Tool, ToolError};
 ///
 /// **Arguments** are known by their types:
 /// - `&Context` or `Context`: what the call knows of itself, and how it speaks. No part of the schema.
-/// - `Arc<T>`: what all calls share. No part of the schema: the tool is then hosted with it, as `Table::host(Search(index))`.
+/// - `Arc<T>`: what all calls share. No part of the schema: the tool is then hosted with it, as
+///   `Table::host(Search(index))`.
 /// - Any other is an argument of the call by its name. Its doc comment describes it, `#[serde(..)]` and `#[schemars(..)]`
 ///   go to the field that it becomes: `#[serde(default)]`, `#[schemars(range(min = 1))]`. Unknown arguments are refused.
 /// - One marked `#[input]` is all arguments in one struct, which derives `serde::Deserialize` and `schemars::JsonSchema`.
 ///
-/// **What it gives back** becomes the result: nothing is `"Done"`; `String` and `&str` are text; [`Image`], [`Content`], `Vec<Content>` and
-/// [`Output`] are what they say; what implements [`IntoOutput`] converts itself; anything else that implements
-/// `serde::Serialize` is JSON. A [`Stream`](futures::Stream) of what implements [`IntoChunk`] is said piece by piece while the tool runs, and dropped as
-/// soon as the call should stop; then the result is `"Done"`. In a `Result` an error fails the call: [`ToolError`], any
-/// `std::error::Error`, `anyhow::Error`, or a `String`.
+/// **What it gives back** becomes the result: nothing is `"Done"`; `String` and `&str` are text; [`Image`],
+/// [`Content`], `Vec<Content>` and [`Output`] are what they say; what implements [`IntoOutput`] converts itself;
+/// anything else that implements `serde::Serialize` is JSON. In a `Result` an error fails the call: [`ToolError`], any
+/// `std::error::Error`, `anyhow::Error`, or a `String`. A [`Stream`](futures::Stream) of what implements [`IntoChunk`] is
+/// said piece by piece while the tool runs, and the result is `"Done"`; it is dropped as soon as the call should stop.
 ///
 /// **A function that is not async** runs on a thread of its own, where it may block ([`About::blocking`]). It speaks with
 /// [`Context::block_on`]. One that gives back a stream only makes it, and must not block.
 ///
-/// **Between the parentheses** stand the methods of [`About`], as `read_only`, `attempts_max = 5`, `backoff(first, longest)` or
-/// `after_partial_output = Continue`, and
+/// **Between the parentheses** stand the methods of [`About`], as `read_only`, `attempts_max = 5`,
+/// `backoff(first, longest)` or `after_partial_output = Continue`, and
 /// - `name = "…"`, unless the function's own will do;
 /// - `description = …`, an expression in place of the doc comment;
 /// - `crate = …`, the path of this crate where it is not `::toolyard_worker`.

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use crate::error::ToolError;
 
-/// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the long form, for a tool with
-/// more to it than a function:
+/// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the
+/// long form, for a tool with more to it than a function:
 ///
 /// ```
 /// use schemars::JsonSchema;
@@ -137,8 +137,8 @@ impl About {
         self
     }
 
-    /// It blocks its thread, and is given one of its own. It stops when it looks at [`Context::is_cancelled`], or when it is
-    /// done: it keeps its slot until then.
+    /// It blocks its thread, and is given one of its own. It stops when it looks at [`Context::is_cancelled`], or when
+    /// it is done: it keeps its slot until then.
     #[must_use]
     pub fn blocking(mut self) -> Self {
         self.blocking = true;

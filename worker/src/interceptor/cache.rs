@@ -15,12 +15,13 @@ const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
 /// What an entry costs besides its key and its result, roughly.
 const ENTRY_BYTES: usize = 200;
 
-/// Answers a call with the result of an earlier one with the same tool, arguments and metadata: who a call is for may matter, and stands in the
-/// metadata.
+/// Answers a call with the result of an earlier one with the same tool, arguments and metadata: who a call is for may
+/// matter, and stands in the metadata.
 ///
-/// Only of tools that are `read_only`: a second execution of one that is merely idempotent may be wanted, because somebody else undid the
-/// first. Only results, not errors; and only of calls that said nothing while they ran, because their output is a part of the answer that is not
-/// kept here. Calls that run at the same time do not wait for each other.
+/// Only of tools that are `read_only`: a second execution of one that is merely idempotent may be wanted, because
+/// somebody else undid the first. Only results, not errors; and only of calls that said nothing while they ran, because
+/// their output is a part of the answer that is not kept here. Calls that run at the same time do not wait for each
+/// other.
 #[derive(Debug)]
 pub struct ResultCache {
     keeps: Duration,

@@ -10,8 +10,9 @@ use crate::tool::{Context, Output, ToolError};
 /// A file's name takes 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Shortens results that are longer than so many bytes, all parts together, and says so at the end of each part that lost something. JSON that
-/// is cut is text from then on; bytes cannot be cut and are left out. Without this, a result of more than 256 KiB fails its call.
+/// Shortens results that are longer than so many bytes, all parts together, and says so at the end of each part that
+/// lost something. JSON that is cut is text from then on; bytes cannot be cut and are left out. Without this, a result
+/// of more than 256 KiB fails its call.
 #[derive(Debug)]
 pub struct LargeResult {
     bytes_max: usize,
@@ -25,8 +26,8 @@ impl LargeResult {
         Self { bytes_max, folder: None }
     }
 
-    /// The whole of what is cut goes to a file below `folder`, in a folder of its run, and the model is told its path. Where the model's
-    /// tools can read that folder, it can look there. Nobody removes the files.
+    /// The whole of what is cut goes to a file below `folder`, in a folder of its run, and the model is told its path.
+    /// Where the model's tools can read that folder, it can look there. Nobody removes the files.
     #[must_use]
     pub fn to_folder(bytes_max: usize, folder: impl Into<PathBuf>) -> Self {
         Self { bytes_max, folder: Some(folder.into()) }
@@ -87,7 +88,8 @@ fn beginning(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
-/// No two calls have the same, and none leads out of the folder: what a path could trip over is written as `%` and two digits.
+/// No two calls have the same, and none leads out of the folder: what a path could trip over is written as `%` and two
+/// digits.
 fn file(folder: &Path, context: &Context, part: usize, ending: &str) -> PathBuf {
     let mut name = String::new();
     for byte in context.call_id().as_str().bytes() {

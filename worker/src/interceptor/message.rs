@@ -5,8 +5,9 @@ use run::is_retried;
 use super::{Call, Interceptor, Next};
 use crate::tool::{Output, ToolError};
 
-/// Makes a result of an error, `The call failed: …`, so that the call completes and whatever looks only at results goes on. An error after
-/// which the tool's policy makes another attempt remains one. What the tool said before it failed stands.
+/// Makes a result of an error, `The call failed: …`, so that the call completes and whatever looks only at results goes
+/// on. An error after which the tool's policy makes another attempt remains one. What the tool said before it failed
+/// stands.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorToMessage;
 

@@ -11,9 +11,9 @@ use crate::tool::{Output, ToolError};
 /// The longest time over which calls are counted: a worker does not live much longer, and begins with a full bucket.
 const PER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Lets through so many calls in a time, of this worker: all at once after a while without any, then one after another. Whoever comes too soon is refused with
-/// [`ToolError::rate_limited`], so that a call of a tool that is safe to repeat comes again in time without a slot; or waits here for a while,
-/// for tools that are not.
+/// Lets through so many calls in a time, of this worker: all at once after a while without any, then one after another.
+/// Whoever comes too soon is refused with [`ToolError::rate_limited`], so that a call of a tool that is safe to repeat
+/// comes again in time without a slot; or waits here for a while, for tools that are not.
 #[derive(Debug)]
 pub struct RateLimit {
     /// One token comes in this time.

@@ -1,5 +1,5 @@
-//! Tries again at once, in the worker that has the call, where the log's way (another attempt, a second later at the soonest) is too
-//! slow for a failure that mostly passes in milliseconds.
+//! Tries again at once, in the worker that has the call, where the log's way (another attempt, a second later at the
+//! soonest) is too slow for a failure that mostly passes in milliseconds.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use tokio::time::Instant;
 use super::{Call, Interceptor, Next};
 use crate::tool::{Output, ToolError};
 
-/// Runs a call again that failed in a way that may pass ([`ToolError::retryable`], [`ToolError::rate_limited`]), where its tool is safe to
-/// repeat.
+/// Runs a call again that failed in a way that may pass ([`ToolError::retryable`], [`ToolError::rate_limited`]), where
+/// its tool is safe to repeat.
 ///
-/// One layer tries again, not two: when all tries failed, the error is final. The log's own way remains, with the error as it was, for
-/// what this one must or should not do: when the failed try has said something, which only the log can withdraw; and when the
-/// wait would be longer than `longest` or than the attempt may still take.
+/// One layer tries again, not two: when all tries failed, the error is final. The log's own way remains, with the error
+/// as it was, for what this one must or should not do: when the failed try has said something, which only the log can
+/// withdraw; and when the wait would be longer than `longest` or than the attempt may still take.
 #[derive(Debug)]
 pub struct Retry {
     tries: u32,
@@ -22,7 +22,8 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// At most so many tries in all, and pauses between them from `first`, doubling up to `longest`, with up to 25 % more at random.
+    /// At most so many tries in all, and pauses between them from `first`, doubling up to `longest`, with up to 25 %
+    /// more at random.
     #[must_use]
     pub fn new(tries: u32, first: Duration, longest: Duration) -> Self {
         Self { tries, backoff: Backoff { first, longest, ..Backoff::default() } }

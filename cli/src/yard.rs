@@ -50,7 +50,8 @@ impl Yard {
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
         let Options { listen, nats_port, data_dir, root, slots } = options;
         let table = worker::tools::built_in(&root)?;
-        let broker = Broker::start(BrokerOptions { data_dir, port: nats_port }, say).await?;
+        let broker =
+            Broker::start(BrokerOptions { data_dir, port: nats_port, ..BrokerOptions::default() }, say).await?;
 
         let options =
             coordinator::Options { nats_url: broker.url(), listen, log: LogOptions::default(), redis_url: None };

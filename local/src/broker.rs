@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::find::{Lookup, find};
 use crate::folder::Folder;
 use crate::program::Program;
+use crate::ready;
 use crate::server::Server;
 
 /// Where a broker keeps its data and listens.
@@ -17,6 +18,8 @@ pub struct BrokerOptions {
     pub data_dir: Option<PathBuf>,
     /// The loopback port. None: a free one that the server picks.
     pub port: Option<u16>,
+    /// Whether it tells of itself over HTTP, on a free loopback port.
+    pub monitored: bool,
 }
 
 /// A running `nats-server`. Dropping it ends the server: one with a temporary folder at once, one with a folder of its
@@ -25,6 +28,7 @@ pub struct BrokerOptions {
 pub struct Broker {
     server: Server,
     port: u16,
+    monitored: bool,
 }
 
 impl Broker {
@@ -39,10 +43,10 @@ impl Broker {
             Some(path) => Folder::at(path).await?,
             None => Folder::temporary().await?,
         };
-        let args = args(folder.path(), options.port);
+        let args = args(folder.path(), options.port, options.monitored);
         let mut server = Server::new(Program::NatsServer, binary, folder);
         let port = server.come_up(options.port.unwrap_or(0), &args).await?;
-        Ok(Self { server, port })
+        Ok(Self { server, port, monitored: options.monitored })
     }
 
     /// What a client connects to, as `nats://127.0.0.1:4222`.
@@ -53,6 +57,11 @@ impl Broker {
     /// The loopback port; the same for the whole life of the broker.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where it tells of itself over HTTP, as `http://127.0.0.1:8222`, if it was started so; another one after a restart.
+    pub fn monitoring_url(&self) -> Option<String> {
+        ready::monitoring_url(self.server.folder(), self.pid()?)
     }
 
     /// The folder of JetStream and of `server.log`.
@@ -75,7 +84,7 @@ impl Broker {
     /// # Errors
     /// As [`Broker::start`]; a taken port is tried again for up to 10 s first.
     pub async fn restart(&mut self) -> Result<(), Error> {
-        let args = args(self.server.folder(), Some(self.port));
+        let args = args(self.server.folder(), Some(self.port), self.monitored);
         self.server.come_back(self.port, &args).await
     }
 
@@ -95,10 +104,10 @@ impl Broker {
     }
 }
 
-fn args(folder: &Path, port: Option<u16>) -> Vec<OsString> {
+fn args(folder: &Path, port: Option<u16>, monitored: bool) -> Vec<OsString> {
     // -1 lets the server pick the port, so nobody can take it between our picking and its binding.
     let port = port.map_or("-1".to_owned(), |port| port.to_string());
-    vec![
+    let mut args = vec![
         "--addr".into(),
         "127.0.0.1".into(),
         "--port".into(),
@@ -110,5 +119,9 @@ fn args(folder: &Path, port: Option<u16>) -> Vec<OsString> {
         folder.into(),
         "--ports_file_dir".into(),
         folder.into(),
-    ]
+    ];
+    if monitored {
+        args.extend(["--http_port".into(), "-1".into()]);
+    }
+    args
 }

@@ -43,9 +43,19 @@ fn ports_file(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("nats-server_{pid}.ports"))
 }
 
+/// Where a broker that runs tells of itself; none when it does not.
+pub(crate) fn monitoring_url(folder: &Path, pid: u32) -> Option<String> {
+    let ports = ports(&ports_file(folder, pid))?;
+    ports["monitoring"][0].as_str().map(str::to_owned)
+}
+
 /// Reads `{"nats":["nats://127.0.0.1:4222"]}`, written once the broker listens. Half a file is no answer.
+fn ports(file: &Path) -> Option<serde_json::Value> {
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
 fn broker_port(file: &Path) -> Option<u16> {
-    let ports: serde_json::Value = serde_json::from_slice(&std::fs::read(file).ok()?).ok()?;
+    let ports = ports(file)?;
     let (_, port) = ports["nats"][0].as_str()?.rsplit_once(':')?;
     port.parse().ok()
 }

@@ -63,6 +63,12 @@ impl Client {
         tokio::time::timeout(PATIENCE, known).await.expect("the tool becomes known");
     }
 
+    /// Whether the coordinator's index covers all runs.
+    pub async fn index_is_complete(&self) -> bool {
+        let counts = self.index.clone().count_runs(v1::CountRunsRequest {}).await.expect("the index answers");
+        counts.into_inner().coverage.is_some_and(|known| known.complete)
+    }
+
     pub async fn create(&self, calls: Vec<v1::NewCall>) -> Run {
         let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
         let response = self.runs.clone().create_run(request).await.expect("the run is accepted");

@@ -3,10 +3,12 @@
 mod client;
 mod process;
 mod shards;
+mod traffic;
 
 pub use client::{Client, Run, Stream, call, client_answer, reason};
 pub use process::{Coordinator, Fixture, Worker};
 pub use shards::Shards;
+pub use traffic::Traffic;
 
 use std::time::Duration;
 

@@ -1,56 +1,93 @@
 //! The same call through Toolyard: gRPC in, an ordered stream out.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use async_nats::jetstream;
+use proto::names;
 use proto::v1::run_event::Event;
 use proto::v1::{self, run_service_client::RunServiceClient};
-use tokio::process::Child;
 use tonic::transport::Channel;
 
-use crate::roles;
+use crate::roles::{self, Process};
+
+/// Small unread messages that a connection may hold before the transport takes them for an attack; see the README.
+const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+
+/// The processes of a yard.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fleet {
+    pub(crate) coordinators: usize,
+    /// Processes of workers.
+    pub(crate) workers: u32,
+    /// Workers in each process.
+    pub(crate) workers_each: u32,
+    pub(crate) slots: u32,
+    /// Tools beside those that are called.
+    pub(crate) tools: u32,
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        // As many slots as the floor's worker takes jobs.
+        Self { coordinators: 1, workers: 1, workers_each: 1, slots: 512, tools: 0 }
+    }
+}
 
 pub(crate) struct Yard {
-    runs: RunServiceClient<Channel>,
-    _processes: [Child; 2],
+    pub(crate) broker: local::Broker,
+    pub(crate) coordinators: Vec<Process>,
+    pub(crate) workers: Vec<Process>,
+    /// One a coordinator, taken in turn.
+    clients: Vec<RunServiceClient<Channel>>,
+    turn: AtomicUsize,
 }
 
 impl Yard {
-    pub(crate) async fn start(url: &str, slots: usize) -> anyhow::Result<Self> {
-        let (coordinator, address) = roles::start(&["coordinator", url]).await?;
-        let (worker, _) = roles::start(&["worker", url, &slots.to_string()]).await?;
-        let runs = RunServiceClient::connect(format!("http://{address}")).await?;
-        let yard = Self { runs, _processes: [coordinator, worker] };
-        // The tools may take a moment to be known.
-        for _ in 0..100 {
-            if yard.call().await.is_ok() {
-                return Ok(yard);
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    pub(crate) async fn start(fleet: Fleet) -> anyhow::Result<Self> {
+        let options = local::BrokerOptions { monitored: true, ..local::BrokerOptions::default() };
+        let broker = local::Broker::start(options, |line| eprintln!("{line}")).await?;
+        let (mut coordinators, mut workers, mut clients) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..fleet.coordinators {
+            let coordinator = roles::start(&["coordinator", &broker.url()]).await?;
+            clients.push(connect(&coordinator.ready).await?);
+            coordinators.push(coordinator);
         }
-        yard.call().await.context("the tools do not become known")?;
+        let [slots, each, tools] = [fleet.slots, fleet.workers_each, fleet.tools].map(|number| number.to_string());
+        for _ in 0..fleet.workers {
+            workers.push(roles::start(&["workers", &broker.url(), &slots, &each, &tools]).await?);
+        }
+        let yard = Self { broker, coordinators, workers, clients, turn: AtomicUsize::default() };
+        for client in &yard.clients {
+            until_known(client).await?;
+        }
         Ok(yard)
     }
 
-    pub(crate) fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
-        let mut runs = self.runs.clone();
-        async move {
-            let mut stream = runs.execute_run(request("noop", "{}".to_owned())).await?.into_inner();
-            let mut completed = false;
-            while let Some(message) = stream.message().await? {
-                completed |= message.events.iter().any(is_completed);
-            }
-            ensure!(completed, "the call did not complete");
-            Ok(())
+    pub(crate) fn client(&self) -> RunServiceClient<Channel> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.clients[turn % self.clients.len()].clone()
+    }
+
+    /// More connections to the first coordinator.
+    pub(crate) async fn connections(&self, count: usize) -> anyhow::Result<Vec<RunServiceClient<Channel>>> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            clients.push(connect(&self.coordinators[0].ready).await?);
         }
+        Ok(clients)
+    }
+
+    pub(crate) fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+        noop(self.client())
     }
 
     /// A call until its first chunk is here.
-    pub(crate) fn first_chunk(&self) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
-        let mut runs = self.runs.clone();
+    pub(crate) fn first_chunk(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+        let mut runs = self.client();
         async move {
-            let arguments = serde_json::json!({ "count": 1, "bytes": 64 }).to_string();
-            let mut stream = runs.execute_run(request("chunks", arguments)).await?.into_inner();
+            let mut stream = runs.execute_run(request(chunks(1, 64, 0))).await?.into_inner();
             while let Some(message) = stream.message().await? {
                 if message.events.iter().any(|event| matches!(event.event, Some(Event::CallOutput(_)))) {
                     return Ok(());
@@ -60,27 +97,53 @@ impl Yard {
         }
     }
 
-    /// Chunks a second of one streaming call, from its submission to its end; every chunk must come, in order.
-    pub(crate) async fn chunks_per_s(&self, count: u32) -> anyhow::Result<f64> {
-        let began = Instant::now();
-        let arguments = serde_json::json!({ "count": count, "bytes": 64 }).to_string();
-        let mut stream = self.runs.clone().execute_run(request("chunks", arguments)).await?.into_inner();
-        let mut next = 0;
-        while let Some(message) = stream.message().await? {
-            for event in message.events {
-                if let Some(Event::CallOutput(output)) = event.event {
-                    ensure!(output.chunk == next, "chunk {} came for {next}", output.chunk);
-                    next += 1;
-                }
-            }
-        }
-        ensure!(next == count, "{next} of {count} chunks came");
-        Ok(f64::from(count) / began.elapsed().as_secs_f64())
+    /// What the log holds: entries and bytes.
+    pub(crate) async fn log(&self) -> anyhow::Result<(u64, u64)> {
+        let context = jetstream::new(async_nats::connect(self.broker.url()).await?);
+        let stream = context.get_stream(names::STREAM).await?;
+        let state = &stream.cached_info().state;
+        Ok((state.messages, state.bytes))
     }
 }
 
-fn request(tool: &str, arguments: String) -> v1::ExecuteRunRequest {
-    let call = v1::NewCall { tool: tool.to_owned(), arguments, ..v1::NewCall::default() };
+pub(crate) async fn connect(address: &str) -> anyhow::Result<RunServiceClient<Channel>> {
+    let endpoint = Channel::from_shared(format!("http://{address}"))?;
+    let channel = endpoint.initial_connection_window_size(CONNECTION_WINDOW_BYTES).connect().await?;
+    Ok(RunServiceClient::new(channel))
+}
+
+/// The tools may take a moment to be known.
+async fn until_known(client: &RunServiceClient<Channel>) -> anyhow::Result<()> {
+    for _ in 0..100 {
+        if noop(client.clone()).await.is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    noop(client.clone()).await.context("the tools do not become known")
+}
+
+async fn noop(mut runs: RunServiceClient<Channel>) -> anyhow::Result<()> {
+    let mut stream = runs.execute_run(request(new_call("noop", "{}".to_owned()))).await?.into_inner();
+    let mut completed = false;
+    while let Some(message) = stream.message().await? {
+        completed |= message.events.iter().any(is_completed);
+    }
+    ensure!(completed, "the call did not complete");
+    Ok(())
+}
+
+/// A call that says so many chunks.
+pub(crate) fn chunks(count: u32, bytes: u32, every_ms: u32) -> v1::NewCall {
+    let arguments = serde_json::json!({ "count": count, "bytes": bytes, "every_ms": every_ms });
+    new_call("chunks", arguments.to_string())
+}
+
+pub(crate) fn new_call(tool: &str, arguments: String) -> v1::NewCall {
+    v1::NewCall { tool: tool.to_owned(), arguments, ..v1::NewCall::default() }
+}
+
+pub(crate) fn request(call: v1::NewCall) -> v1::ExecuteRunRequest {
     v1::ExecuteRunRequest { calls: vec![call], ..v1::ExecuteRunRequest::default() }
 }
 

@@ -57,7 +57,14 @@ impl Floor {
         Ok(Self { context, waiting, next: std::sync::atomic::AtomicU64::new(0) })
     }
 
-    pub(crate) fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + 'static {
+    /// What the stream holds: messages and bytes.
+    pub(crate) async fn log(&self) -> anyhow::Result<(u64, u64)> {
+        let stream = self.context.get_stream(STREAM).await?;
+        let state = &stream.cached_info().state;
+        Ok((state.messages, state.bytes))
+    }
+
+    pub(crate) fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
         let id = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let (context, waiting) = (self.context.clone(), Arc::clone(&self.waiting));
         async move {

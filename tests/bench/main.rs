@@ -1,17 +1,28 @@
-//! What a call costs, beside what it must cost: the same no-op call over raw JetStream (two stored messages, a pull, an
-//! acknowledgement, a delivery; nothing of ours) and through Toolyard, in one run, round by round in turn.
+//! What Toolyard costs, beside what it must cost: the same no-op call over raw JetStream (two stored messages, a pull, an
+//! acknowledgement, a delivery; nothing of ours) and through Toolyard, in one run, round by round in turn. One file a section.
 
+mod calls;
 mod execute;
 mod floor;
+mod growth;
+mod idle;
+mod latency;
 mod measure;
+mod open;
+mod process;
+mod readers;
+mod results;
 mod roles;
+mod stream;
+mod takeover;
 
-use std::io::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use measure::{Samples, median};
-use serde_json::json;
+use execute::Yard;
+use floor::Floor;
+use results::Results;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures Toolyard beside the raw JetStream floor, with a broker of its own")]
@@ -19,30 +30,67 @@ struct Arguments {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Calls in flight when the rate is measured.
-    #[arg(long, default_value_t = 256)]
-    in_flight: usize,
-    /// Seconds for which the rate is measured in each round.
-    #[arg(long, default_value_t = 3)]
-    seconds: u64,
-    /// Calls made one by one in each round, for latencies.
-    #[arg(long, default_value_t = 500)]
-    singles: usize,
+    /// Measure only these sections.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Section>,
+    /// A look: one short round, less of everything.
+    #[arg(long)]
+    quick: bool,
     /// Rounds; medians are reported.
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, conflicts_with = "quick")]
     rounds: usize,
-    /// Chunks of the streaming call.
+    /// Calls that the log holds at the end of the growth section.
     #[arg(long, default_value_t = 100_000)]
-    chunks: u32,
+    retained_max: u64,
     /// Be one of the processes that are measured.
     #[command(subcommand)]
     role: Option<roles::Role>,
 }
 
-#[derive(Default)]
-struct Round {
-    calls_per_s: Vec<f64>,
-    singles: Samples,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Section {
+    /// Calls a second at 1, 16, 256 and 2,000 in flight, latency of single ones, and what a call costs each process.
+    Calls,
+    /// Latency at 10, 50 and 80 % of the highest rate, from when each call was due.
+    Latency,
+    /// First chunk, chunks and bytes a second of 1 and of 100 calls that stream.
+    Stream,
+    /// Reading a run of 100,000 events again, and 1,000 watchers of one run.
+    Readers,
+    /// 10,000 calls that wait for their client, and the memory of each process.
+    Open,
+    /// How long a killed coordinator is missed.
+    Takeover,
+    /// What a fleet without work costs.
+    Idle,
+    /// The cost of a call over retained calls, tools, workers and coordinators.
+    Growth,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    /// For which a rate is measured in each round.
+    time: Duration,
+    /// By how much less there is of everything that is counted.
+    divisor: u32,
+    retained_max: u64,
+}
+
+impl Effort {
+    fn of(arguments: &Arguments) -> Self {
+        if arguments.quick {
+            return Self { rounds: 1, time: Duration::from_secs(1), divisor: 10, retained_max: 10_000 };
+        }
+        let (rounds, retained_max) = (arguments.rounds.max(1), arguments.retained_max);
+        Self { rounds, time: Duration::from_secs(3), divisor: 1, retained_max }
+    }
+
+    /// As many as this, or fewer when only a look is taken.
+    fn count(self, full: u32) -> u32 {
+        full / self.divisor
+    }
 }
 
 fn main() -> anyhow::Result<()> {
@@ -55,69 +103,40 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
-    let broker = local::Broker::start(local::BrokerOptions::default(), |line| eprintln!("{line}")).await?;
-    let floor = floor::Floor::start(&broker.url()).await?;
-    let yard = execute::Yard::start(&broker.url(), arguments.in_flight).await?;
-    let time = Duration::from_secs(arguments.seconds);
-    let (mut floors, mut executes) = (Round::default(), Round::default());
-    let (mut first_chunks, mut chunks_per_s) = (Samples::default(), Vec::new());
-
-    eprintln!("warming up");
-    measure::rate(arguments.in_flight, Duration::from_millis(500), || floor.call()).await?;
-    measure::rate(arguments.in_flight, Duration::from_millis(500), || yard.call()).await?;
-    for round in 1..=arguments.rounds {
-        eprintln!("round {round} of {}", arguments.rounds);
-        floors.calls_per_s.push(measure::rate(arguments.in_flight, time, || floor.call()).await?);
-        executes.calls_per_s.push(measure::rate(arguments.in_flight, time, || yard.call()).await?);
-        // Small batches in turn, so that what else the machine does hits both.
-        for _ in 0..10 {
-            measure::one_by_one(arguments.singles / 10, &mut floors.singles, || floor.call()).await?;
-            measure::one_by_one(arguments.singles / 10, &mut executes.singles, || yard.call()).await?;
-            measure::one_by_one(arguments.singles / 50, &mut first_chunks, || yard.first_chunk()).await?;
+    let effort = Effort::of(arguments);
+    let wanted = |section| arguments.only.is_empty() || arguments.only.contains(&section);
+    let mut results = Results::of_this_machine();
+    if wanted(Section::Calls) || wanted(Section::Latency) || wanted(Section::Stream) || wanted(Section::Readers) {
+        let yard = Arc::new(Yard::start(execute::Fleet::default()).await?);
+        let floor = Arc::new(Floor::start(&yard.broker.url()).await?);
+        eprintln!("warming up");
+        measure::rate(256, effort.time / 3, || floor.call()).await?;
+        measure::rate(256, effort.time / 3, || yard.call()).await?;
+        if wanted(Section::Calls) {
+            calls::measure(&floor, &yard, effort, &mut results).await?;
         }
-        chunks_per_s.push(yard.chunks_per_s(arguments.chunks).await?);
+        if wanted(Section::Latency) {
+            latency::measure(&floor, &yard, effort, &mut results).await?;
+        }
+        if wanted(Section::Stream) {
+            stream::measure(&yard, effort, &mut results).await?;
+        }
+        if wanted(Section::Readers) {
+            readers::measure(&yard, effort, &mut results).await?;
+        }
     }
-    report(arguments, floors, executes, first_chunks, chunks_per_s)?;
-    broker.stop().await;
-    Ok(())
-}
-
-fn report(
-    arguments: &Arguments,
-    floors: Round,
-    executes: Round,
-    mut first_chunks: Samples,
-    chunks_per_s: Vec<f64>,
-) -> anyhow::Result<()> {
-    let (floor_rate, rate) = (median(floors.calls_per_s), median(executes.calls_per_s));
-    let (mut floor_singles, mut singles) = (floors.singles, executes.singles);
-    let (floor_p50, floor_p99) = (floor_singles.ms(0.50), floor_singles.ms(0.99));
-    let (p50, p99, first_chunk) = (singles.ms(0.50), singles.ms(0.99), first_chunks.ms(0.50));
-    let chunks = median(chunks_per_s);
-    let result = json!({
-        "floor": { "calls_per_s": floor_rate, "p50_ms": floor_p50, "p99_ms": floor_p99 },
-        "execute": {
-            "calls_per_s": rate, "p50_ms": p50, "p99_ms": p99,
-            "first_chunk_p50_ms": first_chunk, "chunks_per_s": chunks,
-        },
-        "ratios": {
-            "execute_calls": rate / floor_rate, "p50": p50 / floor_p50, "p99": p99 / floor_p99,
-            "first_chunk": first_chunk / floor_p50,
-        },
-    });
-    let mut out = std::io::stdout().lock();
-    if arguments.json {
-        writeln!(out, "{result}")?;
-        return Ok(());
+    if wanted(Section::Open) {
+        open::measure(effort, &mut results).await?;
     }
-    writeln!(out, "{:<28} {:>12} {:>12} {:>8}", "", "JetStream", "Toolyard", "ratio")?;
-    let mut row = |name: &str, floor: f64, ours: f64| {
-        writeln!(out, "{name:<28} {floor:>12.2} {ours:>12.2} {:>8.2}", ours / floor)
-    };
-    row(&format!("calls/s, {} in flight", arguments.in_flight), floor_rate, rate)?;
-    row("single call p50, ms", floor_p50, p50)?;
-    row("single call p99, ms", floor_p99, p99)?;
-    row("first chunk p50, ms", floor_p50, first_chunk)?;
-    writeln!(out, "{:<28} {:>12} {chunks:>12.0}", "64-byte chunks/s, one call", "")?;
-    Ok(())
+    if wanted(Section::Takeover) {
+        takeover::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Idle) {
+        idle::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Growth) {
+        growth::measure(effort, &mut results).await?;
+    }
+    results.compare();
+    results.print(arguments.json)
 }

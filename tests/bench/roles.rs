@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -14,21 +15,42 @@ use worker::{About, Context, Output, Table, Tool, ToolError};
 pub(crate) enum Role {
     #[command(hide = true)]
     Coordinator { nats_url: String },
+    /// Some workers, each with connections and threads of its own.
     #[command(hide = true)]
-    Worker { nats_url: String, slots: u32 },
+    Workers { nats_url: String, slots: u32, count: u32, tools: u32 },
 }
 
-/// Starts this program again in a role; gives its process and what it says when it is ready.
-pub(crate) async fn start(arguments: &[&str]) -> anyhow::Result<(Child, String)> {
+/// Room for all that a bench stores.
+const LOG_BYTES_MAX: i64 = 4 << 30;
+
+/// A process of ours, killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    pub(crate) pid: u32,
+    /// What it said when it was ready.
+    pub(crate) ready: String,
+}
+
+impl Process {
+    /// SIGKILL.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+}
+
+/// Starts this program again in a role.
+pub(crate) async fn start(arguments: &[&str]) -> anyhow::Result<Process> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()?;
-    let stdout = child.stdout.take().ok_or_else(|| anyhow::anyhow!("no output"))?;
-    let ready = BufReader::new(stdout).lines().next_line().await?;
-    Ok((child, ready.ok_or_else(|| anyhow::anyhow!("{arguments:?} ended before it was ready"))?))
+    let ended = || anyhow::anyhow!("{arguments:?} ended before it was ready");
+    let (stdout, pid) = (child.stdout.take().ok_or_else(ended)?, child.id().ok_or_else(ended)?);
+    let ready = BufReader::new(stdout).lines().next_line().await?.ok_or_else(ended)?;
+    Ok(Process { child, pid, ready })
 }
 
 pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
@@ -40,19 +62,39 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
     match role {
         Role::Coordinator { nats_url } => {
             let listen = ([127, 0, 0, 1], 0).into();
-            let log = coordinator::LogOptions::default();
+            let log = coordinator::LogOptions { bytes_max: LOG_BYTES_MAX, ..coordinator::LogOptions::default() };
             let redis_url = std::env::var("TOOLYARD_REDIS_URL").ok();
             let options = coordinator::Options { nats_url, listen, log, redis_url };
             let coordinator = coordinator::Coordinator::bind(options).await?;
             let address = coordinator.address();
             coordinator.serve(stop, move || say(&address.to_string())).await?;
         }
-        Role::Worker { nats_url, slots } => {
-            let options = worker::Options { slots, ..worker::Options::new(nats_url, "bench".parse()?) };
-            worker::serve(options, Table::new().host(Noop)?.host(Chunks)?, stop, |id| say(id.as_str())).await?;
+        Role::Workers { nats_url, slots, count, tools } => {
+            let mut workers = tokio::task::JoinSet::new();
+            for _ in 0..count {
+                let options = worker::Options { slots, ..worker::Options::new(nats_url.clone(), "bench".parse()?) };
+                let (sender, ready) = tokio::sync::oneshot::channel();
+                let (table, stop) = (table(tools)?, stop.clone());
+                workers.spawn(worker::serve(options, table, stop, move |_| sender.send(()).unwrap_or_default()));
+                // One after another, or all advertise at once.
+                ready.await?;
+            }
+            say("ready");
+            while let Some(ended) = workers.join_next().await {
+                ended??;
+            }
         }
     }
     Ok(())
+}
+
+/// The tools that are measured, and so many more that nobody calls.
+fn table(more: u32) -> anyhow::Result<Table> {
+    let mut table = Table::new().host(Noop)?.host(Chunks)?.define::<Nothing>("ask", &About::new("Ask the client"))?;
+    for number in 0..more {
+        table = table.define::<Nothing>(&format!("tool_{number}"), &About::new("One of many"))?;
+    }
+    Ok(table)
 }
 
 fn say(line: &str) {
@@ -84,6 +126,9 @@ struct Chunks;
 struct ChunksInput {
     count: u32,
     bytes: usize,
+    /// The pause before each.
+    #[serde(default)]
+    every_ms: u64,
 }
 
 impl Tool for Chunks {
@@ -97,6 +142,9 @@ impl Tool for Chunks {
     async fn call(&self, context: &Context, input: ChunksInput) -> Result<Output, ToolError> {
         let piece = "x".repeat(input.bytes);
         for _ in 0..input.count {
+            if input.every_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(input.every_ms)).await;
+            }
             context.text(piece.clone()).await?;
         }
         Ok(().into())

@@ -1,5 +1,6 @@
 //! What Toolyard costs, beside what it must cost: the same no-op call over raw JetStream (two stored messages, a pull, an
-//! acknowledgement, a delivery; nothing of ours) and through Toolyard, in one run, round by round in turn. One file a section.
+//! acknowledgement, a delivery; nothing of ours) and through Toolyard, in one run, round by round in turn; and beside what
+//! people would use instead. One file a section.
 
 mod calls;
 mod execute;
@@ -9,6 +10,7 @@ mod idle;
 mod latency;
 mod measure;
 mod open;
+mod peers;
 mod process;
 mod readers;
 mod results;
@@ -25,7 +27,7 @@ use floor::Floor;
 use results::Results;
 
 #[derive(Debug, Parser)]
-#[command(about = "Measures Toolyard beside the raw JetStream floor, with a broker of its own")]
+#[command(about = "Measures Toolyard beside the raw JetStream floor and its peers, with a broker of its own")]
 struct Arguments {
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -65,6 +67,8 @@ enum Section {
     Idle,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
+    /// The same call and stream on other systems.
+    Peers,
 }
 
 /// How much is measured.
@@ -136,6 +140,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Growth) {
         growth::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Peers) {
+        peers::measure(arguments.quick, &mut results).await?;
     }
     results.compare();
     results.print(arguments.json)

@@ -34,7 +34,7 @@ impl Results {
         path.split('.').try_fold(&self.0, |at, name| at.get(name))?.as_f64()
     }
 
-    /// Puts what was measured of both into proportion.
+    /// Puts what was measured of both, or of ours and a peer, into proportion.
     pub(crate) fn compare(&mut self) {
         let pairs = [
             ("ratios.execute_calls", "execute.calls_per_s", "floor.calls_per_s"),
@@ -45,6 +45,13 @@ impl Results {
         for (path, ours, theirs) in pairs {
             if let (Some(ours), Some(theirs)) = (self.number(ours), self.number(theirs)) {
                 self.set(path, rounded(ours / theirs));
+            }
+        }
+        let peers: Vec<String> = self.0["peers"].as_object().into_iter().flat_map(Map::keys).cloned().collect();
+        for peer in peers {
+            let theirs = self.number(&format!("peers.{peer}.calls_per_s"));
+            if let (Some(ours), Some(theirs)) = (self.number("execute.calls_per_s"), theirs) {
+                self.set(&format!("peers.{peer}.toolyard_is_times_as_fast"), rounded(ours / theirs));
             }
         }
     }

@@ -16,7 +16,7 @@ use uuid::Builder;
 use crate::accept::{self, Asked};
 use crate::known::Known;
 use crate::ledger::{Ledger, Stopped};
-use crate::nats::journal::{AppendError, Expect, Journal, ReadError};
+use crate::nats::journal::{AppendError, Journal, ReadError};
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::registry::Registry;
@@ -104,12 +104,14 @@ impl NewRun {
     }
 }
 
+/// A run is opened on a subject on which nothing stands yet.
+const NOTHING: u64 = 0;
+
 /// Where a request stands before anything of it is stored.
 enum Placed {
     New {
         id: RunId,
         events: Vec<Event>,
-        expect: Expect,
     },
     /// The request was made before, and its run is in the log.
     Known(RunId),
@@ -122,14 +124,14 @@ impl Runs {
     }
 
     async fn create_under(&self, key: Option<RequestKey>, new: NewRun) -> Result<Arc<Run>, Refusal> {
-        let (id, events, expect) = match self.place(key, new).await? {
-            Placed::New { id, events, expect } => (id, events, expect),
+        let (id, events) = match self.place(key, new).await? {
+            Placed::New { id, events } => (id, events),
             Placed::Known(id) => return self.get(id).await,
         };
-        let sequence = match self.journal.append(id, &events, None, expect).await {
+        let sequence = match self.journal.append(id, &events, None, NOTHING).await {
             Ok(sequence) => sequence,
             // The same request, sent to another coordinator as well, was faster there.
-            Err(AppendError::Conflict) if expect == Expect::Last(0) => return Ok(self.replay(id).await?.run),
+            Err(AppendError::Conflict) => return Ok(self.replay(id).await?.run),
             Err(error) => return Err(error.into()),
         };
         let mut run = Run::new(id);
@@ -138,14 +140,14 @@ impl Runs {
     }
 
     pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Reader, Refusal> {
-        let (id, events, expect) = match self.place(new.key(), new).await? {
-            Placed::New { id, events, expect } => (id, events, expect),
+        let (id, events) = match self.place(new.key(), new).await? {
+            Placed::New { id, events } => (id, events),
             Placed::Known(id) => return self.watch(id, policy, None).await,
         };
         let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
-        match self.journal.append(id, &events, None, expect).await {
+        match self.journal.append(id, &events, None, NOTHING).await {
             Ok(_) => Ok(reader),
-            Err(AppendError::Conflict) if expect == Expect::Last(0) => self.watch(id, policy, None).await,
+            Err(AppendError::Conflict) => self.watch(id, policy, None).await,
             Err(error) => Err(error.into()),
         }
     }
@@ -155,7 +157,7 @@ impl Runs {
     async fn place(&self, key: Option<RequestKey>, new: NewRun) -> Result<Placed, Refusal> {
         let fresh = fresh_id(self.pick_shard());
         let Some(key) = key else {
-            return Ok(Placed::New { id: fresh, events: self.decide_new(new, false)?, expect: Expect::New });
+            return Ok(Placed::New { id: fresh, events: self.decide_new(new, false)? });
         };
         let digest = digest(&new);
         let known = self.requests.find(&key).await?;
@@ -172,7 +174,7 @@ impl Runs {
             None => self.requests.take(&key, Taken { run: fresh, digest }).await?,
         };
         self.check_same(&taken, digest)?;
-        Ok(Placed::New { id: taken.run, events, expect: Expect::Last(0) })
+        Ok(Placed::New { id: taken.run, events })
     }
 
     fn check_same(&self, taken: &Taken, digest: Digest) -> Result<(), Refusal> {
@@ -337,7 +339,7 @@ impl Runs {
     async fn append_each(&self, known: &Known, events: Vec<Event>) -> Result<(), AppendError> {
         for event in events {
             let revision = Place::of(std::slice::from_ref(&event)).map_or(0, |place| known.revision(&place));
-            self.journal.append(known.run.id(), &[event], None, Expect::Last(revision)).await?;
+            self.journal.append(known.run.id(), &[event], None, revision).await?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use run::{AttemptId, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run,
 
 use super::Keeper;
 use crate::known::Known;
-use crate::nats::journal::{AppendError, Expect};
+use crate::nats::journal::AppendError;
 use crate::registry::Registry;
 use crate::stranded;
 
@@ -81,8 +81,8 @@ impl Keeper {
                     signals.stop(&pool, id, attempt).await;
                     Ok(())
                 }
-                Act::Append { event, job, expect, hand_back } => {
-                    let appended = journal.append(id, &[event], job.as_deref(), expect).await;
+                Act::Append { event, job, expected, hand_back } => {
+                    let appended = journal.append(id, &[event], job.as_deref(), expected).await;
                     if let (Ok(_), Some(lease)) = (&appended, hand_back) {
                         signals.hand_back(&lease).await;
                     }
@@ -163,7 +163,7 @@ impl Keeper {
 
 enum Act {
     Stop { pool: PoolId, attempt: AttemptId },
-    Append { event: Event, job: Option<Arc<run::CallSpec>>, expect: Expect, hand_back: Option<Lease> },
+    Append { event: Event, job: Option<Arc<run::CallSpec>>, expected: u64, hand_back: Option<Lease> },
 }
 
 /// Where the acknowledgement of a job would go.
@@ -194,7 +194,7 @@ fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
     };
     let place = Place::of(std::slice::from_ref(&event))?;
     let hand_back = silent(run, &event);
-    Some(Act::Append { event, job, expect: Expect::Last(known.revision(&place)), hand_back })
+    Some(Act::Append { event, job, expected: known.revision(&place), hand_back })
 }
 
 /// The job of an attempt that is given up because its worker is silent: another worker shall have it.

@@ -55,15 +55,6 @@ pub(crate) struct Journal {
     room: Arc<Room>,
 }
 
-/// What the last entry on an append's subject must be for it to be stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expect {
-    /// The subject is new and nobody else knows it.
-    New,
-    /// The entry with this sequence; 0 for none.
-    Last(u64),
-}
-
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum AppendError {
     /// Somebody else appended first: look again, then decide again.
@@ -120,24 +111,20 @@ impl Journal {
         Self { context: broker.context.clone(), client: broker.client.clone(), room: Arc::default() }
     }
 
-    /// Appends events that belong together, and gives their place in the log. Tries again, for a while, what the broker
-    /// does not confirm; then the expectation tells whether it was stored the first time.
+    /// Appends events that belong together behind the entry `expected` on their subject, 0 for none, and gives their place in
+    /// the log. Tries again, for a while, what the broker does not confirm; then the expectation tells whether it was stored
+    /// the first time.
     pub(crate) async fn append(
         &self,
         run: RunId,
         events: &[Event],
         job: Option<&CallSpec>,
-        expect: Expect,
+        expected: u64,
     ) -> Result<u64, AppendError> {
         let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
         let subject = Subject { run, place }.to_string();
         let payload = log::encode_as(rand::random(), events, job);
         let give_up = Instant::now() + APPEND_PATIENCE;
-        let expected = match expect {
-            // A copy that comes after it was sent again must not be stored beside the other one.
-            Expect::New => 0,
-            Expect::Last(sequence) => sequence,
-        };
         let mut unsure = false;
         loop {
             let error = match self.publish(&subject, payload.clone(), expected).await {
@@ -148,10 +135,7 @@ impl Journal {
                 Err(error) => error,
             };
             match Unstored::of(&error) {
-                Unstored::Conflict if unsure => {
-                    let after = expected;
-                    return self.own_or_conflict(&subject, after, &payload).await;
-                }
+                Unstored::Conflict if unsure => return self.own_or_conflict(&subject, expected, &payload).await,
                 Unstored::Conflict => return Err(AppendError::Conflict),
                 Unstored::TooLarge => return Err(AppendError::TooLarge),
                 Unstored::Full => return Err(AppendError::Full),

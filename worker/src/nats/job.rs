@@ -156,13 +156,11 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     } else {
         // Once the tool is called its effect may happen, or it goes on where the last attempt broke off: the log must know
         // before, and know of this start alone, right behind what the owner had seen.
-        match start_alone(core, delivery, start, id, last_output).await {
-            Started::Heard => None,
-            Started::NotHeard => {
-                tracing::info!(run.id = %job.run, "an attempt does not count; asking again what to do with its job");
-                return settle(core, reply.clone(), NOT_NOW.into()).await;
-            }
+        if !start_alone(core, delivery, start, id, last_output).await {
+            tracing::info!(run.id = %job.run, "an attempt does not count; asking again what to do with its job");
+            return settle(core, reply.clone(), NOT_NOW.into()).await;
         }
+        None
     };
     let attempt = Attempt { job, id, from, start, signals };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
@@ -179,22 +177,15 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     }
 }
 
-/// What became of a start that must be the only one.
-enum Started {
-    /// It is the one that counts: the tool may be called.
-    Heard,
-    /// It does not count, as far as is known, and nothing was called: the call ended before, or another one was faster.
-    NotHeard,
-}
-
 /// Stores a start behind the call's last output or not at all, and learns from the owner whether it counts: the call may
-/// have been cancelled, or may have expired, between the owner's word and the start.
-async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: AttemptId, last_output: u64) -> Started {
+/// have been cancelled, or may have expired, between the owner's word and the start. Where it does not count, as far as is
+/// known, the tool must not be called.
+async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: AttemptId, last_output: u64) -> bool {
     match store(core, &delivery.job, vec![start], Some(last_output)).await {
         // Stored; or perhaps its first copy was, and only the confirmation was lost.
         Ok(()) | Err(NotStored::Conflict { resent: true }) => {}
         Err(NotStored::GivenUp | NotStored::TooLarge | NotStored::Conflict { resent: false }) => {
-            return Started::NotHeard;
+            return false;
         }
     }
     let answer = tokio::select! {
@@ -202,8 +193,8 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
         () = core.give_back.cancelled() => None,
     };
     match answer.map(|answer| answer.verdict) {
-        Some(Verdict::Go { number, .. }) if number == id.number => Started::Heard,
-        Some(Verdict::Drop | Verdict::Go { .. } | Verdict::End { .. }) => Started::NotHeard,
+        Some(Verdict::Go { number, .. }) => number == id.number,
+        Some(Verdict::Drop | Verdict::End { .. }) => false,
         None => {
             // No owner says so in time. Nothing was called yet, and the log should know that.
             let (pool, outcome) = (delivery.job.pool.clone(), AttemptOutcome::Returned);
@@ -211,7 +202,7 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
             if store(core, &delivery.job, vec![returned], None).await.is_err() {
                 tracing::warn!(run.id = %delivery.job.run, "an attempt that never began could not be given back");
             }
-            Started::NotHeard
+            false
         }
     }
 }

@@ -23,10 +23,10 @@ async fn an_entry_is_known_again_behind_which_others_came() {
     let id = fresh();
     let subject = Subject { run: id, place: Place::Run }.to_string();
     let events = [Event::RunClosed];
-    let first = journal.append(id, &events, None, Expect::New).await.expect("stored");
+    let first = journal.append(id, &events, None, 0).await.expect("stored");
     let ours = log::encode_as(1, &events, None);
     let sequence = journal.publish(&subject, ours.clone(), first).await.expect("stored");
-    journal.append(id, &events, None, Expect::Last(sequence)).await.expect("stored");
+    journal.append(id, &events, None, sequence).await.expect("stored");
     assert_eq!(journal.own_or_conflict(&subject, first, &ours).await.expect("it is there"), sequence);
     // Others say the same; they are not ours.
     let other = log::encode_as(2, &events, None);
@@ -42,11 +42,11 @@ async fn what_does_not_fit_and_what_finds_no_room_are_told_apart_at_once() {
     let (_server, journal) = journal().await;
     let cancel = |bytes: usize| [Event::RunCancelRequested { reason: "x".repeat(bytes) }];
     let began = Instant::now();
-    let large = journal.append(fresh(), &cancel(2 << 20), None, Expect::New).await;
+    let large = journal.append(fresh(), &cancel(2 << 20), None, 0).await;
     assert!(matches!(large, Err(AppendError::TooLarge)), "{large:?}");
     let mut last = Ok(0);
     for _ in 0..10 {
-        last = journal.append(fresh(), &cancel(512 << 10), None, Expect::New).await;
+        last = journal.append(fresh(), &cancel(512 << 10), None, 0).await;
     }
     assert!(matches!(last, Err(AppendError::Full)), "{last:?}");
     assert!(began.elapsed() < APPEND_PATIENCE, "neither is tried again");

@@ -326,8 +326,9 @@ impl Runs {
                 return Ok(known.run);
             }
             match self.append_each(&known, events).await {
-                // Workers may have stored something in between: the log says how the run stands now.
-                Ok(()) => return Ok(self.replay(id).await?.run),
+                // Workers may have stored something in between: the log says how the run stands now. How far it reaches is
+                // known, and need not be asked: looking for the last entry of a run costs the broker a search.
+                Ok(last) => return Ok(self.journal.known_through(id, last).await?.run),
                 Err(AppendError::Conflict) => known = self.replay(id).await?,
                 Err(error) => return Err(error.into()),
             }
@@ -335,13 +336,15 @@ impl Runs {
         Err(Refusal::Contended)
     }
 
-    /// A command's events stand on different subjects, so none of them moves another's expectation.
-    async fn append_each(&self, known: &Known, events: Vec<Event>) -> Result<(), AppendError> {
+    /// A command's events stand on different subjects, so none of them moves another's expectation. Gives the place of the
+    /// last.
+    async fn append_each(&self, known: &Known, events: Vec<Event>) -> Result<u64, AppendError> {
+        let mut last = known.last;
         for event in events {
             let revision = Place::of(std::slice::from_ref(&event)).map_or(0, |place| known.revision(&place));
-            self.journal.append(known.run.id(), &[event], None, revision).await?;
+            last = last.max(self.journal.append(known.run.id(), &[event], None, revision).await?);
         }
-        Ok(())
+        Ok(last)
     }
 }
 

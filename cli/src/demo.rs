@@ -101,7 +101,10 @@ fn calls() -> Vec<v1::NewCall> {
 }
 
 fn call(id: &str, tool: &str, arguments: Value) -> v1::NewCall {
+    // What `bash` runs here changes nothing, which the tool cannot know.
+    let concurrency = v1::ToolConcurrency::Parallel.into();
     v1::NewCall {
+        concurrency,
         call_id: id.to_owned(),
         tool: tool.to_owned(),
         arguments: arguments.to_string(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::schema;
-use run::{CallError, CallId, CallIndex, CallSpec, ErrorKind, Route, Timestamp, ToolName, WithoutWorker};
+use run::{CallError, CallId, CallIndex, CallSpec, Concurrency, ErrorKind, Route, Timestamp, ToolName, WithoutWorker};
 
 use crate::registry::Registry;
 
@@ -23,6 +23,8 @@ pub(crate) struct Asked {
     pub(crate) timeout: Option<Duration>,
     pub(crate) queue_timeout: Option<Duration>,
     pub(crate) without_worker: WithoutWorker,
+    /// Where the caller does not say, the tool does.
+    pub(crate) concurrency: Option<Concurrency>,
 }
 
 /// Accepts calls, the first of which gets position `first` in its run. A call that cannot be executed is accepted too, and
@@ -39,13 +41,15 @@ pub(crate) fn accept(
 }
 
 fn accept_one(call: Asked, index: usize, registry: &Registry, run_deadline: Timestamp, now: Timestamp) -> CallSpec {
-    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker } = call;
+    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency } = call;
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
     let arguments = if arguments.is_empty() { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
     let route = route(&tool, &arguments, without_worker, registry);
     let id = id.unwrap_or_else(|| made_id(index));
-    CallSpec { id, tool, arguments, metadata, route, deadline, queue_deadline, without_worker }
+    let says = registry.route(&tool).map(|(_, hosted)| hosted.manifest.concurrency);
+    let concurrency = concurrency.or(says).unwrap_or(Concurrency::Parallel);
+    CallSpec { id, tool, arguments, metadata, route, deadline, queue_deadline, without_worker, concurrency }
 }
 
 fn made_id(index: usize) -> CallId {

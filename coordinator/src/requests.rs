@@ -1,7 +1,7 @@
 //! Requests that may be sent twice: the key under which a request is known, and what tells it from another one under the
 //! same key.
 
-use run::{CallId, RequestId, RunId, TenantId, WithoutWorker};
+use run::{CallId, Concurrency, RequestId, RunId, TenantId, WithoutWorker};
 use sha2::{Digest as _, Sha256};
 
 use crate::runs::NewRun;
@@ -61,6 +61,11 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         hash.time(call.timeout);
         hash.time(call.queue_timeout);
         hash.number(u64::from(call.without_worker == WithoutWorker::Fail));
+        hash.number(match call.concurrency {
+            None => 0,
+            Some(Concurrency::Parallel) => 1,
+            Some(Concurrency::Exclusive) => 2,
+        });
     }
     hash.end()
 }

@@ -275,6 +275,7 @@ impl Runs {
             timeout: None,
             queue_timeout: spec.queue_deadline.map(since),
             without_worker: spec.without_worker,
+            concurrency: Some(spec.concurrency),
         };
         let new = NewRun {
             calls: vec![asked],
@@ -301,13 +302,13 @@ impl Runs {
     }
 
     /// What a call waits for, or why it ended as it did, in one line.
-    pub(crate) fn explain(&self, call: &Call) -> String {
+    pub(crate) fn explain(&self, run: &Run, call: &Call) -> String {
         let registry = self.registry.borrow();
         let workers = match &call.spec().route {
             Route::Pool { pool, .. } if registry.settled => Some(registry.live_workers(pool)),
             Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
         };
-        call.why(proto::now(), workers)
+        run.why(call, proto::now(), workers)
     }
 
     /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster.

@@ -9,8 +9,8 @@ pub mod worker;
 use std::time::Duration;
 
 use run::{
-    AfterPartialOutput, Backoff, CallError, Content, Effects, ErrorKind, InvalidId, Manifest, Policy, Progress,
-    RetryOn, Violation,
+    AfterPartialOutput, Backoff, CallError, Concurrency, Content, Effects, ErrorKind, InvalidId, Manifest, Permission,
+    Policy, Progress, RetryOn, Violation,
 };
 
 use crate::subject::InvalidSubject;
@@ -185,6 +185,40 @@ fn policy_in(wire: v1::ToolPolicy) -> Policy {
     }
 }
 
+pub(crate) fn concurrency_out(concurrency: Concurrency) -> v1::ToolConcurrency {
+    match concurrency {
+        Concurrency::Parallel => v1::ToolConcurrency::Parallel,
+        Concurrency::Exclusive => v1::ToolConcurrency::Exclusive,
+    }
+}
+
+/// Whether a call may run beside others; `None` where that was not said.
+#[must_use]
+pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
+    match wire {
+        v1::ToolConcurrency::Unspecified => None,
+        v1::ToolConcurrency::Parallel => Some(Concurrency::Parallel),
+        v1::ToolConcurrency::Exclusive => Some(Concurrency::Exclusive),
+    }
+}
+
+fn permission_out(permission: Permission) -> v1::ToolPermission {
+    match permission {
+        Permission::Read => v1::ToolPermission::Read,
+        Permission::Write => v1::ToolPermission::Write,
+        Permission::External => v1::ToolPermission::External,
+    }
+}
+
+fn permission_in(wire: v1::ToolPermission) -> Option<Permission> {
+    match wire {
+        v1::ToolPermission::Unspecified => None,
+        v1::ToolPermission::Read => Some(Permission::Read),
+        v1::ToolPermission::Write => Some(Permission::Write),
+        v1::ToolPermission::External => Some(Permission::External),
+    }
+}
+
 /// A tool as the wire's, without the pools that host it.
 #[must_use]
 pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
@@ -199,6 +233,8 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         definition_only: manifest.definition_only,
         streaming: manifest.streaming,
         pools: Vec::new(),
+        permission: permission_out(manifest.permission).into(),
+        concurrency: concurrency_out(manifest.concurrency).into(),
     }
 }
 
@@ -207,6 +243,7 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
 /// # Errors
 /// When its name is malformed.
 pub fn manifest_in(wire: v1::Tool) -> Result<Manifest, InvalidMessage> {
+    let (permission, concurrent) = (permission_in(wire.permission()), concurrency(wire.concurrency()));
     let effects = wire.effects.unwrap_or_default();
     let effects = Effects {
         read_only: effects.read_only,
@@ -214,7 +251,10 @@ pub fn manifest_in(wire: v1::Tool) -> Result<Manifest, InvalidMessage> {
         destructive: effects.destructive,
         open_world: effects.open_world,
     };
+    let permission = permission.unwrap_or(Permission::of(effects));
     Ok(Manifest {
+        permission,
+        concurrency: concurrent.unwrap_or(Concurrency::of(permission)),
         name: wire.name.parse()?,
         description: wire.description,
         input_schema: wire.input_schema,

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use run::{
     AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec, Chunk,
-    ChunkIndex, Content, DeadlineKind, Effects, ErrorKind, Event, Manifest, Nonce, Policy, PoolId, Progress, RetryOn,
-    Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    ChunkIndex, Concurrency, Content, DeadlineKind, Effects, ErrorKind, Event, Manifest, Nonce, Permission, Policy,
+    PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
@@ -101,6 +101,14 @@ fn policy() -> impl Strategy<Value = Policy> {
     )
 }
 
+fn concurrency() -> impl Strategy<Value = Concurrency> {
+    prop_oneof![Just(Concurrency::Parallel), Just(Concurrency::Exclusive)]
+}
+
+fn permission() -> impl Strategy<Value = Permission> {
+    prop_oneof![Just(Permission::Read), Just(Permission::Write), Just(Permission::External)]
+}
+
 fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
     let route = prop_oneof![
         policy().prop_map(|policy| Route::Pool { pool: pool(), policy }),
@@ -108,9 +116,9 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
         error().prop_map(Route::Refused),
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
-    let queue = (prop::option::of(1..u64::MAX), any::<bool>());
+    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency());
     ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
-        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails))| {
+        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency))| {
             Arc::new(CallSpec {
                 id: id.parse().expect("a call id"),
                 tool: tool.parse().expect("a tool name"),
@@ -120,6 +128,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 deadline: Timestamp(deadline),
                 queue_deadline: queue_deadline.map(Timestamp),
                 without_worker: if fails { WithoutWorker::Fail } else { WithoutWorker::Wait },
+                concurrency,
             })
         },
     )
@@ -278,6 +287,7 @@ proptest! {
     #[test]
     fn a_manifest_comes_back_as_it_was_advertised(
         policy in policy(), description in ".*", flags in prop::array::uniform6(any::<bool>()),
+        permission in permission(), concurrency in concurrency(),
     ) {
         let [read_only, idempotent, destructive, open_world, definition_only, streaming] = flags;
         let manifest = Manifest {
@@ -286,6 +296,8 @@ proptest! {
             input_schema: "{}".to_owned(),
             output_schema: String::new(),
             effects: Effects { read_only, idempotent, destructive, open_world },
+            permission,
+            concurrency,
             policy,
             definition_only,
             streaming,

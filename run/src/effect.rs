@@ -34,7 +34,10 @@ impl Run {
             return vec![Effect::ExpireRun];
         }
         let close = (self.failed && self.is_open()).then_some(Effect::Close);
-        close.into_iter().chain(self.calls().iter().filter_map(|call| outstanding_for(call, now))).collect()
+        let own = self.calls().iter().filter_map(|call| outstanding_for(call, now));
+        let in_time = self.turns().filter(|call| call.start_by() > now);
+        let dispatches = in_time.map(|call| Effect::Dispatch { call: call.index });
+        close.into_iter().chain(own).chain(dispatches).collect()
     }
 
     /// The earliest moment at which [`Self::outstanding`] may answer differently without a new event. `None` once the run
@@ -66,8 +69,7 @@ fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
         CallState::Accepted | CallState::Queued { .. } if call.start_by() <= now => {
             Some(Effect::Expire { call: index, deadline: DeadlineKind::Queue })
         }
-        CallState::Accepted => Some(Effect::Dispatch { call: index }),
-        CallState::WaitingForClient | CallState::Queued { .. } => None,
+        CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } => None,
         CallState::Running(running) => match (call.cancel_overdue(), call.overrun()) {
             (Some(overdue), _) if overdue <= now => Some(Effect::Cancel { call: index }),
             (Some(_), _) => Some(Effect::Stop { attempt: running.attempt }),

@@ -10,7 +10,7 @@ use crate::id::{
     AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName, WorkerId,
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
-use crate::tool::Policy;
+use crate::tool::{Concurrency, Policy};
 
 /// One message of the log: events that were stored together.
 #[derive(Debug, Clone, PartialEq)]
@@ -144,6 +144,8 @@ pub struct CallSpec {
     /// By when its first attempt has begun; `None` where only the other deadlines count.
     pub queue_deadline: Option<Timestamp>,
     pub without_worker: WithoutWorker,
+    /// Whether it may run beside other calls of its run.
+    pub concurrency: Concurrency,
 }
 
 /// What a call does while no worker of its pool lives.

@@ -29,6 +29,7 @@ mod retry;
 mod run;
 mod sequencer;
 mod tool;
+mod turn;
 mod verdict;
 mod why;
 
@@ -47,7 +48,7 @@ pub use id::{
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use run::{Heard, Run, RunStatus};
 pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
-pub use tool::{AfterPartialOutput, Effects, Manifest, Policy, RetryOn};
+pub use tool::{AfterPartialOutput, Concurrency, Effects, Manifest, Permission, Policy, RetryOn};
 pub use verdict::Verdict;
 pub use why::{expiry, no_worker};
 

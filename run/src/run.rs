@@ -23,6 +23,8 @@ pub struct Run {
     /// More calls may be appended.
     open: bool,
     calls: Vec<Call>,
+    /// The calls that a pool executes, in the order in which they joined the line for their turn.
+    pub(crate) line: Vec<CallIndex>,
     status: RunStatus,
     cancel_requested: bool,
     expired: bool,
@@ -106,6 +108,7 @@ impl Run {
             deadline: Timestamp(u64::MAX),
             open: false,
             calls: Vec::new(),
+            line: Vec::new(),
             status: RunStatus::InProgress,
             cancel_requested: false,
             expired: false,
@@ -351,6 +354,9 @@ impl Run {
         for spec in calls {
             let Ok(index) = u16::try_from(self.calls.len()) else { return };
             let call = Call::accept(CallIndex(index), Arc::clone(spec), at, heard);
+            if call.state == CallState::Accepted {
+                self.line.push(call.index);
+            }
             self.calls.push(call);
         }
     }

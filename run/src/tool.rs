@@ -15,6 +15,10 @@ pub struct Manifest {
     /// JSON Schema of the result, as JSON text; empty when the tool does not say.
     pub output_schema: String,
     pub effects: Effects,
+    /// The class of permission that a caller needs.
+    pub permission: Permission,
+    /// Whether calls of it in one run may run beside others.
+    pub concurrency: Concurrency,
     pub policy: Policy,
     /// The tool is never executed here: the client answers its calls.
     pub definition_only: bool,
@@ -36,6 +40,48 @@ impl Effects {
     #[must_use]
     pub fn repeatable(self) -> bool {
         self.read_only || self.idempotent
+    }
+}
+
+/// The class of permission that a caller of a tool needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Permission {
+    /// It only looks.
+    Read,
+    /// It changes something here.
+    Write,
+    /// It reaches beyond this system.
+    External,
+}
+
+impl Permission {
+    /// Of a tool whose author does not say.
+    #[must_use]
+    pub fn of(effects: Effects) -> Self {
+        match effects {
+            Effects { read_only: true, .. } => Self::Read,
+            Effects { open_world: true, .. } => Self::External,
+            Effects { .. } => Self::Write,
+        }
+    }
+}
+
+/// Whether a call may run beside other calls of its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Concurrency {
+    Parallel,
+    /// It begins when all that is ahead of it in line has ended, and what is behind it waits for its end.
+    Exclusive,
+}
+
+impl Concurrency {
+    /// Of a tool whose author does not say.
+    #[must_use]
+    pub fn of(permission: Permission) -> Self {
+        match permission {
+            Permission::Read => Self::Parallel,
+            Permission::Write | Permission::External => Self::Exclusive,
+        }
     }
 }
 

@@ -5,25 +5,47 @@ use std::time::Duration;
 use crate::call::{Call, CallState, Ended, Fate, Running};
 use crate::event::{CallError, DeadlineKind, Outcome, Stopped, WithoutWorker};
 use crate::id::{PoolId, Timestamp, ToolName};
+use crate::run::Run;
+use crate::tool::Concurrency;
 
-impl Call {
-    /// Says it as of `now`; `workers` is how many workers of the call's pool live, where that is known.
+impl Run {
+    /// Says it of a call of the run, as of `now`; `workers` is how many workers of the call's pool live, where that is
+    /// known.
     #[must_use]
-    pub fn why(&self, now: Timestamp, workers: Option<usize>) -> String {
-        match self.state() {
-            CallState::Accepted => format!(
-                "accepted {} ago; the owner of its shard is about to put its job into the log",
-                span(now.since(self.accepted_at()))
-            ),
+    pub fn why(&self, call: &Call, now: Timestamp, workers: Option<usize>) -> String {
+        match call.state() {
+            CallState::Accepted => match self.waits_for(call) {
+                Some(ahead) => call.why_held(ahead, now),
+                None => format!(
+                    "accepted {} ago; the owner of its shard is about to put its job into the log",
+                    span(now.since(call.accepted_at()))
+                ),
+            },
             CallState::WaitingForClient => format!(
                 "waits for its client since {}; if nobody answers it expires in {}",
-                span(now.since(self.accepted_at())),
-                span(self.spec().deadline.since(now))
+                span(now.since(call.accepted_at())),
+                span(call.spec().deadline.since(now))
             ),
-            CallState::Queued { since } => self.why_queued(*since, now, workers),
-            CallState::Running(running) => self.why_running(running, now),
-            CallState::Ended(ended) => self.why_ended(ended),
+            CallState::Queued { since } => call.why_queued(*since, now, workers),
+            CallState::Running(running) => call.why_running(running, now),
+            CallState::Ended(ended) => call.why_ended(ended),
         }
+    }
+}
+
+impl Call {
+    fn why_held(&self, ahead: &Self, now: Timestamp) -> String {
+        let exclusive = match self.spec().concurrency {
+            Concurrency::Exclusive => "it",
+            Concurrency::Parallel => "that one",
+        };
+        format!(
+            "waits for its turn since {}: call {} is ahead and {}, and {exclusive} runs alone; it expires in {}",
+            span(now.since(self.accepted_at())),
+            ahead.spec().id,
+            ahead.state_name(),
+            span(self.start_by().since(now))
+        )
     }
 
     fn why_queued(&self, since: Timestamp, now: Timestamp, workers: Option<usize>) -> String {

@@ -94,8 +94,8 @@ fn each_call_has_its_own_effect() {
     let mut story = Story::of([repeatable("a"), client("b"), repeatable("c"), repeatable("d")]);
     story.tell_all([dispatched(2), started(2, 1), cancel_requested(2)]);
     let expected = [
-        Effect::Dispatch { call: CallIndex(0) },
         Effect::Stop { attempt: attempt(2, 1) },
+        Effect::Dispatch { call: CallIndex(0) },
         Effect::Dispatch { call: CallIndex(3) },
     ];
     assert_eq!(story.run.outstanding(START), expected);

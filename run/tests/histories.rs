@@ -5,7 +5,7 @@ mod reader;
 mod story;
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -17,9 +17,9 @@ use reader::log::{
 use reader::{listen, pieces, resumed, unfold};
 use story::{START, ended_as, run_id, speak, started_from};
 use toolyard_run::{
-    AfterPartialOutput, AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, DeadlineKind, Effect, Entry,
-    ErrorKind, Event, FloorPolicy, Heard, Nonce, Outcome, Rejection, Run, RunStatus, Sequencer, Stopped, Timestamp,
-    Utterance, Verdict,
+    AfterPartialOutput, AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, Concurrency, DeadlineKind,
+    Effect, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Outcome, Rejection, Run, RunStatus, Sequencer, Stopped,
+    Timestamp, Utterance, Verdict,
 };
 use world::{History, ask, fold, garbage, histories, performed, pick, whole_histories};
 
@@ -50,6 +50,10 @@ fn run_facts(run: &Run) -> RunFacts {
 /// Whether all that stands of the call's output is of one attempt.
 fn newest_only(call: &Call) -> bool {
     pooled(call).is_none_or(|(_, policy)| policy.after_partial_output != AfterPartialOutput::Continue)
+}
+
+fn dispatches(effect: &Effect) -> bool {
+    matches!(effect, Effect::Dispatch { .. })
 }
 
 fn fails_fast(log: &[Entry]) -> bool {
@@ -89,7 +93,7 @@ proptest! {
             for call in run.calls() {
                 drop(call.verdict(delivered, entry.at));
                 for workers in [None, Some(0), Some(1), Some(7)] {
-                    let why = call.why(entry.at, workers);
+                    let why = run.why(call, entry.at, workers);
                     assert!(!why.contains(char::is_control) && !why.trim().is_empty(), "{why:?}");
                 }
             }
@@ -171,6 +175,26 @@ proptest! {
             prop_assert!(before.outcome().is_some() || start_by.is_none_or(|by| end.at <= by), "{:?} waited", after);
         }
         prop_assert!(run.status().is_final() || ended.now <= run.deadline().max(from));
+    }
+
+    #[test]
+    fn an_exclusive_call_runs_alone_and_no_turn_is_taken_back(history in histories()) {
+        let mut due: HashSet<Effect> = HashSet::new();
+        for_each_entry(&history.log, |_, _, run, _| {
+            let in_flight = |call: &&Call| matches!(call.state(), CallState::Queued { .. } | CallState::Running(_));
+            let alone = |call: &&Call| call.spec().concurrency == Concurrency::Exclusive;
+            let calls: Vec<_> = run.calls().iter().filter(in_flight).collect();
+            assert!(calls.len() < 2 || !calls.iter().any(alone), "{calls:?}");
+
+            let now: HashSet<Effect> = run.outstanding(Timestamp(0)).into_iter().filter(dispatches).collect();
+            let held = |call: &Call| *call.state() == CallState::Accepted;
+            assert!(!now.is_empty() || !calls.is_empty() || !run.calls().iter().any(held), "nobody goes on: {run:?}");
+            let is_open = |effect: &&Effect| {
+                matches!(effect, Effect::Dispatch { call } if run.call(*call).is_some_and(held))
+            };
+            assert!(due.iter().filter(is_open).all(|effect| now.contains(effect)), "{due:?}, then {now:?}");
+            due.extend(now);
+        });
     }
 
     #[test]

@@ -5,8 +5,8 @@ mod story;
 use std::time::Duration;
 
 use story::{
-    START, Story, answered, cancel_requested, client, completed, dispatched, ended, expired_by, failed_for_now,
-    no_worker_lives, once, refused, repeatable, returned, started, stopping,
+    START, Story, answered, cancel_requested, client, completed, dispatched, ended, exclusive, expired_by,
+    failed_for_now, no_worker_lives, once, refused, repeatable, returned, started, stopping,
 };
 use toolyard_run::{
     AttemptOutcome, CallError, CallIndex, CallSpec, DeadlineKind, ErrorKind, Event, StopStage, WithoutWorker,
@@ -53,15 +53,24 @@ fn what_a_call_waits_for_or_why_it_ended() {
         (with(once("a"), vec![expired_by(0, DeadlineKind::Queue)]), None, "expired: no worker took it up before its queue deadline"),
     ];
     for (story, workers, expected) in table {
-        let why = story.call(0).why(story.now, workers);
+        let why = story.run.why(story.call(0), story.now, workers);
         assert!(why.contains(expected), "{why:?} does not say {expected:?}");
         assert_eq!(why.lines().count(), 1);
     }
 }
 
 #[test]
+fn a_call_that_waits_for_its_turn_says_behind_whom() {
+    let mut story = Story::of([repeatable("a"), exclusive("b"), repeatable("c")]);
+    story.tell_all([dispatched(0), started(0, 1)]);
+    let why = |index| story.run.why(story.call(index), story.now, None);
+    assert!(why(1).contains("for its turn since 0.0 s: call a is ahead and running, and it runs alone; it expires in"));
+    assert!(why(2).contains("call b is ahead and accepted, and that one runs alone"), "{}", why(2));
+}
+
+#[test]
 fn a_clock_that_runs_behind_the_log_spoils_nothing() {
     let story = Story::of([once("a")]).told(dispatched(0)).told(started(0, 1));
     let earlier = toolyard_run::Timestamp(START.0 - 60_000);
-    assert!(story.call(0).why(earlier, None).contains("since 0.0 s"));
+    assert!(story.run.why(story.call(0), earlier, None).contains("since 0.0 s"));
 }

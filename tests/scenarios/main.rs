@@ -19,6 +19,7 @@ mod full_log;
 mod functions;
 mod index;
 mod main_job;
+mod ordering;
 mod ownership;
 mod parked;
 mod readers;

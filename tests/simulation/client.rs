@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AfterPartialOutput, Answer, CallError, CallSpec, Command, Content, ErrorKind, FloorPolicy, Opening, Policy, Route,
-    RunId, Timestamp, Utterance, WithoutWorker,
+    AfterPartialOutput, Answer, CallError, CallSpec, Command, Concurrency, Content, ErrorKind, FloorPolicy, Opening,
+    Policy, Route, RunId, Timestamp, Utterance, WithoutWorker,
 };
 
 use crate::net::{Message, Net, Node, Piece};
@@ -197,6 +197,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
     let queue = net.chance.percent(20).then(|| net.now.after(seconds(net, 1, 15)));
     let own = net.now.after(seconds(net, 5, 80));
     let gives_up = net.chance.percent(20);
+    let alone = net.chance.percent(25);
     CallSpec {
         id: name.parse().expect("a call id"),
         tool: "tool".parse().expect("a tool name"),
@@ -206,6 +207,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         deadline: own.min(life),
         queue_deadline: queue,
         without_worker: if gives_up { WithoutWorker::Fail } else { WithoutWorker::Wait },
+        concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },
     }
 }
 

@@ -124,6 +124,7 @@ fn the_worlds_are_not_dull() {
         "lease lost",
         "not heard",
         "read",
+        "held up",
         "told to stop",
         "worker lost",
     ];

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use run::{
-    AfterPartialOutput, AttemptId, AttemptNumber, CallIndex, CallState, ChunkIndex, DeadlineKind, Entry, ErrorKind,
-    Event, FloorPolicy, Heard, Outcome, Route, Run, RunId, Sequencer, Stopped, Timestamp, Utterance,
+    AfterPartialOutput, AttemptId, AttemptNumber, Call, CallIndex, CallState, ChunkIndex, Concurrency, DeadlineKind,
+    Entry, ErrorKind, Event, FloorPolicy, Heard, Outcome, Route, Run, RunId, Sequencer, Stopped, Timestamp, Utterance,
 };
 
 use crate::net::{Piece, Place, Stored};
@@ -112,6 +112,13 @@ impl Promises {
         for (old, new) in before.calls().iter().zip(after.calls()) {
             let stands = old.outcome().is_none() || old.state() == new.state();
             self.check(stands, || format!("{id} call {} changed after its end", old.index()));
+        }
+        let in_flight = |call: &&Call| matches!(call.state(), CallState::Queued { .. } | CallState::Running(_));
+        let in_flight: Vec<&Call> = after.calls().iter().filter(in_flight).collect();
+        let alone = in_flight.iter().find(|call| call.spec().concurrency == Concurrency::Exclusive);
+        self.check(in_flight.len() < 2 || alone.is_none(), || format!("{id} has others beside {alone:?}"));
+        if alone.is_some() && after.calls().iter().any(|call| after.waits_for(call).is_some()) {
+            self.note("held up");
         }
         for fact in &heard {
             match fact {

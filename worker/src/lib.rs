@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use answer::{Image, IntoChunk, IntoOutput};
 pub use nats::Error;
-pub use run::{AfterPartialOutput, CallError, Chunk, Content, ErrorKind, Progress, RetryOn};
+pub use run::{AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, Permission, Progress, RetryOn};
 pub use table::{InvalidTool, NotHosted, Table};
 pub use tool::{About, Context, Output, Tool, ToolError};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,

@@ -112,7 +112,10 @@ impl Table {
         let tool: ToolName = name.parse().map_err(|error: run::InvalidId| refused(error.to_string()))?;
         let input_schema = schemars::schema_for!(Input).to_value().to_string();
         let schema = Schema::compile(&input_schema).map_err(|error| refused(error.to_string()))?;
+        let (permission, concurrency) = about.ordering();
         let manifest = Manifest {
+            permission,
+            concurrency,
             name: tool.clone(),
             description: about.description.clone(),
             input_schema,

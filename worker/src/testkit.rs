@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use run::{
-    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Content, ErrorKind, Manifest, Policy, Route, Timestamp,
-    ToolName, WithoutWorker,
+    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Concurrency, Content, ErrorKind, Manifest, Policy, Route,
+    Timestamp, ToolName, WithoutWorker,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -93,6 +93,7 @@ pub(crate) fn context(tool: ToolName, arguments: String, timeout: Duration) -> (
         deadline: Timestamp(u64::MAX),
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,
+        concurrency: Concurrency::Parallel,
     };
     let context = Context {
         run: RUN.parse().expect("a run id"),

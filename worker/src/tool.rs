@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AfterPartialOutput, AttemptNumber, Backoff, CallId, CallSpec, Chunk, ChunkIndex, Content, Effects, Policy,
-    Progress, RetryOn, RunId, ToolName, limit,
+    AfterPartialOutput, AttemptNumber, Backoff, CallId, CallSpec, Chunk, ChunkIndex, Concurrency, Content, Effects,
+    Permission, Policy, Progress, RetryOn, RunId, ToolName, limit,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -74,6 +74,8 @@ pub trait Tool: Send + Sync + 'static {
 pub struct About {
     pub(crate) description: String,
     pub(crate) effects: Effects,
+    permission: Option<Permission>,
+    concurrency: Option<Concurrency>,
     pub(crate) streaming: bool,
     pub(crate) blocking: bool,
     attempt_timeout: Duration,
@@ -91,6 +93,8 @@ impl About {
         Self {
             description: description.into(),
             effects: Effects::default(),
+            permission: None,
+            concurrency: None,
             streaming: false,
             blocking: false,
             attempt_timeout: Policy::ATTEMPT_TIMEOUT,
@@ -127,6 +131,22 @@ impl About {
     #[must_use]
     pub fn open_world(mut self) -> Self {
         self.effects.open_world = true;
+        self
+    }
+
+    /// The class of permission that a caller needs. Unless set `Read` for a tool that is read-only, `External` for one
+    /// that reaches beyond this system, otherwise `Write`.
+    #[must_use]
+    pub fn permission(mut self, permission: Permission) -> Self {
+        self.permission = Some(permission);
+        self
+    }
+
+    /// Whether calls of it may run beside other calls of their run. Unless set `Parallel` for a tool that needs the
+    /// permission `Read`, otherwise `Exclusive`.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.concurrency = Some(concurrency);
         self
     }
 
@@ -189,6 +209,11 @@ impl About {
     pub fn after_partial_output(mut self, mode: AfterPartialOutput) -> Self {
         self.after_partial_output = mode;
         self
+    }
+
+    pub(crate) fn ordering(&self) -> (Permission, Concurrency) {
+        let permission = self.permission.unwrap_or(Permission::of(self.effects));
+        (permission, self.concurrency.unwrap_or(Concurrency::of(permission)))
     }
 
     pub(crate) fn policy(&self) -> Policy {

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures::Stream;
-use proto::convert::api;
+use proto::convert::{self, api};
 use proto::v1;
 use run::{Answer, CallError, CallId, ErrorKind, Rejection, RunId, limit};
 use tokio::time::Instant;
@@ -140,7 +140,7 @@ impl v1::run_service_server::RunService for RunDoor {
         let call_id = call_id(&request.call_id)?;
         let run = self.runs.get(run_id(&request.run_id)?).await?;
         let call = run.find(&call_id).ok_or(Refusal::Rejected(Rejection::UnknownCall { call: call_id }))?;
-        let (why, call) = (self.runs.explain(call), Some(api::call(call)));
+        let (why, call) = (self.runs.explain(&run, call), Some(api::call(call)));
         Ok(Response::new(v1::ExplainCallResponse { why, call }))
     }
 
@@ -214,6 +214,7 @@ fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             id => Some(id.parse().map_err(malformed(field("call_id")))?),
         };
         let without_worker = api::without_worker(call.without_worker());
+        let concurrency = convert::concurrency(call.concurrency());
         Ok(Asked {
             id,
             tool: call.tool.parse().map_err(malformed(field("tool")))?,
@@ -222,6 +223,7 @@ fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             timeout: timeout(&field("timeout"), call.timeout)?,
             queue_timeout: timeout(&field("queue_timeout"), call.queue_timeout)?,
             without_worker,
+            concurrency,
         })
     });
     asked.collect()

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use run::{
-    AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, DeadlineKind, Entry, Event,
-    Nonce, PoolId, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker,
+    AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Concurrency, DeadlineKind, Entry,
+    Event, Nonce, PoolId, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker,
 };
 
 use super::api::without_worker;
 use super::{
-    InvalidMessage, VERSION, check_version, content_in, content_out, contents_in, contents_out, error_in, error_out,
-    policy_in, policy_out, progress_in, progress_out,
+    InvalidMessage, VERSION, check_version, concurrency, concurrency_out, content_in, content_out, contents_in,
+    contents_out, error_in, error_out, policy_in, policy_out, progress_in, progress_out,
 };
 use crate::subject::{Place, Subject};
 use crate::v1;
@@ -272,6 +272,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
             WithoutWorker::Fail => v1::WithoutWorker::Fail,
         }
         .into(),
+        concurrency: concurrency_out(spec.concurrency).into(),
         route: Some(route),
     }
 }
@@ -285,6 +286,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         wire::call_spec::Route::Client(_) => Route::Client,
         wire::call_spec::Route::Refused(error) => Route::Refused(error_in(error)),
     };
+    let concurrent = concurrency(v1::ToolConcurrency::try_from(wire.concurrency).unwrap_or_default());
     let without_worker = without_worker(v1::WithoutWorker::try_from(wire.without_worker).unwrap_or_default());
     Ok(CallSpec {
         id: wire.id.parse()?,
@@ -295,6 +297,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         deadline: Timestamp(wire.deadline_ms),
         queue_deadline: (wire.queue_deadline_ms > 0).then_some(Timestamp(wire.queue_deadline_ms)),
         without_worker,
+        concurrency: concurrent.unwrap_or(Concurrency::Parallel),
     })
 }
 

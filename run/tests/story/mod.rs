@@ -9,9 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex, CallSpec, Chunk,
-    ChunkIndex, Content, DeadlineKind, Effects, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId,
-    Route, Run, RunId, RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker,
-    WorkerId,
+    ChunkIndex, Concurrency, Content, DeadlineKind, Effects, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce,
+    Policy, PoolId, Route, Run, RunId, RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance,
+    WithoutWorker, WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -57,6 +57,7 @@ pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
         deadline: START.after(CALL_LIFE),
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,
+        concurrency: Concurrency::Parallel,
     }
 }
 
@@ -84,6 +85,11 @@ pub(crate) fn with_idle_timeout(name: &str, idle: Duration) -> CallSpec {
 /// A call whose start is not repeated once it is on record.
 pub(crate) fn once(name: &str) -> CallSpec {
     with_policy(name, Policy::of(Effects::default()))
+}
+
+/// A call that runs alone.
+pub(crate) fn exclusive(name: &str) -> CallSpec {
+    CallSpec { concurrency: Concurrency::Exclusive, ..once(name) }
 }
 
 pub(crate) fn client(name: &str) -> CallSpec {

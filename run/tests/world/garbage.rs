@@ -2,7 +2,7 @@
 
 use super::plan::{mode, stage};
 use super::*;
-use toolyard_run::{DeadlineKind, Effects, Policy, RunOpened};
+use toolyard_run::{Concurrency, DeadlineKind, Effects, Policy, RunOpened};
 
 /// Entries in any order, with sequences and times that may run backwards. Few names and numbers, so that they meet.
 pub(crate) fn garbage() -> impl Strategy<Value = History> {
@@ -67,9 +67,13 @@ fn call() -> impl Strategy<Value = Arc<CallSpec>> {
         });
     let route =
         prop_oneof![5 => pooled, 2 => Just(Route::Client), 1 => Just(Route::Refused(error(ErrorKind::UnknownTool)))];
-    (0..4u8, route, time(), prop::option::of(time())).prop_map(|(name, route, deadline, queue_deadline)| {
-        Arc::new(CallSpec { deadline, queue_deadline, ..crate::story::spec(&name.to_string(), route) })
-    })
+    let concurrency = prop_oneof![Just(Concurrency::Parallel), Just(Concurrency::Exclusive)];
+    (0..4u8, route, time(), prop::option::of(time()), concurrency).prop_map(
+        |(name, route, deadline, queue_deadline, concurrency)| {
+            let spec = crate::story::spec(&name.to_string(), route);
+            Arc::new(CallSpec { deadline, queue_deadline, concurrency, ..spec })
+        },
+    )
 }
 
 fn outcome() -> impl Strategy<Value = AttemptOutcome> {

@@ -1,7 +1,7 @@
 //! What a history is made of: the calls, and the steps that it takes.
 
 use super::*;
-use toolyard_run::{AfterPartialOutput, CallId, Effects, Policy, RetryOn};
+use toolyard_run::{AfterPartialOutput, CallId, Concurrency, Effects, Policy, RetryOn};
 
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -201,11 +201,15 @@ fn call() -> impl Strategy<Value = CallSpec> {
         2 => Just(Route::Client),
         1 => Just(Route::Refused(error(ErrorKind::UnknownTool))),
     ];
-    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300))).prop_map(|(route, life, queue)| CallSpec {
-        deadline: START.after(life),
-        queue_deadline: queue.map(|queue| START.after(queue)),
-        ..crate::story::spec("unnamed", route)
-    })
+    let alone = prop::bool::weighted(0.2);
+    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300)), alone).prop_map(
+        |(route, life, queue, alone)| CallSpec {
+            deadline: START.after(life),
+            queue_deadline: queue.map(|queue| START.after(queue)),
+            concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },
+            ..crate::story::spec("unnamed", route)
+        },
+    )
 }
 
 fn seconds(range: Range<u64>) -> impl Strategy<Value = Duration> {

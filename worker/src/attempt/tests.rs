@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use proto::convert::log::Job;
-use run::{AttemptNumber, CallIndex, CallSpec, Effects, Nonce, Timestamp, WithoutWorker};
+use run::{AttemptNumber, CallIndex, CallSpec, Concurrency, Effects, Nonce, Timestamp, WithoutWorker};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -106,6 +106,7 @@ where
         deadline: Timestamp(u64::MAX),
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,
+        concurrency: Concurrency::Parallel,
     };
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
     let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec) };

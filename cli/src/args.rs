@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{call, calls, demo, dev, doctor, index, json, parked, runs, serve, submit, tools, why};
+use crate::{call, calls, demo, dev, doctor, inbox, index, json, parked, runs, serve, submit, tools, why};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Runs(runs::Command),
     #[command(subcommand)]
     Calls(calls::Command),
+    Inbox(inbox::Args),
     #[command(subcommand)]
     Index(index::Command),
     Submit(submit::Args),

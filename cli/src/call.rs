@@ -48,6 +48,9 @@ pub(crate) struct Args {
     /// Fail while no worker of the tool's pool lives, rather than wait for one
     #[arg(long)]
     no_wait: bool,
+    /// Do not execute it before somebody approves it
+    #[arg(long)]
+    approval: bool,
     /// An id of your own: the same call under the same id is executed once, however often it is sent
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -62,7 +65,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { tool: name, pairs, json: base, timeout, queue_timeout, no_wait, request_id } = args;
+    let Args { tool: name, pairs, json: base, timeout, queue_timeout, no_wait, approval, request_id } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
     let client = Client::connect(url).await?;
@@ -90,6 +93,7 @@ pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Ex
         timeout: timeout.map(proto::convert::duration),
         queue_timeout: queue_timeout.map(proto::convert::duration),
         without_worker: without_worker.into(),
+        approval: approval.then(Default::default),
         ..v1::NewCall::default()
     };
     let request_id = request_id.unwrap_or_default();
@@ -123,6 +127,7 @@ fn exit_of(followed: &Followed) -> Exit {
             | v1::CallState::Unspecified
             | v1::CallState::Accepted
             | v1::CallState::WaitingForClient
+            | v1::CallState::AwaitingApproval
             | v1::CallState::Queued
             | v1::CallState::Running,
         )

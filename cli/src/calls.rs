@@ -6,6 +6,7 @@ use proto::v1;
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
+use crate::inbox::{self, Approve, Reject};
 use crate::json;
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
 use crate::terminal::Terminal;
@@ -18,11 +19,13 @@ Examples:
   toolyard calls ls --tool bash --state running
   toolyard calls ls --state failed --since 1h -o json | jq -r .run_id";
 
-/// Find calls of all runs
+/// Find calls of all runs, cancel them, approve or reject them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Ls(Ls),
     Cancel(Cancel),
+    Approve(Approve),
+    Reject(Reject),
 }
 
 const CANCEL_EXAMPLES: &str = "\
@@ -59,10 +62,19 @@ pub(crate) struct Cancel {
     reason: String,
 }
 
-const OPEN_STATES: [&str; 4] = ["accepted", "waiting_for_client", "queued", "running"];
+const OPEN_STATES: [&str; 5] = ["accepted", "awaiting_approval", "waiting_for_client", "queued", "running"];
 
-const STATES: [&str; 8] =
-    ["accepted", "waiting_for_client", "queued", "running", "completed", "failed", "cancelled", "expired"];
+const STATES: [&str; 9] = [
+    "accepted",
+    "awaiting_approval",
+    "waiting_for_client",
+    "queued",
+    "running",
+    "completed",
+    "failed",
+    "cancelled",
+    "expired",
+];
 
 fn state(word: &str) -> Option<v1::CallState> {
     v1::CallState::from_str_name(&format!("CALL_STATE_{word}"))
@@ -100,6 +112,8 @@ pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Res
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Cancel(args) => cancel(&client, args, terminal).await,
+        Command::Approve(args) => inbox::approve(&client, args, terminal).await,
+        Command::Reject(args) => inbox::reject(&client, args, terminal).await,
     }
 }
 

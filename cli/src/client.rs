@@ -120,6 +120,11 @@ impl Client {
         present(self.persist(async || self.runs.clone().submit_tool_outputs(request.clone()).await).await?.run)
     }
 
+    pub(crate) async fn decide(&self, run_id: String, decision: v1::CallDecision) -> Result<v1::Run, Failure> {
+        let request = v1::DecideCallsRequest { run_id, decisions: vec![decision] };
+        present(self.persist(async || self.runs.clone().decide_calls(request.clone()).await).await?.run)
+    }
+
     /// Runs, the newest first, and how much of them the index knows.
     pub(crate) async fn list_runs(
         &self,

@@ -12,16 +12,20 @@ use proto::v1::run_event::Event;
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::words::{call_state, error_kind, run_status};
+use crate::words::{call_state, error_kind, run_status, word};
 
 pub(crate) const HELP: &str = "\
 JSON (-o json): one object a line. `call`, `runs watch` and `demo` write one
 for each event, with the fields type, sequence, time, and by type:
   run_opened             run_id, deadline,
-                         calls [call_id, tool, waits_for_client]
+                         calls [call_id, tool, waits_for_client,
+                         awaits_approval]
   calls_appended         calls
   run_closed
   call_waiting           call_id, tool, arguments, deadline
+  call_awaiting_approval call_id, tool, arguments, deadline, default
+  call_approved          call_id, by_default, arguments (where they changed)
+  call_rejected          call_id, by_default, reason
   attempt_started        call_id, attempt, worker_id, continues (it goes on
                          where the attempt before it broke off)
   attempt_ended          call_id, attempt, error (absent when its worker shut
@@ -109,6 +113,20 @@ pub(crate) fn event(event: &v1::RunEvent) -> Object {
             .field("tool", &waiting.tool)
             .field("arguments", raw(&waiting.arguments))
             .maybe("deadline", waiting.deadline.map(|time| time.to_string())),
+        Event::CallAwaitingApproval(awaits) => head("call_awaiting_approval")
+            .field("call_id", &awaits.call_id)
+            .field("tool", &awaits.tool)
+            .field("arguments", raw(&awaits.arguments))
+            .maybe("deadline", awaits.deadline.map(|time| time.to_string()))
+            .field("default", word(awaits.default().as_str_name(), "APPROVAL_DEFAULT_")),
+        Event::CallApproved(approved) => head("call_approved")
+            .field("call_id", &approved.call_id)
+            .maybe("arguments", Some(&approved.arguments).filter(|text| !text.is_empty()).map(|text| raw(text)))
+            .field("by_default", approved.by_default),
+        Event::CallRejected(rejected) => head("call_rejected")
+            .field("call_id", &rejected.call_id)
+            .field("reason", &rejected.reason)
+            .field("by_default", rejected.by_default),
         Event::AttemptStarted(started) => head("attempt_started")
             .field("call_id", &started.call_id)
             .field("attempt", started.attempt)
@@ -146,6 +164,7 @@ fn opened_calls(calls: &[v1::OpenedCall]) -> Vec<Object> {
             .field("call_id", &call.call_id)
             .field("tool", &call.tool)
             .field("waits_for_client", call.waits_for_client)
+            .field("awaits_approval", call.awaits_approval)
     };
     calls.iter().map(object).collect()
 }
@@ -267,6 +286,7 @@ pub(crate) fn counts(counts: &v1::CountRunsResponse) -> Object {
         .field("tools", tools.collect::<Vec<_>>())
         .field("parked", counts.parked)
         .field("waiting_for_client", counts.waiting_for_client)
+        .field("awaiting_approval", counts.awaiting_approval)
         .field("complete", coverage.complete)
         .maybe("cut_before", coverage.cut_before.map(|time| time.to_string()))
 }
@@ -299,6 +319,17 @@ fn call(call: &v1::Call) -> Object {
         .maybe("failed_attempts", failed_attempts(&call.failed_attempts))
         .field("parked", call.parked)
         .maybe("redriven_run_id", Some(&call.redriven_run_id).filter(|run| !run.is_empty()))
+        .maybe("approval_deadline", call.approval_deadline.map(|time| time.to_string()))
+        .maybe("decided", call.decided.as_ref().map(decided))
+}
+
+fn decided(decided: &v1::CallDecided) -> Object {
+    Object::default()
+        .maybe("time", decided.time.map(|time| time.to_string()))
+        .field("approved", decided.approved)
+        .field("arguments_changed", decided.arguments_changed)
+        .maybe("reason", Some(&decided.reason).filter(|reason| !reason.is_empty()))
+        .field("by_default", decided.by_default)
 }
 
 fn failed_attempts(attempts: &[v1::FailedAttempt]) -> Option<Vec<Object>> {

@@ -7,6 +7,7 @@ mod calls;
 mod demo;
 mod dev;
 mod doctor;
+mod inbox;
 mod index;
 mod parked;
 mod runs;
@@ -78,6 +79,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Call(_)
         | Command::Calls(_)
         | Command::Runs(_)
+        | Command::Inbox(_)
         | Command::Index(_)
         | Command::Submit(_)
         | Command::Why(_)
@@ -96,6 +98,7 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
         Command::Call(args) => call::run(args, url, terminal).await,
         Command::Calls(command) => calls::run(command, url, terminal).await,
         Command::Runs(command) => runs::run(command, url, terminal).await,
+        Command::Inbox(args) => inbox::run(args, url, terminal).await,
         Command::Index(command) => index::run(command, url, terminal).await,
         Command::Submit(args) => submit::run(args, url, terminal).await,
         Command::Why(args) => why::run(args, url, terminal).await,

@@ -73,6 +73,11 @@ impl Plain {
                 Piece::Beside(Question::of(waiting).show(self.setting.paint)),
                 Piece::Note(format!("answer it: toolyard submit {} {} TEXT", tally.run_id, waiting.call_id)),
             ],
+            Some(Event::CallAwaitingApproval(awaits)) => {
+                let command = format!("toolyard calls approve|reject {} {}", tally.run_id, awaits.call_id);
+                vec![Piece::Note(format!("it awaits approval; decide: {command}"))]
+            }
+            Some(Event::CallApproved(_)) => vec![Piece::Note("it was approved".to_owned())],
             Some(Event::AttemptEnded(ended)) => {
                 let why = ended.error.as_ref().map_or_else(|| "was given back by its worker".to_owned(), error);
                 vec![Piece::Note(format!("attempt {}: {}; another one follows", ended.attempt, brief(&why)))]
@@ -89,6 +94,7 @@ impl Plain {
                 | Event::CallsAppended(_)
                 | Event::RunClosed(_)
                 | Event::CallWaiting(_)
+                | Event::CallRejected(_)
                 | Event::AttemptStarted(_)
                 | Event::CancelRequested(_)
                 | Event::CancelDelivered(_)

@@ -221,7 +221,7 @@ fn mark(state: v1::CallState, paint: Paint) -> String {
     match state {
         v1::CallState::Completed => paint.good("✓"),
         v1::CallState::Failed | v1::CallState::Cancelled | v1::CallState::Expired => paint.bad("✗"),
-        v1::CallState::WaitingForClient => paint.asking("?"),
+        v1::CallState::WaitingForClient | v1::CallState::AwaitingApproval => paint.asking("?"),
         v1::CallState::Unspecified | v1::CallState::Accepted | v1::CallState::Queued | v1::CallState::Running => {
             paint.dim("·")
         }

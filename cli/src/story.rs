@@ -40,6 +40,14 @@ impl Story {
                 self.aside(&format!("{} more", counted(appended.calls.len(), "call")));
             }
             Some(Event::CallWaiting(waiting)) => self.waits(waiting, tally),
+            Some(Event::CallAwaitingApproval(awaits)) => {
+                let who = named(&awaits.call_id, tally);
+                self.aside(&format!("{who} awaits approval: {}", brief(&harmless(&awaits.arguments))));
+                self.aside(&format!("decide: toolyard calls approve|reject {} {}", tally.run_id, awaits.call_id));
+            }
+            Some(Event::CallApproved(approved)) => {
+                self.aside(&format!("{} was approved", named(&approved.call_id, tally)));
+            }
             Some(Event::AttemptStarted(started)) if started.attempt > 1 => {
                 let who = named(&started.call_id, tally);
                 let place = Some(&started.worker_id).filter(|id| !id.is_empty());
@@ -61,6 +69,7 @@ impl Story {
             Some(Event::RunEnded(ended)) => self.run_ended(ended.status(), tally),
             Some(
                 Event::AttemptStarted(_)
+                | Event::CallRejected(_)
                 | Event::CancelDelivered(_)
                 | Event::CancelAcknowledged(_)
                 | Event::RunClosed(_)
@@ -215,6 +224,7 @@ pub(crate) fn outcome_line(paint: Paint, outcome: &v1::CallOutcome, call: &CallT
         v1::CallState::Unspecified
         | v1::CallState::Accepted
         | v1::CallState::WaitingForClient
+        | v1::CallState::AwaitingApproval
         | v1::CallState::Queued
         | v1::CallState::Running => [took, None],
     };

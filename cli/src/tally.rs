@@ -88,6 +88,9 @@ impl Tally {
             }
             Some(
                 Event::RunClosed(_)
+                | Event::CallAwaitingApproval(_)
+                | Event::CallApproved(_)
+                | Event::CallRejected(_)
                 | Event::AttemptEnded(_)
                 | Event::CancelRequested(_)
                 | Event::CancelDelivered(_)

@@ -6,9 +6,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::schema;
-use run::{CallError, CallId, CallIndex, CallSpec, Concurrency, ErrorKind, Route, Timestamp, ToolName, WithoutWorker};
+use run::{
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Route, Timestamp,
+    ToolName, WithoutWorker,
+};
 
 use crate::registry::Registry;
+use crate::runs::Refusal;
 
 /// Names that an error for an unknown tool lists: enough for any sensible set, bounded for the others.
 const TOOLS_LISTED_MAX: usize = 64;
@@ -25,6 +29,15 @@ pub(crate) struct Asked {
     pub(crate) without_worker: WithoutWorker,
     /// Where the caller does not say, the tool does.
     pub(crate) concurrency: Option<Concurrency>,
+    /// Somebody must agree to it first. Where the caller does not ask for that, its tool may.
+    pub(crate) approval: Option<AskedApproval>,
+}
+
+/// How a call is to be approved.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct AskedApproval {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) default: DefaultDecision,
 }
 
 /// Accepts calls, the first of which gets position `first` in its run. A call that cannot be executed is accepted too, and
@@ -41,15 +54,24 @@ pub(crate) fn accept(
 }
 
 fn accept_one(call: Asked, index: usize, registry: &Registry, run_deadline: Timestamp, now: Timestamp) -> CallSpec {
-    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency } = call;
+    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency, approval } = call;
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
     let arguments = if arguments.is_empty() { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
     let route = route(&tool, &arguments, without_worker, registry);
     let id = id.unwrap_or_else(|| made_id(index));
-    let says = registry.route(&tool).map(|(_, hosted)| hosted.manifest.concurrency);
+    let manifest = registry.route(&tool).map(|(_, hosted)| &hosted.manifest);
+    let says = manifest.map(|manifest| manifest.concurrency);
     let concurrency = concurrency.or(says).unwrap_or(Concurrency::Parallel);
-    CallSpec { id, tool, arguments, metadata, route, deadline, queue_deadline, without_worker, concurrency }
+    let must = manifest.is_some_and(|manifest| manifest.requires_confirmation);
+    // What is not executed here need not be approved here.
+    let is_executed = matches!(route, Route::Pool { .. });
+    let approval = approval.or(must.then(AskedApproval::default)).filter(|_| is_executed);
+    let approval = approval.map(|AskedApproval { timeout, default }| Approval {
+        deadline: now.after(timeout.unwrap_or(run::limit::APPROVAL_TIMEOUT)).min(deadline),
+        default: if must { DefaultDecision::Reject } else { default },
+    });
+    CallSpec { id, tool, arguments, metadata, route, deadline, queue_deadline, without_worker, concurrency, approval }
 }
 
 fn made_id(index: usize) -> CallId {
@@ -77,6 +99,20 @@ fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, regi
         return Route::Refused(run::no_worker(tool, pool));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone() }
+}
+
+/// Arguments that somebody put in the place of a call's own fit its tool, as far as its pool is known to host it; the worker
+/// checks them once more.
+pub(crate) fn check_changed(spec: &CallSpec, arguments: &Bytes, registry: &Registry) -> Result<(), Refusal> {
+    let Route::Pool { pool, .. } = &spec.route else { return Ok(()) };
+    let hosted = registry.tool(&spec.tool).and_then(|pools| pools.get(pool));
+    let hosted = hosted.ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
+    // Oversized ones are refused by the run.
+    if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
+        return Ok(());
+    }
+    let invalid = |violations| Refusal::ArgumentsInvalid { call: spec.id.clone(), violations };
+    hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
 }
 
 fn unknown_tool(tool: &ToolName, registry: &Registry) -> CallError {

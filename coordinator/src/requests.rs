@@ -1,7 +1,7 @@
 //! Requests that may be sent twice: the key under which a request is known, and what tells it from another one under the
 //! same key.
 
-use run::{CallId, Concurrency, RequestId, RunId, TenantId, WithoutWorker};
+use run::{CallId, Concurrency, DefaultDecision, RequestId, RunId, TenantId, WithoutWorker};
 use sha2::{Digest as _, Sha256};
 
 use crate::runs::NewRun;
@@ -66,6 +66,11 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
             Some(Concurrency::Parallel) => 1,
             Some(Concurrency::Exclusive) => 2,
         });
+        hash.number(call.approval.map_or(0, |approval| match approval.default {
+            DefaultDecision::Reject => 1,
+            DefaultDecision::Approve => 2,
+        }));
+        hash.time(call.approval.and_then(|approval| approval.timeout));
     }
     hash.end()
 }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::names;
 use proto::subject::Place;
+use proto::{names, schema};
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, Call, CallId, Command, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId, Route, Run, RunId,
-    Shard, TenantId, Timestamp, ToolName, limit,
+    Answer, Call, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId, Route,
+    Run, RunId, Shard, TenantId, Timestamp, ToolName, Violation, limit,
 };
 use tokio::sync::watch;
 use uuid::Builder;
 
-use crate::accept::{self, Asked};
+use crate::accept::{self, Asked, AskedApproval};
 use crate::known::Known;
 use crate::ledger::{Ledger, Stopped};
 use crate::nats::journal::{AppendError, Journal, ReadError};
@@ -48,6 +48,8 @@ pub(crate) enum Refusal {
     RunNotFound(RunId),
     #[error("run {0} is older than the log: events are kept for {hours} hours", hours = RETENTION.as_secs() / 3600)]
     EventsExpired(RunId),
+    #[error("the changed arguments of call {call}: {}", schema::describe(violations))]
+    ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
     #[error("there is no tool {0}")]
     ToolNotFound(ToolName),
     #[error("the request id was used for another request, which made run {run}: use another id")]
@@ -248,6 +250,20 @@ impl Runs {
         self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec() }).await
     }
 
+    /// Decides on calls that await approval. Arguments that replace a call's own must fit its tool's schema.
+    pub(crate) async fn decide(&self, id: RunId, decisions: &[(CallId, Decision)]) -> Result<Arc<Run>, Refusal> {
+        if decisions.iter().any(|(_, decision)| matches!(decision, Decision::Approved { arguments: Some(_) })) {
+            let run = self.get(id).await?;
+            let registry = Arc::clone(&self.registry.borrow());
+            for (call, decision) in decisions {
+                if let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) {
+                    accept::check_changed(call.spec(), arguments, &registry)?;
+                }
+            }
+        }
+        self.command(id, |_| Command::Decide { decisions: decisions.to_vec() }).await
+    }
+
     pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Arc<Run>, Refusal> {
         self.command(id, |_| Command::CancelRun { reason: reason.to_owned() }).await
     }
@@ -276,6 +292,7 @@ impl Runs {
             queue_timeout: spec.queue_deadline.map(since),
             without_worker: spec.without_worker,
             concurrency: Some(spec.concurrency),
+            approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
         };
         let new = NewRun {
             calls: vec![asked],

@@ -9,8 +9,8 @@ pub mod worker;
 use std::time::Duration;
 
 use run::{
-    AfterPartialOutput, Backoff, CallError, Concurrency, Content, Effects, ErrorKind, InvalidId, Manifest, Permission,
-    Policy, Progress, RetryOn, Violation,
+    AfterPartialOutput, Backoff, CallError, Concurrency, Content, DefaultDecision, Effects, ErrorKind, InvalidId,
+    Manifest, Permission, Policy, Progress, RetryOn, Violation,
 };
 
 use crate::subject::InvalidSubject;
@@ -89,7 +89,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, once for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 16] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 17] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -103,6 +103,7 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 16] = [
     (ErrorKind::ClientFailed, v1::CallErrorKind::ClientFailed),
     (ErrorKind::NoWorker, v1::CallErrorKind::NoWorker),
     (ErrorKind::IdleTimeout, v1::CallErrorKind::IdleTimeout),
+    (ErrorKind::Rejected, v1::CallErrorKind::Rejected),
     (ErrorKind::ModelRetry, v1::CallErrorKind::ModelRetry),
     (ErrorKind::NeedsInput, v1::CallErrorKind::NeedsInput),
     (ErrorKind::RateLimited, v1::CallErrorKind::RateLimited),
@@ -202,6 +203,22 @@ pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
     }
 }
 
+pub(crate) fn approval_default_out(default: DefaultDecision) -> v1::ApprovalDefault {
+    match default {
+        DefaultDecision::Reject => v1::ApprovalDefault::Reject,
+        DefaultDecision::Approve => v1::ApprovalDefault::Approve,
+    }
+}
+
+/// What follows where nobody decides; what this program does not know is a rejection.
+#[must_use]
+pub fn approval_default(wire: v1::ApprovalDefault) -> DefaultDecision {
+    match wire {
+        v1::ApprovalDefault::Unspecified | v1::ApprovalDefault::Reject => DefaultDecision::Reject,
+        v1::ApprovalDefault::Approve => DefaultDecision::Approve,
+    }
+}
+
 fn permission_out(permission: Permission) -> v1::ToolPermission {
     match permission {
         Permission::Read => v1::ToolPermission::Read,
@@ -235,6 +252,7 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         pools: Vec::new(),
         permission: permission_out(manifest.permission).into(),
         concurrency: concurrency_out(manifest.concurrency).into(),
+        requires_confirmation: manifest.requires_confirmation,
     }
 }
 
@@ -254,6 +272,7 @@ pub fn manifest_in(wire: v1::Tool) -> Result<Manifest, InvalidMessage> {
     let permission = permission.unwrap_or(Permission::of(effects));
     Ok(Manifest {
         permission,
+        requires_confirmation: wire.requires_confirmation,
         concurrency: concurrent.unwrap_or(Concurrency::of(permission)),
         name: wire.name.parse()?,
         description: wire.description,

@@ -51,6 +51,7 @@ impl Place {
             | Event::CallFailed { call, .. }
             | Event::CallRedriven { call, .. }
             | Event::CallDropped { call }
+            | Event::CallDecided { call, .. }
             | Event::ClientAnswered { call, .. } => Self::Control { call: *call },
             Event::AttemptStarted { attempt, pool, .. }
             | Event::AttemptStopping { attempt, pool, .. }

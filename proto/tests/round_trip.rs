@@ -6,9 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use proptest::prelude::*;
 use run::{
-    AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec, Chunk,
-    ChunkIndex, Concurrency, Content, DeadlineKind, Effects, ErrorKind, Event, Manifest, Nonce, Permission, Policy,
-    PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
+    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects, ErrorKind,
+    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage,
+    Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
@@ -55,6 +56,7 @@ fn error() -> impl Strategy<Value = CallError> {
         ErrorKind::ClientFailed,
         ErrorKind::NoWorker,
         ErrorKind::IdleTimeout,
+        ErrorKind::Rejected,
         ErrorKind::ModelRetry,
         ErrorKind::NeedsInput,
         ErrorKind::RateLimited,
@@ -105,6 +107,19 @@ fn concurrency() -> impl Strategy<Value = Concurrency> {
     prop_oneof![Just(Concurrency::Parallel), Just(Concurrency::Exclusive)]
 }
 
+fn approval() -> impl Strategy<Value = Approval> {
+    let default = prop_oneof![Just(DefaultDecision::Reject), Just(DefaultDecision::Approve)];
+    (any::<u64>(), default).prop_map(|(deadline, default)| Approval { deadline: Timestamp(deadline), default })
+}
+
+fn decision() -> impl Strategy<Value = Decision> {
+    prop_oneof![
+        prop::option::of(".*")
+            .prop_map(|arguments| Decision::Approved { arguments: arguments.map(|text: String| text.into()) }),
+        ".*".prop_map(|reason| Decision::Rejected { reason }),
+    ]
+}
+
 fn permission() -> impl Strategy<Value = Permission> {
     prop_oneof![Just(Permission::Read), Just(Permission::Write), Just(Permission::External)]
 }
@@ -116,9 +131,9 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
         error().prop_map(Route::Refused),
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
-    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency());
+    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()));
     ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
-        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency))| {
+        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval))| {
             Arc::new(CallSpec {
                 id: id.parse().expect("a call id"),
                 tool: tool.parse().expect("a tool name"),
@@ -129,6 +144,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 queue_deadline: queue_deadline.map(Timestamp),
                 without_worker: if fails { WithoutWorker::Fail } else { WithoutWorker::Wait },
                 concurrency,
+                approval,
             })
         },
     )
@@ -196,6 +212,10 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
         Just(vec![Event::CallRedriven { call, into: run_id() }]),
         error().prop_map(move |error| vec![Event::CallFailed { call, error }]),
         deadline.prop_map(move |deadline| vec![Event::CallExpired { call, deadline }]),
+        (decision(), any::<bool>()).prop_map(move |(decision, person)| {
+            let by = if person { Decider::Person } else { Decider::Default };
+            vec![Event::CallDecided { call, decision, by }]
+        }),
         answer.prop_map(move |answer| vec![Event::ClientAnswered { call, answer }]),
     ]
 }
@@ -286,10 +306,10 @@ proptest! {
 
     #[test]
     fn a_manifest_comes_back_as_it_was_advertised(
-        policy in policy(), description in ".*", flags in prop::array::uniform6(any::<bool>()),
+        policy in policy(), description in ".*", flags in prop::array::uniform7(any::<bool>()),
         permission in permission(), concurrency in concurrency(),
     ) {
-        let [read_only, idempotent, destructive, open_world, definition_only, streaming] = flags;
+        let [read_only, idempotent, destructive, open_world, definition_only, streaming, requires_confirmation] = flags;
         let manifest = Manifest {
             name: "tool".parse().expect("a tool name"),
             description,
@@ -297,6 +317,7 @@ proptest! {
             output_schema: String::new(),
             effects: Effects { read_only, idempotent, destructive, open_world },
             permission,
+            requires_confirmation,
             concurrency,
             policy,
             definition_only,

@@ -1,14 +1,15 @@
 //! One call: its states, and what each event makes of them.
 //!
 //! ```text
-//! accepted ──▶ queued ──▶ running ──▶ ended        waiting for client ──▶ ended
-//!                 ▲──────────┘ retry, given back
+//! awaiting approval ──▶ accepted ──▶ queued ──▶ running ──▶ ended        waiting for client ──▶ ended
+//!                                       ▲──────────┘ retry, given back
 //! ```
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::approval::Decided;
 use crate::chunks::{ChunkOrder, Span};
 use crate::event::{
     AttemptId, AttemptOutcome, CallError, CallSpec, Content, DeadlineKind, ErrorKind, Outcome, Position, Route,
@@ -27,6 +28,8 @@ pub struct Call {
     pub(crate) spec: Arc<CallSpec>,
     pub(crate) state: CallState,
     accepted_at: Timestamp,
+    /// When it was accepted, or approved.
+    pub(crate) in_line_since: Timestamp,
     /// Attempts that were heard and not given back.
     pub(crate) attempts_used: u32,
     /// The attempt that is heard, or was the last to be. Older ones are not.
@@ -37,6 +40,7 @@ pub struct Call {
     pub(crate) cancel: Option<Cancelling>,
     /// Attempts that failed or were lost while another one could follow: the latest of them, oldest first.
     failures: Vec<FailedAttempt>,
+    pub(crate) decided: Option<Decided>,
     pub(crate) fate: Option<Fate>,
     /// The last entry on the call's control subject: what a command expects to be the last when it appends.
     pub(crate) revision: u64,
@@ -46,6 +50,8 @@ pub struct Call {
 pub enum CallState {
     /// Held for its turn: its job is not in the log yet.
     Accepted,
+    /// Held until somebody agrees to it.
+    AwaitingApproval,
     /// Held for the client, who alone can answer it.
     WaitingForClient,
     Queued {
@@ -106,11 +112,13 @@ enum Hearing {
 impl Call {
     pub(crate) fn accept(index: CallIndex, spec: Arc<CallSpec>, at: Timestamp, heard: &mut Vec<Heard>) -> Self {
         let state = match &spec.route {
+            Route::Pool { .. } if spec.approval.is_some() => CallState::AwaitingApproval,
             Route::Pool { .. } => CallState::Accepted,
             Route::Client => CallState::WaitingForClient,
             Route::Refused(error) => CallState::Ended(Ended { at, outcome: Outcome::Failed(error.clone()) }),
         };
         match &state {
+            CallState::AwaitingApproval => heard.push(Heard::ApprovalAsked { call: index }),
             CallState::WaitingForClient => heard.push(Heard::CallWaits { call: index }),
             CallState::Ended(_) => heard.push(Heard::CallEnded { call: index }),
             CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) => {}
@@ -120,12 +128,14 @@ impl Call {
             spec,
             state,
             accepted_at: at,
+            in_line_since: at,
             attempts_used: 0,
             newest: None,
             chunks: ChunkOrder::default(),
             buffered: Vec::new(),
             cancel: None,
             failures: Vec::new(),
+            decided: None,
             fate: None,
             revision: 0,
         }
@@ -183,9 +193,11 @@ impl Call {
     pub fn outcome(&self) -> Option<&Outcome> {
         match &self.state {
             CallState::Ended(ended) => Some(&ended.outcome),
-            CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } | CallState::Running(_) => {
-                None
-            }
+            CallState::Accepted
+            | CallState::AwaitingApproval
+            | CallState::WaitingForClient
+            | CallState::Queued { .. }
+            | CallState::Running(_) => None,
         }
     }
 
@@ -199,6 +211,7 @@ impl Call {
     pub fn state_name(&self) -> &'static str {
         match &self.state {
             CallState::Accepted => "accepted",
+            CallState::AwaitingApproval => "awaiting approval",
             CallState::WaitingForClient => "waiting for the client",
             CallState::Queued { .. } => "queued",
             CallState::Running(_) => "running",
@@ -266,6 +279,7 @@ impl Call {
             CallState::Running(_)
             | CallState::Queued { .. }
             | CallState::Accepted
+            | CallState::AwaitingApproval
             | CallState::WaitingForClient
             | CallState::Ended(_) => return Hearing::Ignored,
         }
@@ -433,7 +447,10 @@ impl Call {
                 self.cancel = Some(Cancelling { requested_at: at, reason, delivered_at, acknowledged_at });
                 heard.push(Heard::CancelRequested { call: self.index });
             }
-            CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } => {
+            CallState::Accepted
+            | CallState::AwaitingApproval
+            | CallState::WaitingForClient
+            | CallState::Queued { .. } => {
                 self.end(Outcome::Cancelled { reason: reason.to_owned(), stopped: Stopped::NotRunning }, at, heard);
             }
         }
@@ -508,7 +525,7 @@ impl Call {
     }
 
     /// The only way into the last state, and there is none out of it.
-    fn end(&mut self, outcome: Outcome, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn end(&mut self, outcome: Outcome, at: Timestamp, heard: &mut Vec<Heard>) {
         if !matches!(self.state, CallState::Ended(_)) {
             if let Some(attempt) = self.newest {
                 heard
@@ -522,9 +539,12 @@ impl Call {
 
     // ---- what time makes of it ----
 
-    /// By when an attempt must have begun, as long as none runs. What waits for its client is in no queue.
+    /// By when an attempt must have begun, as long as none runs. What waits for its client is in no queue, nor is what
+    /// awaits approval: it is in the queue for as long afterwards.
     pub(crate) fn start_by(&self) -> Timestamp {
-        let queue = self.spec.queue_deadline.filter(|_| self.policy().is_some() && self.is_untried());
+        let queues = self.policy().is_some() && self.is_untried() && self.state != CallState::AwaitingApproval;
+        let queue = self.spec.queue_deadline.filter(|_| queues);
+        let queue = queue.map(|queue| queue.after(self.in_line_since.since(self.accepted_at)));
         queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::approval::Decision;
 use crate::event::{CallError, CallSpec, Content};
 use crate::id::{CallId, RunId, TenantId, Timestamp};
 
@@ -29,6 +30,10 @@ pub enum Command {
     /// Answers to client calls; all are accepted or none.
     SubmitOutputs {
         answers: Vec<Answer>,
+    },
+    /// Decisions on calls that await approval; all are taken or none.
+    Decide {
+        decisions: Vec<(CallId, Decision)>,
     },
     CancelRun {
         reason: String,
@@ -87,6 +92,12 @@ pub enum Rejection {
     OutputTooLarge { call: CallId, size: usize, limit: usize },
     #[error("the request answers no call")]
     NoAnswers,
+    #[error("the request decides on no call")]
+    NoDecisions,
+    #[error("call {call} does not await approval: it is {state}")]
+    NotAwaitingApproval { call: CallId, state: &'static str },
+    #[error("call {call} was already {decision}, and not in the same words")]
+    AlreadyDecided { call: CallId, decision: &'static str },
     #[error("call {call} is not parked: it is {state}")]
     NotParked { call: CallId, state: &'static str },
     #[error("call {call} was parked and is {fate}")]

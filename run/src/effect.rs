@@ -13,6 +13,8 @@ pub enum Effect {
     Stop { attempt: AttemptId },
     /// Append that the call was cancelled without its attempt's word.
     Cancel { call: CallIndex },
+    /// Append what is decided of the call where nobody decides in time.
+    Decide { call: CallIndex },
     /// Append that the call expired.
     Expire { call: CallIndex, deadline: DeadlineKind },
     /// Append that no worker of the call's pool lives. Only the rim knows that, so state alone never asks for it.
@@ -51,6 +53,7 @@ impl Run {
         // An attempt that overruns while it is being stopped is ended when its grace is over, not before.
         let times = calls.flat_map(|call| {
             let by = if call.is_untried() { call.start_by() } else { call.spec.deadline };
+            let by = call.default_due().map_or(by, |due| due.min(by));
             let overrun = || call.overrun().map(|(at, _)| at);
             [Some(by), call.cancel_overdue().or_else(overrun)].into_iter().flatten()
         });
@@ -62,6 +65,9 @@ fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
     let index = call.index;
     match &call.state {
         CallState::Ended(_) => None,
+        CallState::AwaitingApproval if call.default_due().is_some_and(|due| due <= now) => {
+            Some(Effect::Decide { call: index })
+        }
         CallState::WaitingForClient if call.spec.deadline <= now => {
             Some(Effect::Expire { call: index, deadline: DeadlineKind::Client })
         }
@@ -69,7 +75,9 @@ fn outstanding_for(call: &Call, now: Timestamp) -> Option<Effect> {
         CallState::Accepted | CallState::Queued { .. } if call.start_by() <= now => {
             Some(Effect::Expire { call: index, deadline: DeadlineKind::Queue })
         }
-        CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } => None,
+        CallState::Accepted | CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Queued { .. } => {
+            None
+        }
         CallState::Running(running) => match (call.cancel_overdue(), call.overrun()) {
             (Some(overdue), _) if overdue <= now => Some(Effect::Cancel { call: index }),
             (Some(_), _) => Some(Effect::Stop { attempt: running.attempt }),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::approval::{Approval, Decider, Decision};
 use crate::id::{
     AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName, WorkerId,
 };
@@ -73,6 +74,12 @@ pub enum Event {
     CallDropped {
         call: CallIndex,
     },
+    /// Somebody decided on a call that awaited approval, or nobody did in time.
+    CallDecided {
+        call: CallIndex,
+        decision: Decision,
+        by: Decider,
+    },
     /// The client's answer to a call that only it can give: a result, or an error in the client's words.
     ClientAnswered {
         call: CallIndex,
@@ -129,7 +136,7 @@ pub enum StopStage {
     Acknowledged,
 }
 
-/// A call as it was accepted. Never changes.
+/// A call as it was accepted. Only an approval may change its arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallSpec {
     pub id: CallId,
@@ -146,6 +153,8 @@ pub struct CallSpec {
     pub without_worker: WithoutWorker,
     /// Whether it may run beside other calls of its run.
     pub concurrency: Concurrency,
+    /// What it asks for before it is executed; `None` where nobody need agree.
+    pub approval: Option<Approval>,
 }
 
 /// What a call does while no worker of its pool lives.
@@ -312,6 +321,8 @@ pub enum ErrorKind {
     ClientFailed,
     /// No worker of the pool that hosts the tool lives.
     NoWorker,
+    /// The call was not approved.
+    Rejected,
     /// The model should make the call again, and differently.
     ModelRetry,
     /// The tool needs something from the caller first.

@@ -18,6 +18,7 @@
 //!
 //! There is no IO here, no clock, no randomness and no async: time enters as a [`Timestamp`].
 
+mod approval;
 mod call;
 mod chunks;
 mod command;
@@ -33,6 +34,7 @@ mod turn;
 mod verdict;
 mod why;
 
+pub use approval::{Approval, Decided, Decider, Decision, DefaultDecision};
 pub use call::{Call, CallState, Cancelling, Ended, FailedAttempt, Fate, Running};
 pub use chunks::Span;
 pub use command::{Answer, Command, Opening, Rejection};

@@ -51,3 +51,6 @@ pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// How much later than the worker the owner ends an attempt that overran its deadline: the worker's own word, with its
 /// reason, should come first. Covers the election of a broker's leader (4-9 s).
 pub const OVERRUN_GRACE: Duration = Duration::from_secs(10);
+/// How long a call awaits approval where its caller does not say: a person who is there answers sooner, and a model's turn
+/// need not wait for one who is not.
+pub const APPROVAL_TIMEOUT: Duration = Duration::from_secs(3600);

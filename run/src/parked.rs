@@ -33,6 +33,7 @@ impl Call {
                 | ErrorKind::IdleTimeout
                 | ErrorKind::ResultTooLarge
                 | ErrorKind::OutputTooLarge
+                | ErrorKind::Rejected
                 | ErrorKind::ModelRetry
                 | ErrorKind::NeedsInput
                 | ErrorKind::RateLimited

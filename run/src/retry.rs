@@ -72,6 +72,7 @@ pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
         | ErrorKind::OutputIncomplete
         | ErrorKind::Interrupted
         | ErrorKind::NoWorker
+        | ErrorKind::Rejected
         | ErrorKind::ModelRetry
         | ErrorKind::NeedsInput
         | ErrorKind::ClientFailed => false,

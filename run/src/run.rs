@@ -40,7 +40,7 @@ pub struct Run {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RunStatus {
     InProgress,
-    /// Only the client's answers are outstanding.
+    /// Only the client's answers and approvals are outstanding.
     RequiresAction,
     Completed,
     /// A call failed or expired in a run that was to fail fast.
@@ -68,6 +68,14 @@ pub enum Heard {
         count: u16,
     },
     RunClosed,
+    /// The call awaits approval.
+    ApprovalAsked {
+        call: CallIndex,
+    },
+    /// It was decided whether the call is executed.
+    Decided {
+        call: CallIndex,
+    },
     /// The call waits for its client.
     CallWaits {
         call: CallIndex,
@@ -190,7 +198,7 @@ impl Run {
         }
         check_new_calls(&[], &calls)?;
         let dispatched = match (calls.as_slice(), open) {
-            ([call], false) if !apart => dispatch(CallIndex(0), call),
+            ([call], false) if !apart && call.approval.is_none() => dispatch(CallIndex(0), call),
             _ => None,
         };
         let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant });
@@ -217,6 +225,7 @@ impl Run {
             Command::Close if self.open => Ok(vec![Event::RunClosed]),
             Command::Close => Ok(Vec::new()),
             Command::SubmitOutputs { answers } => self.decide_answers(answers),
+            Command::Decide { decisions } => self.decide_approvals(decisions),
             Command::CancelRun { .. } if self.status.is_final() || self.cancel_requested => Ok(Vec::new()),
             Command::CancelRun { reason } => Ok(vec![Event::RunCancelRequested { reason }]),
             Command::CancelCall { call, reason } => {
@@ -279,7 +288,11 @@ impl Run {
                 }
                 (CallState::WaitingForClient, None) => None,
                 (
-                    CallState::Ended(_) | CallState::Accepted | CallState::Queued { .. } | CallState::Running(_),
+                    CallState::Ended(_)
+                    | CallState::Accepted
+                    | CallState::AwaitingApproval
+                    | CallState::Queued { .. }
+                    | CallState::Running(_),
                     None,
                 ) => {
                     return Err(Rejection::CallNotWaiting { call: id, state: call.state_name() });
@@ -354,10 +367,8 @@ impl Run {
         for spec in calls {
             let Ok(index) = u16::try_from(self.calls.len()) else { return };
             let call = Call::accept(CallIndex(index), Arc::clone(spec), at, heard);
-            if call.state == CallState::Accepted {
-                self.line.push(call.index);
-            }
             self.calls.push(call);
+            self.line_up(CallIndex(index));
         }
     }
 
@@ -412,6 +423,10 @@ impl Run {
                 call.decide_fate(Fate::Redriven { into: *into });
             }),
             Event::CallDropped { call } => self.control(*call, sequence, |call| call.decide_fate(Fate::Dropped)),
+            Event::CallDecided { call, decision, by } => {
+                self.control(*call, sequence, |call| call.decide(decision, *by, at, heard));
+                self.line_up(*call);
+            }
             Event::ClientAnswered { call, answer } => {
                 self.control(*call, sequence, |call| call.answered(answer, at, heard));
             }
@@ -448,7 +463,7 @@ impl Run {
         let (mut waiting, mut busy) = (false, false);
         for call in &self.calls {
             match call.state {
-                CallState::WaitingForClient => waiting = true,
+                CallState::AwaitingApproval | CallState::WaitingForClient => waiting = true,
                 CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) => busy = true,
                 CallState::Ended(_) => {}
             }
@@ -470,7 +485,11 @@ impl Run {
             CallState::Running(running) => {
                 running.worker.as_ref().filter(|(on, _)| on == worker).map(|(_, lease)| (running.attempt, lease))
             }
-            CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } | CallState::Ended(_) => None,
+            CallState::Accepted
+            | CallState::AwaitingApproval
+            | CallState::WaitingForClient
+            | CallState::Queued { .. }
+            | CallState::Ended(_) => None,
         })
     }
 }

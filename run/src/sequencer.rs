@@ -16,7 +16,8 @@ pub enum FloorPolicy {
     /// The floor goes to the call whose waiting output is oldest in the log.
     #[default]
     Arrival,
-    /// Calls speak in the order in which they were asked for. One that waits for its client is passed over meanwhile.
+    /// Calls speak in the order in which they were asked for. One that waits for its client or for approval is passed
+    /// over meanwhile.
     Submission,
     /// No floor: output comes as it is stored, and each piece says whose it is.
     Interleaved,
@@ -40,6 +41,12 @@ pub enum Utterance {
         count: u16,
     },
     RunClosed,
+    ApprovalAsked {
+        call: CallIndex,
+    },
+    Decided {
+        call: CallIndex,
+    },
     CallWaits {
         call: CallIndex,
     },
@@ -87,6 +94,8 @@ impl Utterance {
             Self::RunOpened
             | Self::CallsAppended { .. }
             | Self::RunClosed
+            | Self::ApprovalAsked { .. }
+            | Self::Decided { .. }
             | Self::CallWaits { .. }
             | Self::AttemptStarted { .. }
             | Self::AttemptEnded { .. }
@@ -120,7 +129,8 @@ struct Voice {
     speaks: bool,
     /// The attempt of which chunks were spoken.
     spoken: Option<AttemptNumber>,
-    waits_for_client: bool,
+    /// For its client or for approval.
+    waits: bool,
     ended: bool,
 }
 
@@ -153,8 +163,16 @@ impl Sequencer {
                     self.speak(Utterance::CallsAppended { first, count }, at, spoken);
                 }
                 Heard::RunClosed => self.speak(Utterance::RunClosed, at, spoken),
+                Heard::ApprovalAsked { call } => {
+                    self.voice(call).waits = true;
+                    self.speak(Utterance::ApprovalAsked { call }, at, spoken);
+                }
+                Heard::Decided { call } => {
+                    self.voice(call).waits = false;
+                    self.speak(Utterance::Decided { call }, at, spoken);
+                }
                 Heard::CallWaits { call } => {
-                    self.voice(call).waits_for_client = true;
+                    self.voice(call).waits = true;
                     self.speak(Utterance::CallWaits { call }, at, spoken);
                 }
                 Heard::AttemptStarted { attempt, continues } => {
@@ -172,7 +190,7 @@ impl Sequencer {
                     self.say(attempt.call, Said::Output { attempt, span }, at, spoken);
                 }
                 Heard::CallEnded { call } => {
-                    self.voice(call).waits_for_client = false;
+                    self.voice(call).waits = false;
                     self.say(call, Said::End, at, spoken);
                 }
                 Heard::StatusChanged(status) if status.is_final() => {
@@ -231,7 +249,7 @@ impl Sequencer {
             // The next in line may have nothing to say yet: then the floor stays free, and a client's answer to an
             // earlier call need not wait for it.
             FloorPolicy::Submission => {
-                let next = self.voices.iter().position(|voice| !voice.ended && !voice.waits_for_client)?;
+                let next = self.voices.iter().position(|voice| !voice.ended && !voice.waits)?;
                 self.voices.get(next).filter(|voice| !voice.waiting.is_empty()).map(|_| next)?
             }
             FloorPolicy::Arrival | FloorPolicy::Interleaved => {

@@ -17,6 +17,8 @@ pub struct Manifest {
     pub effects: Effects,
     /// The class of permission that a caller needs.
     pub permission: Permission,
+    /// A person must approve each call before it runs.
+    pub requires_confirmation: bool,
     /// Whether calls of it in one run may run beside others.
     pub concurrency: Concurrency,
     pub policy: Policy,

@@ -1,10 +1,12 @@
 //! Turns: which calls may begin. Those that a pool executes stand in one line, in the order in which they joined it. An
-//! exclusive one begins when all that is ahead of it has ended; what is behind it waits for its end.
+//! exclusive one begins when all that is ahead of it has ended; what is behind it waits for its end. A call that awaits
+//! approval holds nobody up: it joins the line when it is approved.
 //!
 //! Only what is ahead of a call holds it up, and whatever joins the line later is behind it. So a turn that has come stays:
 //! an owner that has not read the whole log dispatches a call too late at worst, never too early.
 
 use crate::call::{Call, CallState};
+use crate::id::CallIndex;
 use crate::run::Run;
 use crate::tool::Concurrency;
 
@@ -19,6 +21,14 @@ impl Run {
     #[must_use]
     pub fn waits_for(&self, call: &Call) -> Option<&Call> {
         self.line().find(|(in_line, _)| in_line.index == call.index).and_then(|(_, ahead)| ahead)
+    }
+
+    /// A call that may be executed joins the line, once.
+    pub(crate) fn line_up(&mut self, index: CallIndex) {
+        let joins = self.call(index).is_some_and(|call| call.state == CallState::Accepted);
+        if joins && !self.line.contains(&index) {
+            self.line.push(index);
+        }
     }
 
     /// The calls in line that have not ended, each with the first of those that hold it up.

@@ -27,7 +27,7 @@ impl Call {
     pub fn verdict(&self, delivered: u32, now: Timestamp) -> Verdict {
         let Some((_, policy)) = self.policy() else { return Verdict::Drop };
         match &self.state {
-            CallState::Ended(_) | CallState::WaitingForClient => Verdict::Drop,
+            CallState::Ended(_) | CallState::AwaitingApproval | CallState::WaitingForClient => Verdict::Drop,
             CallState::Running(running) => self.verdict_on_lost(running.attempt, policy, delivered, now),
             CallState::Queued { .. } | CallState::Accepted if self.start_by() <= now => Verdict::Drop,
             // The worker holds the job, so it is in the log even where this fold has not come to it yet.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::approval::DefaultDecision;
 use crate::call::{Call, CallState, Ended, Fate, Running};
 use crate::event::{CallError, DeadlineKind, Outcome, Stopped, WithoutWorker};
 use crate::id::{PoolId, Timestamp, ToolName};
@@ -21,6 +22,7 @@ impl Run {
                     span(now.since(call.accepted_at()))
                 ),
             },
+            CallState::AwaitingApproval => call.why_unapproved(now),
             CallState::WaitingForClient => format!(
                 "waits for its client since {}; if nobody answers it expires in {}",
                 span(now.since(call.accepted_at())),
@@ -34,6 +36,16 @@ impl Run {
 }
 
 impl Call {
+    fn why_unapproved(&self, now: Timestamp) -> String {
+        let (due, follows) = match (self.default_due(), self.spec().approval.map(|approval| approval.default)) {
+            (Some(due), Some(DefaultDecision::Approve)) => (due, "is approved"),
+            (Some(due), Some(DefaultDecision::Reject) | None) => (due, "is rejected"),
+            (None, _) => (self.spec().deadline, "expires"),
+        };
+        let since = span(now.since(self.accepted_at()));
+        format!("awaits approval since {since}; if nobody decides it {follows} in {}", span(due.since(now)))
+    }
+
     fn why_held(&self, ahead: &Self, now: Timestamp) -> String {
         let exclusive = match self.spec().concurrency {
             Concurrency::Exclusive => "it",
@@ -41,7 +53,7 @@ impl Call {
         };
         format!(
             "waits for its turn since {}: call {} is ahead and {}, and {exclusive} runs alone; it expires in {}",
-            span(now.since(self.accepted_at())),
+            span(now.since(self.in_line_since)),
             ahead.spec().id,
             ahead.state_name(),
             span(self.start_by().since(now))

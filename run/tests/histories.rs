@@ -18,8 +18,8 @@ use reader::{listen, pieces, resumed, unfold};
 use story::{START, ended_as, run_id, speak, started_from};
 use toolyard_run::{
     AfterPartialOutput, AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, Concurrency, DeadlineKind,
-    Effect, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Outcome, Rejection, Run, RunStatus, Sequencer, Stopped,
-    Timestamp, Utterance, Verdict,
+    Decider, Decision, Effect, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Outcome, Rejection, Run, RunStatus,
+    Sequencer, Stopped, Timestamp, Utterance, Verdict,
 };
 use world::{History, ask, fold, garbage, histories, performed, pick, whole_histories};
 
@@ -149,7 +149,10 @@ proptest! {
             let latest = run.calls().iter().filter(|call| call.outcome().is_none()).map(|call| call.spec().deadline);
             assert!(latest.chain([run.deadline()]).all(|deadline| next <= deadline));
             let ends_something = |effect: &Effect| {
-                matches!(effect, Effect::Cancel { .. } | Effect::Expire { .. } | Effect::ExpireRun)
+                matches!(
+                    effect,
+                    Effect::Cancel { .. } | Effect::Decide { .. } | Effect::Expire { .. } | Effect::ExpireRun
+                )
             };
             assert!(run.outstanding(next).iter().any(ends_something), "woken at {next:?} for nothing");
             if let Some(before) = next.0.checked_sub(1).map(Timestamp) {
@@ -170,7 +173,8 @@ proptest! {
             let CallState::Ended(end) = after.state() else { panic!("{after:?} did not end") };
             let deadline = after.spec().deadline.min(run.deadline()).max(from);
             prop_assert!(before.outcome().is_some() || end.at <= deadline, "{:?} ended late", after);
-            let is_untried = pooled(before).is_some() && !tried.contains_key(&before.index());
+            // What awaits approval is in the queue for as long afterwards.
+            let is_untried = pooled(before).is_some() && before.spec().approval.is_none() && !tried.contains_key(&before.index());
             let start_by = before.spec().queue_deadline.filter(|_| is_untried).map(|queue| queue.max(from));
             prop_assert!(before.outcome().is_some() || start_by.is_none_or(|by| end.at <= by), "{:?} waited", after);
         }
@@ -194,6 +198,23 @@ proptest! {
             };
             assert!(due.iter().filter(is_open).all(|effect| now.contains(effect)), "{due:?}, then {now:?}");
             due.extend(now);
+        });
+    }
+
+    #[test]
+    fn nothing_runs_before_it_is_approved(history in any_history()) {
+        for_each_entry(&history.log, |_, before, run, _| {
+            for call in run.calls().iter().filter(|call| call.spec().approval.is_some() && pooled(call).is_some()) {
+                let decision = call.decided().map(|decided| &decided.decision);
+                let approved = matches!(decision, Some(Decision::Approved { .. }));
+                let ran = call.attempts_used() > 0 || matches!(call.state(), CallState::Queued { .. });
+                assert!(approved || !ran, "{call:?}");
+                if let Some(Decision::Approved { arguments: Some(arguments) }) = decision {
+                    assert_eq!(call.spec().arguments, arguments);
+                }
+                let earlier = before.call(call.index()).and_then(Call::decided);
+                assert!(earlier.is_none() || earlier == call.decided(), "decided twice: {call:?}");
+            }
         });
     }
 
@@ -342,7 +363,8 @@ proptest! {
                 }
                 Verdict::Drop => {
                     let start_by = call.spec().deadline.min(call.spec().queue_deadline.unwrap_or(Timestamp(u64::MAX)));
-                    prop_assert!(call.outcome().is_some() || start_by <= START);
+                    let is_held = *call.state() == CallState::AwaitingApproval;
+                    prop_assert!(call.outcome().is_some() || is_held || start_by <= START);
                 }
             }
         }
@@ -388,7 +410,10 @@ proptest! {
     fn in_a_run_that_fails_nothing_waits_any_more(history in any_history()) {
         for_each_entry(&history.log, |_, _, run, heard| {
             let waits = |call: &Call| match call.state() {
-                CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } => true,
+                CallState::Accepted
+                | CallState::AwaitingApproval
+                | CallState::WaitingForClient
+                | CallState::Queued { .. } => true,
                 CallState::Running(_) => !call.cancel_requested(),
                 CallState::Ended(_) => false,
             };
@@ -522,6 +547,12 @@ fn the_histories_are_not_dull() {
             Event::AttemptEnded { .. } if heard.is_empty() => note("an end not heard"),
             Event::Output { .. } if heard.len() > 2 => note("a gap filled"),
             Event::ClientAnswered { .. } if !heard.is_empty() => note("answered"),
+            Event::CallDecided { by: Decider::Default, .. } if !heard.is_empty() => note("decided by default"),
+            Event::CallDecided { decision, .. } if !heard.is_empty() => match decision {
+                Decision::Approved { arguments: None } => note("approved"),
+                Decision::Approved { .. } => note("approved with other arguments"),
+                Decision::Rejected { .. } => note("rejected"),
+            },
             Event::CallExpired { deadline: DeadlineKind::Idle(_), .. } if !heard.is_empty() => {
                 note("given up in silence")
             }
@@ -538,6 +569,6 @@ fn the_histories_are_not_dull() {
             }
         }
     }
-    assert_eq!(seen.len(), 26, "{seen:?}");
+    assert_eq!(seen.len(), 30, "{seen:?}");
     assert!(seen.values().all(|count| *count >= 10), "{seen:?}");
 }

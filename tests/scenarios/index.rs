@@ -389,6 +389,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         queue_deadline: None,
         without_worker: run::WithoutWorker::Wait,
         concurrency: run::Concurrency::Parallel,
+        approval: None,
     });
     let (call, number, nonce) = (CallIndex(0), run::AttemptNumber(1), run::Nonce(7));
     let attempt = run::AttemptId { call, number, nonce };

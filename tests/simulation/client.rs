@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use run::{
-    AfterPartialOutput, Answer, CallError, CallSpec, Command, Concurrency, Content, ErrorKind, FloorPolicy, Opening,
-    Policy, Route, RunId, Timestamp, Utterance, WithoutWorker,
+    AfterPartialOutput, Answer, Approval, Call, CallError, CallSpec, Command, Concurrency, Content, Decision,
+    DefaultDecision, ErrorKind, FloorPolicy, Opening, Policy, Route, RunId, Timestamp, Utterance, WithoutWorker,
 };
 
 use crate::net::{Message, Net, Node, Piece};
@@ -38,6 +38,7 @@ enum Wish {
     Append,
     Close,
     Answer,
+    Decide,
     Cancel,
     CancelRun,
 }
@@ -52,8 +53,17 @@ struct Asked {
 impl Client {
     pub(crate) fn new(net: &mut Net<'_>) -> Self {
         let begins = net.now.after(Duration::from_millis(net.chance.between(0, 20_000)));
-        let wishes =
-            [Wish::Append, Wish::Append, Wish::Answer, Wish::Answer, Wish::Cancel, Wish::CancelRun, Wish::Close];
+        let wishes = [
+            Wish::Append,
+            Wish::Append,
+            Wish::Answer,
+            Wish::Answer,
+            Wish::Decide,
+            Wish::Decide,
+            Wish::Cancel,
+            Wish::CancelRun,
+            Wish::Close,
+        ];
         let mut wanted: Vec<(Timestamp, Wish)> = Vec::new();
         for _ in 0..net.chance.between(0, 6) {
             let at = begins.after(Duration::from_millis(net.chance.between(0, 40_000)));
@@ -198,6 +208,10 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
     let own = net.now.after(seconds(net, 5, 80));
     let gives_up = net.chance.percent(20);
     let alone = net.chance.percent(25);
+    let approval = net.chance.percent(20).then(|| Approval {
+        deadline: net.now.after(seconds(net, 1, 30)).min(own.min(life)),
+        default: if net.chance.percent(50) { DefaultDecision::Approve } else { DefaultDecision::Reject },
+    });
     CallSpec {
         id: name.parse().expect("a call id"),
         tool: "tool".parse().expect("a tool name"),
@@ -208,6 +222,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         queue_deadline: queue,
         without_worker: if gives_up { WithoutWorker::Fail } else { WithoutWorker::Wait },
         concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },
+        approval,
     }
 }
 
@@ -247,6 +262,16 @@ fn command(wish: Wish, id: RunId, net: &mut Net<'_>) -> Option<Command> {
             let answer = |spec: &Arc<CallSpec>| Answer { call: spec.id.clone(), output: output() };
             Command::SubmitOutputs { answers: calls.iter().filter(waits).map(answer).collect() }
         }
+        Wish::Decide => {
+            let decision = match net.chance.between(0, 4) {
+                0 => Decision::Rejected { reason: "no".into() },
+                1 => Decision::Approved { arguments: Some(Bytes::from_static(b"{\"changed\":1}")) },
+                _ => Decision::Approved { arguments: None },
+            };
+            let asks = |spec: &&Arc<CallSpec>| spec.approval.is_some();
+            let decisions = calls.iter().filter(asks).map(|spec| (spec.id.clone(), decision.clone())).collect();
+            Command::Decide { decisions }
+        }
         Wish::Cancel => {
             let call = net.chance.of(&calls)?.id.clone();
             Command::CancelCall { call, reason: "not needed".into() }
@@ -264,6 +289,9 @@ fn check_done(id: RunId, command: &Command, net: &mut Net<'_>) {
         Command::SubmitOutputs { answers } => {
             answers.iter().all(|answer| run.find(&answer.call).is_some_and(|call| call.outcome().is_some()))
         }
+        Command::Decide { decisions } => {
+            decisions.iter().all(|(call, decision)| run.find(call).is_some_and(|call| is_decided(call, decision)))
+        }
         Command::CancelRun { .. } => run.calls().iter().all(|call| call.outcome().is_some() || call.cancel_requested()),
         Command::CancelCall { call, .. } => {
             run.find(call).is_some_and(|call| call.outcome().is_some() || call.cancel_requested())
@@ -272,4 +300,8 @@ fn check_done(id: RunId, command: &Command, net: &mut Net<'_>) {
     };
     net.promises.note("done");
     net.promises.check(done, || format!("{id}: a client is told that it is done: {command:?}"));
+}
+
+fn is_decided(call: &Call, decision: &Decision) -> bool {
+    call.decided().map_or(call.outcome().is_some(), |decided| decided.decision == *decision)
 }

@@ -407,6 +407,10 @@ fn perform(run: &Run, effect: Effect, net: &mut Net<'_>) {
             (Event::CallDispatched { call, pool: pool.clone() }, fence)
         }
         Effect::Stop { attempt } => return net.send(Node::Broker, Message::Stop { run: run.id(), attempt }),
+        Effect::Decide { call } => {
+            let Some(event) = run.decide_by_default(call) else { return };
+            (event, revision(call))
+        }
         Effect::Cancel { call } => (Event::CallCancelled { call }, revision(call)),
         Effect::Expire { call, deadline } => (Event::CallExpired { call, deadline }, revision(call)),
         Effect::Refuse { call } => {

@@ -125,6 +125,8 @@ fn the_worlds_are_not_dull() {
         "not heard",
         "read",
         "held up",
+        "decided",
+        "rejected",
         "told to stop",
         "worker lost",
     ];

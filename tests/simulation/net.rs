@@ -46,6 +46,7 @@ impl Place {
                 | Event::CallFailed { call, .. }
                 | Event::CallRedriven { call, .. }
                 | Event::CallDropped { call }
+                | Event::CallDecided { call, .. }
                 | Event::ClientAnswered { call, .. },
             ) => Self::Control(*call),
             Some(

@@ -125,6 +125,7 @@ impl Promises {
                 Heard::CallEnded { call } => self.ended(*id, *call),
                 Heard::AttemptStarted { continues: true, .. } => self.note("continued"),
                 Heard::AttemptStopping { .. } => self.note("told to stop"),
+                Heard::Decided { .. } => self.note("decided"),
                 _ => {}
             }
         }
@@ -161,6 +162,7 @@ impl Promises {
             Outcome::Failed(error) if error.kind == ErrorKind::WorkerLost => "worker lost",
             Outcome::Failed(error) if error.kind == ErrorKind::OutputIncomplete => "output incomplete",
             Outcome::Failed(error) if error.kind == ErrorKind::NoWorker => "no worker",
+            Outcome::Failed(error) if error.kind == ErrorKind::Rejected => "rejected",
             Outcome::Failed(_) => "failed",
             Outcome::Cancelled { .. } => "cancelled",
             Outcome::Expired(_) => "expired",
@@ -231,7 +233,7 @@ fn denies(outcome: &Outcome) -> bool {
     match outcome {
         Outcome::Cancelled { stopped, .. } => *stopped == Stopped::NotRunning,
         Outcome::Expired(deadline) => *deadline == DeadlineKind::Queue,
-        Outcome::Failed(error) => error.kind == ErrorKind::NoWorker,
+        Outcome::Failed(error) => matches!(error.kind, ErrorKind::NoWorker | ErrorKind::Rejected),
         Outcome::Completed(_) => false,
     }
 }

@@ -131,6 +131,12 @@ impl Story {
             Event::RunClosed(_) | Event::RunStatusChanged(_) => {}
             Event::RunEnded(_) => self.end_run(),
             Event::CallWaiting(waiting) => self.wait(number, &waiting.call_id),
+            // None of its calls asks for approval.
+            Event::CallAwaitingApproval(v1::CallAwaitingApproval { call_id, .. })
+            | Event::CallApproved(v1::CallApproved { call_id, .. })
+            | Event::CallRejected(v1::CallRejected { call_id, .. }) => {
+                self.find(Broken::WrongContent, format!("event {number}: {call_id} has to do with approval"));
+            }
             Event::AttemptStarted(started) => self.start(number, &started.call_id, started.attempt, started.continues),
             Event::AttemptEnded(ended) => self.end_attempt(number, &ended.call_id, ended.attempt),
             Event::CancelDelivered(delivered) => self.stop(number, &delivered.call_id, delivered.attempt),

@@ -116,6 +116,7 @@ impl Table {
         let manifest = Manifest {
             permission,
             concurrency,
+            requires_confirmation: about.requires_confirmation,
             name: tool.clone(),
             description: about.description.clone(),
             input_schema,

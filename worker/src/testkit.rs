@@ -94,6 +94,7 @@ pub(crate) fn context(tool: ToolName, arguments: String, timeout: Duration) -> (
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,
         concurrency: Concurrency::Parallel,
+        approval: None,
     };
     let context = Context {
         run: RUN.parse().expect("a run id"),

@@ -76,6 +76,7 @@ pub struct About {
     pub(crate) effects: Effects,
     permission: Option<Permission>,
     concurrency: Option<Concurrency>,
+    pub(crate) requires_confirmation: bool,
     pub(crate) streaming: bool,
     pub(crate) blocking: bool,
     attempt_timeout: Duration,
@@ -95,6 +96,7 @@ impl About {
             effects: Effects::default(),
             permission: None,
             concurrency: None,
+            requires_confirmation: false,
             streaming: false,
             blocking: false,
             attempt_timeout: Policy::ATTEMPT_TIMEOUT,
@@ -139,6 +141,13 @@ impl About {
     #[must_use]
     pub fn permission(mut self, permission: Permission) -> Self {
         self.permission = Some(permission);
+        self
+    }
+
+    /// A person must approve each call before it runs.
+    #[must_use]
+    pub fn requires_confirmation(mut self) -> Self {
+        self.requires_confirmation = true;
         self
     }
 

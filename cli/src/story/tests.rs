@@ -11,6 +11,7 @@ fn opened(calls: &[(&str, &str)]) -> Event {
         call_id: (*call_id).to_owned(),
         tool: (*tool).to_owned(),
         waits_for_client: false,
+        awaits_approval: false,
     });
     Event::RunOpened(v1::RunOpened { run_id: "run_1".to_owned(), deadline: None, calls: calls.collect() })
 }

@@ -1,6 +1,7 @@
 //! `toolyard.v1.IndexService`.
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
@@ -12,11 +13,11 @@ use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
 
 use super::runs::reason;
-use crate::index::filter::{Ask, CallFilter, Coverage, Created, RunFilter, Token};
+use crate::index::filter::{Ask, CallFilter, Coverage, Created, Page, Place, RunFilter, Token};
 use crate::index::summary::Summary;
 use crate::index::verify::{End, Word, verify};
 use crate::index::wire::moment;
-use crate::index::{Counts, Index};
+use crate::index::{Counts, Index, Unavailable};
 use crate::nats::scan::Log;
 use crate::runs::{Refusal, Runs};
 
@@ -27,8 +28,13 @@ const TOOLS_MAX: usize = 1000;
 /// Cancellations under way at once for one request.
 const CANCELS_AT_ONCE: usize = 16;
 /// The states that are not final.
-const OPEN_STATES: [v1::CallState; 4] =
-    [v1::CallState::Accepted, v1::CallState::Queued, v1::CallState::Running, v1::CallState::WaitingForClient];
+const OPEN_STATES: [v1::CallState; 5] = [
+    v1::CallState::Accepted,
+    v1::CallState::AwaitingApproval,
+    v1::CallState::Queued,
+    v1::CallState::Running,
+    v1::CallState::WaitingForClient,
+];
 /// Words of a comparison, or of a cancellation, that may wait for their reader.
 const WORDS_AHEAD: usize = 8;
 
@@ -39,6 +45,7 @@ pub(super) struct IndexDoor {
     pub(super) runs: Runs,
 }
 
+type CallPage = Page<(Arc<Summary>, CallIndex), Place>;
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -85,7 +92,12 @@ impl v1::index_service_server::IndexService for IndexDoor {
         let created = created(request.created_from, request.created_before)?;
         let behind = behind(&token, &list)?;
         let filter = CallFilter { state, tool, tenant, parked: request.parked, created };
-        let page = self.index.list_calls(&filter, Ask { size, behind }).await?;
+        let ask = Ask { size, behind };
+        let page = match (request.inbox, state) {
+            (true, Some(_)) => return Err(malformed("state", "goes without the inbox, which has its own").into()),
+            (true, None) => self.inbox(&filter, ask).await?,
+            (false, _) => self.index.list_calls(&filter, ask).await?,
+        };
         Ok(Response::new(v1::ListCallsResponse {
             calls: page.items.iter().filter_map(|(run, call)| listed(run, *call)).collect(),
             next_page_token: next(page.behind, &list),
@@ -149,6 +161,25 @@ impl v1::index_service_server::IndexService for IndexDoor {
             Some((word, (working, told)))
         });
         Ok(Response::new(Box::pin(stream)))
+    }
+}
+
+impl IndexDoor {
+    /// A page of the calls that wait for somebody: the front of the two lists, as far as both were looked through.
+    async fn inbox(&self, filter: &CallFilter, ask: Ask<Place>) -> Result<CallPage, Unavailable> {
+        let place = |(run, call): &(Arc<Summary>, CallIndex)| Place { run: run.id.into(), call: *call };
+        let in_state = |state| CallFilter { state: Some(state), ..filter.clone() };
+        let mut page = self.index.list_calls(&in_state(v1::CallState::WaitingForClient), ask).await?;
+        let other = self.index.list_calls(&in_state(v1::CallState::AwaitingApproval), ask).await?;
+        page.behind = page.behind.max(other.behind);
+        page.items.extend(other.items);
+        page.items.retain(|item| page.behind.is_none_or(|behind| place(item) >= behind));
+        page.items.sort_by_key(|item| std::cmp::Reverse(place(item)));
+        if page.items.len() > ask.size {
+            page.items.truncate(ask.size);
+            page.behind = page.items.last().map(place);
+        }
+        Ok(page)
     }
 }
 
@@ -280,6 +311,7 @@ fn counted(counts: &Counts, known: Coverage) -> v1::CountRunsResponse {
         tools: tools.collect(),
         parked: counts.parked,
         waiting_for_client: counts.calls.get(&v1::CallState::WaitingForClient).copied().unwrap_or_default(),
+        awaiting_approval: counts.calls.get(&v1::CallState::AwaitingApproval).copied().unwrap_or_default(),
         coverage: Some(coverage(known)),
     }
 }

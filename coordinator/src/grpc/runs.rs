@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::Stream;
 use proto::convert::{self, api};
 use proto::v1;
-use run::{Answer, CallError, CallId, ErrorKind, Rejection, RunId, limit};
+use run::{Answer, CallError, CallId, Decision, ErrorKind, Rejection, RunId, limit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::deadline::{Deadline, exceeded};
-use crate::accept::Asked;
+use crate::accept::{Asked, AskedApproval};
 use crate::runs::{NewRun, Refusal, Runs};
 use crate::watch::{Reader, WatchError};
 
@@ -111,6 +111,17 @@ impl v1::run_service_server::RunService for RunDoor {
         let answers = answers.collect::<Result<Vec<_>, _>>()?;
         let run = self.runs.submit_outputs(run_id(&request.run_id)?, &answers).await?;
         Ok(Response::new(v1::SubmitToolOutputsResponse { run: Some(api::run(&run)) }))
+    }
+
+    async fn decide_calls(
+        &self,
+        request: Request<v1::DecideCallsRequest>,
+    ) -> Result<Response<v1::DecideCallsResponse>, Status> {
+        let request = request.into_inner();
+        let decisions = request.decisions.into_iter().enumerate().map(|(index, wire)| decision(index, wire));
+        let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
+        let run = self.runs.decide(run_id(&request.run_id)?, &decisions).await?;
+        Ok(Response::new(v1::DecideCallsResponse { run: Some(api::run(&run)) }))
     }
 
     async fn cancel_run(
@@ -215,6 +226,13 @@ fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
         };
         let without_worker = api::without_worker(call.without_worker());
         let concurrency = convert::concurrency(call.concurrency());
+        let approval = match call.approval {
+            Some(approval) => Some(AskedApproval {
+                default: convert::approval_default(approval.default()),
+                timeout: timeout(&field("approval.timeout"), approval.timeout)?,
+            }),
+            None => None,
+        };
         Ok(Asked {
             id,
             tool: call.tool.parse().map_err(malformed(field("tool")))?,
@@ -224,9 +242,26 @@ fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             queue_timeout: timeout(&field("queue_timeout"), call.queue_timeout)?,
             without_worker,
             concurrency,
+            approval,
         })
     });
     asked.collect()
+}
+
+fn decision(index: usize, wire: v1::CallDecision) -> Result<(CallId, Decision), Refusal> {
+    use v1::call_decision::Decision as Wire;
+    let field = |name: &str| format!("decisions[{index}].{name}");
+    let call = wire.call_id.parse().map_err(malformed(field("call_id")))?;
+    match wire.decision {
+        Some(Wire::Approve(v1::CallApproval { arguments })) => {
+            Ok((call, Decision::Approved { arguments: arguments.map(Into::into) }))
+        }
+        Some(Wire::Reject(v1::CallRejection { reason: why })) => {
+            reason(&why)?;
+            Ok((call, Decision::Rejected { reason: why }))
+        }
+        None => Err(malformed(field("decision"))("neither approves nor rejects")),
+    }
 }
 
 fn answer(index: usize, output: v1::ToolOutput) -> Result<Answer, Refusal> {

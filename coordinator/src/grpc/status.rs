@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use run::Rejection;
+use run::{CallId, Rejection, Violation};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
@@ -53,6 +53,7 @@ impl From<Refusal> for Status {
             Refusal::ToolNotFound(tool) => {
                 status(Code::NotFound, "TOOL_NOT_FOUND", message, [("tool", tool.to_string())])
             }
+            Refusal::ArgumentsInvalid { call, violations } => arguments_invalid(&call, &violations, message),
             Refusal::RequestIdTaken { run } => {
                 status(Code::AlreadyExists, "REQUEST_ID_TAKEN", message, [("run_id", run.to_string())])
             }
@@ -63,6 +64,15 @@ impl From<Refusal> for Status {
             Refusal::ShuttingDown => passing(Code::Unavailable, "SHUTTING_DOWN", message),
         }
     }
+}
+
+fn arguments_invalid(call: &CallId, violations: &[Violation], message: String) -> Status {
+    let call = [("call_id".to_owned(), call.to_string())];
+    let mut details = ErrorDetails::with_error_info("ARGUMENTS_INVALID", DOMAIN, call);
+    for violation in violations {
+        details.add_bad_request_violation(&violation.path, &violation.message);
+    }
+    Status::with_error_details(Code::InvalidArgument, message, details)
 }
 
 fn rejected(rejection: &Rejection) -> Status {
@@ -103,6 +113,14 @@ fn rejected(rejection: &Rejection) -> Status {
         }
         Rejection::NotParkedAnyMore { call, .. } => {
             status(FailedPrecondition, "CALL_NOT_PARKED_ANY_MORE", message, [("call_id", call.to_string())])
+        }
+        Rejection::NoDecisions => status(InvalidArgument, "NO_DECISIONS", message, []),
+        Rejection::NotAwaitingApproval { call, state } => {
+            let metadata = [("call_id", call.to_string()), ("state", (*state).to_owned())];
+            status(FailedPrecondition, "CALL_NOT_AWAITING_APPROVAL", message, metadata)
+        }
+        Rejection::AlreadyDecided { call, .. } => {
+            status(AlreadyExists, "CALL_ALREADY_DECIDED", message, [("call_id", call.to_string())])
         }
         Rejection::AlreadyAnswered { call } => {
             status(AlreadyExists, "CALL_ALREADY_ANSWERED", message, [("call_id", call.to_string())])

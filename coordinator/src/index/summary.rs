@@ -76,6 +76,7 @@ pub(crate) fn is_over(state: CallState) -> bool {
         CallState::Unspecified
         | CallState::Accepted
         | CallState::WaitingForClient
+        | CallState::AwaitingApproval
         | CallState::Queued
         | CallState::Running => false,
     }
@@ -110,6 +111,7 @@ impl CallSummary {
             run::CallState::Ended(ended) => Some(ended.at),
             run::CallState::Accepted
             | run::CallState::WaitingForClient
+            | run::CallState::AwaitingApproval
             | run::CallState::Queued { .. }
             | run::CallState::Running(_) => None,
         };

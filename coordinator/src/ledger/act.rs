@@ -187,6 +187,7 @@ fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
             let Route::Pool { pool, .. } = &run.call(attempt.call)?.spec().route else { return None };
             return Some(Act::Stop { pool: pool.clone(), attempt });
         }
+        Effect::Decide { call } => run.decide_by_default(call)?,
         Effect::Cancel { call } => Event::CallCancelled { call },
         Effect::Expire { call, deadline } => Event::CallExpired { call, deadline },
         Effect::Close => Event::RunClosed,
@@ -204,6 +205,10 @@ fn silent(run: &Run, event: &Event) -> Option<Lease> {
     };
     match run.call(*call)?.state() {
         CallState::Running(running) => running.worker.as_ref().map(|(_, lease)| lease.clone()),
-        CallState::Accepted | CallState::WaitingForClient | CallState::Queued { .. } | CallState::Ended(_) => None,
+        CallState::Accepted
+        | CallState::WaitingForClient
+        | CallState::AwaitingApproval
+        | CallState::Queued { .. }
+        | CallState::Ended(_) => None,
     }
 }

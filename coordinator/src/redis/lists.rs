@@ -31,9 +31,10 @@ const STATUSES: [RunStatus; 6] = [
     RunStatus::Cancelled,
     RunStatus::Expired,
 ];
-const STATES: [CallState; 8] = [
+const STATES: [CallState; 9] = [
     CallState::Accepted,
     CallState::WaitingForClient,
+    CallState::AwaitingApproval,
     CallState::Queued,
     CallState::Running,
     CallState::Completed,

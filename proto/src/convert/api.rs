@@ -1,11 +1,14 @@
 //! What clients see: runs, calls, and the events of a run's ordered output.
 
 use run::{
-    AttemptOutcome, Call, CallState, Chunk, Ended, Entry, Event, FailedAttempt, Fate, FloorPolicy, Outcome, Route, Run,
-    RunStatus, Span, Spoken, StopStage, Stopped, Timestamp, Utterance, WithoutWorker,
+    AttemptOutcome, Call, CallState, Chunk, Decided, Decider, Decision, Ended, Entry, Event, FailedAttempt, Fate,
+    FloorPolicy, Outcome, Route, Run, RunStatus, Span, Spoken, StopStage, Stopped, Timestamp, Utterance, WithoutWorker,
 };
 
-use super::{InvalidMessage, content_in, content_out, contents_out, error_kind_out, error_out, progress_out};
+use super::{
+    InvalidMessage, approval_default_out, content_in, content_out, contents_out, error_kind_out, error_out,
+    progress_out,
+};
 use crate::v1;
 
 /// A moment as the wire's.
@@ -99,6 +102,22 @@ pub fn call(call: &Call) -> v1::Call {
             Some(Fate::Redriven { into }) => into.to_string(),
             Some(Fate::Dropped) | None => String::new(),
         },
+        approval_deadline: spec.approval.map(|approval| timestamp(approval.deadline)),
+        decided: call.decided().map(decided),
+    }
+}
+
+fn decided(decided: &Decided) -> v1::CallDecided {
+    let blank = v1::CallDecided {
+        time: Some(timestamp(decided.at)),
+        by_default: decided.by == Decider::Default,
+        ..v1::CallDecided::default()
+    };
+    match &decided.decision {
+        Decision::Approved { arguments } => {
+            v1::CallDecided { approved: true, arguments_changed: arguments.is_some(), ..blank }
+        }
+        Decision::Rejected { reason } => v1::CallDecided { reason: reason.clone(), ..blank },
     }
 }
 
@@ -115,6 +134,7 @@ fn failed_attempt(failed: &FailedAttempt) -> v1::FailedAttempt {
 pub fn state(call: &Call) -> v1::CallState {
     match call.state() {
         CallState::Accepted => v1::CallState::Accepted,
+        CallState::AwaitingApproval => v1::CallState::AwaitingApproval,
         CallState::WaitingForClient => v1::CallState::WaitingForClient,
         CallState::Queued { .. } => v1::CallState::Queued,
         CallState::Running(_) => v1::CallState::Running,
@@ -216,6 +236,30 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
             Wire::CallsAppended(v1::CallsAppended { calls: calls.map(|call| opened_call(call.spec())).collect() })
         }
         Utterance::RunClosed => Wire::RunClosed(v1::RunClosed {}),
+        Utterance::ApprovalAsked { call } => {
+            let spec = run.call(*call)?.spec();
+            let approval = spec.approval?;
+            Wire::CallAwaitingApproval(v1::CallAwaitingApproval {
+                call_id: spec.id.to_string(),
+                tool: spec.tool.to_string(),
+                arguments: String::from_utf8_lossy(&spec.arguments).into_owned(),
+                deadline: Some(timestamp(approval.deadline)),
+                default: approval_default_out(approval.default).into(),
+            })
+        }
+        Utterance::Decided { call } => {
+            let (call_id, decided) = (id_of(run, *call), run.call(*call)?.decided()?);
+            let by_default = decided.by == Decider::Default;
+            match &decided.decision {
+                Decision::Approved { arguments } => {
+                    let arguments = arguments.as_deref().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+                    Wire::CallApproved(v1::CallApproved { call_id, arguments, by_default })
+                }
+                Decision::Rejected { reason } => {
+                    Wire::CallRejected(v1::CallRejected { call_id, reason: reason.clone(), by_default })
+                }
+            }
+        }
         Utterance::CallWaits { call } => {
             let spec = run.call(*call)?.spec();
             Wire::CallWaiting(v1::CallWaiting {
@@ -283,5 +327,6 @@ fn opened_call(spec: &run::CallSpec) -> v1::OpenedCall {
         call_id: spec.id.to_string(),
         tool: spec.tool.to_string(),
         waits_for_client: spec.route == Route::Client,
+        awaits_approval: spec.approval.is_some(),
     }
 }

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use run::{
-    AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Concurrency, DeadlineKind, Entry,
-    Event, Nonce, PoolId, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker,
+    Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Concurrency,
+    DeadlineKind, Decider, Decision, Entry, Event, Nonce, PoolId, Route, RunId, RunOpened, StopStage, Timestamp,
+    WithoutWorker,
 };
 
 use super::api::without_worker;
 use super::{
-    InvalidMessage, VERSION, check_version, concurrency, concurrency_out, content_in, content_out, contents_in,
-    contents_out, error_in, error_out, policy_in, policy_out, progress_in, progress_out,
+    InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, concurrency_out,
+    content_in, content_out, contents_in, contents_out, error_in, error_out, policy_in, policy_out, progress_in,
+    progress_out,
 };
 use crate::subject::{Place, Subject};
 use crate::v1;
@@ -91,6 +93,7 @@ fn attempt_of(event: &Event) -> Option<&AttemptId> {
         | Event::CallFailed { .. }
         | Event::CallRedriven { .. }
         | Event::CallDropped { .. }
+        | Event::CallDecided { .. }
         | Event::ClientAnswered { .. } => None,
     }
 }
@@ -127,6 +130,7 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
         Event::CallFailed { error, .. } => Kind::CallFailed(wire::CallFailed { error: Some(error_out(error)) }),
         Event::CallRedriven { into, .. } => Kind::CallRedriven(wire::CallRedriven { into_run_id: into.to_string() }),
         Event::CallDropped { .. } => Kind::CallDropped(wire::CallDropped {}),
+        Event::CallDecided { decision, by, .. } => Kind::CallDecided(decided_out(decision, *by)),
         Event::ClientAnswered { answer, .. } => Kind::ClientAnswered(match answer {
             Ok(result) => wire::ClientAnswered { result: contents_out(result), error: None },
             Err(error) => wire::ClientAnswered { result: Vec::new(), error: Some(error_out(error)) },
@@ -189,6 +193,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
             Event::CallRedriven { call: *call, into: redriven.into_run_id.parse()? }
         }
         (Kind::CallDropped(_), Place::Control { call }) => Event::CallDropped { call: *call },
+        (Kind::CallDecided(decided), Place::Control { call }) => decided_in(*call, decided)?,
         (Kind::ClientAnswered(answered), Place::Control { call }) => {
             let answer = match answered.error {
                 Some(error) => Err(error_in(error)),
@@ -233,6 +238,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
         (Kind::CallCancelRequested(_), _) => return misplaced("call cancel requested"),
         (Kind::CallCancelled(_), _) => return misplaced("call cancelled"),
         (Kind::CallExpired(_), _) => return misplaced("call expired"),
+        (Kind::CallDecided(_), _) => return misplaced("call decided"),
         (Kind::ClientAnswered(_), _) => return misplaced("client answered"),
         (Kind::AttemptStarted(_), _) => return misplaced("attempt started"),
         (Kind::Output(_), _) => return misplaced("output"),
@@ -273,6 +279,10 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         }
         .into(),
         concurrency: concurrency_out(spec.concurrency).into(),
+        approval: spec.approval.map(|approval| wire::Approval {
+            deadline_ms: approval.deadline.0,
+            default: approval_default_out(approval.default).into(),
+        }),
         route: Some(route),
     }
 }
@@ -298,7 +308,30 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         queue_deadline: (wire.queue_deadline_ms > 0).then_some(Timestamp(wire.queue_deadline_ms)),
         without_worker,
         concurrency: concurrent.unwrap_or(Concurrency::Parallel),
+        approval: wire.approval.map(|approval| Approval {
+            deadline: Timestamp(approval.deadline_ms),
+            default: approval_default(v1::ApprovalDefault::try_from(approval.default).unwrap_or_default()),
+        }),
     })
+}
+
+fn decided_out(decision: &Decision, by: Decider) -> wire::CallDecided {
+    use wire::call_decided::Decision as Wire;
+    let decision = match decision {
+        Decision::Approved { arguments } => Wire::Approved(wire::CallApproved { arguments: arguments.clone() }),
+        Decision::Rejected { reason } => Wire::Rejected(wire::CallRejected { reason: reason.clone() }),
+    };
+    wire::CallDecided { decision: Some(decision), by_default: by == Decider::Default }
+}
+
+fn decided_in(call: CallIndex, wire: wire::CallDecided) -> Result<Event, InvalidMessage> {
+    use wire::call_decided::Decision as Wire;
+    let decision = match wire.decision.ok_or(InvalidMessage::Missing("the decision"))? {
+        Wire::Approved(approved) => Decision::Approved { arguments: approved.arguments },
+        Wire::Rejected(rejected) => Decision::Rejected { reason: rejected.reason },
+    };
+    let by = if wire.by_default { Decider::Default } else { Decider::Person };
+    Ok(Event::CallDecided { call, decision, by })
 }
 
 fn deadline_out(deadline: DeadlineKind) -> wire::CallExpired {

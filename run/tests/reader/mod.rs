@@ -175,6 +175,8 @@ impl Transcript {
             Utterance::RunOpened
             | Utterance::CallsAppended { .. }
             | Utterance::RunClosed
+            | Utterance::ApprovalAsked { .. }
+            | Utterance::Decided { .. }
             | Utterance::CallWaits { .. }
             | Utterance::CancelRequested { .. }
             | Utterance::AttemptStopping { .. }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolyard_run::{
-    AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex, CallSpec, Chunk,
-    ChunkIndex, Concurrency, Content, DeadlineKind, Effects, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce,
-    Policy, PoolId, Route, Run, RunId, RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance,
-    WithoutWorker, WorkerId,
+    AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
+    CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
+    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Run, RunId, RunOpened, Sequencer,
+    Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -58,6 +58,7 @@ pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,
         concurrency: Concurrency::Parallel,
+        approval: None,
     }
 }
 
@@ -90,6 +91,24 @@ pub(crate) fn once(name: &str) -> CallSpec {
 /// A call that runs alone.
 pub(crate) fn exclusive(name: &str) -> CallSpec {
     CallSpec { concurrency: Concurrency::Exclusive, ..once(name) }
+}
+
+/// A call that is rejected where nobody approves it within this time.
+pub(crate) fn unapproved(name: &str, within: Duration) -> CallSpec {
+    let approval = Approval { deadline: START.after(within), default: DefaultDecision::Reject };
+    CallSpec { approval: Some(approval), ..repeatable(name) }
+}
+
+pub(crate) fn approved(call: u16) -> Event {
+    decided(call, Decision::Approved { arguments: None })
+}
+
+pub(crate) fn rejected(call: u16, reason: &str) -> Event {
+    decided(call, Decision::Rejected { reason: reason.into() })
+}
+
+pub(crate) fn decided(call: u16, decision: Decision) -> Event {
+    Event::CallDecided { call: CallIndex(call), decision, by: Decider::Person }
 }
 
 pub(crate) fn client(name: &str) -> CallSpec {
@@ -312,6 +331,8 @@ pub(crate) fn needs_floor(what: &Utterance) -> bool {
         Utterance::RunOpened
         | Utterance::CallsAppended { .. }
         | Utterance::RunClosed
+        | Utterance::ApprovalAsked { .. }
+        | Utterance::Decided { .. }
         | Utterance::CallWaits { .. }
         | Utterance::AttemptStarted { .. }
         | Utterance::AttemptEnded { .. }
@@ -327,6 +348,8 @@ fn in_words(what: Utterance) -> String {
         Utterance::RunOpened => "run opened".into(),
         Utterance::CallsAppended { first, count } => format!("{count} more from {first}"),
         Utterance::RunClosed => "run closed".into(),
+        Utterance::ApprovalAsked { call } => format!("{call} awaits approval"),
+        Utterance::Decided { call } => format!("{call} is decided"),
         Utterance::CallWaits { call } => format!("{call} waits"),
         Utterance::AttemptStarted { attempt, .. } => format!("{} attempt {} starts", attempt.call, attempt.number.0),
         Utterance::AttemptEnded { attempt } => format!("{} attempt {} ends", attempt.call, attempt.number.0),

@@ -1,8 +1,8 @@
 //! Histories that no honest party would write: any event, anywhere, of anything.
 
-use super::plan::{mode, stage};
+use super::plan::{approval, decision, mode, stage};
 use super::*;
-use toolyard_run::{Concurrency, DeadlineKind, Effects, Policy, RunOpened};
+use toolyard_run::{Concurrency, DeadlineKind, Decider, Effects, Policy, RunOpened};
 
 /// Entries in any order, with sequences and times that may run backwards. Few names and numbers, so that they meet.
 pub(crate) fn garbage() -> impl Strategy<Value = History> {
@@ -68,10 +68,11 @@ fn call() -> impl Strategy<Value = Arc<CallSpec>> {
     let route =
         prop_oneof![5 => pooled, 2 => Just(Route::Client), 1 => Just(Route::Refused(error(ErrorKind::UnknownTool)))];
     let concurrency = prop_oneof![Just(Concurrency::Parallel), Just(Concurrency::Exclusive)];
-    (0..4u8, route, time(), prop::option::of(time()), concurrency).prop_map(
-        |(name, route, deadline, queue_deadline, concurrency)| {
+    let approval = prop::option::weighted(0.2, approval());
+    (0..4u8, route, time(), prop::option::of(time()), concurrency, approval).prop_map(
+        |(name, route, deadline, queue_deadline, concurrency, approval)| {
             let spec = crate::story::spec(&name.to_string(), route);
-            Arc::new(CallSpec { deadline, queue_deadline, concurrency, ..spec })
+            Arc::new(CallSpec { deadline, queue_deadline, concurrency, approval, ..spec })
         },
     )
 }
@@ -129,6 +130,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => index().prop_map(|call| Event::CallCancelled { call }),
         2 => (index(), deadline).prop_map(|(call, deadline)| Event::CallExpired { call, deadline }),
         2 => (index(), answer).prop_map(|(call, answer)| Event::ClientAnswered { call, answer }),
+        3 => (index(), decision())
+            .prop_map(|(call, decision)| Event::CallDecided { call, decision, by: Decider::Person }),
         1 => index().prop_map(|call| Event::CallFailed { call, error: error(ErrorKind::NoWorker) }),
         1 => index().prop_map(|call| Event::CallRedriven { call, into: run_id() }),
         1 => index().prop_map(|call| Event::CallDropped { call }),

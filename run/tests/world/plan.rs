@@ -1,7 +1,9 @@
 //! What a history is made of: the calls, and the steps that it takes.
 
 use super::*;
-use toolyard_run::{AfterPartialOutput, CallId, Concurrency, Effects, Policy, RetryOn};
+use toolyard_run::{
+    AfterPartialOutput, Approval, CallId, Concurrency, Decision, DefaultDecision, Effects, Policy, RetryOn,
+};
 
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
@@ -105,6 +107,7 @@ pub(crate) enum Ask {
     Append,
     Close,
     Answer { call: Pick, second: Pick, well: bool },
+    Decide { call: Pick, second: Pick, decision: Decision },
     Cancel { call: Pick },
     CancelRun,
     Redrive { call: Pick },
@@ -138,6 +141,15 @@ impl Ask {
                     answers.push(answer(named(second)?, &output));
                 }
                 Command::SubmitOutputs { answers }
+            }
+            Self::Decide { call, second, decision } => {
+                let awaiting = run.calls().iter().filter(|call| *call.state() == CallState::AwaitingApproval);
+                let awaiting: Vec<_> = awaiting.map(|call| call.spec().id.clone()).collect();
+                let mut decisions = vec![(call.of(&awaiting).cloned().or_else(|| named(call))?, decision.clone())];
+                if second.0 % 4 == 0 {
+                    decisions.push((named(second)?, decision.clone()));
+                }
+                Command::Decide { decisions }
             }
             Self::Cancel { call } => Command::CancelCall { call: named(call)?, reason: "not needed".into() },
             Self::Redrive { call } => Command::Redrive { call: named(call)?, into: run_id() },
@@ -202,14 +214,29 @@ fn call() -> impl Strategy<Value = CallSpec> {
         1 => Just(Route::Refused(error(ErrorKind::UnknownTool))),
     ];
     let alone = prop::bool::weighted(0.2);
-    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300)), alone).prop_map(
-        |(route, life, queue, alone)| CallSpec {
+    let approval = prop::option::weighted(0.2, approval());
+    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300)), alone, approval).prop_map(
+        |(route, life, queue, alone, approval)| CallSpec {
+            approval,
             deadline: START.after(life),
             queue_deadline: queue.map(|queue| START.after(queue)),
             concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },
             ..crate::story::spec("unnamed", route)
         },
     )
+}
+
+pub(super) fn approval() -> impl Strategy<Value = Approval> {
+    let default = prop_oneof![Just(DefaultDecision::Reject), Just(DefaultDecision::Approve)];
+    (seconds(1..600), default).prop_map(|(within, default)| Approval { deadline: START.after(within), default })
+}
+
+pub(super) fn decision() -> impl Strategy<Value = Decision> {
+    let arguments = prop_oneof![2 => Just(None), 1 => Just(Some(Bytes::from_static(b"{\"changed\":1}")))];
+    prop_oneof![
+        3 => arguments.prop_map(|arguments| Decision::Approved { arguments }),
+        1 => Just(Decision::Rejected { reason: "not now".into() }),
+    ]
 }
 
 fn seconds(range: Range<u64>) -> impl Strategy<Value = Duration> {
@@ -273,6 +300,8 @@ pub(crate) fn ask() -> impl Strategy<Value = Ask> {
         3 => Just(Ask::Append),
         1 => Just(Ask::Close),
         4 => answer.prop_map(|(call, second, well)| Ask::Answer { call, second, well }),
+        6 => (pick(), pick(), decision())
+            .prop_map(|(call, second, decision)| Ask::Decide { call, second, decision }),
         3 => pick().prop_map(|call| Ask::Cancel { call }),
         1 => Just(Ask::CancelRun),
         1 => pick().prop_map(|call| Ask::Redrive { call }),

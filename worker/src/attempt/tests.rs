@@ -107,6 +107,7 @@ where
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,
         concurrency: Concurrency::Parallel,
+        approval: None,
     };
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
     let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec) };

@@ -1,0 +1,139 @@
+//! Approvals: calls that nobody executes before somebody has agreed to it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::call::{Call, CallState};
+use crate::command::Rejection;
+use crate::event::{CallError, CallSpec, ErrorKind, Event, Outcome};
+use crate::id::{CallId, CallIndex, Timestamp};
+use crate::limit::ARGUMENTS_BYTES_MAX;
+use crate::run::{Heard, Run};
+
+/// What a call asks for before it is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Approval {
+    /// By when somebody has decided; not after the call's own deadline.
+    pub deadline: Timestamp,
+    /// What follows where nobody does.
+    pub default: DefaultDecision,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DefaultDecision {
+    #[default]
+    Reject,
+    Approve,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// The call may be executed: with these arguments, where some are given, or else with its own.
+    Approved { arguments: Option<Bytes> },
+    /// The call is not executed, and the model is told why.
+    Rejected { reason: String },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Decider {
+    Person,
+    /// Nobody decided in time.
+    Default,
+}
+
+/// A decision that was taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decided {
+    pub at: Timestamp,
+    pub by: Decider,
+    pub decision: Decision,
+}
+
+impl Run {
+    /// All decisions are taken or none.
+    pub(crate) fn decide_approvals(&self, decisions: Vec<(CallId, Decision)>) -> Result<Vec<Event>, Rejection> {
+        if decisions.is_empty() {
+            return Err(Rejection::NoDecisions);
+        }
+        let mut events: Vec<Event> = Vec::with_capacity(decisions.len());
+        for (id, decision) in decisions {
+            if let Decision::Approved { arguments: Some(arguments) } = &decision
+                && arguments.len() > ARGUMENTS_BYTES_MAX
+            {
+                let (size, limit) = (arguments.len(), ARGUMENTS_BYTES_MAX);
+                return Err(Rejection::ArgumentsTooLarge { call: id, size, limit });
+            }
+            let call = self.find(&id).ok_or_else(|| Rejection::UnknownCall { call: id.clone() })?;
+            let given = events.iter().find_map(|event| match event {
+                Event::CallDecided { call: given, decision, .. } if *given == call.index => Some(decision),
+                _ => None,
+            });
+            match given.or(call.decided.as_ref().map(|decided| &decided.decision)) {
+                Some(earlier) if *earlier == decision => {}
+                Some(Decision::Approved { .. }) => {
+                    return Err(Rejection::AlreadyDecided { call: id, decision: "approved" });
+                }
+                Some(Decision::Rejected { .. }) => {
+                    return Err(Rejection::AlreadyDecided { call: id, decision: "rejected" });
+                }
+                None if call.state == CallState::AwaitingApproval => {
+                    events.push(Event::CallDecided { call: call.index, decision, by: Decider::Person });
+                }
+                None => return Err(Rejection::NotAwaitingApproval { call: id, state: call.state_name() }),
+            }
+        }
+        // Approvals first: a rejection may fail the run, and with it the calls that are decided after it.
+        events.sort_by_key(|event| matches!(event, Event::CallDecided { decision: Decision::Rejected { .. }, .. }));
+        Ok(events)
+    }
+
+    /// What is decided of a call of which nobody decides in time.
+    #[must_use]
+    pub fn decide_by_default(&self, call: CallIndex) -> Option<Event> {
+        let decision = match self.call(call)?.spec.approval?.default {
+            DefaultDecision::Approve => Decision::Approved { arguments: None },
+            DefaultDecision::Reject => Decision::Rejected { reason: "nobody approved it in time".to_owned() },
+        };
+        Some(Event::CallDecided { call, decision, by: Decider::Default })
+    }
+}
+
+impl Call {
+    /// What was decided of it, where it had to be.
+    #[must_use]
+    pub fn decided(&self) -> Option<&Decided> {
+        self.decided.as_ref()
+    }
+
+    /// When its default decision is due, where it waits for one. A call that is over by then is not approved any more.
+    pub(crate) fn default_due(&self) -> Option<Timestamp> {
+        let approval = self.spec.approval.filter(|_| self.state == CallState::AwaitingApproval)?;
+        let in_time = approval.default == DefaultDecision::Reject || approval.deadline < self.spec.deadline;
+        in_time.then_some(approval.deadline.min(self.spec.deadline))
+    }
+
+    /// The first decision counts. One that approves has the call join the line.
+    pub(crate) fn decide(&mut self, decision: &Decision, by: Decider, at: Timestamp, heard: &mut Vec<Heard>) {
+        if self.state != CallState::AwaitingApproval {
+            return;
+        }
+        self.decided = Some(Decided { at, by, decision: decision.clone() });
+        heard.push(Heard::Decided { call: self.index });
+        match decision {
+            Decision::Approved { arguments } => {
+                if let Some(arguments) = arguments {
+                    let arguments = arguments.clone();
+                    self.spec = Arc::new(CallSpec { arguments, ..CallSpec::clone(&self.spec) });
+                }
+                self.state = CallState::Accepted;
+                self.in_line_since = at;
+            }
+            Decision::Rejected { reason } => {
+                let reason = if reason.trim().is_empty() { "no reason was given" } else { reason };
+                let error = CallError::new(ErrorKind::Rejected, format!("the call was rejected: {reason}"));
+                self.end(Outcome::Failed(error), at, heard);
+            }
+        }
+    }
+}

@@ -116,7 +116,8 @@ impl Client {
     }
 
     pub(crate) async fn submit(&self, run_id: &str, output: v1::ToolOutput) -> Result<v1::Run, Failure> {
-        let request = v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs: vec![output] };
+        let request =
+            v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs: vec![output], all_required: false };
         present(self.persist(async || self.runs.clone().submit_tool_outputs(request.clone()).await).await?.run)
     }
 

@@ -11,6 +11,7 @@ use run::{
     ToolName, WithoutWorker,
 };
 
+use crate::custom::{Custom, CustomTools};
 use crate::registry::Registry;
 use crate::runs::Refusal;
 
@@ -40,25 +41,36 @@ pub(crate) struct AskedApproval {
     pub(crate) default: DefaultDecision,
 }
 
-/// Accepts calls, the first of which gets position `first` in its run. A call that cannot be executed is accepted too, and
-/// ended at once with an error that the model can mend; the others go on.
-pub(crate) fn accept(
-    calls: Vec<Asked>,
-    first: usize,
-    registry: &Registry,
-    run_deadline: Timestamp,
-    now: Timestamp,
-) -> Vec<Arc<CallSpec>> {
-    let with_index = calls.into_iter().zip(first..);
-    with_index.map(|(call, index)| Arc::new(accept_one(call, index, registry, run_deadline, now))).collect()
+/// What is known where calls are accepted.
+pub(crate) struct Scope<'here> {
+    /// The first call's position in its run.
+    pub(crate) first: usize,
+    pub(crate) custom: &'here CustomTools,
+    pub(crate) registry: &'here Registry,
+    /// Nothing is executed here.
+    pub(crate) client_only: bool,
+    pub(crate) run_deadline: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
-fn accept_one(call: Asked, index: usize, registry: &Registry, run_deadline: Timestamp, now: Timestamp) -> CallSpec {
+/// Accepts calls. One that cannot be executed is accepted too, and ended at once with an error that the model can mend; the
+/// others go on.
+pub(crate) fn accept(calls: Vec<Asked>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
+    let with_index = calls.into_iter().zip(scope.first..);
+    with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope))).collect()
+}
+
+fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
     let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency, approval } = call;
+    let Scope { custom, registry, run_deadline, now, .. } = *scope;
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
-    let arguments = if arguments.is_empty() { Bytes::from_static(b"{}") } else { arguments };
+    let takes_object = custom.get(&tool).is_none_or(Custom::takes_object);
+    let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
-    let route = route(&tool, &arguments, without_worker, registry);
+    let route = match (route(&tool, &arguments, without_worker, scope), scope.client_only) {
+        (Route::Pool { .. }, true) => Route::Client,
+        (route, _) => route,
+    };
     let id = id.unwrap_or_else(|| made_id(index));
     let manifest = registry.route(&tool).map(|(_, hosted)| &hosted.manifest);
     let says = manifest.map(|manifest| manifest.concurrency);
@@ -80,14 +92,18 @@ fn made_id(index: usize) -> CallId {
         .expect("a word and a number have no control characters")
 }
 
-fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, registry: &Registry) -> Route {
+fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, scope: &Scope<'_>) -> Route {
+    let registry = scope.registry;
+    // Oversized arguments are refused as a whole request: they are not worth looking at here.
+    let is_sized = arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX;
+    if let Some(custom) = scope.custom.get(tool) {
+        let checked = if is_sized { custom.check(arguments) } else { Ok(()) };
+        return checked.map_or_else(Route::Refused, |()| Route::Client);
+    }
     let Some((pool, hosted)) = registry.route(tool) else {
         return Route::Refused(unknown_tool(tool, registry));
     };
-    // Oversized arguments are refused as a whole request: they are not worth parsing here.
-    if arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX
-        && let Err(violations) = hosted.schema.check(arguments)
-    {
+    if is_sized && let Err(violations) = hosted.schema.check(arguments) {
         let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
         return Route::Refused(CallError { violations, ..error });
     }
@@ -95,7 +111,8 @@ fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, regi
         return Route::Client;
     }
     // Before we have listened for a while, a worker that is not known may live all the same: then the call's owner decides.
-    if without_worker == WithoutWorker::Fail && registry.settled && registry.live_workers(pool) == 0 {
+    let fails = without_worker == WithoutWorker::Fail && !scope.client_only;
+    if fails && registry.settled && registry.live_workers(pool) == 0 {
         return Route::Refused(run::no_worker(tool, pool));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone() }

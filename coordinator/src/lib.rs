@@ -2,6 +2,7 @@
 //! that it owns, and gives out each run's ordered output. Never executes a tool.
 
 mod accept;
+mod custom;
 mod grpc;
 mod index;
 mod known;

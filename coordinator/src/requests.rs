@@ -48,6 +48,12 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     hash.number(u64::from(new.fail_fast));
     hash.time(new.timeout);
     hash.text(new.tenant.as_ref().map_or("", TenantId::as_str));
+    hash.number(u64::from(new.client_only));
+    hash.number(new.tools.len() as u64);
+    for (name, tool) in &new.tools {
+        let (kind, definition) = tool.definition();
+        [name.as_str(), kind, definition].iter().for_each(|text| hash.text(text));
+    }
     hash.number(new.calls.len() as u64);
     for call in &new.calls {
         hash.text(call.id.as_ref().map_or("", CallId::as_str));

@@ -13,7 +13,8 @@ use run::{
 use tokio::sync::watch;
 use uuid::Builder;
 
-use crate::accept::{self, Asked, AskedApproval};
+use crate::accept::{self, Asked, AskedApproval, Scope};
+use crate::custom::CustomTools;
 use crate::known::Known;
 use crate::ledger::{Ledger, Stopped};
 use crate::nats::journal::{AppendError, Journal, ReadError};
@@ -96,6 +97,10 @@ pub(crate) struct NewRun {
     pub(crate) keep_open: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) fail_fast: bool,
+    /// Nothing of it is executed here.
+    pub(crate) client_only: bool,
+    /// Tools that only its calls know.
+    pub(crate) tools: CustomTools,
     pub(crate) tenant: Option<TenantId>,
     pub(crate) request_id: Option<RequestId>,
 }
@@ -188,9 +193,10 @@ impl Runs {
         let now = proto::now();
         let deadline = now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         let registry = Arc::clone(&self.registry.borrow());
-        let calls = accept::accept(new.calls, 0, &registry, deadline, now);
-        let NewRun { keep_open: open, fail_fast, tenant, .. } = new;
-        Ok(Run::open(Opening { calls, deadline, open, fail_fast, tenant, apart }, now)?)
+        let NewRun { calls, keep_open: open, fail_fast, client_only, tools, tenant, .. } = new;
+        let scope = Scope { first: 0, custom: &tools, registry: &registry, client_only, run_deadline: deadline, now };
+        let calls = accept::accept(calls, &scope);
+        Ok(Run::open(Opening { calls, deadline, open, fail_fast, client_only, tenant, apart }, now)?)
     }
 
     /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any if we have none.
@@ -232,12 +238,24 @@ impl Runs {
         if self.journal.is_crowded() { Err(Refusal::LogFull) } else { Ok(()) }
     }
 
-    pub(crate) async fn append_calls(&self, id: RunId, calls: &[Asked]) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn append_calls(
+        &self,
+        id: RunId,
+        calls: &[Asked],
+        tools: &CustomTools,
+    ) -> Result<Arc<Run>, Refusal> {
         self.check_room()?;
         self.command(id, |run| {
             let registry = Arc::clone(&self.registry.borrow());
-            let calls = accept::accept(calls.to_vec(), run.calls().len(), &registry, run.deadline(), proto::now());
-            Command::AppendCalls { calls }
+            let scope = Scope {
+                first: run.calls().len(),
+                custom: tools,
+                registry: &registry,
+                client_only: run.is_client_only(),
+                run_deadline: run.deadline(),
+                now: proto::now(),
+            };
+            Command::AppendCalls { calls: accept::accept(calls.to_vec(), &scope) }
         })
         .await
     }
@@ -246,8 +264,13 @@ impl Runs {
         self.command(id, |_| Command::Close).await
     }
 
-    pub(crate) async fn submit_outputs(&self, id: RunId, answers: &[Answer]) -> Result<Arc<Run>, Refusal> {
-        self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec() }).await
+    pub(crate) async fn submit_outputs(
+        &self,
+        id: RunId,
+        answers: &[Answer],
+        all_required: bool,
+    ) -> Result<Arc<Run>, Refusal> {
+        self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec(), all_required }).await
     }
 
     /// Decides on calls that await approval. Arguments that replace a call's own must fit its tool's schema.
@@ -299,6 +322,8 @@ impl Runs {
             keep_open: false,
             timeout: Some(since(spec.deadline)),
             fail_fast: false,
+            client_only: false,
+            tools: CustomTools::new(),
             tenant: run.tenant().cloned(),
             request_id: None,
         };

@@ -189,15 +189,16 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
     ];
     let answer = prop_oneof![contents().prop_map(Ok), error().prop_map(Err)];
     prop_oneof![
-        (any::<u64>(), specs(), any::<[bool; 3]>()).prop_map(|(deadline, calls, [open, fail_fast, is_named])| vec![
-            Event::RunOpened(RunOpened {
+        (any::<u64>(), specs(), any::<[bool; 4]>()).prop_map(
+            |(deadline, calls, [open, fail_fast, client_only, is_named])| vec![Event::RunOpened(RunOpened {
                 deadline: Timestamp(deadline),
                 calls,
                 open,
                 fail_fast,
+                client_only,
                 tenant: is_named.then(|| "team-1".parse().expect("a tenant")),
-            })
-        ]),
+            })]
+        ),
         (any::<u64>(), spec()).prop_map(|(deadline, call)| vec![
             Event::RunOpened(RunOpened { deadline: Timestamp(deadline), calls: vec![call], ..RunOpened::default() }),
             Event::CallDispatched { call: CallIndex(0), pool: pool() },

@@ -15,6 +15,8 @@ pub struct Opening {
     pub open: bool,
     /// When a call fails or expires, cancel the others.
     pub fail_fast: bool,
+    /// Nothing of it is executed here: what a pool would execute waits for the client.
+    pub client_only: bool,
     pub tenant: Option<TenantId>,
     /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that
     /// whoever opens the same run expects the same subject to be empty.
@@ -30,6 +32,8 @@ pub enum Command {
     /// Answers to client calls; all are accepted or none.
     SubmitOutputs {
         answers: Vec<Answer>,
+        /// None are accepted unless they answer every call that waits for the client.
+        all_required: bool,
     },
     /// Decisions on calls that await approval; all are taken or none.
     Decide {
@@ -92,6 +96,8 @@ pub enum Rejection {
     OutputTooLarge { call: CallId, size: usize, limit: usize },
     #[error("the request answers no call")]
     NoAnswers,
+    #[error("all answers are required at once, and those of {} are missing", listed(calls))]
+    AnswersMissing { calls: Vec<CallId> },
     #[error("the request decides on no call")]
     NoDecisions,
     #[error("call {call} does not await approval: it is {state}")]
@@ -102,4 +108,8 @@ pub enum Rejection {
     NotParked { call: CallId, state: &'static str },
     #[error("call {call} was parked and is {fate}")]
     NotParkedAnyMore { call: CallId, fate: String },
+}
+
+fn listed(calls: &[CallId]) -> String {
+    calls.iter().map(CallId::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -123,6 +123,8 @@ pub struct RunOpened {
     pub open: bool,
     /// When a call fails or expires, the others are cancelled.
     pub fail_fast: bool,
+    /// What a pool would execute waits for the client.
+    pub client_only: bool,
     /// For whom the run is, where that was said.
     pub tenant: Option<TenantId>,
 }

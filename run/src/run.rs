@@ -29,6 +29,7 @@ pub struct Run {
     cancel_requested: bool,
     expired: bool,
     fail_fast: bool,
+    client_only: bool,
     /// A call failed or expired, and the run was to fail with it.
     pub(crate) failed: bool,
     tenant: Option<TenantId>,
@@ -121,6 +122,7 @@ impl Run {
             cancel_requested: false,
             expired: false,
             fail_fast: false,
+            client_only: false,
             failed: false,
             tenant: None,
             revision: 0,
@@ -146,6 +148,12 @@ impl Run {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.open
+    }
+
+    /// Nothing of it is executed here.
+    #[must_use]
+    pub fn is_client_only(&self) -> bool {
+        self.client_only
     }
 
     #[must_use]
@@ -186,7 +194,7 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open, fail_fast, tenant, apart } = opening;
+        let Opening { calls, deadline, open, fail_fast, client_only, tenant, apart } = opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -201,7 +209,7 @@ impl Run {
             ([call], false) if !apart && call.approval.is_none() => dispatch(CallIndex(0), call),
             _ => None,
         };
-        let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant });
+        let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant });
         Ok(std::iter::once(opened).chain(dispatched).collect())
     }
 
@@ -224,7 +232,13 @@ impl Run {
             }
             Command::Close if self.open => Ok(vec![Event::RunClosed]),
             Command::Close => Ok(Vec::new()),
-            Command::SubmitOutputs { answers } => self.decide_answers(answers),
+            Command::SubmitOutputs { answers, all_required } => {
+                let events = self.decide_answers(answers)?;
+                if all_required {
+                    self.check_all_answered(&events)?
+                }
+                Ok(events)
+            }
             Command::Decide { decisions } => self.decide_approvals(decisions),
             Command::CancelRun { .. } if self.status.is_final() || self.cancel_requested => Ok(Vec::new()),
             Command::CancelRun { reason } => Ok(vec![Event::RunCancelRequested { reason }]),
@@ -309,6 +323,17 @@ impl Run {
         Ok(events)
     }
 
+    fn check_all_answered(&self, events: &[Event]) -> Result<(), Rejection> {
+        let is_answered = |call: &Call| {
+            events
+                .iter()
+                .any(|event| matches!(event, Event::ClientAnswered { call: answered, .. } if *answered == call.index))
+        };
+        let waiting = self.calls.iter().filter(|call| call.state == CallState::WaitingForClient);
+        let missing: Vec<CallId> = waiting.filter(|call| !is_answered(call)).map(|call| call.spec.id.clone()).collect();
+        if missing.is_empty() { Ok(()) } else { Err(Rejection::AnswersMissing { calls: missing }) }
+    }
+
     // ---- believing ----
 
     /// Takes an entry of the log in, and says what of it was accepted.
@@ -358,6 +383,7 @@ impl Run {
         self.deadline = opened.deadline;
         self.open = opened.open;
         self.fail_fast = opened.fail_fast;
+        self.client_only = opened.client_only;
         self.tenant.clone_from(&opened.tenant);
         heard.push(Heard::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);

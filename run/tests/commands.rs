@@ -45,7 +45,7 @@ fn answer(call: &str, output: Result<Vec<Content>, CallError>) -> Answer {
 }
 
 fn answers(answers: impl IntoIterator<Item = Answer>) -> Command {
-    Command::SubmitOutputs { answers: answers.into_iter().collect() }
+    Command::SubmitOutputs { answers: answers.into_iter().collect(), all_required: false }
 }
 
 fn cancel(call: &str) -> Command {

@@ -78,7 +78,7 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
         let mut client = yard.client();
         async move {
             let outputs = vec![v1::ToolOutput { call_id: "call_0".to_owned(), ..v1::ToolOutput::default() }];
-            client.submit_tool_outputs(v1::SubmitToolOutputsRequest { run_id, outputs }).await?;
+            client.submit_tool_outputs(v1::SubmitToolOutputsRequest { run_id, outputs, all_required: false }).await?;
             Ok(())
         }
     });

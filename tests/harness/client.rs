@@ -124,7 +124,7 @@ impl Run {
     /// # Errors
     /// The coordinator's refusal.
     pub async fn submit(&self, outputs: Vec<v1::ToolOutput>) -> Result<v1::Run, Status> {
-        let request = v1::SubmitToolOutputsRequest { run_id: self.id.clone(), outputs };
+        let request = v1::SubmitToolOutputsRequest { run_id: self.id.clone(), outputs, all_required: false };
         let response = self.client.runs.clone().submit_tool_outputs(request).await?;
         Ok(response.into_inner().run.expect("the response has the run"))
     }

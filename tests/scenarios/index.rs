@@ -398,6 +398,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         calls: vec![std::sync::Arc::clone(&spec)],
         open: false,
         fail_fast: false,
+        client_only: false,
         tenant: None,
     });
     let dispatched = Event::CallDispatched { call, pool: pool.clone() };

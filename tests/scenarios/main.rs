@@ -20,6 +20,7 @@ mod full_log;
 mod functions;
 mod index;
 mod main_job;
+mod mixed;
 mod ordering;
 mod ownership;
 mod parked;

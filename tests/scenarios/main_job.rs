@@ -56,12 +56,20 @@ async fn calls_can_be_added_to_a_run_that_was_left_open() {
     let mut runs = yard.client.runs.clone();
     for id in ["first", "second"] {
         let calls = vec![call(id, "echo", json!({ "text": id }))];
-        let appended = runs.append_calls(v1::AppendCallsRequest { run_id: run_id.clone(), calls }).await;
+        let appended = runs
+            .append_calls(v1::AppendCallsRequest { run_id: run_id.clone(), calls, ..v1::AppendCallsRequest::default() })
+            .await;
         assert!(appended.is_ok(), "{appended:?}");
     }
     runs.close_run(v1::CloseRunRequest { run_id: run_id.clone() }).await.expect("a run can be closed");
     let late = vec![call("late", "echo", json!({ "text": "late" }))];
-    let refused = runs.append_calls(v1::AppendCallsRequest { run_id: run_id.clone(), calls: late }).await;
+    let refused = runs
+        .append_calls(v1::AppendCallsRequest {
+            run_id: run_id.clone(),
+            calls: late,
+            ..v1::AppendCallsRequest::default()
+        })
+        .await;
     let refused = refused.expect_err("a closed run takes no calls");
     assert!(["RUN_CLOSED", "RUN_ENDED"].contains(&harness::reason(&refused).as_str()), "{refused:?}");
     let run = harness::Run { client: yard.client.clone(), id: run_id };

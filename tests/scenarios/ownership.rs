@@ -31,7 +31,7 @@ fn timeout(call: v1::NewCall, timeout: Duration) -> v1::NewCall {
 }
 
 async fn append(run: &Run, calls: Vec<v1::NewCall>) {
-    let request = v1::AppendCallsRequest { run_id: run.id.clone(), calls };
+    let request = v1::AppendCallsRequest { run_id: run.id.clone(), calls, ..v1::AppendCallsRequest::default() };
     run.client.runs.clone().append_calls(request).await.expect("an open run takes calls");
 }
 
@@ -373,7 +373,11 @@ async fn on_three_brokers_each_coordinator_knows_at_once_what_the_other_stored()
 
 /// Why a closed run takes no call.
 async fn append_late(run: &Run) -> String {
-    let request = v1::AppendCallsRequest { run_id: run.id.clone(), calls: vec![question("late")] };
+    let request = v1::AppendCallsRequest {
+        run_id: run.id.clone(),
+        calls: vec![question("late")],
+        ..v1::AppendCallsRequest::default()
+    };
     let refused = run.client.runs.clone().append_calls(request).await.expect_err("the run is closed");
     harness::reason(&refused)
 }

@@ -260,7 +260,7 @@ fn command(wish: Wish, id: RunId, net: &mut Net<'_>) -> Option<Command> {
                 false => Err(CallError::new(ErrorKind::ClientFailed, "no")),
             };
             let answer = |spec: &Arc<CallSpec>| Answer { call: spec.id.clone(), output: output() };
-            Command::SubmitOutputs { answers: calls.iter().filter(waits).map(answer).collect() }
+            Command::SubmitOutputs { answers: calls.iter().filter(waits).map(answer).collect(), all_required: false }
         }
         Wish::Decide => {
             let decision = match net.chance.between(0, 4) {
@@ -286,7 +286,7 @@ fn check_done(id: RunId, command: &Command, net: &mut Net<'_>) {
     let done = match command {
         Command::AppendCalls { calls } => calls.iter().all(|spec| run.find(&spec.id).is_some()),
         Command::Close => !run.is_open(),
-        Command::SubmitOutputs { answers } => {
+        Command::SubmitOutputs { answers, .. } => {
             answers.iter().all(|answer| run.find(&answer.call).is_some_and(|call| call.outcome().is_some()))
         }
         Command::Decide { decisions } => {

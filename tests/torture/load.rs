@@ -326,7 +326,8 @@ impl Drive {
             return;
         };
         let outputs = vec![harness::client_answer(call_id, &self.plan.label(index))];
-        let request = v1::SubmitToolOutputsRequest { run_id: self.outcome.run_id.clone(), outputs };
+        let request =
+            v1::SubmitToolOutputsRequest { run_id: self.outcome.run_id.clone(), outputs, all_required: false };
         let (load, mut seed) = (Arc::clone(&self.load), self.seed.of(1_000 + u64::try_from(index).unwrap_or_default()));
         self.acts.spawn(async move {
             tokio::time::sleep(wait).await;

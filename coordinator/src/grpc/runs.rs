@@ -6,13 +6,14 @@ use std::time::Duration;
 use futures::Stream;
 use proto::convert::{self, api};
 use proto::v1;
-use run::{Answer, CallError, CallId, Decision, ErrorKind, Rejection, RunId, limit};
+use run::{Answer, CallError, CallId, Decision, ErrorKind, Rejection, RunId, ToolName, limit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::deadline::{Deadline, exceeded};
 use crate::accept::{Asked, AskedApproval};
+use crate::custom::{self, Custom, CustomTools};
 use crate::runs::{NewRun, Refusal, Runs};
 use crate::watch::{Reader, WatchError};
 
@@ -61,6 +62,8 @@ impl v1::run_service_server::RunService for RunDoor {
             request_id: request.request_id,
             fail_fast: request.fail_fast,
             tenant: request.tenant,
+            execute: request.execute,
+            tools: request.tools,
         })?;
         let reader = self.runs.execute(new, policy).await?;
         let stream = stream(reader, self.stop.clone(), deadline, |piece| {
@@ -93,7 +96,8 @@ impl v1::run_service_server::RunService for RunDoor {
     ) -> Result<Response<v1::AppendCallsResponse>, Status> {
         let request = request.into_inner();
         let calls = asked(request.calls)?;
-        let run = self.runs.append_calls(run_id(&request.run_id)?, &calls).await?;
+        let tools = custom_tools(request.tools)?;
+        let run = self.runs.append_calls(run_id(&request.run_id)?, &calls, &tools).await?;
         Ok(Response::new(v1::AppendCallsResponse { run: Some(api::run(&run)) }))
     }
 
@@ -109,7 +113,7 @@ impl v1::run_service_server::RunService for RunDoor {
         let request = request.into_inner();
         let answers = request.outputs.into_iter().enumerate().map(|(index, output)| answer(index, output));
         let answers = answers.collect::<Result<Vec<_>, _>>()?;
-        let run = self.runs.submit_outputs(run_id(&request.run_id)?, &answers).await?;
+        let run = self.runs.submit_outputs(run_id(&request.run_id)?, &answers, request.all_required).await?;
         Ok(Response::new(v1::SubmitToolOutputsResponse { run: Some(api::run(&run)) }))
     }
 
@@ -204,7 +208,8 @@ fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Du
 }
 
 fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
-    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, request_id, fail_fast, tenant } = request;
+    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, request_id, fail_fast, tenant, execute, tools } =
+        request;
     let tenant = match tenant.as_str() {
         "" => None,
         tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
@@ -214,7 +219,24 @@ fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
         id => Some(id.parse().map_err(malformed("request_id"))?),
     };
     let timeout = timeout("timeout", run_timeout)?;
-    Ok(NewRun { calls: asked(calls)?, keep_open, timeout, fail_fast, tenant, request_id })
+    let (client_only, tools) = (execute == Some(false), custom_tools(tools)?);
+    Ok(NewRun { calls: asked(calls)?, keep_open, timeout, fail_fast, client_only, tools, tenant, request_id })
+}
+
+fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
+    if tools.len() > custom::TOOLS_MAX {
+        return Err(malformed("tools")(format!("are {}, at most {} are taken", tools.len(), custom::TOOLS_MAX)));
+    }
+    let mut known = CustomTools::new();
+    for (index, v1::RequestTool { name, format }) in tools.into_iter().enumerate() {
+        let field = |name: &str| format!("tools[{index}].{name}");
+        let name: ToolName = name.parse().map_err(malformed(field("name")))?;
+        let tool = Custom::of(format).map_err(|(name, reason)| malformed(field(name))(reason))?;
+        if known.insert(name, tool).is_some() {
+            return Err(malformed(field("name"))("another tool of the request has it"));
+        }
+    }
+    Ok(known)
 }
 
 fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {

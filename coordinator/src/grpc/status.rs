@@ -81,6 +81,7 @@ fn rejected(rejection: &Rejection) -> Status {
     match rejection {
         Rejection::NoCalls => status(InvalidArgument, "NO_CALLS", message, []),
         Rejection::NoAnswers => status(InvalidArgument, "NO_ANSWERS", message, []),
+        Rejection::AnswersMissing { .. } => status(FailedPrecondition, "ANSWERS_MISSING", message, []),
         Rejection::TooManyCalls { limit, .. } => {
             status(InvalidArgument, "TOO_MANY_CALLS", message, [("limit", limit.to_string())])
         }

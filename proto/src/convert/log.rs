@@ -108,13 +108,16 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
 
 fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
     match event {
-        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant }) => Kind::RunOpened(wire::RunOpened {
-            deadline_ms: deadline.0,
-            calls: specs_out(calls),
-            open: *open,
-            fail_fast: *fail_fast,
-            tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
-        }),
+        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant }) => {
+            Kind::RunOpened(wire::RunOpened {
+                deadline_ms: deadline.0,
+                calls: specs_out(calls),
+                open: *open,
+                fail_fast: *fail_fast,
+                client_only: *client_only,
+                tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+            })
+        }
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
         Event::RunClosed => Kind::RunClosed(wire::RunClosed {}),
         Event::RunCancelRequested { reason } => {
@@ -166,6 +169,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
             calls: specs_in(opened.calls)?,
             open: opened.open,
             fail_fast: opened.fail_fast,
+            client_only: opened.client_only,
             tenant: match opened.tenant.as_str() {
                 "" => None,
                 tenant => Some(tenant.parse()?),

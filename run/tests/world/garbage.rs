@@ -17,7 +17,7 @@ pub(crate) fn garbage() -> impl Strategy<Value = History> {
 
 fn opened(calls: impl Strategy<Value = Vec<Arc<CallSpec>>>) -> impl Strategy<Value = Event> {
     (time(), calls, any::<bool>(), prop::bool::weighted(0.3)).prop_map(|(deadline, calls, open, fail_fast)| {
-        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, tenant: None })
+        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, ..RunOpened::default() })
     })
 }
 

@@ -140,7 +140,7 @@ impl Ask {
                 if second.0 % 2 == 0 {
                     answers.push(answer(named(second)?, &output));
                 }
-                Command::SubmitOutputs { answers }
+                Command::SubmitOutputs { answers, all_required: second.0 % 3 == 0 }
             }
             Self::Decide { call, second, decision } => {
                 let awaiting = run.calls().iter().filter(|call| *call.state() == CallState::AwaitingApproval);

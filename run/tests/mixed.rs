@@ -26,6 +26,8 @@ fn call(kind: Kind, name: &str) -> CallSpec {
     if kind == Kind::Client { client(name) } else { repeatable(name) }
 }
 
+type Part = fn(&mut Story, [Kind; 3], u16);
+
 fn execute(story: &mut Story, word: [Kind; 3], index: u16) {
     match word[usize::from(index)] {
         Kind::Ok => story.tell_all([dispatched(index), completed(index, 1, 0)]),
@@ -46,8 +48,7 @@ fn every_mix_ends_whether_the_client_answers_first_or_last() {
         for client_first in [true, false] {
             for order in [[0, 1, 2], [2, 1, 0]] {
                 let mut story = Story::of(word.iter().zip(["a", "b", "c"]).map(|(kind, name)| call(*kind, name)));
-                let (first, then): (fn(&mut Story, [Kind; 3], u16), fn(&mut Story, [Kind; 3], u16)) =
-                    if client_first { (answer, execute) } else { (execute, answer) };
+                let [first, then]: [Part; 2] = if client_first { [answer, execute] } else { [execute, answer] };
                 order.iter().for_each(|index| first(&mut story, word, *index));
                 if !client_first && word.contains(&Kind::Client) {
                     assert_eq!(story.run.status(), RunStatus::RequiresAction, "{word:?}");

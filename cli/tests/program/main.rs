@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod fleet;
 mod help;
+mod inbox;
 mod index;
 mod parked;
 mod process;

@@ -12,7 +12,7 @@ use proto::v1::run_event::Event;
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::words::{call_state, error_kind, run_status, word};
+use crate::words::{call_state, error_kind, run_status, tool_concurrency, tool_permission, word};
 
 pub(crate) const HELP: &str = "\
 JSON (-o json): one object a line. `call`, `runs watch` and `demo` write one
@@ -359,6 +359,10 @@ pub(crate) fn tool(tool: &v1::Tool) -> Object {
             .field("live_workers", pool.live_workers)
             .field("pulling_workers", pool.pulling_workers)
     });
+    let aliases = tool
+        .aliases
+        .iter()
+        .map(|alias| Object::default().field("name", &alias.name).field("description", &alias.description));
     Object::default()
         .field("name", &tool.name)
         .field("description", &tool.description)
@@ -368,6 +372,17 @@ pub(crate) fn tool(tool: &v1::Tool) -> Object {
         .maybe("policy", tool.policy.as_ref().map(policy))
         .field("definition_only", tool.definition_only)
         .field("streaming", tool.streaming)
+        .maybe("category", Some(&tool.category).filter(|category| !category.is_empty()))
+        .field("permission", tool_permission(tool.permission()))
+        .maybe("side_effect_scope", Some(&tool.side_effect_scope).filter(|scope| !scope.is_empty()))
+        .field("requires_confirmation", tool.requires_confirmation)
+        .field("tags", &tool.tags)
+        .field("final", tool.r#final)
+        .field("return_direct", tool.return_direct)
+        .field("hidden", tool.hidden)
+        .field("concurrency", tool_concurrency(tool.concurrency()))
+        .maybe("version", Some(&tool.version).filter(|version| !version.is_empty()))
+        .field("aliases", aliases.collect::<Vec<_>>())
         .field("pools", pools.collect::<Vec<_>>())
 }
 

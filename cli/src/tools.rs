@@ -86,6 +86,19 @@ fn described(tool: &v1::Tool, paint: Paint) -> String {
         text.push_str(&format!("\nArguments:\n{arguments}"));
     }
     text.push('\n');
+    let aliases: Vec<String> = tool.aliases.iter().map(|alias| harmless(&alias.name)).collect();
+    let confirmed = if tool.requires_confirmation { ", each call approved by a person" } else { "" };
+    let told = [
+        ("Version:   ", harmless(&tool.version)),
+        ("Category:  ", harmless(&tool.category)),
+        ("Tags:      ", harmless(&tool.tags.join(", "))),
+        ("Aliases:   ", aliases.join(", ")),
+        ("Needs:     ", format!("permission to {}{confirmed}", permission(tool.permission()))),
+        ("Reaches:   ", harmless(&tool.side_effect_scope)),
+    ];
+    for (label, told) in told.iter().filter(|(_, told)| !told.is_empty()) {
+        text.push_str(&format!("{label}{}\n", brief(told)));
+    }
     if tool.definition_only {
         text.push_str("Answered by the client: `toolyard submit`\n");
         return text;
@@ -115,6 +128,15 @@ fn arguments(schema: &str, paint: Paint) -> String {
         format!("  {} {}\n      {text}\n", paint.bold(&harmless(name)), paint.dim(&format!("{kind}{mark}")))
     });
     lines.collect()
+}
+
+fn permission(permission: v1::ToolPermission) -> &'static str {
+    match permission {
+        v1::ToolPermission::Read => "read",
+        v1::ToolPermission::Write => "write",
+        v1::ToolPermission::External => "reach beyond this system",
+        v1::ToolPermission::Unspecified => "do what is not told",
+    }
 }
 
 fn effects(effects: v1::ToolEffects) -> String {

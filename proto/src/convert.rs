@@ -1,16 +1,17 @@
-//! The only conversions between the wire and the domain: `log` for what is stored, `worker` for what coordinators and
-//! workers say besides, `snapshot` for what owners leave to the next, `api` for what clients see. Shared pieces (content, errors, policies) are here.
+//! The only conversions between the wire and the domain: `log` for what is stored, `manifest` for tools, `worker` for what
+//! coordinators and workers say besides, `snapshot` for what owners leave to the next, `api` for what clients see. Shared pieces (content, errors, policies) are here.
 
 pub mod api;
 pub mod log;
+pub mod manifest;
 pub mod snapshot;
 pub mod worker;
 
 use std::time::Duration;
 
 use run::{
-    AfterPartialOutput, Backoff, CallError, Concurrency, Content, DefaultDecision, Effects, ErrorKind, InvalidId,
-    Manifest, Permission, Policy, Progress, RetryOn, Violation,
+    AfterPartialOutput, Backoff, CallError, Concurrency, Content, DefaultDecision, ErrorKind, InvalidId, Policy,
+    Progress, RetryOn, Violation,
 };
 
 use crate::subject::InvalidSubject;
@@ -49,8 +50,15 @@ pub fn duration(duration: Duration) -> prost_types::Duration {
     }
 }
 
+/// A time from the wire; `None` when it is negative. The library's own conversion overflows at the edge of what it takes.
+#[must_use]
+pub fn time_in(wire: prost_types::Duration) -> Option<Duration> {
+    let (seconds, nanos) = (u64::try_from(wire.seconds).ok()?, u64::try_from(wire.nanos).ok()?);
+    Some(Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos)))
+}
+
 fn duration_or(wire: Option<prost_types::Duration>, default: Duration) -> Duration {
-    wire.and_then(|wire| Duration::try_from(wire).ok()).unwrap_or(default)
+    wire.and_then(time_in).unwrap_or(default)
 }
 
 pub(crate) fn content_out(content: &Content) -> v1::Content {
@@ -139,7 +147,8 @@ fn error_in(wire: v1::CallError) -> CallError {
     }
 }
 
-fn policy_out(policy: &Policy) -> v1::ToolPolicy {
+#[must_use]
+pub fn policy_out(policy: &Policy) -> v1::ToolPolicy {
     let RetryOn { retryable, timeout, panic, lost, other } = policy.retry_on;
     let after_partial_output = match policy.after_partial_output {
         AfterPartialOutput::Restart => v1::AfterPartialOutput::Restart,
@@ -180,16 +189,9 @@ fn policy_in(wire: v1::ToolPolicy) -> Policy {
             longest: duration_or(wire.backoff_longest, backoff.longest),
             jitter_percent: jitter.unwrap_or(backoff.jitter_percent),
         },
-        idle_timeout: wire.idle_timeout.and_then(|wire| Duration::try_from(wire).ok()),
+        idle_timeout: wire.idle_timeout.and_then(time_in),
         retry_on,
         after_partial_output,
-    }
-}
-
-pub(crate) fn concurrency_out(concurrency: Concurrency) -> v1::ToolConcurrency {
-    match concurrency {
-        Concurrency::Parallel => v1::ToolConcurrency::Parallel,
-        Concurrency::Exclusive => v1::ToolConcurrency::Exclusive,
     }
 }
 
@@ -217,70 +219,4 @@ pub fn approval_default(wire: v1::ApprovalDefault) -> DefaultDecision {
         v1::ApprovalDefault::Unspecified | v1::ApprovalDefault::Reject => DefaultDecision::Reject,
         v1::ApprovalDefault::Approve => DefaultDecision::Approve,
     }
-}
-
-fn permission_out(permission: Permission) -> v1::ToolPermission {
-    match permission {
-        Permission::Read => v1::ToolPermission::Read,
-        Permission::Write => v1::ToolPermission::Write,
-        Permission::External => v1::ToolPermission::External,
-    }
-}
-
-fn permission_in(wire: v1::ToolPermission) -> Option<Permission> {
-    match wire {
-        v1::ToolPermission::Unspecified => None,
-        v1::ToolPermission::Read => Some(Permission::Read),
-        v1::ToolPermission::Write => Some(Permission::Write),
-        v1::ToolPermission::External => Some(Permission::External),
-    }
-}
-
-/// A tool as the wire's, without the pools that host it.
-#[must_use]
-pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
-    let Effects { read_only, idempotent, destructive, open_world } = manifest.effects;
-    v1::Tool {
-        name: manifest.name.to_string(),
-        description: manifest.description.clone(),
-        input_schema: manifest.input_schema.clone(),
-        output_schema: manifest.output_schema.clone(),
-        effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world }),
-        policy: Some(policy_out(&manifest.policy)),
-        definition_only: manifest.definition_only,
-        streaming: manifest.streaming,
-        pools: Vec::new(),
-        permission: permission_out(manifest.permission).into(),
-        concurrency: concurrency_out(manifest.concurrency).into(),
-        requires_confirmation: manifest.requires_confirmation,
-    }
-}
-
-/// A tool from the wire's.
-///
-/// # Errors
-/// When its name is malformed.
-pub fn manifest_in(wire: v1::Tool) -> Result<Manifest, InvalidMessage> {
-    let (permission, concurrent) = (permission_in(wire.permission()), concurrency(wire.concurrency()));
-    let effects = wire.effects.unwrap_or_default();
-    let effects = Effects {
-        read_only: effects.read_only,
-        idempotent: effects.idempotent,
-        destructive: effects.destructive,
-        open_world: effects.open_world,
-    };
-    let permission = permission.unwrap_or(Permission::of(effects));
-    Ok(Manifest {
-        permission,
-        requires_confirmation: wire.requires_confirmation,
-        concurrency: concurrent.unwrap_or(Concurrency::of(permission)),
-        name: wire.name.parse()?,
-        description: wire.description,
-        input_schema: wire.input_schema,
-        output_schema: wire.output_schema,
-        effects,
-        policy: wire.policy.map_or_else(|| Policy::of(effects), policy_in),
-        definition_only: wire.definition_only,
-        streaming: wire.streaming,
-    })
 }

@@ -7,14 +7,13 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
-    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects, ErrorKind,
-    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage,
-    Timestamp, Verdict, Violation, WithoutWorker,
+    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind, Event, Nonce,
+    Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation,
+    WithoutWorker,
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
-    Answer, Heartbeat, Question, decode_advertisement, decode_answer, decode_stop, encode_advertisement, encode_answer,
-    encode_stop,
+    Answer, Heartbeat, Question, decode_advertisement, decode_answer, decode_stop, encode_answer, encode_stop,
 };
 use toolyard_proto::subject::{Place, Subject};
 
@@ -118,10 +117,6 @@ fn decision() -> impl Strategy<Value = Decision> {
             .prop_map(|arguments| Decision::Approved { arguments: arguments.map(|text: String| text.into()) }),
         ".*".prop_map(|reason| Decision::Rejected { reason }),
     ]
-}
-
-fn permission() -> impl Strategy<Value = Permission> {
-    prop_oneof![Just(Permission::Read), Just(Permission::Write), Just(Permission::External)]
 }
 
 fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
@@ -303,29 +298,6 @@ proptest! {
         let worker = "worker-1".parse().expect("a worker id");
         let heartbeat = Heartbeat { worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0 };
         prop_assert_eq!(Heartbeat::decode(heartbeat.encode()).expect("a heartbeat"), heartbeat);
-    }
-
-    #[test]
-    fn a_manifest_comes_back_as_it_was_advertised(
-        policy in policy(), description in ".*", flags in prop::array::uniform7(any::<bool>()),
-        permission in permission(), concurrency in concurrency(),
-    ) {
-        let [read_only, idempotent, destructive, open_world, definition_only, streaming, requires_confirmation] = flags;
-        let manifest = Manifest {
-            name: "tool".parse().expect("a tool name"),
-            description,
-            input_schema: "{}".to_owned(),
-            output_schema: String::new(),
-            effects: Effects { read_only, idempotent, destructive, open_world },
-            permission,
-            requires_confirmation,
-            concurrency,
-            policy,
-            definition_only,
-            streaming,
-        };
-        let advertised = encode_advertisement([&manifest].into_iter());
-        prop_assert_eq!(decode_advertisement(advertised).expect("an advertisement"), vec![manifest]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct InvalidId {
 }
 
 impl InvalidId {
-    fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
+    pub(crate) fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
         Self { kind, text: text.chars().take(64).collect(), expected }
     }
 }

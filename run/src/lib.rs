@@ -50,7 +50,7 @@ pub use id::{
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use run::{Heard, Run, RunStatus};
 pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
-pub use tool::{AfterPartialOutput, Concurrency, Effects, Manifest, Permission, Policy, RetryOn};
+pub use tool::{AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Permission, Policy, RetryOn, Version};
 pub use verdict::Verdict;
 pub use why::{expiry, no_worker};
 

@@ -36,6 +36,26 @@ pub const ATTEMPTS_SKIPPED_MAX: u32 = 1 << 20;
 pub const CALL_ID_BYTES_MAX: usize = 128;
 /// Bytes of the name of a tool, as the vendors of models allow it.
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
+/// Bytes of a tool's description: it is sent to the model with every turn.
+pub const DESCRIPTION_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of a schema, as JSON text. A pool's tools must fit one broker message together (1 MiB).
+pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+/// Subschemas that apply to one and the same value, references followed: what checking it may cost.
+pub const SCHEMA_BRANCHES_MAX: u64 = 4096;
+/// How deep references and subschemas that apply to the same value may lead: what a check may take of the stack.
+pub const SCHEMA_DEPTH_MAX: usize = 128;
+/// Tags of a tool.
+pub const TAGS_MAX: usize = 32;
+/// Bytes of a tag, or of a category.
+pub const TAG_BYTES_MAX: usize = 64;
+/// Bytes of what a tool's effects reach.
+pub const SIDE_EFFECT_SCOPE_BYTES_MAX: usize = 256;
+/// Bytes of a tool's version.
+pub const VERSION_BYTES_MAX: usize = 64;
+/// Other names of a tool.
+pub const ALIASES_MAX: usize = 16;
+/// Attempts that a manifest may ask for.
+pub const ATTEMPTS_MAX: u32 = 1000;
 /// Bytes of a pool's or worker's name: it is one token of a subject.
 pub const TOKEN_BYTES_MAX: usize = 64;
 /// Bytes of a reason given with a cancellation.

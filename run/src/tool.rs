@@ -1,8 +1,11 @@
 //! A tool as its worker describes it, and the part of that description which a call takes along into the log.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
-use crate::id::ToolName;
+use crate::id::{InvalidId, ToolName};
+use crate::limit::VERSION_BYTES_MAX;
 use crate::retry::Backoff;
 
 /// Something callable by name.
@@ -15,17 +18,119 @@ pub struct Manifest {
     /// JSON Schema of the result, as JSON text; empty when the tool does not say.
     pub output_schema: String,
     pub effects: Effects,
-    /// The class of permission that a caller needs.
-    pub permission: Permission,
-    /// A person must approve each call before it runs.
-    pub requires_confirmation: bool,
-    /// Whether calls of it in one run may run beside others.
-    pub concurrency: Concurrency,
     pub policy: Policy,
     /// The tool is never executed here: the client answers its calls.
     pub definition_only: bool,
     /// The tool sends output while it runs.
     pub streaming: bool,
+    /// A word for what it belongs with: `filesystem`, `web`. Empty when its author did not say.
+    pub category: String,
+    pub permission: Permission,
+    /// What its effects reach, in the tool's own words: `workspace`, `payments-api`. Empty when its author did not say.
+    pub side_effect_scope: String,
+    /// A person must approve each call before it runs.
+    pub requires_confirmation: bool,
+    pub tags: Vec<String>,
+    /// A successful call of it ends the run's turn.
+    pub is_final: bool,
+    /// A call's result goes to the user as it is.
+    pub return_direct: bool,
+    /// The tool is not listed, and can be called only where it is attached.
+    pub hidden: bool,
+    pub concurrency: Concurrency,
+    /// Tells manifests of one name apart: among live ones with different schemas the newest counts.
+    pub version: Option<Version>,
+    pub aliases: Vec<Alias>,
+}
+
+/// The class of permission that a caller needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Permission {
+    Read,
+    Write,
+    /// It reaches beyond this system.
+    External,
+}
+
+impl Permission {
+    /// The class of a tool whose author only said what it does to the world.
+    #[must_use]
+    pub fn of(effects: Effects) -> Self {
+        if effects.read_only {
+            Self::Read
+        } else if effects.open_world {
+            Self::External
+        } else {
+            Self::Write
+        }
+    }
+}
+
+/// Whether a call may run beside other calls of its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Concurrency {
+    Parallel,
+    /// It begins when all that is ahead of it in line has ended, and what is behind it waits for its end.
+    Exclusive,
+}
+
+impl Concurrency {
+    /// What holds where a tool's author did not say: nothing that writes runs beside others.
+    #[must_use]
+    pub fn of(permission: Permission) -> Self {
+        match permission {
+            Permission::Read => Self::Parallel,
+            Permission::Write | Permission::External => Self::Exclusive,
+        }
+    }
+}
+
+/// Another name by which a tool can be called, with a description of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alias {
+    pub name: ToolName,
+    /// Empty: the tool's.
+    pub description: String,
+}
+
+/// Numbers with dots between them, the first weighing most: `3`, `1.4.2`, `2026.11.21`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Version {
+    numbers: Vec<u64>,
+    /// As it was written, leading zeros and all.
+    text: Box<str>,
+}
+
+impl FromStr for Version {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> Result<Self, InvalidId> {
+        const EXPECTED: &str = "1 to 64 characters: numbers with dots between them, as 1.4.2";
+        let numbers =
+            text.split('.').map(|part| part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok())?);
+        match numbers.collect::<Option<Vec<u64>>>() {
+            Some(numbers) if text.len() <= VERSION_BYTES_MAX => Ok(Self { numbers, text: text.into() }),
+            Some(_) | None => Err(InvalidId::new("version", text, EXPECTED)),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Ord for Version {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.numbers.cmp(&other.numbers).then_with(|| self.text.cmp(&other.text))
+    }
+}
+
+impl PartialOrd for Version {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// What a call of the tool does to the world, in the words of MCP's annotations. All false when the author did not say.
@@ -42,48 +147,6 @@ impl Effects {
     #[must_use]
     pub fn repeatable(self) -> bool {
         self.read_only || self.idempotent
-    }
-}
-
-/// The class of permission that a caller of a tool needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Permission {
-    /// It only looks.
-    Read,
-    /// It changes something here.
-    Write,
-    /// It reaches beyond this system.
-    External,
-}
-
-impl Permission {
-    /// Of a tool whose author does not say.
-    #[must_use]
-    pub fn of(effects: Effects) -> Self {
-        match effects {
-            Effects { read_only: true, .. } => Self::Read,
-            Effects { open_world: true, .. } => Self::External,
-            Effects { .. } => Self::Write,
-        }
-    }
-}
-
-/// Whether a call may run beside other calls of its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Concurrency {
-    Parallel,
-    /// It begins when all that is ahead of it in line has ended, and what is behind it waits for its end.
-    Exclusive,
-}
-
-impl Concurrency {
-    /// Of a tool whose author does not say.
-    #[must_use]
-    pub fn of(permission: Permission) -> Self {
-        match permission {
-            Permission::Read => Self::Parallel,
-            Permission::Write | Permission::External => Self::Exclusive,
-        }
     }
 }
 

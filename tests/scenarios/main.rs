@@ -20,6 +20,7 @@ mod full_log;
 mod functions;
 mod index;
 mod main_job;
+mod manifest;
 mod mixed;
 mod ordering;
 mod ownership;

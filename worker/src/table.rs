@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use proto::convert::manifest::{InvalidManifest, Usable, manifest_in};
 use proto::schema::{self, Schema};
 use run::{CallError, ErrorKind, Manifest, ToolName};
 use schemars::JsonSchema;
@@ -17,6 +18,8 @@ use crate::tool::{About, Context, Output, Tool, ToolError};
 #[derive(Debug, Default)]
 pub struct Table {
     tools: BTreeMap<ToolName, Arc<Hosted>>,
+    /// Other names of the tools, and whose they are.
+    aliases: BTreeMap<ToolName, ToolName>,
     interceptors: Chain,
 }
 
@@ -45,12 +48,13 @@ impl Hosted {
     }
 }
 
-/// A tool that cannot be hosted: its name is malformed or taken, or its schema is none.
+/// A tool that cannot be hosted.
 #[derive(Debug, thiserror::Error)]
-#[error("tool {name:?} cannot be hosted: {reason}")]
-pub struct InvalidTool {
-    pub name: String,
-    pub reason: String,
+pub enum InvalidTool {
+    #[error(transparent)]
+    Manifest(#[from] InvalidManifest),
+    #[error("tool {tool} cannot be hosted: another tool of this worker has the name {name}")]
+    NameTaken { tool: ToolName, name: ToolName },
 }
 
 /// A tool that is not there to put an interceptor around.
@@ -67,18 +71,18 @@ impl Table {
     /// Hosts a tool.
     ///
     /// # Errors
-    /// When its name is malformed or taken.
+    /// When its name or one of its aliases is taken, or its manifest cannot be used; then with all that is wrong.
     pub fn host<T: Tool>(self, tool: T) -> Result<Self, InvalidTool> {
         let about = tool.about();
-        self.insert::<T::Input>(T::NAME, &about, Some(Box::new(Typed(tool))))
+        self.insert::<T::Input>(T::NAME, about, Some(Box::new(Typed(tool))))
     }
 
     /// Advertises a tool that is never executed here: the client answers its calls.
     ///
     /// # Errors
-    /// When its name is malformed or taken.
+    /// As [`Self::host`].
     pub fn define<Input: JsonSchema>(self, name: &str, about: &About) -> Result<Self, InvalidTool> {
-        self.insert::<Input>(name, about, None)
+        self.insert::<Input>(name, about.clone(), None)
     }
 
     /// Puts an interceptor around the executions of all tools, inside of those that were given before.
@@ -105,30 +109,21 @@ impl Table {
     fn insert<Input: JsonSchema>(
         mut self,
         name: &str,
-        about: &About,
+        about: About,
         body: Option<Box<dyn Body>>,
     ) -> Result<Self, InvalidTool> {
-        let refused = |reason: String| InvalidTool { name: name.to_owned(), reason };
-        let tool: ToolName = name.parse().map_err(|error: run::InvalidId| refused(error.to_string()))?;
         let input_schema = schemars::schema_for!(Input).to_value().to_string();
-        let schema = Schema::compile(&input_schema).map_err(|error| refused(error.to_string()))?;
-        let (permission, concurrency) = about.ordering();
-        let manifest = Manifest {
-            permission,
-            concurrency,
-            requires_confirmation: about.requires_confirmation,
-            name: tool.clone(),
-            description: about.description.clone(),
-            input_schema,
-            output_schema: String::new(),
-            effects: about.effects,
-            policy: about.policy(),
-            definition_only: body.is_none(),
-            streaming: about.streaming,
-        };
-        if self.tools.insert(tool, Arc::new(Hosted { manifest, schema, body, blocking: about.blocking })).is_some() {
-            return Err(refused("another tool of this worker has its name".to_owned()));
+        let blocking = about.blocking;
+        // What an author says is read as what a stranger says: there is one check, and it names all that is wrong.
+        let Usable { manifest, schema } = manifest_in(about.advertised(name, input_schema, body.is_none()))?;
+        let tool = manifest.name.clone();
+        let taken = |name: &ToolName| self.tools.contains_key(name) || self.aliases.contains_key(name);
+        let names = || std::iter::once(&tool).chain(manifest.aliases.iter().map(|alias| &alias.name));
+        if let Some(name) = names().find(|name| taken(name)).cloned() {
+            return Err(InvalidTool::NameTaken { tool, name });
         }
+        self.aliases.extend(names().skip(1).map(|alias| (alias.clone(), tool.clone())));
+        self.tools.insert(tool, Arc::new(Hosted { manifest, schema, body, blocking }));
         Ok(self)
     }
 
@@ -138,7 +133,8 @@ impl Table {
 
     /// Finds a call's tool and checks its arguments.
     pub(crate) fn prepare(&self, tool: &ToolName, arguments: &[u8]) -> Result<Prepared, CallError> {
-        let Some(hosted) = self.tools.get(tool).filter(|hosted| hosted.body.is_some()) else {
+        let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool));
+        let Some(hosted) = hosted.filter(|hosted| hosted.body.is_some()) else {
             let names: Vec<&str> = self.tools.keys().map(ToolName::as_str).collect();
             let message = format!("this worker does not host {tool}; it hosts: {}", names.join(", "));
             return Err(CallError::new(ErrorKind::UnknownTool, message));

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto::convert::manifest::{concurrency_out, permission_out};
+use proto::convert::policy_out;
+use proto::v1;
 use run::{
     AfterPartialOutput, AttemptNumber, Backoff, CallId, CallSpec, Chunk, ChunkIndex, Concurrency, Content, Effects,
     Permission, Policy, Progress, RetryOn, RunId, ToolName, limit,
@@ -72,12 +75,9 @@ pub trait Tool: Send + Sync + 'static {
 /// What the world should know of a tool.
 #[derive(Debug, Clone)]
 pub struct About {
-    pub(crate) description: String,
-    pub(crate) effects: Effects,
-    permission: Option<Permission>,
-    concurrency: Option<Concurrency>,
-    pub(crate) requires_confirmation: bool,
-    pub(crate) streaming: bool,
+    description: String,
+    effects: Effects,
+    streaming: bool,
     pub(crate) blocking: bool,
     attempt_timeout: Duration,
     /// `None` where the author does not say; then it hangs on `streaming`.
@@ -86,6 +86,18 @@ pub struct About {
     backoff: Backoff,
     retry_on: RetryOn,
     after_partial_output: AfterPartialOutput,
+    category: String,
+    permission: Option<Permission>,
+    side_effect_scope: String,
+    requires_confirmation: bool,
+    tags: Vec<String>,
+    is_final: bool,
+    return_direct: bool,
+    hidden: bool,
+    concurrency: Option<Concurrency>,
+    version: String,
+    /// Names and descriptions.
+    aliases: Vec<(String, String)>,
 }
 
 impl About {
@@ -94,9 +106,6 @@ impl About {
         Self {
             description: description.into(),
             effects: Effects::default(),
-            permission: None,
-            concurrency: None,
-            requires_confirmation: false,
             streaming: false,
             blocking: false,
             attempt_timeout: Policy::ATTEMPT_TIMEOUT,
@@ -105,6 +114,17 @@ impl About {
             backoff: Backoff::default(),
             retry_on: RetryOn::default(),
             after_partial_output: AfterPartialOutput::default(),
+            category: String::new(),
+            permission: None,
+            side_effect_scope: String::new(),
+            requires_confirmation: false,
+            tags: Vec::new(),
+            is_final: false,
+            return_direct: false,
+            hidden: false,
+            concurrency: None,
+            version: String::new(),
+            aliases: Vec::new(),
         }
     }
 
@@ -133,29 +153,6 @@ impl About {
     #[must_use]
     pub fn open_world(mut self) -> Self {
         self.effects.open_world = true;
-        self
-    }
-
-    /// The class of permission that a caller needs. Unless set `Read` for a tool that is read-only, `External` for one
-    /// that reaches beyond this system, otherwise `Write`.
-    #[must_use]
-    pub fn permission(mut self, permission: Permission) -> Self {
-        self.permission = Some(permission);
-        self
-    }
-
-    /// A person must approve each call before it runs.
-    #[must_use]
-    pub fn requires_confirmation(mut self) -> Self {
-        self.requires_confirmation = true;
-        self
-    }
-
-    /// Whether calls of it may run beside other calls of their run. Unless set `Parallel` for a tool that needs the
-    /// permission `Read`, otherwise `Exclusive`.
-    #[must_use]
-    pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
-        self.concurrency = Some(concurrency);
         self
     }
 
@@ -220,9 +217,113 @@ impl About {
         self
     }
 
-    pub(crate) fn ordering(&self) -> (Permission, Concurrency) {
-        let permission = self.permission.unwrap_or(Permission::of(self.effects));
-        (permission, self.concurrency.unwrap_or(Concurrency::of(permission)))
+    /// A word for what it belongs with: `filesystem`, `web`. At most 64 bytes.
+    #[must_use]
+    pub fn category(mut self, category: impl Into<String>) -> Self {
+        self.category = category.into();
+        self
+    }
+
+    /// The class of permission that a caller needs. Unless set `Read` for a tool that is read-only, `External` for one
+    /// that reaches beyond this system, otherwise `Write`.
+    #[must_use]
+    pub fn permission(mut self, permission: Permission) -> Self {
+        self.permission = Some(permission);
+        self
+    }
+
+    /// What its effects reach, in your own words: `workspace`, `payments-api`. At most 256 bytes.
+    #[must_use]
+    pub fn side_effect_scope(mut self, scope: impl Into<String>) -> Self {
+        self.side_effect_scope = scope.into();
+        self
+    }
+
+    /// A person must approve each call before it runs.
+    #[must_use]
+    pub fn requires_confirmation(mut self) -> Self {
+        self.requires_confirmation = true;
+        self
+    }
+
+    /// A word to find it by; at most 32, of 1 to 64 bytes each.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tags.push(tag.into());
+        self
+    }
+
+    /// A successful call of it ends the run's turn.
+    #[must_use]
+    pub fn final_(mut self) -> Self {
+        self.is_final = true;
+        self
+    }
+
+    /// A call's result goes to the user as it is.
+    #[must_use]
+    pub fn return_direct(mut self) -> Self {
+        self.return_direct = true;
+        self
+    }
+
+    /// It is not listed, and can be called only where it is attached.
+    #[must_use]
+    pub fn hidden(mut self) -> Self {
+        self.hidden = true;
+        self
+    }
+
+    /// Whether calls of it may run beside other calls of their run. Unless set `Parallel` for a tool that needs the
+    /// permission `Read`, otherwise `Exclusive`.
+    #[must_use]
+    pub fn concurrency(mut self, concurrency: Concurrency) -> Self {
+        self.concurrency = Some(concurrency);
+        self
+    }
+
+    /// Numbers with dots between them, as `1.4.2`. Say a higher one whenever its schema changes: of live workers with
+    /// different schemas the one with the highest version is called, and without a higher one the first.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = version.into();
+        self
+    }
+
+    /// Another name by which it can be called, with a description of its own; its own again when empty. At most 16.
+    #[must_use]
+    pub fn alias(mut self, name: impl Into<String>, description: impl Into<String>) -> Self {
+        self.aliases.push((name.into(), description.into()));
+        self
+    }
+
+    /// What a tool of this name tells the world; nothing of it is checked yet.
+    pub(crate) fn advertised(self, name: &str, input_schema: String, definition_only: bool) -> v1::Tool {
+        let Effects { read_only, idempotent, destructive, open_world } = self.effects;
+        let policy = Some(policy_out(&self.policy()));
+        let aliases = self.aliases.into_iter().map(|(name, description)| v1::ToolAlias { name, description });
+        v1::Tool {
+            name: name.to_owned(),
+            input_schema,
+            output_schema: String::new(),
+            effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world }),
+            policy,
+            definition_only,
+            streaming: self.streaming,
+            pools: Vec::new(),
+            description: self.description,
+            category: self.category,
+            permission: self.permission.map(permission_out).unwrap_or_default().into(),
+            side_effect_scope: self.side_effect_scope,
+            requires_confirmation: self.requires_confirmation,
+            tags: self.tags,
+            r#final: self.is_final,
+            return_direct: self.return_direct,
+            hidden: self.hidden,
+            concurrency: self.concurrency.map(concurrency_out).unwrap_or_default().into(),
+            version: self.version,
+            aliases: aliases.collect(),
+        }
     }
 
     pub(crate) fn policy(&self) -> Policy {

@@ -201,9 +201,9 @@ pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
 
 fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Duration>, Refusal> {
     let Some(wire) = wire else { return Ok(None) };
-    match Duration::try_from(wire) {
-        Ok(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
-        Ok(_) | Err(_) => Err(malformed(field)("must be longer than zero")),
+    match proto::convert::time_in(wire) {
+        Some(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
+        Some(_) | None => Err(malformed(field)("must be longer than zero")),
     }
 }
 

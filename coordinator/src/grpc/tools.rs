@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proto::convert::manifest_out;
+use proto::convert::manifest::manifest_out;
 use proto::v1;
 use run::{PoolId, ToolName};
 use tonic::{Request, Response, Status};

@@ -9,10 +9,10 @@ use async_nats::jetstream::{Context, kv};
 use async_nats::{Client, Message};
 use bytes::Bytes;
 use futures::StreamExt as _;
+use proto::convert::manifest::{InvalidManifest, Usable};
 use proto::convert::worker::{Heartbeat, decode_advertisement};
 use proto::names;
-use proto::schema::Schema;
-use run::{Manifest, PoolId, WorkerId};
+use run::{PoolId, WorkerId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -180,7 +180,10 @@ impl Keeper {
             kv::Operation::Put => decode_advertisement(entry.value.clone()),
         };
         match manifests {
-            Ok(manifests) => self.registry.advertise(&pool, manifests.into_iter().filter_map(hosted).collect()),
+            Ok(tools) => {
+                let tools = tools.into_iter().filter_map(|tool| hosted(&pool, tool));
+                self.registry.advertise(&pool, tools.collect());
+            }
             Err(error) => {
                 tracing::warn!(%pool, %error, "passing over an advertisement");
                 return None;
@@ -209,9 +212,8 @@ async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::I
     }
 }
 
-fn hosted(manifest: Manifest) -> Option<Hosted> {
-    let schema = Schema::compile(&manifest.input_schema)
-        .inspect_err(|error| tracing::warn!(tool = %manifest.name, %error, "passing over a tool"))
-        .ok()?;
+fn hosted(pool: &PoolId, tool: Result<Usable, InvalidManifest>) -> Option<Hosted> {
+    let Usable { manifest, schema } =
+        tool.inspect_err(|error| tracing::error!(%pool, %error, "passing over a tool; calls of it find none")).ok()?;
     Some(Hosted { manifest: Arc::new(manifest), schema })
 }

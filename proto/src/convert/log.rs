@@ -12,10 +12,10 @@ use run::{
 };
 
 use super::api::without_worker;
+use super::manifest::concurrency_out;
 use super::{
-    InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, concurrency_out,
-    content_in, content_out, contents_in, contents_out, error_in, error_out, policy_in, policy_out, progress_in,
-    progress_out,
+    InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, content_in,
+    content_out, contents_in, contents_out, error_in, error_out, policy_in, policy_out, progress_in, progress_out,
 };
 use crate::subject::{Place, Subject};
 use crate::v1;

@@ -5,7 +5,8 @@ use prost::Message as _;
 use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, Verdict, WorkerId};
 
 use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
-use super::{InvalidMessage, VERSION, check_version, manifest_in, manifest_out};
+use super::manifest::{InvalidManifest, Usable, manifest_in, manifest_out};
+use super::{InvalidMessage, VERSION, check_version};
 use crate::wire::v1 as wire;
 
 /// A worker is alive.
@@ -52,12 +53,14 @@ pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -
     wire::Advertisement { version: VERSION, tools }.encode_to_vec().into()
 }
 
+/// The tools of an advertisement, each usable or not by itself.
+///
 /// # Errors
 /// When the message is not an advertisement.
-pub fn decode_advertisement(payload: Bytes) -> Result<Vec<Manifest>, InvalidMessage> {
+pub fn decode_advertisement(payload: Bytes) -> Result<Vec<Result<Usable, InvalidManifest>>, InvalidMessage> {
     let wire = wire::Advertisement::decode(payload)?;
     check_version(wire.version)?;
-    wire.tools.into_iter().map(manifest_in).collect()
+    Ok(wire.tools.into_iter().map(manifest_in).collect())
 }
 
 /// A worker asks what to do with a job that may not be fresh.

@@ -1,0 +1,299 @@
+//! Tools between the wire and the domain, and what a manifest must be to be used: the same check for the worker that
+//! advertises it and for the coordinator that hears of it.
+
+use std::collections::HashSet;
+use std::fmt::Display;
+use std::time::Duration;
+
+use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Permission, Policy, ToolName, limit};
+
+use super::{concurrency, policy_in, policy_out, time_in};
+use crate::schema::{InvalidSchema, Schema};
+use crate::v1;
+
+/// A manifest that can be used, and the schema of its arguments.
+#[derive(Debug, Clone)]
+pub struct Usable {
+    pub manifest: Manifest,
+    /// Compiled once, for every call.
+    pub schema: Schema,
+}
+
+/// A manifest that cannot be used, with all that is wrong with it.
+#[derive(Debug, thiserror::Error)]
+#[error("tool {name:?} has a manifest that cannot be used: {}", listed(faults))]
+pub struct InvalidManifest {
+    /// As it was given, at most 64 characters of it.
+    pub name: String,
+    pub faults: Vec<Fault>,
+}
+
+/// What is wrong with one field of a manifest.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    #[error("{field}: {error}")]
+    Malformed { field: &'static str, error: InvalidId },
+    #[error("{field} is {bytes} bytes, at most {limit} are taken")]
+    TooLong { field: &'static str, bytes: usize, limit: usize },
+    #[error("{field} has {count} entries, at most {limit} are taken")]
+    TooMany { field: &'static str, count: usize, limit: usize },
+    #[error("{field} has an empty entry or a control character in it: give each a plain word")]
+    NotPlain { field: &'static str },
+    #[error("{field} has {entry:?} twice: say it once")]
+    Twice { field: &'static str, entry: String },
+    #[error("{field} is {given}, it must be {expected}")]
+    OutOfRange { field: &'static str, given: String, expected: String },
+    #[error("{field} is {value}, which this program does not know: is it older than the worker?")]
+    Unknown { field: &'static str, value: i32 },
+    #[error("{field}: {error}")]
+    Schema { field: &'static str, error: InvalidSchema },
+}
+
+fn listed(faults: &[Fault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Looks at every field, and notes all that is wrong.
+fn faults_of(manifest: &Manifest, faults: &mut Vec<Fault>) -> Option<Schema> {
+    text(faults, "description", &manifest.description, limit::DESCRIPTION_BYTES_MAX);
+    text(faults, "side_effect_scope", &manifest.side_effect_scope, limit::SIDE_EFFECT_SCOPE_BYTES_MAX);
+    text(faults, "category", &manifest.category, limit::TAG_BYTES_MAX);
+    if manifest.category.chars().any(char::is_control) {
+        faults.push(Fault::NotPlain { field: "category" });
+    }
+    tags(faults, &manifest.tags);
+    aliases(faults, &manifest.name, &manifest.aliases);
+    policy(faults, &manifest.policy);
+    if !manifest.output_schema.is_empty()
+        && let Err(error) = Schema::compile(&manifest.output_schema)
+    {
+        faults.push(Fault::Schema { field: "output_schema", error });
+    }
+    let schema = Schema::of_arguments(&manifest.input_schema);
+    schema.map_err(|error| faults.push(Fault::Schema { field: "input_schema", error })).ok()
+}
+
+fn text(faults: &mut Vec<Fault>, field: &'static str, text: &str, limit: usize) {
+    if text.len() > limit {
+        faults.push(Fault::TooLong { field, bytes: text.len(), limit });
+    }
+}
+
+fn many(faults: &mut Vec<Fault>, field: &'static str, count: usize, limit: usize) {
+    if count > limit {
+        faults.push(Fault::TooMany { field, count, limit });
+    }
+}
+
+fn tags(faults: &mut Vec<Fault>, tags: &[String]) {
+    many(faults, "tags", tags.len(), limit::TAGS_MAX);
+    if tags.iter().any(|tag| tag.is_empty() || tag.chars().any(char::is_control)) {
+        faults.push(Fault::NotPlain { field: "tags" });
+    }
+    if let Some(longest) = tags.iter().max_by_key(|tag| tag.len()) {
+        text(faults, "tags", longest, limit::TAG_BYTES_MAX);
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = tags.iter().find(|tag| !seen.insert(tag.as_str())) {
+        faults.push(Fault::Twice { field: "tags", entry: twice.chars().take(64).collect() });
+    }
+}
+
+fn aliases(faults: &mut Vec<Fault>, name: &ToolName, aliases: &[Alias]) {
+    many(faults, "aliases", aliases.len(), limit::ALIASES_MAX);
+    let mut seen = HashSet::from([name]);
+    if let Some(twice) = aliases.iter().find(|alias| !seen.insert(&alias.name)) {
+        faults.push(Fault::Twice { field: "aliases", entry: twice.name.to_string() });
+    }
+    if let Some(longest) = aliases.iter().max_by_key(|alias| alias.description.len()) {
+        text(faults, "aliases.description", &longest.description, limit::DESCRIPTION_BYTES_MAX);
+    }
+}
+
+fn policy(faults: &mut Vec<Fault>, policy: &Policy) {
+    let mut range = |field, fits: bool, given: &dyn Display, expected: &dyn Display| {
+        if !fits {
+            faults.push(Fault::OutOfRange { field, given: given.to_string(), expected: expected.to_string() });
+        }
+    };
+    let (attempts, jitter) = (policy.attempts_max, policy.backoff.jitter_percent);
+    let expected = format!("1 to {}", limit::ATTEMPTS_MAX);
+    range("policy.attempts_max", (1..=limit::ATTEMPTS_MAX).contains(&attempts), &attempts, &expected);
+    range("policy.backoff_jitter_percent", jitter <= 100, &jitter, &"at most 100");
+    let mut time = |field, time: Duration, least: Duration| {
+        let (given, most) = (format!("{time:?}"), limit::RUN_LIFE_MAX);
+        range(field, (least..=most).contains(&time), &given, &format!("{least:?} to {most:?}"));
+    };
+    let least = Duration::from_millis(1);
+    time("policy.attempt_timeout", policy.attempt_timeout, least);
+    time("policy.backoff_first", policy.backoff.first, Duration::ZERO);
+    time("policy.backoff_longest", policy.backoff.longest, Duration::ZERO);
+    if let Some(idle) = policy.idle_timeout {
+        time("policy.idle_timeout", idle, least);
+    }
+}
+
+/// A tool as the wire's, without what the registry knows of it.
+#[must_use]
+pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
+    let Effects { read_only, idempotent, destructive, open_world } = manifest.effects;
+    let aliases = manifest.aliases.iter();
+    v1::Tool {
+        name: manifest.name.to_string(),
+        description: manifest.description.clone(),
+        input_schema: manifest.input_schema.clone(),
+        output_schema: manifest.output_schema.clone(),
+        effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world }),
+        policy: Some(policy_out(&manifest.policy)),
+        definition_only: manifest.definition_only,
+        streaming: manifest.streaming,
+        pools: Vec::new(),
+        category: manifest.category.clone(),
+        permission: permission_out(manifest.permission).into(),
+        side_effect_scope: manifest.side_effect_scope.clone(),
+        requires_confirmation: manifest.requires_confirmation,
+        tags: manifest.tags.clone(),
+        r#final: manifest.is_final,
+        return_direct: manifest.return_direct,
+        hidden: manifest.hidden,
+        concurrency: concurrency_out(manifest.concurrency).into(),
+        version: manifest.version.as_ref().map(ToString::to_string).unwrap_or_default(),
+        aliases: aliases
+            .map(|alias| v1::ToolAlias { name: alias.name.to_string(), description: alias.description.clone() })
+            .collect(),
+    }
+}
+
+#[must_use]
+pub fn permission_out(permission: Permission) -> v1::ToolPermission {
+    match permission {
+        Permission::Read => v1::ToolPermission::Read,
+        Permission::Write => v1::ToolPermission::Write,
+        Permission::External => v1::ToolPermission::External,
+    }
+}
+
+/// `None` where it is not set.
+///
+/// # Errors
+/// When it is newer than this program.
+pub fn permission_in(wire: i32) -> Result<Option<Permission>, Fault> {
+    match v1::ToolPermission::try_from(wire) {
+        Ok(v1::ToolPermission::Unspecified) => Ok(None),
+        Ok(v1::ToolPermission::Read) => Ok(Some(Permission::Read)),
+        Ok(v1::ToolPermission::Write) => Ok(Some(Permission::Write)),
+        Ok(v1::ToolPermission::External) => Ok(Some(Permission::External)),
+        Err(_) => Err(Fault::Unknown { field: "permission", value: wire }),
+    }
+}
+
+#[must_use]
+pub fn concurrency_out(concurrency: Concurrency) -> v1::ToolConcurrency {
+    match concurrency {
+        Concurrency::Parallel => v1::ToolConcurrency::Parallel,
+        Concurrency::Exclusive => v1::ToolConcurrency::Exclusive,
+    }
+}
+
+fn concurrency_in(wire: i32) -> Result<Option<Concurrency>, Fault> {
+    let known = v1::ToolConcurrency::try_from(wire);
+    known.map(concurrency).map_err(|_| Fault::Unknown { field: "concurrency", value: wire })
+}
+
+/// A tool from the wire's.
+///
+/// # Errors
+/// When it cannot be used, with all that is wrong.
+pub fn manifest_in(wire: v1::Tool) -> Result<Usable, InvalidManifest> {
+    let mut faults = Vec::new();
+    let name = wire.name.chars().take(64).collect();
+    let read = read(wire, &mut faults);
+    let schema = faults_of(&read, &mut faults);
+    match schema {
+        Some(schema) if faults.is_empty() => Ok(Usable { manifest: read, schema }),
+        Some(_) | None => Err(InvalidManifest { name, faults }),
+    }
+}
+
+/// What the wire says, with a stand-in for each thing that it says wrongly.
+fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
+    let mut noted = |fault: Fault| faults.push(fault);
+    let effects = wire.effects.unwrap_or_default();
+    let v1::ToolEffects { read_only, idempotent, destructive, open_world } = effects;
+    let effects = Effects { read_only, idempotent, destructive, open_world };
+    if let Some(policy) = &wire.policy {
+        wire_policy(policy, &mut noted);
+    }
+    let permission = permission_in(wire.permission).unwrap_or_else(|fault| {
+        noted(fault);
+        None
+    });
+    let permission = permission.unwrap_or_else(|| Permission::of(effects));
+    let concurrency = concurrency_in(wire.concurrency).unwrap_or_else(|fault| {
+        noted(fault);
+        None
+    });
+    let version = (!wire.version.is_empty()).then(|| wire.version.parse()).transpose().unwrap_or_else(|error| {
+        noted(Fault::Malformed { field: "version", error });
+        None
+    });
+    let mut tool_name = |field: &'static str, name: &str| -> Option<ToolName> {
+        name.parse().map_err(|error| noted(Fault::Malformed { field, error })).ok()
+    };
+    let name = tool_name("name", &wire.name).unwrap_or_else(stand_in);
+    let aliases = wire.aliases.into_iter();
+    let aliases = aliases.filter_map(|alias| {
+        Some(Alias { name: tool_name("aliases.name", &alias.name)?, description: alias.description })
+    });
+    Manifest {
+        aliases: aliases.collect(),
+        name,
+        description: wire.description,
+        input_schema: wire.input_schema,
+        output_schema: wire.output_schema,
+        effects,
+        policy: wire.policy.map_or_else(|| Policy::of(effects), policy_in),
+        definition_only: wire.definition_only,
+        streaming: wire.streaming,
+        category: wire.category,
+        permission,
+        side_effect_scope: wire.side_effect_scope,
+        requires_confirmation: wire.requires_confirmation,
+        tags: wire.tags,
+        is_final: wire.r#final,
+        return_direct: wire.return_direct,
+        hidden: wire.hidden,
+        concurrency: concurrency.unwrap_or_else(|| Concurrency::of(permission)),
+        version,
+    }
+}
+
+/// The name under which the other fields of a nameless tool are looked at.
+fn stand_in() -> ToolName {
+    "unnamed".parse().expect("letters make a name")
+}
+
+/// What the domain cannot hold, and would take for something else.
+fn wire_policy(policy: &v1::ToolPolicy, noted: &mut impl FnMut(Fault)) {
+    let times = [
+        ("policy.attempt_timeout", policy.attempt_timeout),
+        ("policy.backoff_first", policy.backoff_first),
+        ("policy.backoff_longest", policy.backoff_longest),
+        ("policy.idle_timeout", policy.idle_timeout),
+    ];
+    for (field, time) in times {
+        if let Some(time) = time
+            && time_in(time).is_none()
+        {
+            let (given, expected) = (format!("{} s {} ns", time.seconds, time.nanos), "a time from now on".to_owned());
+            noted(Fault::OutOfRange { field, given, expected });
+        }
+    }
+    if let Some(jitter) = policy.backoff_jitter_percent.filter(|jitter| *jitter > 100) {
+        let (given, expected) = (jitter.to_string(), "at most 100".to_owned());
+        noted(Fault::OutOfRange { field: "policy.backoff_jitter_percent", given, expected });
+    }
+    if v1::AfterPartialOutput::try_from(policy.after_partial_output).is_err() {
+        noted(Fault::Unknown { field: "policy.after_partial_output", value: policy.after_partial_output });
+    }
+}

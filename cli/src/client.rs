@@ -63,18 +63,18 @@ impl Client {
         })
     }
 
-    /// All tools, sorted by name.
-    pub(crate) async fn tools(&self) -> Result<Vec<v1::Tool>, Failure> {
-        let (mut tools, mut page_token) = (Vec::new(), String::new());
+    /// All tools that are asked for, sorted by name, as one page.
+    pub(crate) async fn tools(&self, mut request: v1::ListToolsRequest) -> Result<v1::ListToolsResponse, Failure> {
+        let mut all = v1::ListToolsResponse::default();
         loop {
-            let request = v1::ListToolsRequest { page_size: 0, page_token };
-            let page =
-                self.tools.clone().list_tools(request).await.map_err(|status| self.failure(status))?.into_inner();
-            tools.extend(page.tools);
+            let page = self.tools.clone().list_tools(request.clone()).await;
+            let page = page.map_err(|status| self.failure(status))?.into_inner();
+            all.tools.extend(page.tools);
+            all.refused.extend(page.refused);
             if page.next_page_token.is_empty() {
-                return Ok(tools);
+                return Ok(all);
             }
-            page_token = page.next_page_token;
+            request.page_token = page.next_page_token;
         }
     }
 

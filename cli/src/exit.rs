@@ -66,6 +66,8 @@ pub(crate) enum Failure {
     #[error("{}{}", .0, cause(.0))]
     Tools(#[from] worker::tools::Error),
     #[error(transparent)]
+    NotHosted(#[from] worker::NotHosted),
+    #[error(transparent)]
     Logs(#[from] telemetry::Error),
     #[error("cannot hear signals: {0}")]
     Signals(io::Error),
@@ -107,6 +109,7 @@ impl Failure {
             | Self::Coordinator(_)
             | Self::Worker(_)
             | Self::Tools(_)
+            | Self::NotHosted(_)
             | Self::Signals(_)
             | Self::Runtime(_) => Exit::Failed,
         }
@@ -127,6 +130,7 @@ impl Failure {
             | Self::Coordinator(_)
             | Self::Worker(_)
             | Self::Tools(_)
+            | Self::NotHosted(_)
             | Self::Signals(_)
             | Self::Runtime(_) => "FAILED".to_owned(),
         }

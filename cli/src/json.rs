@@ -42,7 +42,7 @@ for each event, with the fields type, sequence, time, and by type:
   run_ended              status
 `runs ls` and `calls ls` write one for each run or call that they find.
 The other commands write one object: a run (run_id, status, create_time,
-deadline, open, tenant, calls), a tool, {tools}, or {why, call}. In all of them:
+deadline, open, tenant, calls), a tool, {tools, refused}, or {why, call}. In all of them:
   outcome   state, and result [content], error or reason; of a cancelled call
             stopped: not_running, confirmed or unconfirmed
   content   {text}, {json} or {media_type, data}, data in base64
@@ -383,7 +383,18 @@ pub(crate) fn tool(tool: &v1::Tool) -> Object {
         .field("concurrency", tool_concurrency(tool.concurrency()))
         .maybe("version", Some(&tool.version).filter(|version| !version.is_empty()))
         .field("aliases", aliases.collect::<Vec<_>>())
+        .maybe("alias_of", Some(&tool.alias_of).filter(|tool| !tool.is_empty()))
+        .field("available", tool.available)
         .field("pools", pools.collect::<Vec<_>>())
+}
+
+pub(crate) fn refused_tool(refused: &v1::RefusedTool) -> Object {
+    let hosts = |of: &v1::ToolHosts| Object::default().field("pool", &of.pool).field("worker_ids", &of.worker_ids);
+    Object::default()
+        .field("tool", &refused.tool)
+        .maybe("hosts", refused.hosts.as_ref().map(hosts))
+        .maybe("holder", refused.holder.as_ref().map(hosts))
+        .field("reason", &refused.reason)
 }
 
 fn policy(policy: &v1::ToolPolicy) -> Object {

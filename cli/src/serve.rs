@@ -75,6 +75,12 @@ pub(crate) struct WorkerArgs {
     /// How long running calls may take to end once it is told to stop
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
+    /// Host these built-in tools alone, by their names with commas between them
+    #[arg(long, env = "TOOLYARD_ENABLE", value_name = "TOOLS", value_delimiter = ',')]
+    enable: Vec<String>,
+    /// Do not host these built-in tools
+    #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
+    disable: Vec<String>,
 }
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
@@ -91,8 +97,8 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
 }
 
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
-    let WorkerArgs { nats_url, pool, slots, root, drain } = args;
-    let table = worker::tools::built_in(&root)?;
+    let WorkerArgs { nats_url, pool, slots, root, drain, enable, disable } = args;
+    let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
     let options = worker::Options { nats_url, pool, slots, drain: Duration::from_secs(drain) };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();

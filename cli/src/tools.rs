@@ -16,7 +16,7 @@ use crate::words::{brief, counted, duration, harmless};
 )]
 pub(crate) enum Command {
     /// List the tools that workers advertise, by name
-    Ls,
+    Ls(ListArgs),
     /// Show one tool: what it does, its arguments, how its calls are attempted
     #[command(
         after_help = "Examples:\n  toolyard tools get grep\n  toolyard tools get grep -o json | jq .input_schema"
@@ -27,10 +27,48 @@ pub(crate) enum Command {
     },
 }
 
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListArgs {
+    /// Those of this category alone
+    #[arg(long, value_name = "NAME")]
+    category: Option<String>,
+    /// Those with this tag alone; say it again for several
+    #[arg(long = "tag", value_name = "NAME")]
+    tags: Vec<String>,
+    /// Those of this class of permission alone
+    #[arg(long, value_name = "CLASS", value_parser = ["read", "write", "external"])]
+    permission: Option<String>,
+    /// Those that this pool hosts alone
+    #[arg(long, value_name = "NAME")]
+    pool: Option<String>,
+    /// Also those that no live worker hosts
+    #[arg(long)]
+    unavailable: bool,
+}
+
+impl ListArgs {
+    fn request(&self) -> v1::ListToolsRequest {
+        let permission = match self.permission.as_deref() {
+            Some("read") => v1::ToolPermission::Read,
+            Some("write") => v1::ToolPermission::Write,
+            Some("external") => v1::ToolPermission::External,
+            Some(_) | None => v1::ToolPermission::Unspecified,
+        };
+        v1::ListToolsRequest {
+            category: self.category.clone().unwrap_or_default(),
+            tags: self.tags.clone(),
+            permission: permission.into(),
+            pool: self.pool.clone().unwrap_or_default(),
+            include_unavailable: self.unavailable,
+            ..v1::ListToolsRequest::default()
+        }
+    }
+}
+
 pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = Client::connect(url).await?;
     match command {
-        Command::Ls => list(&client.tools().await?, terminal)?,
+        Command::Ls(args) => list(&client.tools(args.request()).await?, terminal)?,
         Command::Get { name } => {
             let tool = client.tool(&name).await?;
             if terminal.is_json() {
@@ -43,13 +81,18 @@ pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Res
     Ok(Exit::Completed)
 }
 
-fn list(tools: &[v1::Tool], terminal: &Terminal) -> Result<(), Failure> {
+fn list(listed: &v1::ListToolsResponse, terminal: &Terminal) -> Result<(), Failure> {
+    let tools = &listed.tools;
     if terminal.is_json() {
         let tools: Vec<Object> = tools.iter().map(json::tool).collect();
-        return terminal.object(&Object::default().field("tools", tools));
+        let refused: Vec<Object> = listed.refused.iter().map(json::refused_tool).collect();
+        return terminal.object(&Object::default().field("tools", tools).field("refused", refused));
     }
     if tools.is_empty() {
-        terminal.note("no worker has advertised a tool yet");
+        terminal.note("no live worker hosts such a tool");
+    }
+    for refused in &listed.refused {
+        terminal.note(&refusal(refused));
     }
     let paint = terminal.paint();
     let lines: Vec<[String; 3]> = tools.iter().map(|tool| [tool.name.clone(), place(tool), sentence(tool)]).collect();
@@ -59,6 +102,14 @@ fn list(tools: &[v1::Tool], terminal: &Terminal) -> Result<(), Failure> {
         let (name, place) = (paint.bold(&format!("{name:names$}")), paint.dim(&format!("{place:places$}")));
         terminal.line(&format!("{name}  {place}  {sentence}"))
     })
+}
+
+/// A tool that somebody hosts and nobody can call.
+fn refusal(refused: &v1::RefusedTool) -> String {
+    let hosts = |hosts: &v1::ToolHosts| format!("pool {} ({})", hosts.pool, hosts.worker_ids.join(", "));
+    let of = refused.hosts.as_ref().map_or_else(String::new, |of| format!(" of {}", hosts(of)));
+    let holder = refused.holder.as_ref().map_or_else(String::new, |of| format!(", the one of {} is called", hosts(of)));
+    harmless(&format!("refused: {}{of}{holder}: {}", refused.tool, refused.reason))
 }
 
 /// What a tool's description says first.

@@ -78,7 +78,7 @@ impl Yard {
         let client = Client::connect(&self.url()).await?;
         let known = async {
             loop {
-                let tools = client.tools().await?;
+                let tools = client.tools(proto::v1::ListToolsRequest::default()).await?.tools;
                 if TOOLS.iter().all(|name| tools.iter().any(|tool| tool.name == *name)) {
                     return Ok(());
                 }

@@ -12,7 +12,7 @@ use run::{
 };
 
 use crate::custom::{Custom, CustomTools};
-use crate::registry::Registry;
+use crate::registry::{Entry, Registry};
 use crate::runs::Refusal;
 
 /// Names that an error for an unknown tool lists: enough for any sensible set, bounded for the others.
@@ -72,7 +72,7 @@ fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
         (route, _) => route,
     };
     let id = id.unwrap_or_else(|| made_id(index));
-    let manifest = registry.route(&tool).map(|(_, hosted)| &hosted.manifest);
+    let manifest = registry.route(&tool).map(|(_, entry)| &entry.hosted.manifest);
     let says = manifest.map(|manifest| manifest.concurrency);
     let concurrency = concurrency.or(says).unwrap_or(Concurrency::Parallel);
     let must = manifest.is_some_and(|manifest| manifest.requires_confirmation);
@@ -100,9 +100,10 @@ fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, scop
         let checked = if is_sized { custom.check(arguments) } else { Ok(()) };
         return checked.map_or_else(Route::Refused, |()| Route::Client);
     }
-    let Some((pool, hosted)) = registry.route(tool) else {
+    let Some((pool, entry)) = registry.route(tool) else {
         return Route::Refused(unknown_tool(tool, registry));
     };
+    let hosted = &entry.hosted;
     if is_sized && let Err(violations) = hosted.schema.check(arguments) {
         let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
         return Route::Refused(CallError { violations, ..error });
@@ -118,22 +119,23 @@ fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, scop
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone() }
 }
 
-/// Arguments that somebody put in the place of a call's own fit its tool, as far as its pool is known to host it; the worker
-/// checks them once more.
+/// Arguments that somebody put in the place of a call's own fit its tool, as it is known now; the worker checks them once
+/// more.
 pub(crate) fn check_changed(spec: &CallSpec, arguments: &Bytes, registry: &Registry) -> Result<(), Refusal> {
-    let Route::Pool { pool, .. } = &spec.route else { return Ok(()) };
-    let hosted = registry.tool(&spec.tool).and_then(|pools| pools.get(pool));
-    let hosted = hosted.ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
+    let Route::Pool { .. } = &spec.route else { return Ok(()) };
+    let entry = registry.catalog.find(&spec.tool).ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
     // Oversized ones are refused by the run.
     if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
         return Ok(());
     }
     let invalid = |violations| Refusal::ArgumentsInvalid { call: spec.id.clone(), violations };
-    hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
+    entry.hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
 }
 
 fn unknown_tool(tool: &ToolName, registry: &Registry) -> CallError {
-    let mut names: Vec<&str> = registry.tools_after(None).map(|(name, _)| name.as_str()).collect();
+    let offered = |entry: &&Entry| !entry.hosted.manifest.hidden && registry.is_available(entry);
+    let mut names: Vec<&str> =
+        registry.catalog.after(None).iter().filter(offered).map(|entry| entry.name.as_str()).collect();
     let more = names.len().saturating_sub(TOOLS_LISTED_MAX);
     names.truncate(TOOLS_LISTED_MAX);
     let known = match (names.as_slice(), more) {

@@ -1,16 +1,23 @@
-//! The tools that can be called and the workers that live, as their advertisements and heartbeats say. Pure: a snapshot
-//! that is replaced when something changes.
+//! The tools that can be called and the workers that live. Pure: a snapshot that is replaced when something changes, in
+//! which finding a tool is one look.
 
-use std::collections::{BTreeMap, HashMap};
+mod catalog;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use proto::schema::Schema;
-use run::{Manifest, PoolId, ToolName, WorkerId};
+use run::{PoolId, ToolName, ToolSetId, WorkerId};
+
+pub(crate) use catalog::{Catalog, Entry, Hosted, Refused, Unusable};
+
+/// The workers of a pool that host the same tools.
+pub(crate) type Hosts = (PoolId, ToolSetId);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registry {
-    tools: BTreeMap<ToolName, BTreeMap<PoolId, Hosted>>,
+    pub(crate) catalog: Arc<Catalog>,
     workers: HashMap<WorkerId, Worker>,
+    pools: HashMap<PoolId, Living>,
     /// We listened for long enough that a worker that is not known does not live.
     pub(crate) settled: bool,
 }
@@ -19,72 +26,91 @@ pub(crate) struct Registry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Worker {
     pub(crate) pool: PoolId,
+    pub(crate) tools: ToolSetId,
     /// It takes calls, as far as it knows.
     pub(crate) pulling: bool,
 }
 
-/// A tool as one pool hosts it.
-#[derive(Debug, Clone)]
-pub(crate) struct Hosted {
-    pub(crate) manifest: Arc<Manifest>,
-    /// Compiled once, when it was advertised.
-    pub(crate) schema: Schema,
+/// How many workers of a pool live.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Living {
+    pub(crate) live: usize,
+    pub(crate) pulling: usize,
 }
 
 impl Registry {
-    /// A pool hosts these tools, and no others any more.
-    pub(crate) fn advertise(&mut self, pool: &PoolId, tools: Vec<Hosted>) {
-        self.tools.retain(|_, pools| {
-            pools.remove(pool);
-            !pools.is_empty()
-        });
-        for hosted in tools {
-            self.tools.entry(hosted.manifest.name.clone()).or_default().insert(pool.clone(), hosted);
-        }
-    }
-
     /// Takes note of a worker; says whether that is news.
     pub(crate) fn worker_lives(&mut self, id: WorkerId, worker: Worker) -> bool {
-        self.workers.insert(id, worker.clone()) != Some(worker)
+        let before = self.workers.insert(id, worker.clone());
+        let changed = before.as_ref() != Some(&worker);
+        if changed {
+            before.iter().for_each(|before| self.count(before, |count| count.saturating_sub(1)));
+            self.count(&worker, |count| count + 1);
+        }
+        changed
     }
 
-    pub(crate) fn worker_left(&mut self, worker: &WorkerId) -> bool {
-        self.workers.remove(worker).is_some()
+    pub(crate) fn worker_left(&mut self, id: &WorkerId) -> bool {
+        let left = self.workers.remove(id);
+        left.iter().for_each(|left| self.count(left, |count| count.saturating_sub(1)));
+        left.is_some()
+    }
+
+    fn count(&mut self, worker: &Worker, change: impl Fn(usize) -> usize) {
+        let living = self.pools.entry(worker.pool.clone()).or_default();
+        living.live = change(living.live);
+        if worker.pulling {
+            living.pulling = change(living.pulling);
+        }
     }
 
     pub(crate) fn is_alive(&self, worker: &WorkerId) -> bool {
         self.workers.contains_key(worker)
     }
 
+    pub(crate) fn living(&self, pool: &PoolId) -> Living {
+        self.pools.get(pool).copied().unwrap_or_default()
+    }
+
     pub(crate) fn live_workers(&self, pool: &PoolId) -> usize {
-        self.workers.values().filter(|worker| worker.pool == *pool).count()
+        self.living(pool).live
     }
 
-    pub(crate) fn pulling_workers(&self, pool: &PoolId) -> usize {
-        self.workers.values().filter(|worker| worker.pool == *pool && worker.pulling).count()
+    /// Who hosts something.
+    pub(crate) fn hosts(&self) -> HashSet<Hosts> {
+        self.workers.values().map(|worker| (worker.pool.clone(), worker.tools.clone())).collect()
     }
 
-    /// Where calls of a tool go: to a pool that lives, if there is one; among equals to the first by name.
-    pub(crate) fn route(&self, tool: &ToolName) -> Option<(&PoolId, &Hosted)> {
-        let pools = self.tools.get(tool)?;
-        if pools.len() == 1 {
-            return pools.first_key_value();
-        }
-        let alive = pools.iter().find(|(pool, _)| self.workers.values().any(|worker| worker.pool == **pool));
-        alive.or_else(|| pools.first_key_value())
+    /// Workers by name, at most `max` of them: for people who look for the odd one out.
+    pub(crate) fn workers_of(&self, (pool, tools): &Hosts, max: usize) -> Vec<WorkerId> {
+        let of = self.workers.iter().filter(|(_, worker)| worker.pool == *pool && worker.tools == *tools);
+        let mut ids: Vec<WorkerId> = of.map(|(id, _)| id.clone()).collect();
+        ids.sort();
+        ids.truncate(max);
+        ids
     }
 
-    /// Tools in the order of their names, beginning after `after`.
-    pub(crate) fn tools_after(
-        &self,
-        after: Option<&ToolName>,
-    ) -> impl Iterator<Item = (&ToolName, &BTreeMap<PoolId, Hosted>)> {
-        use std::ops::Bound;
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.tools.range::<ToolName, _>((from, Bound::Unbounded))
+    /// Where calls of a tool go: to a pool where it is alive, if there is one; among equals to the first by name.
+    pub(crate) fn route(&self, tool: &ToolName) -> Option<(&PoolId, &Entry)> {
+        let entry = self.catalog.find(tool)?;
+        let alive = entry.pools.iter().find(|pool| self.live_workers(pool) > 0);
+        Some((alive.or_else(|| entry.pools.first())?, entry))
     }
 
-    pub(crate) fn tool(&self, name: &ToolName) -> Option<&BTreeMap<PoolId, Hosted>> {
-        self.tools.get(name)
+    /// Whether a tool is offered: somebody hosts it, or may for all that we know yet.
+    pub(crate) fn is_available(&self, entry: &Entry) -> bool {
+        entry.is_hosted || !self.settled
     }
+}
+
+/// All sets of tools that are advertised, from which catalogs are made.
+pub(crate) type Sets = BTreeMap<Hosts, Set>;
+
+/// Tools that are advertised together.
+#[derive(Debug)]
+pub(crate) struct Set {
+    /// Its place among all advertisements: the lower one came first.
+    pub(crate) revision: u64,
+    pub(crate) tools: Vec<Hosted>,
+    pub(crate) unusable: Vec<Unusable>,
 }

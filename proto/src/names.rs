@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use run::{PoolId, Shard};
+use run::{PoolId, Shard, ToolSetId};
 
 /// Prefix of every subject of ours.
 pub const NAMESPACE: &str = "ty";
@@ -10,7 +10,7 @@ pub const NAMESPACE: &str = "ty";
 pub const STREAM: &str = "ty-log";
 /// Every entry of the log.
 pub const STREAM_SUBJECTS: &str = "ty.run.>";
-/// Tool manifests, by pool.
+/// Tool manifests, by pool and set.
 pub const TOOLS_BUCKET: &str = "ty-tools";
 /// Who owns which shard.
 pub const LEASES_BUCKET: &str = "ty-leases";
@@ -42,6 +42,22 @@ pub fn pool_consumer(pool: &PoolId) -> String {
 #[must_use]
 pub fn pool_jobs(pool: &PoolId) -> String {
     format!("{NAMESPACE}.run.*.*.*.job.{pool}")
+}
+
+/// Under which key a set of tools is advertised for a pool.
+#[must_use]
+pub fn advertisement(pool: &PoolId, set: &ToolSetId) -> String {
+    format!("{pool}.{set}")
+}
+
+/// Keys of all advertisements.
+pub const ADVERTISEMENTS: &str = "*.*";
+
+/// The pool and the set that an advertisement's key names.
+#[must_use]
+pub fn advertisement_of(key: &str) -> Option<(PoolId, ToolSetId)> {
+    let (pool, set) = key.split_once('.')?;
+    Some((pool.parse().ok()?, set.parse().ok()?))
 }
 
 /// Where a pool's workers say that they are alive.

@@ -94,7 +94,7 @@ proptest! {
 
     #[test]
     fn every_field_comes_back_as_it_was_advertised(manifests in prop::collection::vec(manifest(), 0..4)) {
-        let advertised = encode_advertisement(manifests.iter());
+        let (_, advertised) = encode_advertisement(manifests.iter());
         let decoded = decode_advertisement(advertised).expect("an advertisement").into_iter();
         let decoded: Vec<Manifest> = decoded.map(|tool| tool.expect("it can be used").manifest).collect();
         prop_assert_eq!(decoded, manifests);

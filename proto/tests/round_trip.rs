@@ -296,7 +296,8 @@ proptest! {
         }
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
         let worker = "worker-1".parse().expect("a worker id");
-        let heartbeat = Heartbeat { worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0 };
+        let tools = "0123abcd".parse().expect("a tool set");
+        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0 };
         prop_assert_eq!(Heartbeat::decode(heartbeat.encode()).expect("a heartbeat"), heartbeat);
     }
 

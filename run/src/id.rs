@@ -192,6 +192,11 @@ name!(
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 );
 name!(
+    /// The tools that a worker hosts, by what it says of them: the same words, the same id.
+    ToolSetId, "tool set", "1 to 64 of A-Z a-z 0-9 _ -", TOKEN_BYTES_MAX,
+    |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+);
+name!(
     /// For whom a run is: what its caller says, or what the caller's key says.
     TenantId, "tenant", "1 to 64 of A-Z a-z 0-9 _ -", TOKEN_BYTES_MAX,
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')

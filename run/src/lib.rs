@@ -45,7 +45,7 @@ pub use event::{
 };
 pub use id::{
     AttemptNumber, CallId, CallIndex, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard, TenantId,
-    Timestamp, ToolName, WorkerId,
+    Timestamp, ToolName, ToolSetId, WorkerId,
 };
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use run::{Heard, Run, RunStatus};

@@ -115,7 +115,7 @@ async fn tools_are_listed_in_pages_and_unknown_ones_are_told() {
     let mut tools = yard.client.tools.clone();
     let (mut names, mut page_token) = (Vec::new(), String::new());
     loop {
-        let request = v1::ListToolsRequest { page_size: 2, page_token };
+        let request = v1::ListToolsRequest { page_size: 2, page_token, ..v1::ListToolsRequest::default() };
         let page = tools.list_tools(request).await.expect("a page").into_inner();
         assert!(page.tools.len() <= 2);
         names.extend(page.tools.into_iter().map(|tool| tool.name));
@@ -130,6 +130,6 @@ async fn tools_are_listed_in_pages_and_unknown_ones_are_told() {
     }
     let unknown = tools.get_tool(v1::GetToolRequest { name: "nope".to_owned() }).await.expect_err("no such tool");
     assert_eq!((unknown.code(), reason(&unknown).as_str()), (Code::NotFound, "TOOL_NOT_FOUND"));
-    let negative = tools.list_tools(v1::ListToolsRequest { page_size: -1, page_token: String::new() }).await;
+    let negative = tools.list_tools(v1::ListToolsRequest { page_size: -1, ..v1::ListToolsRequest::default() }).await;
     assert_eq!(reason(&negative.expect_err("a page has a size")), "MALFORMED");
 }

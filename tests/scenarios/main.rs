@@ -26,6 +26,7 @@ mod ordering;
 mod ownership;
 mod parked;
 mod readers;
+mod registry;
 mod requests;
 mod room;
 mod worker_crash;

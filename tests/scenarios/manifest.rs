@@ -62,6 +62,8 @@ async fn every_field_of_a_manifest_reaches_whoever_lists_the_tools() {
         concurrency: v1::ToolConcurrency::Parallel.into(),
         version: "1.4.2".to_owned(),
         aliases: vec![alias],
+        alias_of: String::new(),
+        available: true,
     };
     assert_eq!(tool, expected);
     assert!(tool.input_schema.contains(r#""type":"object""#), "{}", tool.input_schema);
@@ -108,8 +110,8 @@ async fn a_bad_advertisement_is_passed_over_and_harms_no_other_tool() {
         bad("usable", r#"{"type":"object"}"#),
     ];
     let advertisement = proto::wire::v1::Advertisement { version: 1, tools };
-    bucket.put("strange", advertisement.encode_to_vec().into()).await.expect("it is stored");
-    bucket.put("garbage", vec![0xff; 1000].into()).await.expect("it is stored");
+    bucket.put("strange.set", advertisement.encode_to_vec().into()).await.expect("it is stored");
+    bucket.put("garbage.set", vec![0xff; 1000].into()).await.expect("it is stored");
     let _worker = yard.worker().await;
     yard.client.wait_for_tool("usable").await;
     let names: Vec<String> = listed(&yard).await.into_iter().map(|tool| tool.name).collect();

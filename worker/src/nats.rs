@@ -14,10 +14,10 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::{self, context::ContextBuilder};
 use futures::StreamExt as _;
-use proto::convert::worker::decode_stop;
+use proto::convert::worker::{decode_stop, encode_advertisement};
 use proto::names;
 use proto::nats::clock::Clock;
-use run::{AttemptId, RunId, WorkerId};
+use run::{AttemptId, RunId, ToolSetId, WorkerId};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) context: jetstream::Context,
     pub(crate) worker: WorkerId,
     pub(crate) table: Table,
+    /// What the tools of `table` are together.
+    pub(crate) set: ToolSetId,
     pub(crate) tools: Handle,
     pub(crate) leases: leases::Leases,
     /// The worker shuts down and cannot wait any longer.
@@ -80,6 +82,7 @@ pub(crate) async fn serve(
         client: client.clone(),
         context,
         worker,
+        set: encode_advertisement(table.manifests()).0,
         table,
         tools,
         leases,
@@ -107,6 +110,7 @@ async fn work(core: Rc<Core>, options: Options, stop: CancellationToken, ready: 
     };
     if advertised {
         parts.spawn_local(advertise::heartbeats(Rc::clone(&core), options.pool.clone(), slots, inner.clone()));
+        parts.spawn_local(advertise::keep(Rc::clone(&core), options.pool.clone(), inner.clone()));
         parts.spawn_local(stops(Rc::clone(&core), options.pool.clone(), inner.clone()));
         let puller = pull::Puller::open(&core, &options.pool, slots, &stop).await;
         let mut clock = Clock::of_pool(core.client.clone(), &options.pool);

@@ -57,10 +57,13 @@ pub enum InvalidTool {
     NameTaken { tool: ToolName, name: ToolName },
 }
 
-/// A tool that is not there to put an interceptor around.
+/// A tool that is named and not there.
 #[derive(Debug, thiserror::Error)]
-#[error("no tool {0:?} is hosted to put an interceptor around: host it first, and look at its name")]
-pub struct NotHosted(pub String);
+#[error("there is no tool {name:?}; there are: {}", known.join(", "))]
+pub struct NotHosted {
+    pub name: String,
+    pub known: Vec<String>,
+}
 
 impl Table {
     #[must_use]
@@ -97,13 +100,48 @@ impl Table {
     /// # Errors
     /// When a tool of such a name is not hosted.
     pub fn intercept_some(mut self, tools: &[&str], interceptor: impl Interceptor) -> Result<Self, NotHosted> {
-        let hosted = tools.iter().map(|tool| {
-            let known = self.tools.keys().find(|known| known.as_str() == *tool).cloned();
-            known.ok_or_else(|| NotHosted((*tool).to_owned()))
-        });
-        let hosted = hosted.collect::<Result<Vec<_>, _>>()?;
-        self.interceptors.push(Some(hosted), interceptor);
+        self.check_hosted(tools)?;
+        let around = self.tools.keys().filter(|known| tools.contains(&known.as_str())).cloned().collect();
+        self.interceptors.push(Some(around), interceptor);
         Ok(self)
+    }
+
+    /// These tools alone; all where none is named.
+    ///
+    /// # Errors
+    /// When one is not there.
+    pub fn only(mut self, names: &[String]) -> Result<Self, NotHosted> {
+        self.check_hosted(names)?;
+        if !names.is_empty() {
+            self.retain(|name| names.iter().any(|named| named == name.as_str()));
+        }
+        Ok(self)
+    }
+
+    /// All but these tools.
+    ///
+    /// # Errors
+    /// When one is not there.
+    pub fn without(mut self, names: &[String]) -> Result<Self, NotHosted> {
+        self.check_hosted(names)?;
+        self.retain(|name| names.iter().all(|named| named != name.as_str()));
+        Ok(self)
+    }
+
+    fn check_hosted(&self, names: &[impl AsRef<str>]) -> Result<(), NotHosted> {
+        let is_known = |name: &str| self.tools.keys().any(|known| known.as_str() == name);
+        match names.iter().map(AsRef::as_ref).find(|name| !is_known(name)) {
+            Some(name) => {
+                let known = self.tools.keys().map(ToString::to_string).collect();
+                Err(NotHosted { name: name.to_owned(), known })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn retain(&mut self, stays: impl Fn(&ToolName) -> bool) {
+        self.tools.retain(|name, _| stays(name));
+        self.aliases.retain(|_, tool| stays(tool));
     }
 
     fn insert<Input: JsonSchema>(

@@ -323,6 +323,8 @@ impl About {
             concurrency: self.concurrency.map(concurrency_out).unwrap_or_default().into(),
             version: self.version,
             aliases: aliases.collect(),
+            alias_of: String::new(),
+            available: false,
         }
     }
 

@@ -43,10 +43,36 @@ async fn a_restart_of_the_coordinator_is_not_noticed() {
 
     worker.signal(Signal::TERM);
     assert_eq!(worker.code(), 0);
-    let listed = run(["--url", &url, "tools", "ls"]).stdout();
+    let listed = run(["--url", &url, "tools", "ls", "--unavailable"]).stdout();
     assert!(listed.contains("main: no worker lives"), "{listed}");
     second.signal(Signal::TERM);
     assert_eq!(second.code(), 0);
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_hosts_what_it_is_told_to() {
+    let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let (_coordinator, address) = coordinator(&broker.url(), "127.0.0.1:0");
+    let arguments =
+        ["worker", "--nats-url", &broker.url(), "--pool", "main", "--enable", "bash,glob", "--disable", "bash"];
+    let worker = Background::start(arguments);
+    worker.stderr.until(|line| line.contains("pulling"));
+    let url = format!("http://{address}");
+    let deadline = Instant::now() + PATIENCE;
+    let listed = loop {
+        let listed = run(["--url", &url, "tools", "ls", "-o", "json"]).json().remove(0);
+        if listed["tools"].as_array().is_some_and(|tools| !tools.is_empty()) {
+            break listed;
+        }
+        assert!(Instant::now() < deadline, "the coordinator hears of the worker's tools");
+    };
+    let names: Vec<&str> =
+        listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["glob"]);
+    let unknown = run(["worker", "--pool", "main", "--disable", "bosh"]);
+    assert_eq!(unknown.code(), 1);
+    assert!(unknown.stderr().contains("bosh") && unknown.stderr().contains("get_current_time"), "{}", unknown.stderr());
     broker.stop().await;
 }
 

@@ -321,9 +321,13 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         Ok(queues) => queues,
         Err(error) => return vec![Finding::fail("pools", error, "the queues of the log cannot be listed")],
     };
+    // Of sets that follow each other in a pool the last was stored last.
     let tools: BTreeMap<PoolId, usize> = advertisements
         .into_iter()
-        .filter_map(|entry| Some((entry.key.parse().ok()?, decode_advertisement(entry.value).map_or(0, |it| it.len()))))
+        .filter_map(|entry| {
+            let (pool, _) = names::advertisement_of(&entry.key)?;
+            Some((pool, decode_advertisement(entry.value).map_or(0, |tools| tools.iter().flatten().count())))
+        })
         .collect();
     let queued = queues.iter().filter_map(|queue| queue.name.strip_prefix("pool-")?.parse().ok());
     let pools: BTreeSet<PoolId> = tools.keys().chain(workers.keys()).cloned().chain(queued).collect();

@@ -19,17 +19,31 @@ use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::setup::{SetupError, ensure_pool};
-use crate::registry::{Hosted, Registry, Worker};
+use crate::registry::{Catalog, Hosted, Hosts, Registry, Set, Sets, Unusable, Worker};
 
 const TICK: Duration = Duration::from_secs(1);
 /// When we have not heard ourselves for this long, we would not have heard a worker either.
 const DEAF: Duration = Duration::from_secs(3);
+/// How long a set of tools is remembered that nobody hosts: calls of it wait for a worker, and none waits longer than the log
+/// is kept. A coordinator that starts counts anew.
+const FORGOTTEN: Duration = super::setup::RETENTION;
+/// For how long heartbeats are gathered before what they say is given out: many workers may start at once.
+const GATHER: Duration = Duration::from_millis(20);
+/// Workers that are named where tools are refused.
+const WORKERS_TOLD_MAX: usize = 8;
 
 pub(crate) struct Keeper {
     client: Client,
     context: Context,
     store: kv::Store,
     registry: Registry,
+    sets: Sets,
+    /// Who hosts what, as the catalog was made of it.
+    hosts: HashSet<Hosts>,
+    /// Since when nobody hosts a set that is advertised.
+    deserted: HashMap<Hosts, Instant>,
+    /// When what changed is given out.
+    due: Option<Instant>,
     published: watch::Sender<Arc<Registry>>,
     heard: HashMap<WorkerId, Instant>,
     /// Where we say something to ourselves, and when we last heard it.
@@ -47,6 +61,10 @@ impl Keeper {
             context: broker.context.clone(),
             store: broker.tools.clone(),
             registry: Registry::default(),
+            sets: Sets::new(),
+            hosts: HashSet::new(),
+            deserted: HashMap::new(),
+            due: None,
             published,
             heard: HashMap::new(),
             echo: broker.client.new_inbox(),
@@ -73,12 +91,13 @@ impl Keeper {
                         heartbeats = self.client.subscribe(names::HEARTBEATS).await.ok();
                     }
                     if changes.is_none() {
-                        changes = self.store.watch_with_history("*").await.inspect_err(|error| {
+                        changes = self.store.watch_with_history(names::ADVERTISEMENTS).await.inspect_err(|error| {
                             tracing::warn!(%error, "cannot watch the advertisements, trying again");
                         }).ok();
                     }
                     self.look_around().await;
                 }
+                () = until(self.due) => self.publish(),
                 message = next(&mut heartbeats) => match message {
                     Some(message) => self.heartbeat(message),
                     None => heartbeats = None,
@@ -105,7 +124,7 @@ impl Keeper {
                 self.learn(&entry);
             }
         }
-        self.publish();
+        self.publish_new_catalog();
         Ok(())
     }
 
@@ -123,8 +142,45 @@ impl Keeper {
         }
     }
 
-    fn publish(&self) {
+    /// Gives out who lives, and what can be called where that hangs on it.
+    fn publish(&mut self) {
+        self.due = None;
+        if self.registry.hosts() == self.hosts {
+            self.published.send_replace(Arc::new(self.registry.clone()));
+        } else {
+            self.publish_new_catalog();
+        }
+    }
+
+    fn publish_new_catalog(&mut self) {
+        self.hosts = self.registry.hosts();
+        let catalog = Catalog::new(&self.sets, &self.hosts);
+        let before = std::mem::replace(&mut self.registry.catalog, Arc::new(catalog));
+        for refused in &self.registry.catalog.refused {
+            let is_known = |before: &crate::registry::Refused| {
+                (&before.tool, &before.hosts, &before.holder) == (&refused.tool, &refused.hosts, &refused.holder)
+            };
+            if before.refused.iter().any(is_known) {
+                continue;
+            }
+            let named = |hosts: &Hosts| format!("{:?}", self.registry.workers_of(hosts, WORKERS_TOLD_MAX));
+            let (pool, workers) = (&refused.hosts.0, named(&refused.hosts));
+            let holder = refused.holder.as_ref();
+            if refused.gives_way {
+                tracing::info!(tool = refused.tool, reason = refused.reason, %pool, workers, "a tool is replaced");
+                continue;
+            }
+            tracing::error!(
+                tool = refused.tool, reason = refused.reason, %pool, workers,
+                holder.pool = holder.map(|hosts| hosts.0.as_str()), holder.workers = holder.map(named),
+                "a tool is refused"
+            );
+        }
         self.published.send_replace(Arc::new(self.registry.clone()));
+    }
+
+    fn publish_soon(&mut self) {
+        self.due.get_or_insert_with(|| Instant::now() + GATHER);
     }
 
     async fn look_around(&mut self) {
@@ -138,9 +194,25 @@ impl Keeper {
             self.registry.settled = settled;
             self.publish();
         }
-        let pools: Vec<PoolId> = self.registry.tools_after(None).flat_map(|(_, pools)| pools.keys().cloned()).collect();
+        self.forget().await;
+        let pools: HashSet<PoolId> = self.sets.keys().map(|(pool, _)| pool.clone()).collect();
         for pool in pools {
             self.queue_for(&pool).await;
+        }
+    }
+
+    /// Puts away what nobody has hosted for long. Nobody else puts it back meanwhile: an advertisement never changes.
+    async fn forget(&mut self) {
+        self.deserted.retain(|hosts, _| self.sets.contains_key(hosts) && !self.hosts.contains(hosts));
+        for hosts in self.sets.keys().filter(|hosts| !self.hosts.contains(*hosts)) {
+            self.deserted.entry(hosts.clone()).or_insert_with(Instant::now);
+        }
+        let over = self.deserted.iter().find(|(_, since)| since.elapsed() >= FORGOTTEN).map(|(hosts, _)| hosts.clone());
+        if let Some((pool, tools)) = over {
+            tracing::info!(%pool, %tools, "forgetting tools that nobody hosts any more");
+            if let Err(error) = self.store.delete(names::advertisement(&pool, &tools)).await {
+                tracing::warn!(%pool, %error, "an advertisement is not deleted, trying again");
+            }
         }
     }
 
@@ -152,42 +224,48 @@ impl Keeper {
         };
         let changed = if heartbeat.leaving {
             self.heard.remove(&heartbeat.worker);
-            self.registry.worker_left(&heartbeat.worker)
+            if self.registry.worker_left(&heartbeat.worker) {
+                // At once: nothing more shall wait for it.
+                self.publish();
+            }
+            false
         } else {
             self.heard.insert(heartbeat.worker.clone(), Instant::now());
-            self.registry.worker_lives(heartbeat.worker, Worker { pool, pulling: heartbeat.pulling })
+            let worker = Worker { pool, tools: heartbeat.tools, pulling: heartbeat.pulling };
+            self.registry.worker_lives(heartbeat.worker, worker)
         };
         if changed {
-            self.publish();
+            self.publish_soon();
         }
     }
 
     async fn advertisement(&mut self, entry: kv::Entry) {
         if let Some(pool) = self.learn(&entry) {
             // First known, then pulled from: a worker that has its queue may take it that its tools can be called.
-            self.publish();
+            self.publish_new_catalog();
             self.queue_for(&pool).await;
         }
     }
 
     fn learn(&mut self, entry: &kv::Entry) -> Option<PoolId> {
-        let Ok(pool) = entry.key.parse::<PoolId>() else {
+        let Some(hosts) = names::advertisement_of(&entry.key) else {
             tracing::warn!(key = entry.key, "passing over an advertisement with a malformed key");
             return None;
         };
-        let manifests = match entry.operation {
-            kv::Operation::Delete | kv::Operation::Purge => Ok(Vec::new()),
-            kv::Operation::Put => decode_advertisement(entry.value.clone()),
-        };
-        match manifests {
-            Ok(tools) => {
-                let tools = tools.into_iter().filter_map(|tool| hosted(&pool, tool));
-                self.registry.advertise(&pool, tools.collect());
+        let pool = hosts.0.clone();
+        match entry.operation {
+            kv::Operation::Delete | kv::Operation::Purge => {
+                self.sets.remove(&hosts);
             }
-            Err(error) => {
-                tracing::warn!(%pool, %error, "passing over an advertisement");
-                return None;
-            }
+            kv::Operation::Put => match decode_advertisement(entry.value.clone()) {
+                Ok(tools) => {
+                    self.sets.insert(hosts, set(entry.revision, tools));
+                }
+                Err(error) => {
+                    tracing::error!(%pool, %error, "passing over an advertisement");
+                    return None;
+                }
+            },
         }
         Some(pool)
     }
@@ -212,8 +290,20 @@ async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::I
     }
 }
 
-fn hosted(pool: &PoolId, tool: Result<Usable, InvalidManifest>) -> Option<Hosted> {
-    let Usable { manifest, schema } =
-        tool.inspect_err(|error| tracing::error!(%pool, %error, "passing over a tool; calls of it find none")).ok()?;
-    Some(Hosted { manifest: Arc::new(manifest), schema })
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn set(revision: u64, advertised: Vec<Result<Usable, InvalidManifest>>) -> Set {
+    let mut set = Set { revision, tools: Vec::new(), unusable: Vec::new() };
+    for tool in advertised {
+        match tool {
+            Ok(Usable { manifest, schema }) => set.tools.push(Hosted::new(manifest, schema)),
+            Err(error) => set.unusable.push(Unusable { reason: error.to_string(), tool: error.name }),
+        }
+    }
+    set
 }

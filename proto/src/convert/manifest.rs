@@ -161,6 +161,8 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         aliases: aliases
             .map(|alias| v1::ToolAlias { name: alias.name.to_string(), description: alias.description.clone() })
             .collect(),
+        alias_of: String::new(),
+        available: false,
     }
 }
 

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, Verdict, WorkerId};
+use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, ToolSetId, Verdict, WorkerId};
+use sha2::{Digest as _, Sha256};
 
 use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
 use super::manifest::{InvalidManifest, Usable, manifest_in, manifest_out};
@@ -19,6 +20,8 @@ pub struct Heartbeat {
     pub leaving: bool,
     /// The broker answers its requests for jobs, or all its slots are taken.
     pub pulling: bool,
+    /// The tools that it hosts.
+    pub tools: ToolSetId,
 }
 
 impl Heartbeat {
@@ -31,6 +34,7 @@ impl Heartbeat {
             running: self.running,
             leaving: self.leaving,
             pulling: self.pulling,
+            tool_set: self.tools.to_string(),
         }
         .encode_to_vec()
         .into()
@@ -41,16 +45,22 @@ impl Heartbeat {
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
         check_version(wire.version)?;
-        let worker = wire.worker_id.parse()?;
+        let (worker, tools) = (wire.worker_id.parse()?, wire.tool_set.parse()?);
         let wire::WorkerHeartbeat { slots, running, leaving, pulling, .. } = wire;
-        Ok(Self { worker, slots, running, leaving, pulling })
+        Ok(Self { worker, slots, running, leaving, pulling, tools })
     }
 }
 
+/// An advertisement, and the id of the set that it makes of these tools.
+///
+/// # Panics
+/// Never: hexadecimal digits make an id.
 #[must_use]
-pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -> Bytes {
+pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -> (ToolSetId, Bytes) {
     let tools = manifests.map(manifest_out).collect();
-    wire::Advertisement { version: VERSION, tools }.encode_to_vec().into()
+    let advertisement = wire::Advertisement { version: VERSION, tools }.encode_to_vec();
+    let digest: String = Sha256::digest(&advertisement)[..16].iter().map(|byte| format!("{byte:02x}")).collect();
+    (digest.parse().expect("hexadecimal digits make an id"), advertisement.into())
 }
 
 /// The tools of an advertisement, each usable or not by itself.

@@ -13,9 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::Core;
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How often a worker looks whether its advertisement still stands: coordinators forget a set of tools that nobody hosted for
+/// a day, and a worker that was cut off for so long must say again what it hosts.
+const LOOK: Duration = Duration::from_secs(60);
 
-/// Says which tools the pool hosts, where that is not known already. Tries until it is done: without a coordinator there
-/// is no bucket.
+/// Says which tools this worker hosts, where that is not known already. Tries until it is done: without a coordinator
+/// there is no bucket.
 pub(super) async fn tools(core: &Core, pool: &PoolId) {
     while let Err(error) = try_tools(core, pool).await {
         tracing::warn!(error, "cannot advertise the tools yet, trying again; does a coordinator run?");
@@ -25,12 +28,25 @@ pub(super) async fn tools(core: &Core, pool: &PoolId) {
 
 async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), String> {
     let store = core.context.get_key_value(names::TOOLS_BUCKET).await.map_err(|error| error.to_string())?;
-    let value = encode_advertisement(core.table.manifests());
-    let known = store.get(pool.as_str()).await.map_err(|error| error.to_string())?;
-    if known.as_ref() != Some(&value) {
-        store.put(pool.as_str(), value).await.map_err(|error| error.to_string())?;
+    let (set, value) = encode_advertisement(core.table.manifests());
+    let key = names::advertisement(pool, &set);
+    if store.get(&key).await.map_err(|error| error.to_string())?.is_none() {
+        store.put(&key, value).await.map_err(|error| error.to_string())?;
     }
     Ok(())
+}
+
+/// Sees to it that the advertisement stands.
+pub(super) async fn keep(core: Rc<Core>, pool: PoolId, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            () = stop.cancelled() => return,
+        }
+        if let Err(error) = try_tools(&core, &pool).await {
+            tracing::warn!(error, "cannot see whether the tools are still advertised, trying again");
+        }
+    }
 }
 
 pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: CancellationToken) {
@@ -57,7 +73,14 @@ pub(super) async fn leave(core: &Core, pool: &PoolId) {
 
 async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     let running = u32::try_from(core.running_count()).unwrap_or(u32::MAX);
-    let heartbeat = Heartbeat { worker: core.worker.clone(), slots, running, leaving, pulling: core.is_pulling(slots) };
+    let heartbeat = Heartbeat {
+        worker: core.worker.clone(),
+        slots,
+        running,
+        leaving,
+        pulling: core.is_pulling(slots),
+        tools: core.set.clone(),
+    };
     if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {
         tracing::warn!(%error, "a heartbeat was not sent");
     }

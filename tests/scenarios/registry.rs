@@ -1,0 +1,179 @@
+//! Tools come and go with their workers, and each name stands for one tool.
+
+use std::time::{Duration, Instant};
+
+use harness::{Client, PATIENCE, Worker, Yard, call, reason};
+use proto::v1::{self, ListToolsRequest, ListToolsResponse, ToolPermission};
+use serde_json::json;
+
+use crate::{FIXTURE, check};
+
+async fn listed(client: &Client, request: ListToolsRequest) -> ListToolsResponse {
+    client.tools.clone().list_tools(request).await.expect("a page").into_inner()
+}
+
+fn names(page: &ListToolsResponse) -> Vec<&str> {
+    page.tools.iter().map(|tool| tool.name.as_str()).collect()
+}
+
+/// Lists until the list is as it should be, and says how long that took.
+async fn until(client: &Client, wanted: impl Fn(&ListToolsResponse) -> bool) -> (ListToolsResponse, Duration) {
+    let started = Instant::now();
+    let page = async {
+        loop {
+            let page = listed(client, ListToolsRequest::default()).await;
+            if wanted(&page) {
+                return page;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let page = tokio::time::timeout(PATIENCE, page).await.expect("the list becomes as it should be");
+    (page, started.elapsed())
+}
+
+fn lists(tool: &str) -> impl Fn(&ListToolsResponse) -> bool {
+    move |page| page.tools.iter().any(|listed| listed.name == tool)
+}
+
+fn description(page: &ListToolsResponse, tool: &str) -> String {
+    page.tools.iter().find(|listed| listed.name == tool).map(|tool| tool.description.clone()).unwrap_or_default()
+}
+
+/// A worker of `pool` that hosts the tools of `table`.
+async fn worker(yard: &Yard, pool: &str, table: &str) -> Worker {
+    yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", table).worker(&yard.broker.url(), pool, 4).await
+}
+
+#[tokio::test]
+async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut first = worker(&yard, "main", "described").await;
+    let (_, took) = until(&yard.client, lists("described")).await;
+    assert!(took < Duration::from_secs(1), "it took {took:?}");
+    let mut second = worker(&yard, "main", "described").await;
+    until(&yard.client, |page| page.tools.iter().any(|tool| tool.pools[0].live_workers == 2)).await;
+    first.terminate().await;
+    let (page, _) = until(&yard.client, |page| page.tools.iter().all(|tool| tool.pools[0].live_workers < 2)).await;
+    assert!(lists("described")(&page), "one of two is left");
+    second.kill().await;
+    let (page, took) = until(&yard.client, |page| page.tools.is_empty()).await;
+    assert!(took > Duration::from_secs(3), "a worker that was silent for {took:?} may live");
+    assert!(took < Duration::from_secs(12), "it took {took:?}");
+    assert!(page.refused.is_empty());
+
+    // It is still known: what waits for it is executed when a worker comes.
+    let everything = ListToolsRequest { include_unavailable: true, ..ListToolsRequest::default() };
+    let page = listed(&yard.client, everything).await;
+    assert!(page.tools.iter().any(|tool| tool.name == "described" && !tool.available), "{:?}", names(&page));
+    let run = yard.client.create(vec![call("waits", "described", json!({}))]).await;
+    let hurried = v1::NewCall { without_worker: v1::WithoutWorker::Fail.into(), ..call("not", "described", json!({})) };
+    let events = yard.client.execute(vec![hurried]).await.to_end().await;
+    let error = check::outcomes(&events)["not"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), v1::CallErrorKind::NoWorker);
+    let _third = worker(&yard, "main", "described").await;
+    let events = run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["waits"]), "called as described");
+}
+
+#[tokio::test]
+async fn workers_of_two_pools_that_say_the_same_of_a_tool_are_replicas() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut one = worker(&yard, "one", "described").await;
+    let _two = worker(&yard, "two", "described").await;
+    let (page, _) = until(&yard.client, |page| page.tools.iter().any(|tool| tool.pools.len() == 2)).await;
+    assert!(page.refused.is_empty(), "{:?}", page.refused);
+    one.terminate().await;
+    until(&yard.client, |page| page.tools.iter().all(|tool| tool.pools.len() == 1)).await;
+    let events = yard.client.execute(vec![call("c", "described", json!({}))]).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["c"]), "called as described");
+}
+
+#[tokio::test]
+async fn another_schema_under_a_name_is_refused_with_both_owners_named() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut first = worker(&yard, "one", "first").await;
+    until(&yard.client, lists("contended")).await;
+    let other = worker(&yard, "two", "other").await;
+    let (page, _) = until(&yard.client, |page| !page.refused.is_empty()).await;
+    let refused = &page.refused[0];
+    assert_eq!((page.refused.len(), refused.tool.as_str()), (1, "contended"));
+    let named = |hosts: &Option<v1::ToolHosts>| hosts.clone().map(|hosts| (hosts.pool, hosts.worker_ids));
+    assert_eq!(named(&refused.hosts), Some(("two".to_owned(), vec![other.id().to_owned()])));
+    assert_eq!(named(&refused.holder), Some(("one".to_owned(), vec![first.id().to_owned()])));
+    assert_eq!(description(&page, "contended"), "The first.");
+    assert_eq!(page.tools[0].pools.iter().map(|pool| pool.pool.as_str()).collect::<Vec<_>>(), ["one"]);
+    let events = yard.client.execute(vec![call("c", "contended", json!({ "other": "schema" }))]).await.to_end().await;
+    let error = check::outcomes(&events)["c"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), v1::CallErrorKind::ArgumentsInvalid);
+    // Who comes later sees the same.
+    let late = yard.fixture.coordinator(&yard.broker.url()).await;
+    let (page, _) = until(&Client::connect(late.address()).await, |page| !page.refused.is_empty()).await;
+    assert_eq!(description(&page, "contended"), "The first.");
+    first.terminate().await;
+    let (page, _) = until(&yard.client, |page| page.refused.is_empty()).await;
+    assert_eq!(description(&page, "contended"), "Another.");
+}
+
+#[tokio::test]
+async fn a_higher_version_takes_a_name_over_while_it_lives() {
+    let yard = Yard::start(FIXTURE).await;
+    // In one pool, as a rolling update has it.
+    let _first = worker(&yard, "main", "first").await;
+    until(&yard.client, lists("contended")).await;
+    let mut newer = worker(&yard, "main", "newer").await;
+    let (page, _) = until(&yard.client, |page| !page.refused.is_empty()).await;
+    assert_eq!(description(&page, "contended"), "A newer one.");
+    assert!(page.refused[0].reason.contains("gives way to version 2"), "{}", page.refused[0].reason);
+    newer.terminate().await;
+    let (page, _) = until(&yard.client, |page| page.refused.is_empty()).await;
+    assert_eq!(description(&page, "contended"), "The first.");
+}
+
+#[tokio::test]
+async fn a_tool_can_be_called_by_another_name_that_has_its_own_description() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = worker(&yard, "main", "described").await;
+    let (page, _) = until(&yard.client, lists("described_otherwise")).await;
+    let alias = page.tools.iter().find(|tool| tool.name == "described_otherwise").expect("it is listed");
+    assert_eq!((alias.alias_of.as_str(), alias.description.as_str()), ("described", "Says who else it is."));
+    assert_eq!(alias.version, "1.4.2");
+    let events = yard.client.execute(vec![call("c", "described_otherwise", json!({}))]).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["c"]), "called as described_otherwise");
+}
+
+#[tokio::test]
+async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = worker(&yard, "shelf", "catalogue").await;
+    let _other = worker(&yard, "other", "described").await;
+    until(&yard.client, |page| page.tools.len() == 5).await;
+    let all = ListToolsRequest::default;
+    let cases: [(ListToolsRequest, &[&str]); 7] = [
+        (ListToolsRequest { category: "files".to_owned(), ..all() }, &["files_read", "files_write"]),
+        (ListToolsRequest { tags: vec!["disk".to_owned(), "safe".to_owned()], ..all() }, &["files_read"]),
+        (ListToolsRequest { permission: ToolPermission::Read.into(), ..all() }, &["files_read"]),
+        (ListToolsRequest { permission: ToolPermission::Write.into(), ..all() }, &["files_write"]),
+        (ListToolsRequest { pool: "other".to_owned(), ..all() }, &["described", "described_otherwise"]),
+        (ListToolsRequest { category: "web".to_owned(), pool: "other".to_owned(), ..all() }, &[]),
+        (ListToolsRequest { category: "nothing".to_owned(), ..all() }, &[]),
+    ];
+    for (request, expected) in cases {
+        assert_eq!(names(&listed(&yard.client, request.clone()).await), expected, "{request:?}");
+    }
+    let first = listed(&yard.client, ListToolsRequest { page_size: 1, category: "files".to_owned(), ..all() }).await;
+    assert_eq!((names(&first).as_slice(), first.next_page_token.as_str()), (["files_read"].as_slice(), "files_read"));
+    let next = ListToolsRequest { page_token: first.next_page_token, category: "files".to_owned(), ..all() };
+    let next = listed(&yard.client, next).await;
+    assert_eq!((names(&next).as_slice(), next.next_page_token.as_str()), (["files_write"].as_slice(), ""));
+    yard.client.wait_for_tool("secret").await;
+    let malformed = [
+        ListToolsRequest { permission: 9, ..all() },
+        ListToolsRequest { pool: "no pool".to_owned(), ..all() },
+        ListToolsRequest { page_token: "no token".to_owned(), ..all() },
+    ];
+    for request in malformed {
+        let refused = yard.client.tools.clone().list_tools(request).await.expect_err("it is malformed");
+        assert_eq!(reason(&refused), "MALFORMED");
+    }
+}

@@ -1,5 +1,9 @@
 //! `toolyard tools`: what can be called.
 
+use std::collections::BTreeMap;
+
+use clap::builder::PossibleValuesParser;
+use proto::export::{Format, export};
 use proto::v1;
 use serde_json::Value;
 
@@ -12,7 +16,7 @@ use crate::words::{brief, counted, duration, harmless};
 /// See what can be called
 #[derive(Debug, clap::Subcommand)]
 #[command(
-    after_help = "Examples:\n  toolyard tools ls\n  toolyard tools get grep\n  toolyard tools ls -o json | jq -r '.tools[].name'"
+    after_help = "Examples:\n  toolyard tools ls\n  toolyard tools get grep\n  toolyard tools ls -o json | jq -r '.tools[].name'\n  toolyard tools ls --format anthropic"
 )]
 pub(crate) enum Command {
     /// List the tools that workers advertise, by name
@@ -44,6 +48,10 @@ pub(crate) struct ListArgs {
     /// Also those that no live worker hosts
     #[arg(long)]
     unavailable: bool,
+    /// As definitions for a model, in a vendor's form: a JSON array, or with -o json an object with `names`, which says
+    /// whose a name is where the vendor does not allow a tool's own
+    #[arg(long, value_name = "VENDOR", value_parser = PossibleValuesParser::new(Format::ALL.map(|(name, _)| name)))]
+    format: Option<String>,
 }
 
 impl ListArgs {
@@ -68,7 +76,13 @@ impl ListArgs {
 pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = Client::connect(url).await?;
     match command {
-        Command::Ls(args) => list(&client.tools(args.request()).await?, terminal)?,
+        Command::Ls(args) => {
+            let listed = client.tools(args.request()).await?;
+            match Format::ALL.into_iter().find(|(name, _)| args.format.as_deref() == Some(*name)) {
+                Some((_, format)) => definitions(&listed.tools, format, terminal)?,
+                None => list(&listed, terminal)?,
+            }
+        }
         Command::Get { name } => {
             let tool = client.tool(&name).await?;
             if terminal.is_json() {
@@ -79,6 +93,16 @@ pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Res
         }
     }
     Ok(Exit::Completed)
+}
+
+fn definitions(tools: &[v1::Tool], format: Format, terminal: &Terminal) -> Result<(), Failure> {
+    let exported = export(tools, format);
+    let (tools, renamed): (Vec<_>, Vec<_>) = exported.into_iter().map(|it| (it.definition, (it.name, it.tool))).unzip();
+    if terminal.is_json() {
+        let names: BTreeMap<String, String> = renamed.into_iter().filter(|(name, tool)| name != tool).collect();
+        return terminal.object(&Object::default().field("tools", tools).field("names", names));
+    }
+    terminal.line(&format!("{:#}", Value::Array(tools)))
 }
 
 fn list(listed: &v1::ListToolsResponse, terminal: &Terminal) -> Result<(), Failure> {

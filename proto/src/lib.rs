@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod convert;
+pub mod export;
 pub mod names;
 pub mod nats;
 pub mod schema;

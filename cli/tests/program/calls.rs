@@ -19,6 +19,14 @@ fn the_tools_are_listed_and_described() {
     let text = dev.run(["tools", "ls"]).stdout();
     assert!(TOOLS.iter().all(|name| text.contains(name)), "{text}");
 
+    let exported = dev.run(["tools", "ls", "--format", "anthropic", "-o", "json"]).json().remove(0);
+    let bash = exported["tools"].as_array().unwrap().iter().find(|tool| tool["name"] == "bash").unwrap();
+    assert_eq!(bash["input_schema"]["type"], "object");
+    assert_eq!(exported["names"], serde_json::json!({}));
+    let text = dev.run(["tools", "ls", "--format", "openai-chat"]).stdout();
+    let array: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(array.as_array().unwrap().iter().any(|tool| tool["function"]["name"] == "bash"), "{text}");
+
     let grep = dev.run(["tools", "get", "grep", "-o", "json"]).json().remove(0);
     assert_eq!(grep["input_schema"]["required"], serde_json::json!(["pattern"]));
     assert_eq!(grep["effects"]["read_only"], true);

@@ -1,0 +1,284 @@
+//! Tools as the vendors of models want them described. Pure: what a tool says of itself, in another form.
+//!
+//! A vendor may not allow a tool's name. Then it gets another one, by which the model calls it, and whoever exports must
+//! translate back: [`Exported::tool`] says what a [`Exported::name`] stands for. A dot becomes two underscores, a name that
+//! is too long is cut and ends in eight digits of its hash, and so does one that another tool has by then.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::v1;
+
+/// A form in which tools are described to a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `OpenAI`'s Responses.
+    OpenAi,
+    /// `OpenAI`'s Chat Completions, and the many that copy them.
+    OpenAiChat,
+    /// Chat Completions with the types of `OpenAPI` in upper case, as older models of Google's and their friends want them.
+    OpenAiUpper,
+    /// Anthropic's Messages.
+    Anthropic,
+    /// Gemini's function declarations.
+    Gemini,
+    /// The tools of a Model Context Protocol server.
+    Mcp,
+}
+
+/// A tool in a vendor's form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exported {
+    /// The tool's own name.
+    pub tool: String,
+    /// The name by which the model calls it.
+    pub name: String,
+    pub definition: Value,
+}
+
+impl Format {
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("openai", Self::OpenAi),
+        ("openai-chat", Self::OpenAiChat),
+        ("openai-upper", Self::OpenAiUpper),
+        ("anthropic", Self::Anthropic),
+        ("gemini", Self::Gemini),
+        ("mcp", Self::Mcp),
+    ];
+
+    /// Characters of a name.
+    fn name_max(self) -> usize {
+        match self {
+            Self::OpenAi | Self::OpenAiChat | Self::OpenAiUpper | Self::Gemini => 64,
+            Self::Anthropic | Self::Mcp => 128,
+        }
+    }
+
+    fn name(self, tool: &str) -> String {
+        let mut name = match self {
+            Self::Gemini | Self::Mcp => tool.to_owned(),
+            Self::OpenAi | Self::OpenAiChat | Self::OpenAiUpper | Self::Anthropic => tool.replace('.', "__"),
+        };
+        if self == Self::Gemini && !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            name.insert(0, '_');
+        }
+        if name.len() > self.name_max() { self.marked(&name, tool) } else { name }
+    }
+
+    /// The name with a mark of its tool at its end, cut to what is allowed.
+    fn marked(self, name: &str, tool: &str) -> String {
+        let mark: String = Sha256::digest(tool)[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        let kept: String = name.chars().take(self.name_max() - mark.len() - 1).collect();
+        format!("{kept}_{mark}")
+    }
+}
+
+/// Describes tools in the order in which they are given.
+#[must_use]
+pub fn export(tools: &[v1::Tool], format: Format) -> Vec<Exported> {
+    // Who needs no other name keeps its own, wherever it stands in the list.
+    let own = tools.iter().map(|tool| tool.name.as_str());
+    let mut taken: HashSet<String> = own.filter(|name| format.name(name) == *name).map(str::to_owned).collect();
+    let exported = tools.iter().map(|tool| {
+        let mut name = format.name(&tool.name);
+        if name != tool.name && !taken.insert(name.clone()) {
+            name = format.marked(&name, &tool.name);
+            taken.insert(name.clone());
+        }
+        let definition = definition(tool, &name, format);
+        Exported { tool: tool.name.clone(), name, definition }
+    });
+    exported.collect()
+}
+
+fn definition(tool: &v1::Tool, name: &str, format: Format) -> Value {
+    let description = match tool.description.trim() {
+        "" => words(&tool.name),
+        description => description.to_owned(),
+    };
+    let schema = schema(&tool.input_schema);
+    match format {
+        // Unless told otherwise the vendor takes schemas for strict, which allow little of JSON Schema.
+        Format::OpenAi => json!({
+            "type": "function", "name": name, "description": description, "parameters": schema, "strict": false,
+        }),
+        Format::OpenAiChat => json!({
+            "type": "function", "function": { "name": name, "description": description, "parameters": schema },
+        }),
+        Format::OpenAiUpper => json!({
+            "type": "function", "function": { "name": name, "description": description, "parameters": upper(&schema) },
+        }),
+        Format::Anthropic => json!({ "name": name, "description": description, "input_schema": schema }),
+        Format::Gemini => json!({ "name": name, "description": description, "parametersJsonSchema": schema }),
+        Format::Mcp => mcp(tool, name, &description, &schema),
+    }
+}
+
+fn mcp(tool: &v1::Tool, name: &str, description: &str, input: &Value) -> Value {
+    let effects = tool.effects.unwrap_or_default();
+    let mut definition = json!({
+        "name": name,
+        "description": description,
+        "inputSchema": input,
+        "annotations": {
+            "readOnlyHint": effects.read_only,
+            "idempotentHint": effects.idempotent,
+            "destructiveHint": effects.destructive,
+            "openWorldHint": effects.open_world,
+        },
+    });
+    // The protocol knows results that are objects, and no others.
+    let output = schema(&tool.output_schema);
+    if !tool.output_schema.is_empty() && output["type"] == "object" {
+        definition["outputSchema"] = output;
+    }
+    definition
+}
+
+/// A schema without the word which dialect it is in, of which some vendors know nothing.
+fn schema(text: &str) -> Value {
+    let mut schema = serde_json::from_str(text).unwrap_or_else(|_| json!({ "type": "object" }));
+    if let Some(schema) = schema.as_object_mut() {
+        schema.remove("$schema");
+    }
+    schema
+}
+
+/// The schema with its types in upper case. What only looks like a type, as a property of that name, stays.
+fn upper(schema: &Value) -> Value {
+    let Some(schema) = schema.as_object() else { return schema.clone() };
+    let each = |schemas: &Map<String, Value>| -> Value {
+        schemas.iter().map(|(name, schema)| (name.clone(), upper(schema))).collect::<Map<_, _>>().into()
+    };
+    let shout = |kind: &Value| kind.as_str().map_or_else(|| kind.clone(), |kind| kind.to_uppercase().into());
+    let turned = schema.iter().map(|(keyword, value)| {
+        let value = match (keyword.as_str(), value) {
+            ("type", Value::Array(kinds)) => kinds.iter().map(shout).collect(),
+            ("type", kind) => shout(kind),
+            ("properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas", Value::Object(all)) => {
+                each(all)
+            }
+            ("const" | "enum" | "default" | "examples" | "required", value) => value.clone(),
+            (_, Value::Array(schemas)) => schemas.iter().map(upper).collect(),
+            (_, value) => upper(value),
+        };
+        (keyword.clone(), value)
+    });
+    turned.collect::<Map<_, _>>().into()
+}
+
+/// What a name says: `get_current_time` and `getCurrentTime` are "get current time".
+fn words(name: &str) -> String {
+    let chars: Vec<char> = name.chars().collect();
+    let mut words = String::new();
+    for (at, c) in chars.iter().enumerate() {
+        let before = at.checked_sub(1).and_then(|before| chars.get(before)).copied().unwrap_or(' ');
+        let next_is_small = chars.get(at + 1).is_some_and(char::is_ascii_lowercase);
+        let begins = c.is_ascii_uppercase() && (!before.is_ascii_uppercase() || next_is_small);
+        if begins {
+            words.push(' ');
+        }
+        words.push(if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { ' ' });
+    }
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tool(name: &str) -> v1::Tool {
+        let input_schema = json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "type": "object",
+            "properties": { "city": { "type": "string", "description": "Which" }, "type": { "type": ["integer", "null"] } },
+            "required": ["city"],
+        });
+        v1::Tool {
+            name: name.to_owned(),
+            description: "Tells the weather.".to_owned(),
+            input_schema: input_schema.to_string(),
+            effects: Some(v1::ToolEffects { read_only: true, open_world: true, ..v1::ToolEffects::default() }),
+            ..v1::Tool::default()
+        }
+    }
+
+    fn one(tool: v1::Tool, format: Format) -> String {
+        export(&[tool], format)[0].definition.to_string()
+    }
+
+    const SCHEMA: &str = r#"{"properties":{"city":{"description":"Which","type":"string"},"type":{"type":["integer","null"]}},"required":["city"],"type":"object"}"#;
+    const UPPER: &str = r#"{"properties":{"city":{"description":"Which","type":"STRING"},"type":{"type":["INTEGER","NULL"]}},"required":["city"],"type":"OBJECT"}"#;
+
+    #[test]
+    fn each_vendor_gets_the_very_json_that_it_wants() {
+        let head = r#""description":"Tells the weather.","name":"weather""#;
+        let cases = [
+            (Format::OpenAi, format!(r#"{{{head},"parameters":{SCHEMA},"strict":false,"type":"function"}}"#)),
+            (Format::OpenAiChat, format!(r#"{{"function":{{{head},"parameters":{SCHEMA}}},"type":"function"}}"#)),
+            (Format::OpenAiUpper, format!(r#"{{"function":{{{head},"parameters":{UPPER}}},"type":"function"}}"#)),
+            (
+                Format::Anthropic,
+                format!(r#"{{"description":"Tells the weather.","input_schema":{SCHEMA},"name":"weather"}}"#),
+            ),
+            (Format::Gemini, format!(r#"{{{head},"parametersJsonSchema":{SCHEMA}}}"#)),
+            (
+                Format::Mcp,
+                format!(
+                    r#"{{"annotations":{{"destructiveHint":false,"idempotentHint":false,"openWorldHint":true,"readOnlyHint":true}},"description":"Tells the weather.","inputSchema":{SCHEMA},"name":"weather"}}"#
+                ),
+            ),
+        ];
+        for (format, expected) in cases {
+            assert_eq!(one(tool("weather"), format), expected, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn the_schema_of_a_result_is_told_where_the_protocol_knows_it() {
+        let with = |output: &str| v1::Tool { output_schema: output.to_owned(), ..tool("weather") };
+        assert!(one(with(r#"{"type":"object"}"#), Format::Mcp).contains(r#""outputSchema":{"type":"object"}"#));
+        assert!(!one(with(r#"{"type":"string"}"#), Format::Mcp).contains("outputSchema"));
+    }
+
+    #[test]
+    fn a_tool_that_says_nothing_is_described_by_its_name() {
+        let cases = [
+            ("get_current_time", "get current time"),
+            ("getCityTime", "get city time"),
+            ("HTTPGet", "http get"),
+            ("fetchURL", "fetch url"),
+            ("web.search-v2", "web search v2"),
+            ("bash", "bash"),
+        ];
+        for (name, expected) in cases {
+            let described = v1::Tool { description: " ".to_owned(), ..tool(name) };
+            assert_eq!(export(&[described], Format::Mcp)[0].definition["description"], expected);
+        }
+    }
+
+    #[test]
+    fn a_name_that_a_vendor_does_not_allow_is_replaced_by_one_of_its_own() {
+        let long = "l".repeat(128);
+        let names = ["web__search", "web.search", "9.lives", &long, "plain"];
+        let tools: Vec<v1::Tool> = names.iter().map(|name| tool(name)).collect();
+        for (_, format) in Format::ALL {
+            let exported = export(&tools, format);
+            let distinct: HashSet<&str> = exported.iter().map(|tool| tool.name.as_str()).collect();
+            assert_eq!(distinct.len(), names.len(), "{format:?}: {distinct:?}");
+            for (tool, own) in exported.iter().zip(names) {
+                assert_eq!(tool.tool, own);
+                assert!(tool.name.len() <= format.name_max(), "{format:?}: {}", tool.name);
+                let dots = matches!(format, Format::Gemini | Format::Mcp);
+                assert!(dots || !tool.name.contains('.'), "{format:?}: {}", tool.name);
+                assert!(tool.definition.to_string().contains(&tool.name));
+            }
+            assert_eq!((exported[0].name.as_str(), exported[4].name.as_str()), ("web__search", "plain"));
+        }
+        assert!(export(&tools, Format::OpenAi)[1].name.starts_with("web__search_"));
+        assert_eq!(export(&tools, Format::Mcp)[1].name, "web.search");
+        assert_eq!(export(&tools, Format::Gemini)[2].name, "_9.lives");
+    }
+}

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::schema;
 use run::{
-    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Route, Timestamp,
-    ToolName, WithoutWorker,
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, PoolId, Route,
+    Timestamp, ToolName, WithoutWorker,
 };
 
 use crate::custom::{Custom, CustomTools};
@@ -41,12 +41,34 @@ pub(crate) struct AskedApproval {
     pub(crate) default: DefaultDecision,
 }
 
+/// What the calls of a run may name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer<'a> {
+    /// Tools of the request. They go before all others.
+    pub(crate) custom: &'a CustomTools,
+    /// The tools that the run attached; empty for all that are listed.
+    pub(crate) attached: &'a [ToolName],
+    pub(crate) registry: &'a Registry,
+}
+
+impl<'a> Offer<'a> {
+    /// Where calls of a worker's tool go, unless a tool of the request has its name.
+    fn route(&self, tool: &ToolName) -> Option<(&'a PoolId, &'a Entry)> {
+        self.registry.route(tool).filter(|(_, entry)| self.holds(entry))
+    }
+
+    fn holds(&self, entry: &Entry) -> bool {
+        let is_open =
+            if self.attached.is_empty() { !entry.hosted.manifest.hidden } else { self.attached.contains(&entry.name) };
+        is_open && !self.custom.contains_key(&entry.name)
+    }
+}
+
 /// What is known where calls are accepted.
 pub(crate) struct Scope<'here> {
     /// The first call's position in its run.
     pub(crate) first: usize,
-    pub(crate) custom: &'here CustomTools,
-    pub(crate) registry: &'here Registry,
+    pub(crate) offer: Offer<'here>,
     /// Nothing is executed here.
     pub(crate) client_only: bool,
     pub(crate) run_deadline: Timestamp,
@@ -62,9 +84,9 @@ pub(crate) fn accept(calls: Vec<Asked>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>>
 
 fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
     let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency, approval } = call;
-    let Scope { custom, registry, run_deadline, now, .. } = *scope;
+    let Scope { offer, run_deadline, now, .. } = *scope;
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
-    let takes_object = custom.get(&tool).is_none_or(Custom::takes_object);
+    let takes_object = offer.custom.get(&tool).is_none_or(Custom::takes_object);
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
     let route = match (route(&tool, &arguments, without_worker, scope), scope.client_only) {
@@ -72,7 +94,7 @@ fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
         (route, _) => route,
     };
     let id = id.unwrap_or_else(|| made_id(index));
-    let manifest = registry.route(&tool).map(|(_, entry)| &entry.hosted.manifest);
+    let manifest = offer.route(&tool).map(|(_, entry)| &entry.hosted.manifest);
     let says = manifest.map(|manifest| manifest.concurrency);
     let concurrency = concurrency.or(says).unwrap_or(Concurrency::Parallel);
     let must = manifest.is_some_and(|manifest| manifest.requires_confirmation);
@@ -93,15 +115,15 @@ fn made_id(index: usize) -> CallId {
 }
 
 fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, scope: &Scope<'_>) -> Route {
-    let registry = scope.registry;
+    let Offer { custom, registry, .. } = scope.offer;
     // Oversized arguments are refused as a whole request: they are not worth looking at here.
     let is_sized = arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX;
-    if let Some(custom) = scope.custom.get(tool) {
+    if let Some(custom) = custom.get(tool) {
         let checked = if is_sized { custom.check(arguments) } else { Ok(()) };
         return checked.map_or_else(Route::Refused, |()| Route::Client);
     }
-    let Some((pool, entry)) = registry.route(tool) else {
-        return Route::Refused(unknown_tool(tool, registry));
+    let Some((pool, entry)) = scope.offer.route(tool) else {
+        return Route::Refused(unknown_tool(tool, &scope.offer));
     };
     let hosted = &entry.hosted;
     if is_sized && let Err(violations) = hosted.schema.check(arguments) {
@@ -132,10 +154,10 @@ pub(crate) fn check_changed(spec: &CallSpec, arguments: &Bytes, registry: &Regis
     entry.hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
 }
 
-fn unknown_tool(tool: &ToolName, registry: &Registry) -> CallError {
-    let offered = |entry: &&Entry| !entry.hosted.manifest.hidden && registry.is_available(entry);
-    let mut names: Vec<&str> =
-        registry.catalog.after(None).iter().filter(offered).map(|entry| entry.name.as_str()).collect();
+fn unknown_tool(tool: &ToolName, offer: &Offer<'_>) -> CallError {
+    let offered = |entry: &&Entry| offer.holds(entry) && offer.registry.is_available(entry);
+    let hosted = offer.registry.catalog.after(None).iter().filter(offered).map(|entry| &entry.name);
+    let mut names: Vec<&str> = offer.custom.keys().chain(hosted).map(ToolName::as_str).collect();
     let more = names.len().saturating_sub(TOOLS_LISTED_MAX);
     names.truncate(TOOLS_LISTED_MAX);
     let known = match (names.as_slice(), more) {

@@ -49,11 +49,13 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     hash.time(new.timeout);
     hash.text(new.tenant.as_ref().map_or("", TenantId::as_str));
     hash.number(u64::from(new.client_only));
-    hash.number(new.tools.len() as u64);
-    for (name, tool) in &new.tools {
+    hash.number(new.custom.len() as u64);
+    for (name, tool) in &new.custom {
         let (kind, definition) = tool.definition();
         [name.as_str(), kind, definition].iter().for_each(|text| hash.text(text));
     }
+    hash.number(new.tools.len() as u64);
+    new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
     hash.number(new.calls.len() as u64);
     for call in &new.calls {
         hash.text(call.id.as_ref().map_or("", CallId::as_str));

@@ -13,7 +13,7 @@ use run::{
 use tokio::sync::watch;
 use uuid::Builder;
 
-use crate::accept::{self, Asked, AskedApproval, Scope};
+use crate::accept::{self, Asked, AskedApproval, Offer, Scope};
 use crate::custom::CustomTools;
 use crate::known::Known;
 use crate::ledger::{Ledger, Stopped};
@@ -100,8 +100,10 @@ pub(crate) struct NewRun {
     /// Nothing of it is executed here.
     pub(crate) client_only: bool,
     /// Tools that only its calls know.
-    pub(crate) tools: CustomTools,
+    pub(crate) custom: CustomTools,
     pub(crate) tenant: Option<TenantId>,
+    /// The tools that its calls may name; empty for all that are listed.
+    pub(crate) tools: Vec<ToolName>,
     pub(crate) request_id: Option<RequestId>,
 }
 
@@ -193,10 +195,11 @@ impl Runs {
         let now = proto::now();
         let deadline = now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         let registry = Arc::clone(&self.registry.borrow());
-        let NewRun { calls, keep_open: open, fail_fast, client_only, tools, tenant, .. } = new;
-        let scope = Scope { first: 0, custom: &tools, registry: &registry, client_only, run_deadline: deadline, now };
+        let NewRun { calls, keep_open: open, fail_fast, client_only, custom, tenant, tools, .. } = new;
+        let offer = Offer { custom: &custom, attached: &tools, registry: &registry };
+        let scope = Scope { first: 0, offer, client_only, run_deadline: deadline, now };
         let calls = accept::accept(calls, &scope);
-        Ok(Run::open(Opening { calls, deadline, open, fail_fast, client_only, tenant, apart }, now)?)
+        Ok(Run::open(Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, apart }, now)?)
     }
 
     /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any if we have none.
@@ -242,15 +245,14 @@ impl Runs {
         &self,
         id: RunId,
         calls: &[Asked],
-        tools: &CustomTools,
+        custom: &CustomTools,
     ) -> Result<Arc<Run>, Refusal> {
         self.check_room()?;
         self.command(id, |run| {
             let registry = Arc::clone(&self.registry.borrow());
             let scope = Scope {
                 first: run.calls().len(),
-                custom: tools,
-                registry: &registry,
+                offer: Offer { custom, attached: run.tools(), registry: &registry },
                 client_only: run.is_client_only(),
                 run_deadline: run.deadline(),
                 now: proto::now(),
@@ -323,8 +325,9 @@ impl Runs {
             timeout: Some(since(spec.deadline)),
             fail_fast: false,
             client_only: false,
-            tools: CustomTools::new(),
+            custom: CustomTools::new(),
             tenant: run.tenant().cloned(),
+            tools: run.tools().to_vec(),
             request_id: None,
         };
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;

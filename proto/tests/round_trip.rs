@@ -192,6 +192,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                 fail_fast,
                 client_only,
                 tenant: is_named.then(|| "team-1".parse().expect("a tenant")),
+                tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
             })]
         ),
         (any::<u64>(), spec()).prop_map(|(deadline, call)| vec![

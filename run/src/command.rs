@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::approval::Decision;
 use crate::event::{CallError, CallSpec, Content};
-use crate::id::{CallId, RunId, TenantId, Timestamp};
+use crate::id::{CallId, RunId, TenantId, Timestamp, ToolName};
 
 /// What a run begins with.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +18,8 @@ pub struct Opening {
     /// Nothing of it is executed here: what a pool would execute waits for the client.
     pub client_only: bool,
     pub tenant: Option<TenantId>,
+    /// The tools that its calls may name; empty for all that are listed.
+    pub tools: Vec<ToolName>,
     /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that
     /// whoever opens the same run expects the same subject to be empty.
     pub apart: bool,

@@ -127,6 +127,8 @@ pub struct RunOpened {
     pub client_only: bool,
     /// For whom the run is, where that was said.
     pub tenant: Option<TenantId>,
+    /// The tools that its calls may name; empty for all that are listed.
+    pub tools: Vec<ToolName>,
 }
 
 /// Stages between the wish to stop an attempt and its end.

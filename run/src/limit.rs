@@ -44,6 +44,8 @@ pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 pub const SCHEMA_BRANCHES_MAX: u64 = 4096;
 /// How deep references and subschemas that apply to the same value may lead: what a check may take of the stack.
 pub const SCHEMA_DEPTH_MAX: usize = 128;
+/// Tools that a run may attach: more than a model can choose from.
+pub const RUN_TOOLS_MAX: usize = 256;
 /// Tags of a tool.
 pub const TAGS_MAX: usize = 32;
 /// Bytes of a tag, or of a category.

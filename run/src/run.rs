@@ -9,7 +9,7 @@ use crate::command::{Answer, Command, Opening, Rejection};
 use crate::event::{
     AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
 };
-use crate::id::{CallId, CallIndex, RunId, TenantId, Timestamp, WorkerId};
+use crate::id::{CallId, CallIndex, RunId, TenantId, Timestamp, ToolName, WorkerId};
 use crate::limit::{
     ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
 };
@@ -33,6 +33,7 @@ pub struct Run {
     /// A call failed or expired, and the run was to fail with it.
     pub(crate) failed: bool,
     tenant: Option<TenantId>,
+    tools: Vec<ToolName>,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
     revision: u64,
 }
@@ -125,6 +126,7 @@ impl Run {
             client_only: false,
             failed: false,
             tenant: None,
+            tools: Vec::new(),
             revision: 0,
         }
     }
@@ -167,6 +169,12 @@ impl Run {
         self.tenant.as_ref()
     }
 
+    /// The tools that its calls may name; empty for all that are listed.
+    #[must_use]
+    pub fn tools(&self) -> &[ToolName] {
+        &self.tools
+    }
+
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -194,7 +202,7 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open, fail_fast, client_only, tenant, apart } = opening;
+        let Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, apart } = opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -209,7 +217,7 @@ impl Run {
             ([call], false) if !apart && call.approval.is_none() => dispatch(CallIndex(0), call),
             _ => None,
         };
-        let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant });
+        let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools });
         Ok(std::iter::once(opened).chain(dispatched).collect())
     }
 
@@ -385,6 +393,7 @@ impl Run {
         self.fail_fast = opened.fail_fast;
         self.client_only = opened.client_only;
         self.tenant.clone_from(&opened.tenant);
+        self.tools.clone_from(&opened.tools);
         heard.push(Heard::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
     }

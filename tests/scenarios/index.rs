@@ -400,6 +400,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         fail_fast: false,
         client_only: false,
         tenant: None,
+        tools: Vec::new(),
     });
     let dispatched = Event::CallDispatched { call, pool: pool.clone() };
     let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())]);

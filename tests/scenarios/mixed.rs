@@ -173,7 +173,7 @@ async fn tools_of_a_request_are_the_clients_and_their_input_is_checked() {
         text_call("no version", "version", "v1.20, perhaps"),
         text_call("echo", "echo", "hello"),
     ];
-    let request = v1::CreateRunRequest { calls, tools, ..v1::CreateRunRequest::default() };
+    let request = v1::CreateRunRequest { calls, request_tools: tools, ..v1::CreateRunRequest::default() };
     let created = yard.client.runs.clone().create_run(request).await.expect("the run is accepted").into_inner();
     let state = created.run.expect("the response has the run");
     for call in &state.calls {
@@ -191,16 +191,16 @@ async fn tools_of_a_request_are_the_clients_and_their_input_is_checked() {
 async fn a_tool_of_a_request_that_makes_no_sense_is_refused_with_its_place() {
     let yard = Yard::start(FIXTURE).await;
     let table = [
-        (tool("no name", Format::Text(v1::TextFormat {})), "tools[0].name"),
-        (tool("a", Format::Regex("(".to_owned())), "tools[0].regex"),
-        (tool("a", Format::Regex(r"\w{500}{500}".to_owned())), "tools[0].regex"),
-        (tool("a", Format::InputSchema("{".to_owned())), "tools[0].input_schema"),
-        (v1::RequestTool { name: "a".to_owned(), format: None }, "tools[0].format"),
-        (tool("a", Format::Lark("start: \"unended".to_owned())), "tools[0].lark"),
+        (tool("no name", Format::Text(v1::TextFormat {})), "request_tools[0].name"),
+        (tool("a", Format::Regex("(".to_owned())), "request_tools[0].regex"),
+        (tool("a", Format::Regex(r"\w{500}{500}".to_owned())), "request_tools[0].regex"),
+        (tool("a", Format::InputSchema("{".to_owned())), "request_tools[0].input_schema"),
+        (v1::RequestTool { name: "a".to_owned(), format: None }, "request_tools[0].format"),
+        (tool("a", Format::Lark("start: \"unended".to_owned())), "request_tools[0].lark"),
     ];
     let create = async |tools| {
         let calls = vec![question("q")];
-        let request = v1::CreateRunRequest { calls, tools, ..v1::CreateRunRequest::default() };
+        let request = v1::CreateRunRequest { calls, request_tools: tools, ..v1::CreateRunRequest::default() };
         yard.client.runs.clone().create_run(request).await.expect_err("it is malformed")
     };
     for (tool, field) in table {
@@ -209,5 +209,5 @@ async fn a_tool_of_a_request_that_makes_no_sense_is_refused_with_its_place() {
         assert!(refusal.message().starts_with(field), "{refusal}");
     }
     let text = || tool("a", Format::Text(v1::TextFormat {}));
-    assert!(create(vec![text(), text()]).await.message().starts_with("tools[1].name"));
+    assert!(create(vec![text(), text()]).await.message().starts_with("request_tools[1].name"));
 }

@@ -177,3 +177,121 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
         assert_eq!(reason(&refused), "MALFORMED");
     }
 }
+
+#[tokio::test]
+async fn a_run_that_attaches_tools_can_call_those_alone() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = worker(&yard, "main", "catalogue").await;
+    let _other = worker(&yard, "other", "described").await;
+    until(&yard.client, |page| page.tools.len() == 5).await;
+    let request = v1::CreateRunRequest {
+        calls: vec![call("attached", "described", json!({})), call("not", "files_read", json!({}))],
+        tools: vec!["described".to_owned(), "secret".to_owned(), "nobody_has_it".to_owned()],
+        keep_open: true,
+        ..v1::CreateRunRequest::default()
+    };
+    let created = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();
+    let run_id = created.run.expect("the response has the run").run_id;
+    // What was attached holds for calls that come later, through any coordinator.
+    let other = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(other.address()).await;
+    let calls = vec![call("later", "files_write", json!({})), call("hidden", "secret", json!({}))];
+    let append = v1::AppendCallsRequest { run_id: run_id.clone(), calls, ..v1::AppendCallsRequest::default() };
+    let run = client.runs.clone().append_calls(append).await.expect("they are accepted").into_inner().run;
+    let run = run.expect("the response has the run");
+    let outcome = |id: &str| run.calls.iter().find(|call| call.call_id == id).expect("it is there").clone();
+    for refused in ["not", "later"] {
+        let error = outcome(refused).outcome.expect("it ended").error.expect("it failed");
+        assert_eq!(error.kind(), v1::CallErrorKind::UnknownTool);
+        assert!(error.message.ends_with("the tools are: described, secret"), "{}", error.message);
+    }
+    assert_eq!(outcome("hidden").state(), v1::CallState::WaitingForClient, "an attached one may be hidden");
+    let run = harness::Run { client, id: run_id.clone() };
+    run.submit(vec![harness::client_answer("hidden", "found")]).await.expect("it waits");
+    let close = v1::CloseRunRequest { run_id };
+    yard.client.runs.clone().close_run(close).await.expect("it is open");
+    let events = run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["attached"]), "called as described");
+    // Without any attached, those that are listed.
+    let events = yard.client.execute(vec![call("c", "secret", json!({}))]).await.to_end().await;
+    let error = check::outcomes(&events)["c"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), v1::CallErrorKind::UnknownTool);
+    assert!(error.message.ends_with("files_read, files_write, web_fetch"), "{}", error.message);
+}
+
+#[tokio::test]
+async fn a_run_that_attaches_what_has_no_name_is_refused() {
+    let yard = Yard::start(FIXTURE).await;
+    let many: Vec<String> = (0..257).map(|tool| tool.to_string()).collect();
+    for tools in [vec!["white space".to_owned()], vec![String::new()], many] {
+        let request = v1::CreateRunRequest { tools, keep_open: true, ..v1::CreateRunRequest::default() };
+        let refused = yard.client.runs.clone().create_run(request).await.expect_err("it is malformed");
+        assert_eq!(reason(&refused), "MALFORMED");
+    }
+}
+
+/// Prints what it measures: `-- --ignored --nocapture two_thousand`, built for release.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement"]
+async fn two_thousand_tools_of_five_hundred_workers_are_listed_quickly() {
+    use proto::convert::worker::{Heartbeat, encode_advertisement};
+    let yard = Yard::start(FIXTURE).await;
+    let broker = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let bucket = async_nats::jetstream::new(broker.clone()).get_key_value(proto::names::TOOLS_BUCKET).await;
+    let bucket = bucket.expect("the coordinator made it");
+    let property = json!({ "type": "string", "description": "A word about what is to be done, as a model reads it." });
+    let properties: serde_json::Map<_, _> = (0..10).map(|at| (format!("argument_{at}"), property.clone())).collect();
+    let input_schema = json!({ "type": "object", "properties": properties }).to_string();
+    let mut workers = Vec::new();
+    for at in 0..50 {
+        let tools = (0..40).map(|tool| v1::Tool {
+            name: format!("tool_{at}_{tool}"),
+            description: "Does something that takes a sentence or two to tell.".to_owned(),
+            input_schema: input_schema.clone(),
+            ..v1::Tool::default()
+        });
+        let usable = tools.map(|tool| proto::convert::manifest::manifest_in(tool).expect("it can be used").manifest);
+        let usable: Vec<run::Manifest> = usable.collect();
+        let (tools, advertisement) = encode_advertisement(usable.iter());
+        let pool: run::PoolId = format!("pool-{at}").parse().expect("a pool");
+        bucket.put(proto::names::advertisement(&pool, &tools), advertisement).await.expect("it is stored");
+        workers.extend((0..10).map(|worker| {
+            let worker = format!("worker-{at}-{worker}").parse().expect("a worker id");
+            let heartbeat =
+                Heartbeat { worker, slots: 16, running: 0, leaving: false, pulling: true, tools: tools.clone() };
+            (proto::names::heartbeat(&pool), heartbeat)
+        }));
+    }
+    let beating = async {
+        let mut beats = 0_u32;
+        loop {
+            for (subject, heartbeat) in &workers {
+                // Some take calls and some do not, now this one and now that: the registry never stands still.
+                let heartbeat = Heartbeat { pulling: beats % 3 != 0, ..heartbeat.clone() };
+                broker.publish(subject.clone(), heartbeat.encode()).await.expect("it is sent");
+                beats += 1;
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+    };
+    let measuring = async {
+        yard.client.wait_for_tool("tool_49_39").await;
+        let page = ListToolsRequest { page_size: 1000, ..ListToolsRequest::default() };
+        while listed(&yard.client, page.clone()).await.tools.len() < 1000 {}
+        let mut times = Vec::new();
+        while times.len() < 600 {
+            let started = Instant::now();
+            let listed = listed(&yard.client, page.clone()).await;
+            times.push(started.elapsed());
+            assert_eq!(listed.tools.len(), 1000);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        times.sort();
+        let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
+        eprintln!("a page of 1000 of 2000 tools, 500 workers: p50 {p50:?}, p99 {p99:?}");
+    };
+    tokio::select! {
+        () = beating => {}
+        () = measuring => {}
+    }
+}

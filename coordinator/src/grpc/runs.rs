@@ -63,6 +63,7 @@ impl v1::run_service_server::RunService for RunDoor {
             fail_fast: request.fail_fast,
             tenant: request.tenant,
             execute: request.execute,
+            request_tools: request.request_tools,
             tools: request.tools,
         })?;
         let reader = self.runs.execute(new, policy).await?;
@@ -96,7 +97,7 @@ impl v1::run_service_server::RunService for RunDoor {
     ) -> Result<Response<v1::AppendCallsResponse>, Status> {
         let request = request.into_inner();
         let calls = asked(request.calls)?;
-        let tools = custom_tools(request.tools)?;
+        let tools = custom_tools(request.request_tools)?;
         let run = self.runs.append_calls(run_id(&request.run_id)?, &calls, &tools).await?;
         Ok(Response::new(v1::AppendCallsResponse { run: Some(api::run(&run)) }))
     }
@@ -208,28 +209,40 @@ fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Du
 }
 
 fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
-    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, request_id, fail_fast, tenant, execute, tools } =
-        request;
-    let tenant = match tenant.as_str() {
+    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, fail_fast, execute, .. } = request;
+    let tenant = match request.tenant.as_str() {
         "" => None,
         tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
     };
-    let request_id = match request_id.as_str() {
+    let request_id = match request.request_id.as_str() {
         "" => None,
         id => Some(id.parse().map_err(malformed("request_id"))?),
     };
     let timeout = timeout("timeout", run_timeout)?;
-    let (client_only, tools) = (execute == Some(false), custom_tools(tools)?);
-    Ok(NewRun { calls: asked(calls)?, keep_open, timeout, fail_fast, client_only, tools, tenant, request_id })
+    let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
+    let tools = attached(&request.tools)?;
+    let calls = asked(calls)?;
+    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, request_id })
+}
+
+/// The names of the tools that a run attaches.
+fn attached(tools: &[String]) -> Result<Vec<ToolName>, Refusal> {
+    if tools.len() > limit::RUN_TOOLS_MAX {
+        let (count, max) = (tools.len(), limit::RUN_TOOLS_MAX);
+        return Err(malformed("tools")(format!("names {count} tools, at most {max} are taken")));
+    }
+    let names = tools.iter().enumerate();
+    names.map(|(index, tool)| tool.parse().map_err(malformed(format!("tools[{index}]")))).collect()
 }
 
 fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
     if tools.len() > custom::TOOLS_MAX {
-        return Err(malformed("tools")(format!("are {}, at most {} are taken", tools.len(), custom::TOOLS_MAX)));
+        let (count, max) = (tools.len(), custom::TOOLS_MAX);
+        return Err(malformed("request_tools")(format!("are {count}, at most {max} are taken")));
     }
     let mut known = CustomTools::new();
     for (index, v1::RequestTool { name, format }) in tools.into_iter().enumerate() {
-        let field = |name: &str| format!("tools[{index}].{name}");
+        let field = |name: &str| format!("request_tools[{index}].{name}");
         let name: ToolName = name.parse().map_err(malformed(field("name")))?;
         let tool = Custom::of(format).map_err(|(name, reason)| malformed(field(name))(reason))?;
         if known.insert(name, tool).is_some() {

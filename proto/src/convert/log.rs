@@ -108,7 +108,7 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
 
 fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
     match event {
-        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant }) => {
+        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools }) => {
             Kind::RunOpened(wire::RunOpened {
                 deadline_ms: deadline.0,
                 calls: specs_out(calls),
@@ -116,6 +116,7 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
                 fail_fast: *fail_fast,
                 client_only: *client_only,
                 tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+                tools: tools.iter().map(ToString::to_string).collect(),
             })
         }
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
@@ -174,6 +175,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
                 "" => None,
                 tenant => Some(tenant.parse()?),
             },
+            tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
         }),
         (Kind::CallsAppended(appended), Place::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
         (Kind::RunClosed(_), Place::Run) => Event::RunClosed,

@@ -267,7 +267,7 @@ async fn two_thousand_tools_of_five_hundred_workers_are_listed_quickly() {
         loop {
             for (subject, heartbeat) in &workers {
                 // Some take calls and some do not, now this one and now that: the registry never stands still.
-                let heartbeat = Heartbeat { pulling: beats % 3 != 0, ..heartbeat.clone() };
+                let heartbeat = Heartbeat { pulling: !beats.is_multiple_of(3), ..heartbeat.clone() };
                 broker.publish(subject.clone(), heartbeat.encode()).await.expect("it is sent");
                 beats += 1;
             }

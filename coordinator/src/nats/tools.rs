@@ -201,7 +201,7 @@ impl Keeper {
         }
     }
 
-    /// Puts away what nobody has hosted for long. Nobody else puts it back meanwhile: an advertisement never changes.
+    /// Puts away what nobody has hosted for long. A worker that comes at this very moment says it again within a minute.
     async fn forget(&mut self) {
         self.deserted.retain(|hosts, _| self.sets.contains_key(hosts) && !self.hosts.contains(hosts));
         for hosts in self.sets.keys().filter(|hosts| !self.hosts.contains(*hosts)) {

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{call, calls, demo, dev, doctor, inbox, index, json, parked, runs, serve, submit, tools, why};
+use crate::{call, calls, demo, dev, doctor, inbox, index, json, nats_config, parked, runs, serve, submit, tools, why};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -74,6 +74,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Parked(parked::Command),
     Doctor(doctor::Args),
+    NatsConfig(nats_config::Args),
     Coordinator(serve::CoordinatorArgs),
     Worker(serve::WorkerArgs),
 }

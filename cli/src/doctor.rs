@@ -2,6 +2,7 @@
 
 use coordinator::{Finding, Level};
 
+use crate::broker::BrokerArgs;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::terminal::{Paint, Terminal};
@@ -21,13 +22,13 @@ Exit code 0 when nothing failed, else 1.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The broker. It is asked itself: no coordinator needs to run
-    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
-    nats_url: String,
+    #[command(flatten)]
+    broker: BrokerArgs,
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
-    let findings = coordinator::examine(&args.nats_url).await;
+    let (nats_url, credentials) = args.broker.split();
+    let findings = coordinator::examine(&nats_url, &credentials).await;
     let well = findings.iter().all(|finding| finding.level != Level::Fail);
     if terminal.is_json() {
         let findings: Vec<Object> = findings.iter().map(described).collect();

@@ -1,6 +1,7 @@
 //! The `toolyard` program: parses what was typed, runs the command, and turns its end into an exit code.
 
 mod args;
+mod broker;
 
 mod call;
 mod calls;
@@ -9,6 +10,7 @@ mod dev;
 mod doctor;
 mod inbox;
 mod index;
+mod nats_config;
 mod parked;
 mod runs;
 mod serve;
@@ -75,6 +77,7 @@ fn default_level(command: &Command) -> LevelFilter {
         Command::Demo(_)
         | Command::Dev(_)
         | Command::Doctor(_)
+        | Command::NatsConfig(_)
         | Command::Tools(_)
         | Command::Call(_)
         | Command::Calls(_)
@@ -92,6 +95,7 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
         Command::Demo(args) => demo::run(args, terminal).await,
         Command::Dev(args) => dev::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
+        Command::NatsConfig(args) => nats_config::run(args, terminal),
         Command::Coordinator(args) => serve::coordinator(args).await,
         Command::Worker(args) => serve::worker(args).await,
         Command::Tools(command) => tools::run(command, url, terminal).await,

@@ -9,6 +9,7 @@ use coordinator::{Coordinator, Durability, LogOptions};
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
+use crate::broker::BrokerArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 
@@ -26,9 +27,8 @@ leaves. A second one ends it at once. Logs go to standard error, as JSON with
 #[derive(Debug, clap::Args)]
 #[command(after_help = COORDINATOR_EXAMPLES)]
 pub(crate) struct CoordinatorArgs {
-    /// The broker: nats-server 2.14 or newer, with JetStream
-    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
-    nats_url: String,
+    #[command(flatten)]
+    broker: BrokerArgs,
     /// Where to serve gRPC; port 0 takes a free one
     #[arg(long, env = "TOOLYARD_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
@@ -59,9 +59,8 @@ user may. Logs go to standard error, as JSON with -o json.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = WORKER_EXAMPLES)]
 pub(crate) struct WorkerArgs {
-    /// The broker: nats-server 2.14 or newer, with JetStream
-    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
-    nats_url: String,
+    #[command(flatten)]
+    broker: BrokerArgs,
     /// The pool whose calls it takes: workers that host the same tools share one
     #[arg(long, env = "TOOLYARD_POOL", value_name = "NAME")]
     pool: PoolId,
@@ -84,8 +83,10 @@ pub(crate) struct WorkerArgs {
 }
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
-    let CoordinatorArgs { nats_url, listen, durability, log_max_bytes: bytes_max, redis_url } = args;
-    let options = coordinator::Options { nats_url, listen, log: LogOptions { durability, bytes_max }, redis_url };
+    let (nats_url, credentials) = args.broker.split();
+    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, .. } = args;
+    let options =
+        coordinator::Options { nats_url, credentials, listen, log: LogOptions { durability, bytes_max }, redis_url };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let serving = Box::pin(async {
@@ -97,9 +98,10 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
 }
 
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
-    let WorkerArgs { nats_url, pool, slots, root, drain, enable, disable } = args;
+    let (nats_url, credentials) = args.broker.split();
+    let WorkerArgs { pool, slots, root, drain, enable, disable, .. } = args;
     let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
-    let options = worker::Options { nats_url, pool, slots, drain: Duration::from_secs(drain) };
+    let options = worker::Options { nats_url, credentials, pool, slots, drain: Duration::from_secs(drain) };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let serving = worker::serve(options, table, stop.clone(), |_| {});

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use coordinator::{Coordinator, LogOptions};
 use local::{Broker, BrokerOptions};
+use proto::nats::Credentials;
 use run::PoolId;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -53,8 +54,13 @@ impl Yard {
         let broker =
             Broker::start(BrokerOptions { data_dir, port: nats_port, ..BrokerOptions::default() }, say).await?;
 
-        let options =
-            coordinator::Options { nats_url: broker.url(), listen, log: LogOptions::default(), redis_url: None };
+        let options = coordinator::Options {
+            nats_url: broker.url(),
+            credentials: Credentials::default(),
+            listen,
+            log: LogOptions::default(),
+            redis_url: None,
+        };
         let bound = Coordinator::bind(options).await?;
         let address = bound.address();
         let mut coordinator = Part::new("the coordinator");

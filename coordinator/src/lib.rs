@@ -26,6 +26,7 @@ use tokio::sync::watch as watch_channel;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use proto::nats::Credentials;
 use proto::nats::clock::ClockError;
 
 use crate::nats::{Broker, BrokerError};
@@ -47,6 +48,7 @@ const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
 pub struct Options {
     /// The broker's address, for example `nats://127.0.0.1:4222`.
     pub nats_url: String,
+    pub credentials: Credentials,
     /// Where to serve gRPC; port 0 picks a free one.
     pub listen: SocketAddr,
     pub log: LogOptions,
@@ -102,7 +104,7 @@ impl Coordinator {
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.log)).await?);
+        let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
         Ok(Self { listener, address, broker, index })
     }
 

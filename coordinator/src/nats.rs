@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{Context, kv};
+use proto::access::Party;
 use proto::names;
+use proto::nats::Credentials;
 
 use self::setup::{LogOptions, SetupError};
 
@@ -46,9 +48,9 @@ pub(crate) enum BrokerError {
 }
 
 impl Broker {
-    pub(crate) async fn connect(url: &str, log: &LogOptions) -> Result<Self, BrokerError> {
+    pub(crate) async fn connect(url: &str, credentials: &Credentials, log: &LogOptions) -> Result<Self, BrokerError> {
         let name = format!("coordinator-{}", uuid::Uuid::now_v7().simple());
-        let client = proto::nats::connect(url, &name).await?;
+        let client = proto::nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
         setup::ensure_log(&client, &context, log).await?;
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;

@@ -20,6 +20,8 @@ pub struct BrokerOptions {
     pub port: Option<u16>,
     /// Whether it tells of itself over HTTP, on a free loopback port.
     pub monitored: bool,
+    /// A file of further configuration, as with accounts. None: none, and everybody may do everything.
+    pub config: Option<PathBuf>,
 }
 
 /// A running `nats-server`. Dropping it ends the server: one with a temporary folder at once, one with a folder of its
@@ -28,7 +30,8 @@ pub struct BrokerOptions {
 pub struct Broker {
     server: Server,
     port: u16,
-    monitored: bool,
+    /// With which it starts again.
+    options: BrokerOptions,
 }
 
 impl Broker {
@@ -43,10 +46,10 @@ impl Broker {
             Some(path) => Folder::at(path).await?,
             None => Folder::temporary().await?,
         };
-        let args = args(folder.path(), options.port, options.monitored);
+        let args = args(folder.path(), options.port, &options);
         let mut server = Server::new(Program::NatsServer, binary, folder);
         let port = server.come_up(options.port.unwrap_or(0), &args).await?;
-        Ok(Self { server, port, monitored: options.monitored })
+        Ok(Self { server, port, options })
     }
 
     /// What a client connects to, as `nats://127.0.0.1:4222`.
@@ -84,7 +87,7 @@ impl Broker {
     /// # Errors
     /// As [`Broker::start`]; a taken port is tried again for up to 10 s first.
     pub async fn restart(&mut self) -> Result<(), Error> {
-        let args = args(self.server.folder(), Some(self.port), self.monitored);
+        let args = args(self.server.folder(), Some(self.port), &self.options);
         self.server.come_back(self.port, &args).await
     }
 
@@ -104,10 +107,10 @@ impl Broker {
     }
 }
 
-fn args(folder: &Path, port: Option<u16>, monitored: bool) -> Vec<OsString> {
+fn args(folder: &Path, port: Option<u16>, options: &BrokerOptions) -> Vec<OsString> {
     // -1 lets the server pick the port, so nobody can take it between our picking and its binding.
     let port = port.map_or("-1".to_owned(), |port| port.to_string());
-    let mut args = vec![
+    let mut args: Vec<OsString> = vec![
         "--addr".into(),
         "127.0.0.1".into(),
         "--port".into(),
@@ -120,8 +123,11 @@ fn args(folder: &Path, port: Option<u16>, monitored: bool) -> Vec<OsString> {
         "--ports_file_dir".into(),
         folder.into(),
     ];
-    if monitored {
+    if options.monitored {
         args.extend(["--http_port".into(), "-1".into()]);
+    }
+    if let Some(config) = &options.config {
+        args.extend(["--config".into(), config.into()]);
     }
     args
 }

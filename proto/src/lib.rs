@@ -1,6 +1,7 @@
 //! What two processes must agree on: the public API and the log's format (generated), the only conversions between them
 //! and the domain, the broker's subjects and names, and how arguments are checked against a schema.
 
+pub mod access;
 pub mod clock;
 pub mod convert;
 pub mod export;

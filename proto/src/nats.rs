@@ -3,37 +3,61 @@
 pub mod clock;
 pub mod unstored;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use async_nats::{Client, ConnectOptions, Event};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
+
+use crate::access::Party;
 
 /// A half-open link is noticed after two missed pings; the library's default of a minute would hide it for three.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// Oldest broker that has what the log needs.
 const VERSION_MIN: (u32, u32) = (2, 14);
 
+/// How we show the broker who we are, and know that it is the broker.
+#[derive(Debug, Clone, Default)]
+pub struct Credentials {
+    /// The file of our user's NKey seed, as `toolyard nats-config` writes it. Read at every start.
+    pub nkey: Option<PathBuf>,
+    /// The file of the certificates, in PEM, by which the broker's is signed. Given: nothing is said without TLS. Not
+    /// given: the system's, where the address begins with `tls://` or the broker asks for TLS.
+    pub ca: Option<PathBuf>,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
+    #[error("cannot read the key {path}: {source}", path = path.display())]
+    Key { path: PathBuf, source: std::io::Error },
+    #[error("{path} is not the seed of a user's NKey, which begins with SU; `toolyard nats-config` makes them", path = path.display())]
+    NotAKey { path: PathBuf },
+    #[error("the broker at {url} does not let us in: {source}. Is --nats-nkey the key of one of its users?")]
+    Refused { url: String, source: async_nats::ConnectError },
     #[error("cannot reach the broker at {url}: {source}. Is nats-server running there, with JetStream (-js)?")]
     Unreachable { url: String, source: async_nats::ConnectError },
     #[error("the broker at {url} is nats-server {version}, at least {}.{} is needed: upgrade it", VERSION_MIN.0, VERSION_MIN.1)]
     TooOld { url: String, version: String },
 }
 
-/// Connects to one of the brokers that `url` names, separated by commas, under a name that the broker's monitoring shows, with an inbox of its own so that permissions can tell
-/// clients apart.
+/// Connects to one of the brokers that `url` names, separated by commas, under a name that the broker's monitoring shows, with the inbox of its party so that permissions can tell
+/// them apart.
 ///
 /// # Errors
-/// When no broker is there or it is too old.
-pub async fn connect(url: &str, name: &str) -> Result<Client, ConnectError> {
-    let options = ConnectOptions::new()
+/// When no broker is there, it does not let us in, or it is too old; when the key cannot be used.
+pub async fn connect(url: &str, credentials: &Credentials, name: &str, party: &Party) -> Result<Client, ConnectError> {
+    let mut options = ConnectOptions::new()
         .name(name)
-        .custom_inbox_prefix(format!("_INBOX_{name}"))
+        .custom_inbox_prefix(party.inbox())
         .ping_interval(PING_INTERVAL)
         .event_callback(|event| async move { log(&event) });
+    if let Some(path) = &credentials.nkey {
+        options = options.nkey(seed(path)?);
+    }
+    if let Some(path) = &credentials.ca {
+        options = options.add_root_certificates(path.clone()).require_tls(true);
+    }
     let servers: Vec<&str> = url.split(',').map(str::trim).collect();
-    let client =
-        options.connect(servers).await.map_err(|source| ConnectError::Unreachable { url: url.to_owned(), source })?;
+    let client = options.connect(servers).await.map_err(|source| failed(url.to_owned(), source))?;
     let version = client.server_info().version;
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -41,6 +65,24 @@ pub async fn connect(url: &str, name: &str) -> Result<Client, ConnectError> {
         return Err(ConnectError::TooOld { url: url.to_owned(), version });
     }
     Ok(client)
+}
+
+fn seed(path: &PathBuf) -> Result<String, ConnectError> {
+    let text = std::fs::read_to_string(path).map_err(|source| ConnectError::Key { path: path.clone(), source })?;
+    let seed = text.trim();
+    if !seed.starts_with("SU") || !seed.chars().all(|letter| letter.is_ascii_alphanumeric()) {
+        return Err(ConnectError::NotAKey { path: path.clone() });
+    }
+    Ok(seed.to_owned())
+}
+
+fn failed(url: String, source: async_nats::ConnectError) -> ConnectError {
+    match source.kind() {
+        ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+            ConnectError::Refused { url, source }
+        }
+        _ => ConnectError::Unreachable { url, source },
+    }
 }
 
 fn log(event: &Event) {

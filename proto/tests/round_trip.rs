@@ -255,6 +255,11 @@ proptest! {
         let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls: vec![Arc::clone(&spec)], ..RunOpened::default() });
         let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&*spec)) };
         let subject = Subject { run: run_id(), place: Place::of(&events).expect("a place") };
+        let Route::Pool { pool: routed, .. } = &spec.route else {
+            prop_assert!(log::decode_job(&subject, log::encode(&events, job)).is_err());
+            return Ok(());
+        };
+        prop_assert_eq!(routed, &pool());
         let decoded = log::decode_job(&subject, log::encode(&events, job)).expect("a job");
         prop_assert_eq!(decoded.spec, spec);
         prop_assert_eq!((decoded.run, decoded.call, decoded.pool), (run_id(), CallIndex(0), pool()));

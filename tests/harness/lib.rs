@@ -1,11 +1,13 @@
 //! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
 
 mod client;
+mod keys;
 mod process;
 mod shards;
 mod traffic;
 
 pub use client::{Client, Run, Stream, call, client_answer, reason};
+pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};
 pub use shards::Shards;
 pub use traffic::Traffic;
@@ -38,6 +40,19 @@ impl Yard {
     pub async fn start_with(fixture: Fixture) -> Self {
         let broker = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
         let coordinator = fixture.coordinator(&broker.url()).await;
+        let client = Client::connect(coordinator.address()).await;
+        Self { fixture, broker, coordinator, client }
+    }
+
+    /// A yard whose broker lets everybody do what they must and nothing else.
+    ///
+    /// # Panics
+    /// As [`Yard::start`].
+    pub async fn guarded(fixture: &str, keys: &Keys) -> Self {
+        let options = local::BrokerOptions { config: Some(keys.accounts()), ..local::BrokerOptions::default() };
+        let broker = local::Broker::start(options, |_| {}).await.expect("a broker starts");
+        let fixture = Fixture::new(fixture);
+        let coordinator = keys.coordinators(&fixture).coordinator(&broker.url()).await;
         let client = Client::connect(coordinator.address()).await;
         Self { fixture, broker, coordinator, client }
     }

@@ -22,6 +22,12 @@ type Shares = BTreeMap<(String, String), BTreeSet<u8>>;
 impl Shards {
     pub async fn at(nats_url: &str) -> Self {
         let client = async_nats::connect(nats_url).await.expect("the broker is there");
+        Self::through(client)
+    }
+
+    /// As a client sees them that the broker lets look.
+    #[must_use]
+    pub fn through(client: async_nats::Client) -> Self {
         Self { context: jetstream::new(client) }
     }
 

@@ -32,7 +32,8 @@ impl Clustered {
 
     /// The node that leads the log, as a node that runs says.
     async fn leader(&self) -> usize {
-        let nats = proto::nats::connect(&self.cluster.url(), "test").await.expect("a node is there");
+        let nats =
+            async_nats::connect(self.cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
         let stream = async_nats::jetstream::new(nats).get_stream("ty-log").await.expect("the log is there");
         let leader = stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone());
         let leader = leader.expect("the log has a leader");

@@ -25,6 +25,7 @@ mod mixed;
 mod ordering;
 mod ownership;
 mod parked;
+mod permissions;
 mod readers;
 mod registry;
 mod requests;

@@ -23,7 +23,7 @@ async fn yard() -> Yard {
 }
 
 async fn log(yard: &Yard) -> Stream {
-    let nats = proto::nats::connect(&yard.broker.url(), "test").await.expect("the broker is there");
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
     jetstream::new(nats).get_stream("ty-log").await.expect("the log is there")
 }
 

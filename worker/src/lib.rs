@@ -19,6 +19,7 @@ mod table;
 
 use std::time::Duration;
 
+use proto::nats::Credentials;
 use run::{PoolId, WorkerId};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -98,6 +99,7 @@ pub const DRAIN: Duration = Duration::from_secs(120);
 pub struct Options {
     /// The broker's address, for example `nats://127.0.0.1:4222`.
     pub nats_url: String,
+    pub credentials: Credentials,
     /// The pool whose queue the worker serves.
     pub pool: PoolId,
     /// Calls that it runs at once.
@@ -109,7 +111,7 @@ pub struct Options {
 impl Options {
     #[must_use]
     pub fn new(nats_url: impl Into<String>, pool: PoolId) -> Self {
-        Self { nats_url: nats_url.into(), pool, slots: SLOTS, drain: DRAIN }
+        Self { nats_url: nats_url.into(), credentials: Credentials::default(), pool, slots: SLOTS, drain: DRAIN }
     }
 }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::{self, context::ContextBuilder};
 use futures::StreamExt as _;
+use proto::access::Party;
 use proto::convert::worker::{decode_stop, encode_advertisement};
 use proto::names;
 use proto::nats::clock::Clock;
@@ -75,7 +76,8 @@ pub(crate) async fn serve(
     ready: impl FnOnce(&WorkerId),
 ) -> Result<(), Error> {
     let worker = new_id();
-    let client = proto::nats::connect(&options.nats_url, worker.as_str()).await?;
+    let party = Party::Pool(options.pool.clone());
+    let client = proto::nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
     let leases = leases::Leases::new(client.clone());
     let core = Rc::new(Core {

@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 29] = [
+const COMMANDS: [&[&str]; 30] = [
     &[],
     &["demo"],
     &["dev"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 29] = [
     &["submit"],
     &["why"],
     &["doctor"],
+    &["nats-config"],
     &["parked"],
     &["parked", "ls"],
     &["parked", "show"],

@@ -9,6 +9,7 @@ mod fleet;
 mod help;
 mod inbox;
 mod index;
+mod nats_config;
 mod parked;
 mod process;
 mod runs;

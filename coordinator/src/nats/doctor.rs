@@ -9,8 +9,10 @@ use async_nats::jetstream::stream::{Config, Info, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use async_nats::{Client, Subscriber};
 use futures::{StreamExt as _, TryStreamExt as _};
+use proto::access::Party;
 use proto::convert::worker::{Heartbeat, decode_advertisement};
 use proto::names;
+use proto::nats::Credentials;
 use run::{PoolId, WorkerId};
 use tokio::time::Instant;
 
@@ -65,9 +67,9 @@ impl Finding {
 }
 
 /// Looks at everything that a coordinator and its workers need. What cannot be looked at is a finding, too.
-pub async fn examine(nats_url: &str) -> Vec<Finding> {
+pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> {
     let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
-    let client = match proto::nats::connect(nats_url, &name).await {
+    let client = match proto::nats::connect(nats_url, credentials, &name, &Party::Observer).await {
         Ok(client) => client,
         Err(error) => return vec![Finding::fail("broker", error, "start nats-server, or give its --nats-url")],
     };

@@ -8,11 +8,10 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::stream::Info;
 use futures::StreamExt as _;
+use proto::access::SETTINGS;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// Answered by every server, but only to the system account and to accounts that import it from there.
-const SETTINGS: &str = "$SYS.REQ.SERVER.PING.JSZ";
 /// How long the servers may take to answer: they are asked at once, and answer from memory.
 const SETTINGS_PATIENCE: Duration = Duration::from_secs(2);
 const NO_RESPONDERS: u16 = 503;

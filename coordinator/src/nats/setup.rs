@@ -1,11 +1,10 @@
 //! Makes sure that the broker holds what we need: the log, the buckets, and a consumer for each pool.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use async_nats::Client;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
-use async_nats::jetstream::context::{CreateKeyValueError, CreateStreamError, CreateStreamErrorKind};
+use async_nats::jetstream::context::{CreateStreamError, CreateStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use proto::names;
@@ -118,15 +117,6 @@ impl Refusal {
         };
         Self { reason: error.to_string(), not_yet }
     }
-
-    fn of_bucket(error: &CreateKeyValueError) -> Self {
-        let stream = error.source().and_then(|source| source.downcast_ref::<CreateStreamError>());
-        match stream {
-            Some(error) => Self::of(error),
-            // The account's own settings are asked for first.
-            None => Self { reason: error.to_string(), not_yet: true },
-        }
-    }
 }
 
 /// Makes it, again and again for a while as long as the broker is not ready.
@@ -207,6 +197,23 @@ async fn check_synced(client: &Client, log: &Info) -> Result<(), SetupError> {
     }
 }
 
+/// A bucket as the library would make it, but for roll-ups, which we do not use: by one, whoever may write a single key
+/// empties the whole bucket.
+fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Config {
+    Config {
+        name: format!("KV_{bucket}"),
+        subjects: vec![format!("$KV.{bucket}.>")],
+        max_messages_per_subject: 1,
+        max_age,
+        storage: StorageType::File,
+        num_replicas: options.durability.replicas(),
+        discard: DiscardPolicy::New,
+        allow_direct: true,
+        deny_delete: true,
+        ..Config::default()
+    }
+}
+
 /// `max_age` zero: what is in it stays.
 pub(crate) async fn ensure_bucket(
     context: &Context,
@@ -214,19 +221,14 @@ pub(crate) async fn ensure_bucket(
     max_age: Duration,
     options: &LogOptions,
 ) -> Result<kv::Store, SetupError> {
-    let config = kv::Config {
-        bucket: bucket.to_owned(),
-        history: 1,
-        max_age,
-        storage: StorageType::File,
-        num_replicas: options.durability.replicas(),
-        ..kv::Config::default()
-    };
+    let config = bucket_config(bucket, max_age, options);
     let make = async || {
         if let Ok(store) = context.get_key_value(bucket).await {
             return Ok(store);
         }
-        context.create_key_value(config.clone()).await.map_err(|error| Refusal::of_bucket(&error))
+        context.create_stream(config.clone()).await.map_err(|error| Refusal::of(&error))?;
+        let reason = |error: &dyn std::fmt::Display| Refusal { reason: error.to_string(), not_yet: true };
+        context.get_key_value(bucket).await.map_err(|error| reason(&error))
     };
     let store = patiently(&format!("bucket {bucket}"), make).await?;
     check_replicas(&store.stream.cached_info().config, options.durability)?;

@@ -3,6 +3,7 @@
 use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
 use futures::StreamExt as _;
+use proto::access::may_be_answered;
 use proto::convert::worker::{Answer, Question, encode_answer, encode_stop};
 use proto::names;
 use run::{AttemptId, PoolId, RunId, Shard};
@@ -79,6 +80,10 @@ fn asked(message: Message, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
         return None;
     }
     let reply = message.reply?;
+    if !may_be_answered(&pool, &reply) {
+        tracing::warn!(%pool, %reply, "passing over a question whose answer would go where the pool may not speak");
+        return None;
+    }
     let question = Question::decode(message.payload)
         .inspect_err(|error| tracing::warn!(%pool, %error, "passing over a question"))
         .ok()?;

@@ -210,8 +210,15 @@ impl Keeper {
         let over = self.deserted.iter().find(|(_, since)| since.elapsed() >= FORGOTTEN).map(|(hosts, _)| hosts.clone());
         if let Some((pool, tools)) = over {
             tracing::info!(%pool, %tools, "forgetting tools that nobody hosts any more");
-            if let Err(error) = self.store.delete(names::advertisement(&pool, &tools)).await {
-                tracing::warn!(%pool, %error, "an advertisement is not deleted, trying again");
+            // Nothing may be left of it, for workers write only where nothing is. So other coordinators do not hear of it,
+            // and forget it themselves.
+            let subject = format!("$KV.{}.{}", names::TOOLS_BUCKET, names::advertisement(&pool, &tools));
+            match self.store.stream.purge().filter(subject).await {
+                Ok(_) => {
+                    self.sets.remove(&(pool, tools));
+                    self.publish_new_catalog();
+                }
+                Err(error) => tracing::warn!(%pool, %error, "an advertisement is not deleted, trying again"),
             }
         }
     }

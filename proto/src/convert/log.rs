@@ -72,6 +72,10 @@ pub fn decode_job(subject: &Subject, payload: Bytes) -> Result<Job, InvalidMessa
         _ => None,
     });
     let spec = spec_in(spec.ok_or(InvalidMessage::Missing("the call to execute"))?)?;
+    // A pool could have the broker deliver its jobs to another pool's subject.
+    if !matches!(&spec.route, Route::Pool { pool: routed, .. } if routed == pool) {
+        return Err(InvalidMessage::Misplaced { event: "job of another pool" });
+    }
     Ok(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec) })
 }
 

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use async_nats::connection::State;
+use async_nats::jetstream::kv::UpdateErrorKind;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
 use run::PoolId;
@@ -17,8 +18,8 @@ const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// a day, and a worker that was cut off for so long must say again what it hosts.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Says which tools this worker hosts, where that is not known already. Tries until it is done: without a coordinator
-/// there is no bucket.
+/// Says which tools this worker hosts, where nobody said it yet. Tries until it is done: without a coordinator there is no
+/// bucket.
 pub(super) async fn tools(core: &Core, pool: &PoolId) {
     while let Err(error) = try_tools(core, pool).await {
         tracing::warn!(error, "cannot advertise the tools yet, trying again; does a coordinator run?");
@@ -28,12 +29,14 @@ pub(super) async fn tools(core: &Core, pool: &PoolId) {
 
 async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), String> {
     let store = core.context.get_key_value(names::TOOLS_BUCKET).await.map_err(|error| error.to_string())?;
+    // Without a look at what stands there: who may read what it wrote can have the broker write it anywhere, for the broker
+    // answers on whatever subject it is told to. And never twice: its place says who came first.
     let (set, value) = encode_advertisement(core.table.manifests());
-    let key = names::advertisement(pool, &set);
-    if store.get(&key).await.map_err(|error| error.to_string())?.is_none() {
-        store.put(&key, value).await.map_err(|error| error.to_string())?;
+    match store.update(names::advertisement(pool, &set), value, 0).await {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(()),
+        Err(error) => Err(error.to_string()),
     }
-    Ok(())
 }
 
 /// Sees to it that the advertisement stands.

@@ -1,5 +1,6 @@
 //! Appends at a real broker.
 
+use proto::nats::Credentials;
 use run::Shard;
 
 use super::*;
@@ -8,7 +9,7 @@ use crate::nats::setup::LogOptions;
 async fn journal() -> (local::Broker, Journal) {
     let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
-    let broker = Broker::connect(&server.url(), &log).await.expect("it can be set up");
+    let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
     let journal = Journal::new(&broker);
     (server, journal)
 }

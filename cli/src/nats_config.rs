@@ -1,0 +1,191 @@
+//! `toolyard nats-config`: writes the broker's configuration and the keys of those that connect to it.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use coordinator::Durability;
+use nkeys::KeyPair;
+use proto::access::Party;
+use proto::access::config::{self, Cluster, Server, Tls, User};
+use run::PoolId;
+
+use crate::exit::{Exit, Failure};
+use crate::json::Object;
+use crate::terminal::Terminal;
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard nats-config --out broker --pool shell
+  toolyard nats-config --out broker --pool shell --pool builds --durability strict \\
+    --tls-cert /tls/tls.crt --tls-key /tls/tls.key --tls-ca /tls/ca.crt \\
+    --route nats-route://nats-0:6222 --route nats-route://nats-1:6222 --route nats-route://nats-2:6222
+  SERVER_NAME=nats-0 nats-server --config broker/nats.conf
+  toolyard worker --pool shell --nats-nkey broker/keys/pool-shell.nk
+
+It writes
+  accounts.conf   who may say and hear what; of use beside any other configuration of NATS
+  nats.conf       a whole configuration, which includes it
+  keys/*.nk       the seed of each user's NKey, mode 0600; keys that are there are kept
+
+Only the keys are secret. To add a pool, name it beside the others, and give each server the new accounts.conf:
+`nats-server --signal reload`. To replace a key, delete its file first. With -o json it writes
+{accounts, config, keys [user, public_key, file, made]}.";
+
+/// Write the broker's configuration: one user per component and pool, with no more rights than it needs
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The folder to write to; made where it is missing
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// A pool whose workers connect; once for each
+    #[arg(long = "pool", value_name = "NAME")]
+    pools: Vec<PoolId>,
+    /// How safe the log shall be, as coordinators are told. standard and strict need three servers, strict writes each
+    /// entry to disk before it is confirmed
+    #[arg(long, env = "TOOLYARD_DURABILITY", value_name = "PROFILE", default_value_t = Durability::default())]
+    #[arg(value_parser = PossibleValuesParser::new(Durability::NAMES).try_map(|name| name.parse::<Durability>()))]
+    durability: Durability,
+    /// Where clients connect
+    #[arg(long, value_name = "PORT", default_value_t = 4222)]
+    port: u16,
+    /// Serve the monitoring pages on this port, to everybody who reaches it. KEDA needs them
+    #[arg(long, value_name = "PORT")]
+    monitor_port: Option<u16>,
+    /// Where a server keeps what is stored
+    #[arg(long, value_name = "DIR", default_value = "/data")]
+    store_dir: String,
+    /// Bytes that it may keep there: the log, as `toolyard coordinator --log-max-bytes` has it, and the rest
+    #[arg(long, value_name = "B", default_value_t = 2 << 30)]
+    store_bytes: u64,
+    /// The server's certificate (PEM), where the server finds it. With it nobody connects without TLS
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<String>,
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<String>,
+    /// Who signs the servers' certificates, by which they know each other
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<String>,
+    /// The name of the cluster
+    #[arg(long, value_name = "NAME", default_value = "toolyard")]
+    cluster: String,
+    /// The port on which the servers of the cluster meet
+    #[arg(long, value_name = "PORT", default_value_t = 6222)]
+    cluster_port: u16,
+    /// A server of the cluster, as nats-route://nats-0:6222; once for each
+    #[arg(long = "route", value_name = "URL")]
+    routes: Vec<String>,
+}
+
+pub(crate) fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
+    let (out, pools) = (args.out.clone(), args.pools.clone());
+    let server = server(args)?;
+    let folder = out.join("keys");
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|error| wrong(&folder, &error))?;
+    let mut parties = vec![Party::Coordinator, Party::Observer];
+    for pool in pools {
+        let party = Party::Pool(pool);
+        if !parties.contains(&party) {
+            parties.push(party);
+        }
+    }
+    let keys: Vec<Key> = parties.into_iter().map(|party| Key::of(party, &folder)).collect::<Result<_, _>>()?;
+    let users: Vec<User> = keys.iter().map(|key| key.user.clone()).collect();
+    let (accounts, config) = (out.join("accounts.conf"), out.join("nats.conf"));
+    write(&accounts, &config::accounts(&users))?;
+    write(&config, &config::server(&server))?;
+    tell(terminal, &accounts, &config, &keys)?;
+    Ok(Exit::Completed)
+}
+
+fn server(args: Args) -> Result<Server, Failure> {
+    if args.durability.replicas() > 1 && args.routes.len() < args.durability.replicas() {
+        return Err(Failure::Usage(format!(
+            "--durability {} keeps {} copies, each on a server of its own: name them with --route, there are {}",
+            args.durability,
+            args.durability.replicas(),
+            args.routes.len()
+        )));
+    }
+    let tls = args.tls_cert.zip(args.tls_key).map(|(cert, key)| Tls { cert, key, ca: args.tls_ca });
+    let cluster = Cluster { name: args.cluster, port: args.cluster_port, routes: args.routes };
+    Ok(Server {
+        port: args.port,
+        monitor_port: args.monitor_port,
+        store_dir: args.store_dir,
+        store_bytes: args.store_bytes,
+        sync_always: args.durability == Durability::Strict,
+        tls,
+        cluster: Some(cluster).filter(|cluster| !cluster.routes.is_empty()),
+    })
+}
+
+/// A user, and the file of its seed.
+struct Key {
+    user: User,
+    file: PathBuf,
+    made: bool,
+}
+
+impl Key {
+    /// The key that is there, or a new one.
+    fn of(party: Party, folder: &Path) -> Result<Self, Failure> {
+        let file = folder.join(format!("{}.nk", party.name()));
+        let (pair, made) = match fs::read_to_string(&file) {
+            Ok(seed) => {
+                let pair = KeyPair::from_seed(seed.trim()).ok().filter(|pair| pair.public_key().starts_with('U'));
+                (pair.ok_or_else(|| wrong(&file, &"it is not the seed of a user's NKey"))?, false)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let pair = KeyPair::new_user();
+                let seed = pair.seed().map_err(|error| wrong(&file, &error))?;
+                let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
+                let written = opened.and_then(|mut file| writeln!(file, "{seed}"));
+                written.map_err(|error| wrong(&file, &error))?;
+                (pair, true)
+            }
+            Err(error) => return Err(wrong(&file, &error)),
+        };
+        Ok(Self { user: User { party, public_key: pair.public_key() }, file, made })
+    }
+}
+
+fn write(file: &Path, text: &str) -> Result<(), Failure> {
+    // Servers may be told to read it again at any moment.
+    let new = file.with_extension("conf.new");
+    fs::write(&new, text).and_then(|()| fs::rename(&new, file)).map_err(|error| wrong(file, &error))
+}
+
+fn wrong(file: &Path, reason: &dyn std::fmt::Display) -> Failure {
+    Failure::Usage(format!("cannot use {}: {reason}", file.display()))
+}
+
+fn tell(terminal: &Terminal, accounts: &Path, config: &Path, keys: &[Key]) -> Result<(), Failure> {
+    if !terminal.is_json() {
+        terminal.line(&format!("{}  who may what", accounts.display()))?;
+        terminal.line(&format!("{}  for nats-server --config", config.display()))?;
+        return keys.iter().try_for_each(|Key { file, made, .. }| {
+            let made = if *made { "secret, new" } else { "secret, kept as it was" };
+            terminal.line(&format!("{}  {made}", file.display()))
+        });
+    }
+    let keys: Vec<Object> = keys.iter().map(described).collect();
+    let said = Object::default()
+        .field("accounts", accounts.display().to_string())
+        .field("config", config.display().to_string())
+        .field("keys", keys);
+    terminal.object(&said)
+}
+
+fn described(Key { user, file, made }: &Key) -> Object {
+    Object::default()
+        .field("user", user.party.name())
+        .field("public_key", &user.public_key)
+        .field("file", file.display().to_string())
+        .field("made", *made)
+}

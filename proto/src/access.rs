@@ -1,0 +1,183 @@
+//! Who may say and hear what at the broker: each party gets exactly the subjects that its code uses. A broker that is
+//! configured so ([`config`]) refuses a worker everything that is another pool's, and the log.
+
+pub mod config;
+
+use run::PoolId;
+
+use crate::names::{self, LEASES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET};
+
+/// Where answers to workers' questions may go, and nowhere else.
+const POOL_INBOXES: &str = "_INBOX.pool.";
+
+/// Who connects to the broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Party {
+    /// Every coordinator: reads and writes all of ours.
+    Coordinator,
+    /// Looks and changes nothing: `toolyard doctor`. It does not see what is in the log.
+    Observer,
+    /// The workers of a pool. They may pretend to be each other, and nobody else.
+    Pool(PoolId),
+}
+
+impl Party {
+    /// The name of its user and of the file of its key.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Coordinator => "coordinator".to_owned(),
+            Self::Observer => "observer".to_owned(),
+            Self::Pool(pool) => names::pool_consumer(pool),
+        }
+    }
+
+    /// What the subjects begin with on which it gets answers.
+    #[must_use]
+    pub fn inbox(&self) -> String {
+        match self {
+            Self::Coordinator => "_INBOX.coordinator".to_owned(),
+            Self::Observer => "_INBOX.observer".to_owned(),
+            Self::Pool(pool) => format!("{POOL_INBOXES}{pool}"),
+        }
+    }
+
+    /// Subjects that it may publish on.
+    #[must_use]
+    pub fn publishes(&self) -> Vec<String> {
+        match self {
+            Self::Coordinator => coordinator(),
+            Self::Observer => observer(),
+            Self::Pool(pool) => worker(pool),
+        }
+    }
+
+    /// Subjects that it may subscribe to.
+    #[must_use]
+    pub fn subscribes(&self) -> Vec<String> {
+        let inbox = format!("{}.>", self.inbox());
+        match self {
+            Self::Coordinator => vec![inbox, names::HEARTBEATS.to_owned(), names::QUESTIONS.to_owned()],
+            Self::Observer => vec![inbox, names::HEARTBEATS.to_owned()],
+            Self::Pool(pool) => vec![inbox, names::stop(pool)],
+        }
+    }
+}
+
+/// Whether an answer to a pool's question may go there. A coordinator may publish where a pool may not, and would
+/// otherwise do so for whoever names such a place as the one to answer to.
+#[must_use]
+pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
+    reply
+        .strip_prefix(POOL_INBOXES)
+        .and_then(|rest| rest.split_once('.'))
+        .is_some_and(|(whose, _)| whose == pool.as_str())
+}
+
+/// The broker answers wherever a request says, permissions or not. So nothing is here that it would answer with bytes of
+/// the asker's choice, as with what stands under the pool's own keys.
+fn worker(pool: &PoolId) -> Vec<String> {
+    let queue = names::pool_consumer(pool);
+    [
+        format!("{}.run.*.*.*.out.{pool}", names::NAMESPACE),
+        names::heartbeat(pool),
+        format!("{}.ask.{pool}.*", names::NAMESPACE),
+        format!("$KV.{TOOLS_BUCKET}.{pool}.*"),
+        format!("$JS.API.STREAM.INFO.KV_{TOOLS_BUCKET}"),
+        format!("$JS.API.CONSUMER.INFO.{STREAM}.{queue}"),
+        format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{queue}"),
+    ]
+    .into_iter()
+    .chain(acknowledgements(&format!("{STREAM}.{queue}")))
+    .collect()
+}
+
+/// Both forms that the broker gives them.
+fn acknowledgements(of: &str) -> [String; 2] {
+    [format!("$JS.ACK.{of}.>"), format!("$JS.ACK.*.*.{of}.>")]
+}
+
+fn coordinator() -> Vec<String> {
+    let mut subjects = vec![
+        names::STREAM_SUBJECTS.to_owned(),
+        format!("{}.stop.*", names::NAMESPACE),
+        format!("{POOL_INBOXES}>"),
+        // It listens to itself.
+        format!("{}.>", Party::Coordinator.inbox()),
+        "$JS.API.INFO".to_owned(),
+        SETTINGS.to_owned(),
+        // Push consumers say that they still take.
+        "$JS.FC.>".to_owned(),
+        format!("$JS.API.STREAM.PURGE.KV_{LEASES_BUCKET}"),
+        format!("$JS.API.STREAM.PURGE.KV_{TOOLS_BUCKET}"),
+    ];
+    subjects.extend([LEASES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")));
+    subjects.extend(acknowledgements(STREAM));
+    for stream in streams() {
+        subjects.extend(
+            ["STREAM.INFO", "STREAM.CREATE", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE"]
+                .map(|request| format!("$JS.API.{request}.{stream}")),
+        );
+        subjects.extend(
+            ["DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE"]
+                .map(|request| format!("$JS.API.{request}.{stream}.>")),
+        );
+    }
+    subjects
+}
+
+fn observer() -> Vec<String> {
+    let mut subjects = vec!["$JS.API.INFO".to_owned(), SETTINGS.to_owned(), "$JS.FC.>".to_owned()];
+    subjects.extend(streams().map(|stream| format!("$JS.API.STREAM.INFO.{stream}")));
+    subjects.push(format!("$JS.API.CONSUMER.LIST.{STREAM}"));
+    for bucket in [LEASES_BUCKET, TOOLS_BUCKET] {
+        // It lists their keys.
+        subjects.extend(
+            ["DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE"]
+                .map(|request| format!("$JS.API.{request}.KV_{bucket}.>")),
+        );
+        subjects.extend(["DIRECT.GET", "CONSUMER.CREATE"].map(|request| format!("$JS.API.{request}.KV_{bucket}")));
+    }
+    subjects
+}
+
+/// Answered by every server of a cluster: how it writes to disk. Only to accounts that import it from the system's.
+pub const SETTINGS: &str = "$SYS.REQ.SERVER.PING.JSZ";
+
+/// All that is stored at the broker.
+fn streams() -> impl Iterator<Item = String> {
+    let buckets = [LEASES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
+    [STREAM.to_owned()].into_iter().chain(buckets.into_iter().map(|bucket| format!("KV_{bucket}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(name: &str) -> PoolId {
+        name.parse().expect("a name")
+    }
+
+    #[test]
+    fn no_subject_of_a_pool_is_another_pools_or_all_pools() {
+        let [ours, theirs] = ["main", "other"].map(|name| Party::Pool(pool(name)));
+        let all = |party: &Party| [party.publishes(), party.subscribes()].concat();
+        for subject in all(&ours) {
+            let names_it = subject.split('.').any(|token| token == "main" || token == "pool-main");
+            assert!(names_it || subject == "$JS.API.STREAM.INFO.KV_ty-tools", "{subject} is everybody's");
+        }
+        let shared: Vec<String> = all(&ours).into_iter().filter(|subject| all(&theirs).contains(subject)).collect();
+        assert_eq!(shared, ["$JS.API.STREAM.INFO.KV_ty-tools"]);
+    }
+
+    #[test]
+    fn a_question_is_answered_in_the_inbox_of_the_pool_that_asks() {
+        let main = pool("main");
+        assert!(may_be_answered(&main, &format!("{}.abc.1", Party::Pool(main.clone()).inbox())));
+        for elsewhere in
+            ["ty.run.00.run_1._.run", "_INBOX.pool.other.abc", "_INBOX.pool.main", "_INBOX.coordinator.abc"]
+        {
+            assert!(!may_be_answered(&main, elsewhere), "{elsewhere}");
+        }
+    }
+}

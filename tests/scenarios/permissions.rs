@@ -1,0 +1,229 @@
+//! The broker holds everybody to what they may: with it everything works, and a pool's key opens no other pool's door.
+
+use std::time::Duration;
+
+use async_nats::{HeaderMap, Request};
+use coordinator::Level;
+use harness::{Client, Intruder, Keys, PATIENCE, Shards, Yard, client_answer};
+use proto::access::Party;
+use proto::nats::Credentials;
+use proto::v1::{CallState, FloorPolicy, run_event::Event};
+
+use crate::{FIXTURE, check, count, counted, question};
+
+/// What the broker refused anybody, by its own log.
+fn violations(yard: &Yard) -> Vec<String> {
+    let log = std::fs::read_to_string(yard.broker.data_dir().join("server.log")).expect("the broker keeps a log");
+    log.lines().filter(|line| line.contains("Violation")).map(str::to_owned).collect()
+}
+
+async fn log_length(keys: &Keys, yard: &Yard) -> u64 {
+    let client = keys.client(&yard.broker.url(), &Party::Coordinator).await;
+    let stream = async_nats::jetstream::new(client).get_stream("ty-log").await.expect("the log is there");
+    stream.cached_info().state.last_sequence
+}
+
+#[tokio::test]
+async fn everything_works_with_no_more_rights_than_the_configuration_gives() {
+    let keys = Keys::new(&["main"]);
+    let mut yard = Yard::guarded(FIXTURE, &keys).await;
+    let url = yard.broker.url();
+    let workers = keys.workers(&yard.fixture, "main");
+    let mut lost = workers.worker(&url, "main", 16).await;
+    yard.client.wait_for_tool("echo").await;
+
+    // A worker is killed in mid-stream, a call waits for its client, another one is cancelled.
+    let mut stream = yard.client.execute(vec![count("a", 40, 50), question("ask"), count("b", 2000, 100)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let mut second = workers.worker(&url, "main", 16).await;
+    lost.kill().await;
+    let run = stream.run(&yard.client);
+    run.submit(vec![client_answer("ask", "blue")]).await.expect("the call waits");
+    stream.until(|event| matches!(event, Event::CallEnded(ended) if ended.call_id == "a")).await;
+
+    // The coordinator is killed as well, and another one takes its shards.
+    let shards = Shards::through(keys.client(&url, &Party::Observer).await);
+    let successor = keys.coordinators(&yard.fixture).coordinator(&url).await;
+    shards.until(&[8, 8]).await;
+    yard.coordinator.kill().await;
+    shards.until(&[16]).await;
+    let client = Client::connect(successor.address()).await;
+    let run = run.through(&client);
+    run.cancel("enough").await;
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::said(&events)["a"], counted("a", 40));
+    assert_eq!(check::outcomes(&events)["b"].state(), CallState::Cancelled);
+
+    let credentials = Credentials { nkey: Some(keys.of(&Party::Observer)), ca: None };
+    let findings = coordinator::examine(&url, &credentials).await;
+    assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
+    second.terminate().await;
+    assert!(violations(&yard).is_empty(), "{:#?}", violations(&yard));
+}
+
+#[tokio::test]
+async fn nobody_comes_in_without_a_key() {
+    let keys = Keys::new(&["main"]);
+    let yard = Yard::guarded(FIXTURE, &keys).await;
+    async_nats::connect(yard.broker.url()).await.expect_err("who does not say who they are stays outside");
+    let findings = coordinator::examine(&yard.broker.url(), &Credentials::default()).await;
+    assert!(findings[0].found.contains("does not let us in"), "{findings:?}");
+    let stranger = Keys::new(&["main"]);
+    let credentials = Credentials { nkey: Some(stranger.of(&Party::Observer)), ca: None };
+    let findings = coordinator::examine(&yard.broker.url(), &credentials).await;
+    assert!(findings[0].found.contains("does not let us in"), "{findings:?}");
+}
+
+/// A yard with a run of pool `main` in mid-stream, and somebody with the key of pool `other`.
+async fn intruded() -> (Yard, Keys, harness::Worker, harness::Stream, Intruder) {
+    let keys = Keys::new(&["main", "other"]);
+    let yard = Yard::guarded(FIXTURE, &keys).await;
+    let worker = keys.workers(&yard.fixture, "main").worker(&yard.broker.url(), "main", 16).await;
+    yard.client.wait_for_tool("echo").await;
+    let mut stream = yard.client.execute(vec![count("c", 60, 50)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let intruder = keys.intruder(&yard.broker.url(), "other").await;
+    (yard, keys, worker, stream, intruder)
+}
+
+#[tokio::test]
+async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
+    let (yard, _keys, _worker, stream, mut intruder) = intruded().await;
+    let run = stream.run(&yard.client);
+    let entry = |rest: &str| format!("ty.run.{}.{}.{rest}", &run.id[4..6], run.id);
+    for subject in [
+        // The log: another pool's output, anybody's job, a command, a run.
+        entry("0.out.main"),
+        entry("0.job.main"),
+        entry("0.job.other"),
+        entry("0.ctl"),
+        entry("_.run"),
+        // Signals, answers, advertisements, leases.
+        "ty.alive.main".to_owned(),
+        "ty.ask.main.00".to_owned(),
+        "ty.stop.main".to_owned(),
+        "ty.stop.other".to_owned(),
+        "_INBOX.pool.main.x".to_owned(),
+        "_INBOX.coordinator.x".to_owned(),
+        "$KV.ty-tools.main.set".to_owned(),
+        "$KV.ty-leases.shard.00".to_owned(),
+        "$KV.ty-snapshots.00".to_owned(),
+        "$KV.ty-requests.x".to_owned(),
+        // Jobs of the pool: to take one, to end one, to see how many.
+        "$JS.API.CONSUMER.MSG.NEXT.ty-log.pool-main".to_owned(),
+        "$JS.API.CONSUMER.INFO.ty-log.pool-main".to_owned(),
+        "$JS.ACK.ty-log.pool-main.1.1.1.1.1".to_owned(),
+        "$JS.ACK._.hash.ty-log.pool-main.1.1.1.1.1".to_owned(),
+        // The log as a whole: to read it, to empty it, to change it.
+        "$JS.API.DIRECT.GET.ty-log".to_owned(),
+        "$JS.API.DIRECT.GET.ty-log.ty.run.>".to_owned(),
+        "$JS.API.STREAM.MSG.GET.ty-log".to_owned(),
+        "$JS.API.CONSUMER.CREATE.ty-log".to_owned(),
+        "$JS.API.CONSUMER.CREATE.ty-log.mine.ty.run.>".to_owned(),
+        "$JS.API.CONSUMER.DELETE.ty-log.pool-main".to_owned(),
+        "$JS.API.CONSUMER.PAUSE.ty-log.pool-other".to_owned(),
+        "$JS.API.STREAM.PURGE.ty-log".to_owned(),
+        "$JS.API.STREAM.UPDATE.ty-log".to_owned(),
+        "$JS.API.STREAM.DELETE.ty-log".to_owned(),
+        "$JS.API.STREAM.CREATE.mine".to_owned(),
+        "$JS.API.STREAM.MSG.GET.KV_ty-requests".to_owned(),
+        // Its own words: the broker would say them wherever it is told to.
+        "$JS.API.DIRECT.GET.KV_ty-tools.$KV.ty-tools.other.set".to_owned(),
+        "$SYS.REQ.SERVER.PING.JSZ".to_owned(),
+    ] {
+        intruder.client.publish(subject.clone(), "{}".into()).await.expect("it is sent");
+        let refusal = intruder.refused().await;
+        assert!(refusal.contains("publish") && refusal.contains(&subject.to_lowercase()), "{subject}: {refusal}");
+    }
+    // What its own pool may do it may do.
+    intruder.client.publish("ty.alive.other", "garbage".into()).await.expect("it is sent");
+    intruder.client.flush().await.expect("the broker answers");
+    assert_eq!(intruder.was_refused(), None);
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::said(&events)["c"], counted("c", 60));
+    assert_eq!(check::outcomes(&events)["c"].state(), CallState::Completed);
+}
+
+#[tokio::test]
+async fn with_another_pools_key_nothing_of_this_pool_can_be_heard() {
+    let (_yard, _keys, _worker, _stream, mut intruder) = intruded().await;
+    for subject in [
+        ">",
+        "*.>",
+        "ty.>",
+        "ty.run.>",
+        "ty.run.*.*.*.job.main",
+        "ty.run.*.*.*.out.other",
+        "ty.stop.main",
+        "ty.stop.*",
+        "ty.alive.*",
+        "ty.ask.*.*",
+        "_INBOX.>",
+        "_INBOX.pool.>",
+        "_INBOX.pool.main.>",
+        "_INBOX.coordinator.>",
+        "$KV.>",
+        "$JS.EVENT.ADVISORY.>",
+        "$JS.ACK.>",
+    ] {
+        let _subscription = intruder.client.subscribe(subject).await.expect("it is asked");
+        let refusal = intruder.refused().await;
+        assert!(refusal.contains("subscription") && refusal.contains(&subject.to_lowercase()), "{subject}: {refusal}");
+    }
+    let _own = intruder.client.subscribe("ty.stop.other").await.expect("it is asked");
+    intruder.client.flush().await.expect("the broker answers");
+    assert_eq!(intruder.was_refused(), None);
+}
+
+/// The broker answers wherever a request says, but not with what the asker would like it to say.
+#[tokio::test]
+async fn what_the_broker_is_made_to_say_in_the_log_is_passed_over() {
+    let (yard, keys, _worker, stream, intruder) = intruded().await;
+    let run = stream.run(&yard.client);
+    let elsewhere = |rest: &str| format!("ty.run.{}.{}.{rest}", &run.id[4..6], run.id);
+    let before = log_length(&keys, &yard).await;
+    let requests = [
+        "$JS.API.CONSUMER.MSG.NEXT.ty-log.pool-other",
+        "$JS.API.CONSUMER.INFO.ty-log.pool-other",
+        "$JS.API.STREAM.INFO.KV_ty-tools",
+        "ty.ask.other.00",
+        "$KV.ty-tools.other.set",
+    ];
+    // Into the run, and into the buckets by which its coordinator owns it.
+    let mut places = ["0.ctl", "_.run", "0.out.main", "0.job.main"].map(elsewhere).to_vec();
+    places.extend(["leases.shard", "snapshots"].map(|key| format!("$KV.ty-{key}.{}", &run.id[4..6])));
+    for request in requests {
+        for place in &places {
+            intruder.client.publish_with_reply(request, place.clone(), "{}".into()).await.expect("it is sent");
+        }
+    }
+    intruder.client.flush().await.expect("the broker answers");
+    let said = async {
+        while log_length(&keys, &yard).await < before + 8 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, said).await.expect("the broker says it");
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::said(&events)["c"], counted("c", 60));
+    assert_eq!(check::outcomes(&events)["c"].state(), CallState::Completed);
+    assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+}
+
+#[tokio::test]
+async fn a_pool_cannot_wipe_what_other_pools_advertise() {
+    let (yard, keys, _worker, stream, intruder) = intruded().await;
+    let mut headers = HeaderMap::new();
+    headers.insert("Nats-Rollup", "all");
+    let rollup = Request::new().headers(headers).payload("".into());
+    let answer = intruder.client.send_request("$KV.ty-tools.other.set", rollup).await.expect("the broker answers");
+    let answer = String::from_utf8_lossy(&answer.payload).into_owned();
+    assert!(answer.contains("rollup not permitted"), "{answer}");
+    stream.to_end().await;
+    let late = keys.coordinators(&yard.fixture).coordinator(&yard.broker.url()).await;
+    let client = Client::connect(late.address()).await;
+    tokio::time::timeout(PATIENCE, client.wait_for_tool("echo")).await.expect("the tools of pool main are known");
+}

@@ -2,7 +2,9 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{call, calls, demo, dev, doctor, inbox, index, json, nats_config, parked, runs, serve, submit, tools, why};
+use crate::{
+    call, calls, demo, dev, doctor, inbox, index, json, nats_config, parked, queues, runs, serve, submit, tools, why,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,6 +77,7 @@ pub(crate) enum Command {
     Parked(parked::Command),
     Doctor(doctor::Args),
     NatsConfig(nats_config::Args),
+    Queues(queues::Args),
     Coordinator(serve::CoordinatorArgs),
     Worker(serve::WorkerArgs),
 }

@@ -12,6 +12,7 @@ mod inbox;
 mod index;
 mod nats_config;
 mod parked;
+mod queues;
 mod runs;
 mod serve;
 mod submit;
@@ -78,6 +79,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Dev(_)
         | Command::Doctor(_)
         | Command::NatsConfig(_)
+        | Command::Queues(_)
         | Command::Tools(_)
         | Command::Call(_)
         | Command::Calls(_)
@@ -96,6 +98,7 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
         Command::Dev(args) => dev::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::NatsConfig(args) => nats_config::run(args, terminal),
+        Command::Queues(args) => queues::run(args, terminal).await,
         Command::Coordinator(args) => serve::coordinator(args).await,
         Command::Worker(args) => serve::worker(args).await,
         Command::Tools(command) => tools::run(command, url, terminal).await,

@@ -85,6 +85,20 @@ impl From<BrokerError> for Error {
     }
 }
 
+/// Makes the queues of these pools, and the log where there is none. What is there stays as it is.
+///
+/// # Errors
+/// When the broker cannot be reached, is too old, has no room, or has its log otherwise.
+pub async fn make_queues(
+    nats_url: &str,
+    credentials: &Credentials,
+    log: &LogOptions,
+    pools: &[run::PoolId],
+) -> Result<(), Error> {
+    let broker = Box::pin(Broker::connect(nats_url, credentials, log)).await?;
+    Ok(broker.make_queues(pools).await?)
+}
+
 /// A coordinator that holds its port and its connection, and does not serve yet.
 #[derive(Debug)]
 pub struct Coordinator {

@@ -21,6 +21,7 @@ use async_nats::jetstream::{Context, kv};
 use proto::access::Party;
 use proto::names;
 use proto::nats::Credentials;
+use run::PoolId;
 
 use self::setup::{LogOptions, SetupError};
 
@@ -58,6 +59,14 @@ impl Broker {
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
         let snapshots = setup::ensure_bucket(&context, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
         Ok(Self { client, context, tools, leases, requests, snapshots })
+    }
+
+    /// Makes the queues of pools.
+    pub(crate) async fn make_queues(&self, pools: &[PoolId]) -> Result<(), SetupError> {
+        for pool in pools {
+            setup::ensure_pool(&self.context, pool).await?;
+        }
+        Ok(())
     }
 
     /// Waits until everything that was said is on its way.

@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 30] = [
+const COMMANDS: [&[&str]; 31] = [
     &[],
     &["demo"],
     &["dev"],
@@ -28,6 +28,7 @@ const COMMANDS: [&[&str]; 30] = [
     &["why"],
     &["doctor"],
     &["nats-config"],
+    &["queues"],
     &["parked"],
     &["parked", "ls"],
     &["parked", "show"],

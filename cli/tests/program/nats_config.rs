@@ -110,6 +110,12 @@ async fn a_fleet_works_with_the_configuration_over_tls() {
     let well = run(as_whom(&["doctor"], &observer));
     assert_eq!(well.code(), 0, "{}", well.stdout());
 
+    // The queue of a pool that no worker has come for yet, as an autoscaler finds it.
+    let queued = run(as_whom(&["queues", "builds"], &coordinator));
+    assert_eq!((queued.code(), queued.stdout().trim()), (0, "pool-builds"), "{}", queued.stderr());
+    let refused = run(as_whom(&["queues", "builds", "--durability", "standard"], &coordinator));
+    assert!(refused.code() == 1 && refused.stderr().contains("replicas"), "{}", refused.stderr());
+
     // Without the certificate, or with a key that is none, nobody gets in.
     let untrusted = run(["doctor", "--nats-url", &url, "--nats-nkey", &observer]);
     assert_eq!(untrusted.code(), 1, "{}", untrusted.stdout());

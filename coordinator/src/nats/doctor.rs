@@ -209,7 +209,10 @@ async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
             Ok(stream) => {
                 let info = stream.cached_info();
                 let found = format!("replicas: {}, messages: {}", info.config.num_replicas, info.state.messages);
-                if info.config.num_replicas == replicas {
+                if info.config.allow_rollup {
+                    let advice = format!("an older coordinator made it: turn off allow_rollup_hdrs of KV_{bucket}");
+                    Finding::warn(what, "who may write one of its keys can empty it", advice)
+                } else if info.config.num_replicas == replicas {
                     Finding::ok(what, found)
                 } else {
                     let advice = format!("`nats stream edit KV_{bucket} --replicas {replicas}`, as the log has");

@@ -1,0 +1,125 @@
+{{/* Names. */}}
+{{- define "toolyard.name" -}}
+{{- if contains "toolyard" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-toolyard" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{/* Labels by which a part's pods are found: (list . "coordinator") */}}
+{{- define "toolyard.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: toolyard
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "toolyard.labels" -}}
+{{- $root := index . 0 -}}
+{{ include "toolyard.selector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: toolyard
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+{{- end }}
+
+{{/* (list . image) */}}
+{{- define "toolyard.image" -}}
+{{- $root := index . 0 -}}{{- $image := index . 1 -}}
+image: {{ printf "%s:%s" $image.repository ($image.tag | default $root.Chart.AppVersion) | quote }}
+imagePullPolicy: {{ $image.pullPolicy | default "IfNotPresent" }}
+{{- end }}
+
+{{/* Fit for the pod security standard "restricted". Keys are readable by the group. */}}
+{{- define "toolyard.podSecurity" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "toolyard.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "toolyard.natsUrl" -}}
+{{- if .Values.nats.deploy.enabled -}}
+{{- $root := . -}}
+{{- $servers := list -}}
+{{- range $index := until (int .Values.nats.deploy.replicas) -}}
+{{- $servers = append $servers (printf "%s://%s-nats-%d.%s-nats:4222" (ternary "tls" "nats" (ne $root.Values.nats.caSecret "")) (include "toolyard.name" $root) $index (include "toolyard.name" $root)) -}}
+{{- end -}}
+{{- join "," $servers -}}
+{{- else -}}
+{{- .Values.nats.url -}}
+{{- end -}}
+{{- end }}
+
+{{/* How a process gets to the broker: (list . "coordinator") */}}
+{{- define "toolyard.natsEnv" -}}
+{{- $root := index . 0 -}}
+- {name: TOOLYARD_NATS_URL, value: {{ include "toolyard.natsUrl" $root | quote }}}
+{{- if $root.Values.nats.keysSecret }}
+- {name: TOOLYARD_NATS_NKEY, value: /etc/toolyard/nats/{{ index . 1 }}.nk}
+{{- end }}
+{{- if $root.Values.nats.caSecret }}
+- {name: TOOLYARD_NATS_CA, value: /etc/toolyard/ca/ca.crt}
+{{- end }}
+{{- if $root.Values.log }}
+- {name: TOOLYARD_LOG, value: {{ $root.Values.log | quote }}}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.natsMounts" -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.nats.keysSecret }}
+- {name: nats-key, mountPath: /etc/toolyard/nats, readOnly: true}
+{{- end }}
+{{- if $root.Values.nats.caSecret }}
+- {name: nats-ca, mountPath: /etc/toolyard/ca, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{/* Of all keys a pod sees its own. */}}
+{{- define "toolyard.natsVolumes" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.nats.keysSecret }}
+- name: nats-key
+  secret:
+    secretName: {{ . }}
+    defaultMode: 0440
+    items: [{key: {{ index $ 1 }}.nk, path: {{ index $ 1 }}.nk}]
+{{- end }}
+{{- with $root.Values.nats.caSecret }}
+- name: nats-ca
+  secret:
+    secretName: {{ . }}
+    items: [{key: ca.crt, path: ca.crt}]
+{{- end }}
+{{- end }}
+
+{{/* One pod a node and a zone, where that is possible. */}}
+{{- define "toolyard.spread" -}}
+{{- $labels := include "toolyard.selector" . -}}
+topologySpreadConstraints:
+  {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
+  - maxSkew: 1
+    topologyKey: {{ $key }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- $labels | nindent 8 }}
+  {{- end }}
+{{- end }}
+
+{{- define "toolyard.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}

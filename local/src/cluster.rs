@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -23,11 +24,13 @@ const HEALTHY_POLL: Duration = Duration::from_millis(50);
 
 const SYNC_ALWAYS: &str = "jetstream { sync_interval: always }\n";
 
-/// How the nodes of a cluster write.
-#[derive(Debug, Clone, Copy, Default)]
+/// How the nodes of a cluster write, and whom they let in.
+#[derive(Debug, Clone, Default)]
 pub struct ClusterOptions {
     /// Every write is on disk before it is confirmed (`sync_interval: always`).
     pub sync_always: bool,
+    /// A file of further configuration, as with accounts, the same for all nodes.
+    pub config: Option<PathBuf>,
 }
 
 /// A running cluster. Dropping it ends its servers and removes their temporary folders.
@@ -62,14 +65,14 @@ impl Cluster {
     pub async fn start_with(options: ClusterOptions, say: fn(&str)) -> Result<Self, Error> {
         let mut tried = 1;
         loop {
-            match Self::try_start(options, say).await {
+            match Self::try_start(&options, say).await {
                 Err(Error::PortTaken { .. }) if tried < PORTS_TRIED_MAX => tried += 1,
                 result => return result,
             }
         }
     }
 
-    async fn try_start(options: ClusterOptions, say: fn(&str)) -> Result<Self, Error> {
+    async fn try_start(options: &ClusterOptions, say: fn(&str)) -> Result<Self, Error> {
         let binary = find(Program::NatsServer, &Lookup::from_env(), say).await?;
         let ports = free_ports(NODES * 3)?;
         let routes = &ports[..NODES];
@@ -200,7 +203,7 @@ fn args(
     index: usize,
     routes: &[u16],
     monitoring: u16,
-    options: ClusterOptions,
+    options: &ClusterOptions,
 ) -> Result<Vec<OsString>, Error> {
     let others: Vec<String> = routes.iter().map(|port| format!("nats-route://127.0.0.1:{port}")).collect();
     let mut args: Vec<OsString> = vec![
@@ -222,10 +225,19 @@ fn args(
         "--routes".into(),
         others.join(",").into(),
     ];
+    // What has no flag.
+    let mut text = String::new();
     if options.sync_always {
-        // The one setting that has no flag.
+        text.push_str(SYNC_ALWAYS);
+    }
+    if let Some(config) = &options.config {
+        // Not by its path: the server takes paths of what it includes from the including file's folder, whole ones too.
+        let further = std::fs::read_to_string(config);
+        text.push_str(&further.map_err(|source| Error::Folder { path: config.clone(), source })?);
+    }
+    if !text.is_empty() {
         let config = folder.path().join("node.conf");
-        std::fs::write(&config, SYNC_ALWAYS).map_err(|source| Error::Folder { path: config.clone(), source })?;
+        std::fs::write(&config, text).map_err(|source| Error::Folder { path: config.clone(), source })?;
         args.extend(["--config".into(), config.into()]);
     }
     Ok(args)

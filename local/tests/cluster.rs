@@ -81,7 +81,8 @@ async fn a_cluster_that_started_holds_three_replicas_at_once() -> Result<()> {
 
 #[tokio::test]
 async fn a_cluster_writes_at_once_where_it_is_asked_to() -> Result<()> {
-    let cluster = Cluster::start_with(ClusterOptions { sync_always: true }, |line| eprintln!("{line}")).await?;
+    let options = ClusterOptions { sync_always: true, ..ClusterOptions::default() };
+    let cluster = Cluster::start_with(options, |line| eprintln!("{line}")).await?;
     for node in cluster.nodes() {
         assert_eq!(settings(node)?["config"]["sync_always"], true, "{}", node.name());
     }

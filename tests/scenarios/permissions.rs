@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::{HeaderMap, Request};
 use coordinator::Level;
-use harness::{Client, Intruder, Keys, PATIENCE, Shards, Yard, client_answer};
+use harness::{Client, Fixture, Intruder, Keys, PATIENCE, Shards, Yard, client_answer};
 use proto::access::Party;
 use proto::nats::Credentials;
 use proto::v1::{CallState, FloorPolicy, run_event::Event};
@@ -60,6 +60,24 @@ async fn everything_works_with_no_more_rights_than_the_configuration_gives() {
     assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
     second.terminate().await;
     assert!(violations(&yard).is_empty(), "{:#?}", violations(&yard));
+}
+
+#[tokio::test]
+async fn an_observer_and_a_coordinator_can_verify_that_a_cluster_is_strict() {
+    let keys = Keys::new(&["main"]);
+    let options = local::ClusterOptions { sync_always: true, config: Some(keys.accounts()) };
+    let cluster = local::Cluster::start_with(options, |_| {}).await.expect("a cluster starts");
+    let (url, fixture) = (cluster.url(), Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "strict"));
+    let coordinator = keys.coordinators(&fixture).coordinator(&url).await;
+    let client = Client::connect(coordinator.address()).await;
+    let _worker = keys.workers(&fixture, "main").worker(&url, "main", 4).await;
+    client.wait_for_tool("echo").await;
+    let events = client.execute(vec![count("c", 5, 10)]).await.to_end().await;
+    assert_eq!(check::said(&events)["c"], counted("c", 5));
+    let credentials = Credentials { nkey: Some(keys.of(&Party::Observer)), ca: None };
+    let findings = coordinator::examine(&url, &credentials).await;
+    let durability = findings.iter().find(|finding| finding.what == "durability").expect("it looks at it");
+    assert!(durability.found.starts_with("strict:"), "{findings:#?}");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod deadline;
 mod index;
+mod many;
 mod runs;
 mod status;
 mod tools;

@@ -21,6 +21,7 @@ mod functions;
 mod index;
 mod main_job;
 mod manifest;
+mod many;
 mod mixed;
 mod ordering;
 mod ownership;

@@ -12,13 +12,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::deadline::{Deadline, exceeded};
+use super::many::Many;
 use crate::accept::{Asked, AskedApproval};
 use crate::custom::{self, Custom, CustomTools};
 use crate::runs::{NewRun, Refusal, Runs};
 use crate::watch::{Reader, WatchError};
 
 /// The longest silence of a stream.
-const HEARTBEAT: Duration = Duration::from_secs(15);
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Messages that follow each other faster than this, many times in a row, are sent together. It saves both sides work, and
 /// keeps frames from being so small that a client's HTTP/2 library takes those that it has not read yet for an attack.
 const PACE: Duration = Duration::from_millis(5);
@@ -38,6 +39,7 @@ type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl v1::run_service_server::RunService for RunDoor {
     type ExecuteRunStream = Streamed<v1::ExecuteRunResponse>;
+    type ExecuteRunsStream = Many;
     type WatchRunStream = Streamed<v1::WatchRunResponse>;
 
     async fn create_run(
@@ -54,24 +56,19 @@ impl v1::run_service_server::RunService for RunDoor {
     ) -> Result<Response<Self::ExecuteRunStream>, Status> {
         let deadline = request.extensions().get::<Deadline>().copied();
         let request = request.into_inner();
-        let policy = api::floor_policy(request.floor_policy());
-        let new = new_run(v1::CreateRunRequest {
-            calls: request.calls,
-            keep_open: request.keep_open,
-            timeout: request.timeout,
-            request_id: request.request_id,
-            fail_fast: request.fail_fast,
-            tenant: request.tenant,
-            execute: request.execute,
-            request_tools: request.request_tools,
-            tools: request.tools,
-        })?;
-        let reader = self.runs.execute(new, policy).await?;
+        let reader = execute(&self.runs, request).await?;
         let stream = stream(reader, self.stop.clone(), deadline, |piece| {
             let Piece { events, heartbeat, end } = piece;
             v1::ExecuteRunResponse { events, heartbeat, end }
         });
         Ok(Response::new(Box::pin(stream)))
+    }
+
+    async fn execute_runs(
+        &self,
+        request: Request<tonic::Streaming<v1::ExecuteRunsRequest>>,
+    ) -> Result<Response<Self::ExecuteRunsStream>, Status> {
+        Ok(Response::new(Many::new(request.into_inner(), self.runs.clone(), self.stop.clone())))
     }
 
     async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
@@ -310,14 +307,30 @@ fn answer(index: usize, output: v1::ToolOutput) -> Result<Answer, Refusal> {
     }
 }
 
+pub(super) async fn execute(runs: &Runs, request: v1::ExecuteRunRequest) -> Result<Reader, Status> {
+    let policy = api::floor_policy(request.floor_policy());
+    let new = new_run(v1::CreateRunRequest {
+        calls: request.calls,
+        keep_open: request.keep_open,
+        timeout: request.timeout,
+        request_id: request.request_id,
+        fail_fast: request.fail_fast,
+        tenant: request.tenant,
+        execute: request.execute,
+        request_tools: request.request_tools,
+        tools: request.tools,
+    })?;
+    Ok(runs.execute(new, policy).await?)
+}
+
 // ---- responses ----
 
 /// One message of an output stream.
 #[derive(Default)]
-struct Piece {
-    events: Vec<v1::RunEvent>,
-    heartbeat: Option<v1::Heartbeat>,
-    end: Option<v1::StreamEnd>,
+pub(super) struct Piece {
+    pub(super) events: Vec<v1::RunEvent>,
+    pub(super) heartbeat: Option<v1::Heartbeat>,
+    pub(super) end: Option<v1::StreamEnd>,
 }
 
 impl Piece {
@@ -336,7 +349,7 @@ struct Streaming {
     quick: u32,
 }
 
-fn stream<T>(
+pub(super) fn stream<T>(
     reader: Reader,
     stop: CancellationToken,
     deadline: Option<Deadline>,

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use proto::v1;
 use run::{CallId, Rejection, Violation};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
@@ -26,13 +27,19 @@ pub(super) fn status<const N: usize>(
     Status::with_error_details(code, message, ErrorDetails::with_error_info(reason, DOMAIN, metadata))
 }
 
+/// A status as a part of a message.
+pub(super) fn refusal(status: &Status) -> v1::RunRefusal {
+    let reason = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();
+    v1::RunRefusal { code: status.code().into(), reason, message: status.message().to_owned() }
+}
+
 fn passing(code: Code, reason: &'static str, message: String) -> Status {
     let mut details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::<String, String>::new());
     details.set_retry_info(Some(RETRY_AFTER));
     Status::with_error_details(code, message, details)
 }
 
-fn malformed(field: &str, message: String) -> Status {
+pub(super) fn malformed(field: &str, message: String) -> Status {
     let mut details = ErrorDetails::with_error_info("MALFORMED", DOMAIN, [("field".to_owned(), field.to_owned())]);
     details.add_bad_request_violation(field, message.clone());
     Status::with_error_details(Code::InvalidArgument, message, details)

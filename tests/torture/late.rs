@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(Allowed::of(&late(50_000, 51_000), &faults).ms(), 2_000);
         assert_eq!(Allowed::of(&late(200_000, 201_000), &faults).ms(), 2_000);
         let owner = struck(Part::Coordinator, 0, 100_000, 101_000);
-        assert_eq!(Allowed::of(&late(105_000, 106_000), &[owner.clone()]).ms(), 14_000);
+        assert_eq!(Allowed::of(&late(105_000, 106_000), std::slice::from_ref(&owner)).ms(), 14_000);
         let broker = struck(Part::Broker, 0, 101_000, 102_000);
         assert_eq!(Allowed::of(&late(105_000, 106_000), &[owner, broker]).ms(), 29_000);
     }

@@ -30,6 +30,7 @@ use crate::known::Known;
 /// How long an append is tried for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(15);
 const APPEND_PAUSE: Duration = Duration::from_millis(200);
+const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
 /// How long a page of the log may take to come.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before a replica that lags behind is read again.
@@ -125,7 +126,7 @@ impl Journal {
         let subject = Subject { run, place }.to_string();
         let payload = log::encode_as(rand::random(), events, job);
         let give_up = Instant::now() + APPEND_PATIENCE;
-        let mut unsure = false;
+        let (mut unsure, mut pause) = (false, APPEND_PAUSE);
         loop {
             let error = match self.publish(&subject, payload.clone(), expected).await {
                 Ok(sequence) => {
@@ -144,9 +145,12 @@ impl Journal {
                 }
                 Unstored::Unconfirmed => {}
             }
-            tracing::warn!(run.id = %run, %error, "append not confirmed, trying again");
+            if !unsure {
+                tracing::warn!(run.id = %run, %error, "append not confirmed, trying again until it is");
+            }
             unsure = true;
-            tokio::time::sleep(APPEND_PAUSE).await;
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
         }
     }
 

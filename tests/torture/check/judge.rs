@@ -95,6 +95,7 @@ fn wrong(
         CallState::Cancelled => says("nobody cancelled it"),
         CallState::Expired if evidence.answered.contains(&index) => says("its answer was taken, yet it expired"),
         CallState::Expired if call.is_short() => None,
+        CallState::Expired if outcome.reason.ends_with("its worker was silent") => silent(call, told),
         CallState::Expired => says("it had time enough, yet it expired"),
         _ => says("this is not an end"),
     }
@@ -166,6 +167,12 @@ fn failed(call: &PlannedCall, told: &super::Told, error: Option<&v1::CallError>)
         (CallErrorKind::NoWorker, Some(_)) if call.is_short() => None,
         _ => Some("it should not fail like this".to_owned()),
     }
+}
+
+/// A worker may be silent as often as it may be lost: then its attempt is a failed one.
+fn silent(call: &PlannedCall, told: &super::Told) -> Option<String> {
+    let (attempts, most) = (told.started.len(), attempts_max(&call.work)?);
+    (attempts < most).then(|| format!("given up after {attempts} of {most} attempts, the last of them silent"))
 }
 
 /// Attempts that must be used up before a call may fail for lost workers; none for one that is never repeated.

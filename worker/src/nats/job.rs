@@ -26,6 +26,7 @@ use crate::publisher::Lost;
 /// How long an entry is sent again for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(20);
 const APPEND_PAUSE: Duration = Duration::from_millis(200);
+const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
 /// A job that cannot be taken up now goes back, and not at once.
 const NOT_NOW: &str = r#"-NAK {"delay": 1000000000}"#;
 /// How long an owner is asked before the job goes back: it must not keep the slot from others.
@@ -292,7 +293,7 @@ async fn store_on(
     events: Vec<Event>,
     expected: Option<u64>,
 ) -> Result<(), NotStored> {
-    let mut resent = false;
+    let (mut resent, mut pause) = (false, APPEND_PAUSE);
     let payload = log::encode(&events, None);
     let give_up = Instant::now() + APPEND_PATIENCE;
     loop {
@@ -320,11 +321,14 @@ async fn store_on(
             Unstored::Full => {
                 tracing::warn!(run.id = %run, %error, "the log has no room for an entry, sending it again")
             }
+            // Once: while a cluster of brokers elects its leader, this goes for every entry of every call.
+            Unstored::Unconfirmed if resent => {}
             Unstored::Unconfirmed => {
-                tracing::warn!(run.id = %run, %error, "an entry was not confirmed, sending it again");
+                tracing::warn!(run.id = %run, %error, "an entry was not confirmed, sending it again until it is");
             }
         }
         resent = true;
-        tokio::time::sleep(APPEND_PAUSE).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
     }
 }

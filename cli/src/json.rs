@@ -402,7 +402,6 @@ fn policy(policy: &v1::ToolPolicy) -> Object {
         .field("repeatable", policy.repeatable)
         .field("attempts_max", policy.attempts_max)
         .maybe("attempt_timeout_s", policy.attempt_timeout.map(seconds))
-        .maybe("backoff_first_s", policy.backoff_first.map(seconds))
         .maybe("idle_timeout_s", policy.idle_timeout.map(seconds))
         .maybe("backoff_first_s", policy.backoff_first.map(seconds))
         .maybe("backoff_longest_s", policy.backoff_longest.map(seconds))

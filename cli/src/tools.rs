@@ -226,7 +226,7 @@ fn effects(effects: v1::ToolEffects) -> String {
 }
 
 fn attempts(policy: &v1::ToolPolicy) -> String {
-    let timeout = policy.attempt_timeout.and_then(|timeout| std::time::Duration::try_from(timeout).ok());
+    let timeout = policy.attempt_timeout.and_then(proto::convert::time_in);
     let timeout = timeout.map_or_else(String::new, |timeout| format!(", {} each at most", duration(timeout)));
     let repeated = if policy.repeatable { "" } else { "; not repeated once begun" };
     format!("{}{timeout}{repeated}", policy.attempts_max)

@@ -42,8 +42,8 @@ fn streaming_call(chunks: u32) -> Story {
 }
 
 #[test]
-fn a_call_is_folded_and_put_in_order_in_eight_allocations() {
-    assert_eq!(of_a_reader(&quick_call().log), 8);
+fn a_call_is_folded_and_put_in_order_in_nine_allocations() {
+    assert_eq!(of_a_reader(&quick_call().log), 9);
 }
 
 #[test]

@@ -82,10 +82,13 @@ fn about(function: &Function<'_>, options: &Options, worker: &Path) -> TokenStre
     let blocking = (function.item.sig.asyncness.is_none() && !function.streams).then(|| quote!(.blocking()));
     let facts = options.about.iter().map(|Fact { name, arguments }| {
         let arguments = arguments.iter().map(|argument| match argument {
-            // Its modes need not be imported.
-            Expr::Path(mode) if name == "after_partial_output" && mode.path.get_ident().is_some() => {
-                quote!(#worker::AfterPartialOutput::#mode)
-            }
+            // What is to choose from need not be imported.
+            Expr::Path(chosen) if chosen.path.get_ident().is_some() => match name.to_string().as_str() {
+                "after_partial_output" => quote!(#worker::AfterPartialOutput::#chosen),
+                "concurrency" => quote!(#worker::Concurrency::#chosen),
+                "permission" => quote!(#worker::Permission::#chosen),
+                _ => chosen.to_token_stream(),
+            },
             argument => argument.to_token_stream(),
         });
         quote!(.#name(#(#arguments),*))

@@ -45,7 +45,7 @@ async fn every_field_of_a_manifest_reaches_whoever_lists_the_tools() {
         name: "described".to_owned(),
         description: "Says who it is.".to_owned(),
         input_schema: tool.input_schema.clone(),
-        output_schema: String::new(),
+        output_schema: tool.output_schema.clone(),
         effects: Some(v1::ToolEffects { read_only: false, idempotent: true, destructive: true, open_world: true }),
         policy: Some(policy),
         definition_only: false,
@@ -67,6 +67,7 @@ async fn every_field_of_a_manifest_reaches_whoever_lists_the_tools() {
     };
     assert_eq!(tool, expected);
     assert!(tool.input_schema.contains(r#""type":"object""#), "{}", tool.input_schema);
+    assert!(tool.output_schema.contains(r#""type":"string""#), "{}", tool.output_schema);
 }
 
 #[tokio::test]

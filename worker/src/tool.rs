@@ -98,6 +98,8 @@ pub struct About {
     version: String,
     /// Names and descriptions.
     aliases: Vec<(String, String)>,
+    /// Empty where the author does not say.
+    output_schema: String,
 }
 
 impl About {
@@ -125,6 +127,7 @@ impl About {
             concurrency: None,
             version: String::new(),
             aliases: Vec::new(),
+            output_schema: String::new(),
         }
     }
 
@@ -297,6 +300,13 @@ impl About {
         self
     }
 
+    /// What its result is: the schema of `T`, as JSON. Nobody holds a result to it.
+    #[must_use]
+    pub fn output_schema<T: JsonSchema>(mut self) -> Self {
+        self.output_schema = schemars::schema_for!(T).to_value().to_string();
+        self
+    }
+
     /// What a tool of this name tells the world; nothing of it is checked yet.
     pub(crate) fn advertised(self, name: &str, input_schema: String, definition_only: bool) -> v1::Tool {
         let Effects { read_only, idempotent, destructive, open_world } = self.effects;
@@ -305,7 +315,7 @@ impl About {
         v1::Tool {
             name: name.to_owned(),
             input_schema,
-            output_schema: String::new(),
+            output_schema: self.output_schema,
             effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world }),
             policy,
             definition_only,

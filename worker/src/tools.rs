@@ -77,6 +77,13 @@ mod tests {
     }
 
     #[test]
+    fn every_tool_says_what_it_belongs_with() {
+        for manifest in manifests() {
+            assert!(!manifest.category.is_empty(), "{}", manifest.name);
+        }
+    }
+
+    #[test]
     fn ask_user_is_left_to_the_client() {
         assert!(manifest("ask_user").definition_only);
         assert!(!manifest("bash").definition_only);

@@ -24,4 +24,5 @@ pub struct Question {
 pub fn ask_user() -> About {
     About::new("Asks the user a question and waits for the answer. Use it when only the user can decide or know.")
         .read_only()
+        .category("user")
 }

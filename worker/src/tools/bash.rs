@@ -74,7 +74,8 @@ impl Tool for Bash {
                     the signal that ended it. Standard input is empty, and processes that it leaves in the background \
                     end with it.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
-        About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout)
+        let about = About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout);
+        about.category("shell").side_effect_scope("whatever the worker's user may change")
     }
 
     async fn call(&self, context: &Context, input: Script) -> Result<Output, ToolError> {

@@ -25,7 +25,7 @@ impl Tool for CurrentTime {
     type Input = Place;
 
     fn about(&self) -> About {
-        About::new("Get the time of a specified city.").read_only()
+        About::new("Get the time of a specified city.").read_only().category("time")
     }
 
     async fn call(&self, _: &Context, place: Place) -> Result<Output, ToolError> {

@@ -171,6 +171,25 @@ mod tests {
     }
 
     #[test]
+    fn coordinators_leave_marks_and_nobody_else_does() {
+        let mark = crate::subject::mark(run::Shard(7));
+        let matches = |pattern: &str| {
+            let (mut pattern, mut subject) = (pattern.split('.'), mark.split('.'));
+            loop {
+                match (pattern.next(), subject.next()) {
+                    (Some(">"), Some(_)) | (None, None) => return true,
+                    (Some(token), Some(given)) if token == "*" || token == given => {}
+                    (Some(_) | None, _) => return false,
+                }
+            }
+        };
+        for party in [Party::Coordinator, Party::Observer, Party::Pool(pool("main")), Party::Pool(pool("mark"))] {
+            let may = party.publishes().iter().any(|pattern| matches(pattern));
+            assert_eq!(may, party == Party::Coordinator, "{}", party.name());
+        }
+    }
+
+    #[test]
     fn a_question_is_answered_in_the_inbox_of_the_pool_that_asks() {
         let main = pool("main");
         assert!(may_be_answered(&main, &format!("{}.abc.1", Party::Pool(main.clone()).inbox())));

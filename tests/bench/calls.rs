@@ -18,20 +18,23 @@ const SINGLES: u32 = 500;
 /// Small batches in turn, so that what else the machine does hits all ways alike.
 const BATCHES: u32 = 10;
 
-/// How a call is made. A further way (of submitting runs over one stream, say) is a further variant here.
+/// How a call is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Floor,
     Execute,
+    /// Over one stream with all others.
+    Submit,
 }
 
 impl Way {
-    const ALL: [Self; 2] = [Self::Floor, Self::Execute];
+    const ALL: [Self; 3] = [Self::Floor, Self::Execute, Self::Submit];
 
     fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
             Self::Execute => "execute",
+            Self::Submit => "submit",
         }
     }
 
@@ -39,6 +42,7 @@ impl Way {
         match self {
             Self::Floor => measure::rate(in_flight, effort.time, || floor.call()).await,
             Self::Execute => measure::rate(in_flight, effort.time, || yard.call()).await,
+            Self::Submit => measure::rate(in_flight, effort.time, || yard.submitted_call()).await,
         }
     }
 
@@ -46,6 +50,7 @@ impl Way {
         match self {
             Self::Floor => measure::one_by_one(calls, all, || floor.call()).await,
             Self::Execute => measure::one_by_one(calls, all, || yard.call()).await,
+            Self::Submit => measure::one_by_one(calls, all, || yard.submitted_call()).await,
         }
     }
 
@@ -53,7 +58,7 @@ impl Way {
     async fn cost(self, effort: Effort, (floor, yard): (&Floor, &Yard)) -> anyhow::Result<Value> {
         let log = async || match self {
             Self::Floor => floor.log().await,
-            Self::Execute => yard.log().await,
+            Self::Execute | Self::Submit => yard.log().await,
         };
         let traffic = async |name: &str| Traffic::of(&yard.broker, name).await;
         let (log_before, traffic_before) = (log().await?, (traffic("coordinator-").await?, traffic("worker-").await?));

@@ -11,6 +11,7 @@ use proto::v1::{self, run_service_client::RunServiceClient};
 use tonic::transport::Channel;
 
 use crate::roles::{self, Process};
+use crate::submission::Submission;
 
 /// Small unread messages that a connection may hold before the transport takes them for an attack; see the README.
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
@@ -41,6 +42,8 @@ pub(crate) struct Yard {
     pub(crate) workers: Vec<Process>,
     /// One a coordinator, taken in turn.
     clients: Vec<RunServiceClient<Channel>>,
+    /// To the first coordinator.
+    submission: Submission,
     turn: AtomicUsize,
 }
 
@@ -58,7 +61,8 @@ impl Yard {
         for _ in 0..fleet.workers {
             workers.push(roles::start(&["workers", &broker.url(), &slots, &each, &tools]).await?);
         }
-        let yard = Self { broker, coordinators, workers, clients, turn: AtomicUsize::default() };
+        let submission = Submission::open(clients.first().context("a coordinator")?.clone()).await?;
+        let yard = Self { broker, coordinators, workers, clients, submission, turn: AtomicUsize::default() };
         for client in &yard.clients {
             until_known(client).await?;
         }
@@ -81,6 +85,11 @@ impl Yard {
 
     pub(crate) fn call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
         noop(self.client())
+    }
+
+    /// The same call, beside others on one stream.
+    pub(crate) fn submitted_call(&self) -> impl Future<Output = anyhow::Result<()>> + Send + use<> {
+        self.submission.call()
     }
 
     /// A call until its first chunk is here.
@@ -147,7 +156,7 @@ pub(crate) fn request(call: v1::NewCall) -> v1::ExecuteRunRequest {
     v1::ExecuteRunRequest { calls: vec![call], ..v1::ExecuteRunRequest::default() }
 }
 
-fn is_completed(event: &v1::RunEvent) -> bool {
+pub(crate) fn is_completed(event: &v1::RunEvent) -> bool {
     let Some(Event::CallEnded(ended)) = &event.event else { return false };
     ended.outcome.as_ref().is_some_and(|outcome| outcome.state() == v1::CallState::Completed)
 }

@@ -16,6 +16,7 @@ mod readers;
 mod results;
 mod roles;
 mod stream;
+mod submission;
 mod takeover;
 
 use std::sync::Arc;

@@ -38,6 +38,7 @@ impl Results {
     pub(crate) fn compare(&mut self) {
         let pairs = [
             ("ratios.execute_calls", "execute.calls_per_s", "floor.calls_per_s"),
+            ("ratios.submit_calls", "submit.calls_per_s", "floor.calls_per_s"),
             ("ratios.p50", "execute.p50_ms", "floor.p50_ms"),
             ("ratios.p99", "execute.p99_ms", "floor.p99_ms"),
             ("ratios.first_chunk", "execute.first_chunk_p50_ms", "floor.p50_ms"),

@@ -48,10 +48,10 @@ async fn worker(yard: &Yard, pool: &str, table: &str) -> Worker {
 #[tokio::test]
 async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
     let yard = Yard::start(FIXTURE).await;
-    let mut first = worker(&yard, "main", "described").await;
+    let mut first = worker(&yard, "main", "callable").await;
     let (_, took) = until(&yard.client, lists("described")).await;
     assert!(took < Duration::from_secs(1), "it took {took:?}");
-    let mut second = worker(&yard, "main", "described").await;
+    let mut second = worker(&yard, "main", "callable").await;
     until(&yard.client, |page| page.tools.iter().any(|tool| tool.pools[0].live_workers == 2)).await;
     first.terminate().await;
     let (page, _) = until(&yard.client, |page| page.tools.iter().all(|tool| tool.pools[0].live_workers < 2)).await;
@@ -71,7 +71,7 @@ async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
     let events = yard.client.execute(vec![hurried]).await.to_end().await;
     let error = check::outcomes(&events)["not"].error.clone().expect("a failure has an error");
     assert_eq!(error.kind(), v1::CallErrorKind::NoWorker);
-    let _third = worker(&yard, "main", "described").await;
+    let _third = worker(&yard, "main", "callable").await;
     let events = run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
     assert_eq!(check::text(&check::outcomes(&events)["waits"]), "called as described");
 }
@@ -79,8 +79,8 @@ async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
 #[tokio::test]
 async fn workers_of_two_pools_that_say_the_same_of_a_tool_are_replicas() {
     let yard = Yard::start(FIXTURE).await;
-    let mut one = worker(&yard, "one", "described").await;
-    let _two = worker(&yard, "two", "described").await;
+    let mut one = worker(&yard, "one", "callable").await;
+    let _two = worker(&yard, "two", "callable").await;
     let (page, _) = until(&yard.client, |page| page.tools.iter().any(|tool| tool.pools.len() == 2)).await;
     assert!(page.refused.is_empty(), "{:?}", page.refused);
     one.terminate().await;
@@ -133,7 +133,7 @@ async fn a_higher_version_takes_a_name_over_while_it_lives() {
 #[tokio::test]
 async fn a_tool_can_be_called_by_another_name_that_has_its_own_description() {
     let yard = Yard::start(FIXTURE).await;
-    let _worker = worker(&yard, "main", "described").await;
+    let _worker = worker(&yard, "main", "callable").await;
     let (page, _) = until(&yard.client, lists("described_otherwise")).await;
     let alias = page.tools.iter().find(|tool| tool.name == "described_otherwise").expect("it is listed");
     assert_eq!((alias.alias_of.as_str(), alias.description.as_str()), ("described", "Says who else it is."));
@@ -146,7 +146,7 @@ async fn a_tool_can_be_called_by_another_name_that_has_its_own_description() {
 async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = worker(&yard, "shelf", "catalogue").await;
-    let _other = worker(&yard, "other", "described").await;
+    let _other = worker(&yard, "other", "callable").await;
     until(&yard.client, |page| page.tools.len() == 5).await;
     let all = ListToolsRequest::default;
     let cases: [(ListToolsRequest, &[&str]); 7] = [
@@ -182,7 +182,7 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
 async fn a_run_that_attaches_tools_can_call_those_alone() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = worker(&yard, "main", "catalogue").await;
-    let _other = worker(&yard, "other", "described").await;
+    let _other = worker(&yard, "other", "callable").await;
     until(&yard.client, |page| page.tools.len() == 5).await;
     let request = v1::CreateRunRequest {
         calls: vec![call("attached", "described", json!({})), call("not", "files_read", json!({}))],

@@ -1,0 +1,246 @@
+//! OpenAI Responses: the items of a response's output, each kind of call answered by an item of its own kind.
+
+use std::collections::HashSet;
+
+use crate::answer::{Answer, IMAGES, PDF, Shown};
+use crate::error::Error;
+use crate::forms::chat::free_text;
+use crate::json::{self, Node, Object};
+use crate::turn::{Arguments, Call, Carrier, Draft, Reason};
+
+/// The kinds of calls that a tool of ours can answer.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    Function,
+    Custom,
+    /// What a `shell_call` says of the length of its output goes back with it.
+    Shell {
+        max_output_length: Option<String>,
+    },
+    LocalShell,
+    ApplyPatch,
+}
+
+/// Items that the vendor executes itself, or wrote down about that.
+const BY_VENDOR: [&str; 12] = [
+    "code_interpreter_call",
+    "file_search_call",
+    "image_generation_call",
+    "mcp_call",
+    "mcp_list_tools",
+    "program",
+    "program_output",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+    "compaction",
+    "item_reference",
+];
+
+/// Whether no other vendor has things of this type.
+pub(crate) fn is_told_by(kind: &str) -> bool {
+    let ours =
+        ["function_call", "custom_tool_call", "reasoning", "output_text", "mcp_approval_request", "computer_call"];
+    let shells = ["shell_call", "local_shell_call", "apply_patch_call"];
+    ours.contains(&kind) || shells.contains(&kind) || BY_VENDOR.contains(&kind) || kind.ends_with("_call_output")
+}
+
+/// A response with `output`, the list of its items, or one item.
+pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
+    if turn.is_array() {
+        return read_items(&turn.array()?, draft);
+    }
+    match turn.object()?.get("output") {
+        // An item that is an output has a member of that name too.
+        Some(output) if turn.object()?.get("type").is_none() => read_items(&output.array()?, draft),
+        Some(_) | None => read_items(std::slice::from_ref(turn), draft),
+    }
+}
+
+fn read_items(items: &[Node<'_>], draft: &mut Draft) -> Result<(), Error> {
+    let mut read = Vec::with_capacity(items.len());
+    let mut answered = HashSet::new();
+    for node in items {
+        let item = node.object()?;
+        // A message may leave its type out.
+        let kind = item.string("type")?;
+        if kind.as_deref().is_some_and(|kind| kind.ends_with("_call_output"))
+            && let Some(id) = item.string("call_id")?
+        {
+            answered.insert(id);
+        }
+        read.push((node, item, kind.unwrap_or_else(|| "message".to_owned())));
+    }
+    for (node, item, kind) in read {
+        let call_id = item.string("call_id")?;
+        match kind.as_str() {
+            "message" | "reasoning" => {}
+            output if output.ends_with("_call_output") => {}
+            _ if call_id.as_ref().is_some_and(|id| answered.contains(id)) => {
+                draft.pass_over(&node.pointer, &kind, Reason::Answered);
+            }
+            "mcp_approval_request" => draft.pass_over(&node.pointer, &kind, Reason::NeedsApproval),
+            by_vendor if BY_VENDOR.contains(&by_vendor) || (by_vendor == "shell_call" && is_hosted(&item)?) => {
+                draft.pass_over(&node.pointer, &kind, Reason::ExecutedByVendor);
+            }
+            _ => match asked(&item, &kind)? {
+                Some((kind, name, arguments)) => read_call(node, &item, kind, name, arguments, draft)?,
+                None => draft.pass_over(&node.pointer, &kind, Reason::Unsupported),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// A shell call in a container of the vendor's.
+fn is_hosted(item: &Object<'_>) -> Result<bool, Error> {
+    let Some(environment) = item.get("environment") else { return Ok(false) };
+    Ok(environment.object()?.need("type")?.string()? != "local")
+}
+
+/// What a call asks for: its kind, the tool's name, the arguments. Nothing, where it is no call that is known.
+fn asked(item: &Object<'_>, kind: &str) -> Result<Option<(Kind, String, Arguments)>, Error> {
+    let object = |name| Arguments::of_object(Some(&item.need(name)?));
+    Ok(Some(match kind {
+        "function_call" => {
+            let arguments = item.need("arguments")?;
+            let arguments = Arguments::of_text(arguments.string()?, &arguments.pointer);
+            (Kind::Function, item.need("name")?.string()?, arguments)
+        }
+        "custom_tool_call" => (Kind::Custom, item.need("name")?.string()?, free_text(&item.need("input")?)?),
+        "shell_call" => {
+            let length = item.need("action")?.object()?.get("max_output_length");
+            let max_output_length = length.map(|length| length.text.to_owned());
+            (Kind::Shell { max_output_length }, "shell".to_owned(), object("action")?)
+        }
+        "local_shell_call" => (Kind::LocalShell, "local_shell".to_owned(), object("action")?),
+        "apply_patch_call" => (Kind::ApplyPatch, "apply_patch".to_owned(), object("operation")?),
+        _ => return Ok(None),
+    }))
+}
+
+fn read_call(
+    node: &Node<'_>,
+    item: &Object<'_>,
+    kind: Kind,
+    name: String,
+    mut arguments: Arguments,
+    draft: &mut Draft,
+) -> Result<(), Error> {
+    // The items of shells are `in_progress` until their outputs are there.
+    let is_waiting = matches!(kind, Kind::Shell { .. } | Kind::LocalShell | Kind::ApplyPatch);
+    if let Some(status) = item.string("status")?
+        && status != "completed"
+        && !(is_waiting && status == "in_progress")
+    {
+        arguments = arguments.unfinished(&node.pointer, &status);
+    }
+    let call_id = item.need("call_id")?.string()?;
+    let call = Call {
+        id: String::new(),
+        name,
+        namespace: item.string("namespace")?,
+        arguments,
+        pointer: node.pointer.clone(),
+        carrier: Carrier::Item {
+            kind,
+            call_id: call_id.clone(),
+            caller: item.get("caller").map(|caller| caller.text.to_owned()),
+        },
+    };
+    draft.push(Some(&call_id), Some(&call_id), call)
+}
+
+/// The item that answers a call. `caller` is who made it, where that was not the model itself: JSON, given back as it came.
+pub(crate) fn output_item(kind: &Kind, call_id: &str, caller: Option<&str>, answer: &Answer<'_>) -> String {
+    let id = json::string(call_id);
+    let caller = caller.map(str::to_owned);
+    let text = || json::string(&answer.text_with_error());
+    match kind {
+        Kind::Function => {
+            item("function_call_output", &[("call_id", Some(id)), ("output", Some(output(answer))), ("caller", caller)])
+        }
+        Kind::Custom => item(
+            "custom_tool_call_output",
+            &[("call_id", Some(id)), ("output", Some(output(answer))), ("caller", caller)],
+        ),
+        Kind::Shell { max_output_length } => item(
+            "shell_call_output",
+            &[
+                ("call_id", Some(id)),
+                ("max_output_length", max_output_length.clone()),
+                ("output", Some(json::array(&[shell_output(answer)]))),
+                ("caller", caller),
+            ],
+        ),
+        // The reference calls it `id`, other documents and agents `call_id`.
+        Kind::LocalShell => item(
+            "local_shell_call_output",
+            &[("id", Some(id.clone())), ("call_id", Some(id)), ("output", Some(text()))],
+        ),
+        Kind::ApplyPatch => {
+            let status = if answer.is_error { "failed" } else { "completed" };
+            item(
+                "apply_patch_call_output",
+                &[
+                    ("call_id", Some(id)),
+                    ("status", Some(json::string(status))),
+                    ("output", Some(json::string(&answer.text()))),
+                    ("caller", caller),
+                ],
+            )
+        }
+    }
+}
+
+fn item(kind: &str, members: &[(&str, Option<String>)]) -> String {
+    let mut all = vec![("type", Some(json::string(kind)))];
+    all.extend_from_slice(members);
+    json::object(&all)
+}
+
+/// A text, or a list of texts, images and files where there is more than text.
+fn output(answer: &Answer<'_>) -> String {
+    let shown =
+        answer.shown(|media_type| IMAGES.contains(&media_type) || media_type == "image/gif" || media_type == PDF);
+    if shown.iter().all(|part| matches!(part, Shown::Text(_))) {
+        return json::string(&answer.text_with_error());
+    }
+    let mut content = Vec::with_capacity(shown.len() + 1);
+    if answer.is_error {
+        content.push(input_text("Error:"));
+    }
+    content.extend(shown.into_iter().map(|part| match part {
+        Shown::Text(text) => input_text(&text),
+        Shown::Data { media_type, base64 } => input_data(media_type, &base64),
+    }));
+    json::array(&content)
+}
+
+fn input_text(text: &str) -> String {
+    item("input_text", &[("text", Some(json::string(text)))])
+}
+
+fn input_data(media_type: &str, base64: &str) -> String {
+    let url = json::string(&format!("data:{media_type};base64,{base64}"));
+    if media_type == PDF {
+        let name = json::string("result.pdf");
+        return item("input_file", &[("filename", Some(name)), ("file_data", Some(url))]);
+    }
+    item("input_image", &[("image_url", Some(url)), ("detail", Some(json::string("auto")))])
+}
+
+/// All that was said as one output. A success exits with 0 and an error with 1, unless the last part is an object whose
+/// `exit_code` says otherwise, as that of the tool `bash`: then it is taken for how the shell ended and not shown.
+fn shell_output(answer: &Answer<'_>) -> String {
+    let ended = answer.exit_code();
+    let said = if ended.is_some() { answer.without_last() } else { answer.clone() };
+    let exit_code = ended.unwrap_or_else(|| i64::from(answer.is_error));
+    let (stdout, stderr) = if answer.is_error { (String::new(), said.text()) } else { (said.text(), String::new()) };
+    let outcome = json::object(&[("type", Some(json::string("exit"))), ("exit_code", Some(exit_code.to_string()))]);
+    json::object(&[
+        ("stdout", Some(json::string(&stdout))),
+        ("stderr", Some(json::string(&stderr))),
+        ("outcome", Some(outcome)),
+    ])
+}

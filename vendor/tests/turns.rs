@@ -20,7 +20,7 @@ fn passed_over(turn: &Turn) -> Vec<(&str, &str, Reason)> {
 }
 
 const CHAT_MESSAGE: &str = r#"{"role":"assistant","content":null,"function_call":null,"tool_calls":[
-    {"id":"call_1","type":"function","function":{"name":"grep","arguments":"{\"n\": 1.10}"}},
+    {"id":"call_1","type":"function","function":{"name":"grep","arguments":" {\"n\": 1.10}\n"}},
     {"id":"call_2","type":"custom","custom":{"name":"sql","input":"select \"a\"\n"}}]}"#;
 
 #[test]

@@ -45,6 +45,8 @@ pub enum Problem {
          these, or name the form"
     )]
     UnknownForm { seen: String },
+    #[error("it was said to be {named} and looks like {}: name that form, or none", list(.looks_like))]
+    OtherForm { named: Form, looks_like: Vec<Form> },
     #[error("this may be {}: {seen} is here. Name the form", list(.could_be))]
     AmbiguousForm { seen: String, could_be: Vec<Form> },
 }

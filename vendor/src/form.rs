@@ -40,7 +40,10 @@ impl Form {
 
     /// The only form that the turn can have.
     pub(crate) fn recognised(turn: &Node<'_>) -> Result<Self, Error> {
-        let signs = signs(turn)?;
+        let mut signs = signs(turn)?;
+        if signs.is_empty() && has_only_spoken(turn) {
+            signs.extend([Self::Chat, Self::Anthropic]);
+        }
         let mut found = signs.iter();
         match (found.next(), found.next()) {
             (Some(form), None) => Ok(*form),
@@ -51,6 +54,24 @@ impl Form {
             }
         }
     }
+
+    /// The form, unless the turn bears signs of others only: read as what it is not, its calls would not be seen.
+    pub(crate) fn confirmed(self, turn: &Node<'_>) -> Result<Self, Error> {
+        let signs = signs(turn)?;
+        if signs.is_empty() || signs.contains(&self) {
+            return Ok(self);
+        }
+        let problem = Problem::OtherForm { named: self, looks_like: signs.into_iter().collect() };
+        Err(Error::new(&turn.pointer, problem))
+    }
+}
+
+/// A turn without calls, which two vendors write alike.
+fn has_only_spoken(turn: &Node<'_>) -> bool {
+    turn.object().is_ok_and(|message| {
+        let role = message.string("role");
+        role.is_ok_and(|role| role.as_deref() == Some("assistant")) && message.get("content").is_some()
+    })
 }
 
 impl fmt::Display for Form {
@@ -140,11 +161,6 @@ fn signs_of_whole(object: &Object<'_>) -> Result<Vec<Form>, Error> {
         && content.object()?.get("parts").is_some()
     {
         signs.push(Form::Gemini);
-    }
-    // Two vendors write a turn without calls alike.
-    let is_assistant = object.string("role").is_ok_and(|role| role.as_deref() == Some("assistant"));
-    if signs.is_empty() && is_assistant && content.is_some() {
-        signs.extend([Form::Chat, Form::Anthropic]);
     }
     Ok(signs)
 }

@@ -117,6 +117,11 @@ impl<'a> Object<'a> {
         Some(Node { text: value.get(), pointer: format!("{}/{name}", self.pointer) })
     }
 
+    /// Whether the member is there, be it null.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.members.contains_key(name)
+    }
+
     /// The member under the first of its names that is there: of a name in camel case and in snake case.
     pub(crate) fn either(&self, names: [&str; 2]) -> Option<Node<'a>> {
         names.into_iter().find_map(|name| self.get(name))

@@ -96,7 +96,7 @@ pub(crate) enum Carrier {
 
 impl Turn {
     /// Reads an assistant turn as it came from the vendor. Without `form` it is recognised by its shape, and refused where
-    /// it could be of several forms or of none.
+    /// it could be of several forms or of none; with it, where it is plainly of another.
     ///
     /// # Errors
     /// With a JSON pointer, where the turn is not of that form, is over a [limit](crate::limit), repeats a member or an id,
@@ -107,7 +107,10 @@ impl Turn {
         }
         let text = std::str::from_utf8(turn).map_err(|error| Error::new("", Problem::NotJson(error.to_string())))?;
         let root = Node::parse(text, "")?;
-        let form = form.map_or_else(|| Form::recognised(&root), Ok)?;
+        let form = match form {
+            Some(form) => form.confirmed(&root)?,
+            None => Form::recognised(&root)?,
+        };
         let mut draft = Draft::default();
         match form {
             Form::Chat => chat::read(&root, &mut draft)?,

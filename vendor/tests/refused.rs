@@ -51,6 +51,29 @@ fn what_is_of_no_form_is_refused_with_what_was_seen_and_what_is_known() {
 }
 
 #[test]
+fn a_turn_that_was_said_to_be_of_another_form_is_not_read_without_its_calls() {
+    let turns = [
+        (Form::Chat, r#"{"role":"assistant","content":"so","tool_calls":[{"id":"a","function":{"name":"b"}}]}"#),
+        (Form::Responses, r#"{"output":[{"type":"function_call","call_id":"a","name":"b","arguments":"{}"}]}"#),
+        (Form::Anthropic, r#"{"role":"assistant","content":[{"type":"tool_use","id":"a","name":"b","input":{}}]}"#),
+        (Form::Gemini, r#"{"role":"model","parts":[{"functionCall":{"name":"b"}}]}"#),
+        (Form::Mcp, r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"b"}}"#),
+    ];
+    for (form, text) in turns {
+        for named in Form::ALL.into_iter().filter(|named| *named != form) {
+            let expected = Problem::OtherForm { named, looks_like: vec![form] };
+            assert_eq!(refusal(named, text), (String::new(), expected), "{text}");
+        }
+        assert_eq!(Turn::parse(text.as_bytes(), Some(form)).expect("it is").calls.len(), 1);
+    }
+    for form in Form::ALL {
+        for text in ["{}", r#"{"error":{"code":500}}"#] {
+            assert!(matches!(refusal(form, text).1, Problem::Missing(_)), "{form}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_name_of_no_form_is_refused_with_those_there_are() {
     for form in Form::ALL {
         assert_eq!(form.as_str().parse(), Ok(form));

@@ -28,7 +28,10 @@ fn read_message(message: &Object<'_>, draft: &mut Draft) -> Result<(), Error> {
     if let Some(calls) = message.get("tool_calls") {
         read_calls(&calls, draft)?;
     }
-    let Some(function) = message.get("function_call") else { return Ok(()) };
+    let Some(function) = message.get("function_call") else {
+        let is_message = ["tool_calls", "role", "content"].iter().any(|name| message.has(name));
+        return if is_message { Ok(()) } else { Err(Error::new(&message.pointer, Problem::Missing("tool_calls"))) };
+    };
     let call = function_call(&function, function.pointer.clone(), Carrier::ChatFunction)?;
     draft.push(None, None, call)
 }

@@ -28,7 +28,14 @@ fn read_candidate(node: &Node<'_>, candidate: &Object<'_>, draft: &mut Draft) ->
     if let Some(parts) = candidate.get("parts") {
         return read_parts(&parts.array()?, draft);
     }
-    read_parts(std::slice::from_ref(node), draft)
+    let is_part = ["functionCall", "function_call", "text"].iter().any(|name| candidate.has(name));
+    // The vendor's filters may leave a candidate without content.
+    let is_blocked = ["finishReason", "finish_reason"].iter().any(|name| candidate.has(name));
+    match (is_part, is_blocked) {
+        (true, _) => read_parts(std::slice::from_ref(node), draft),
+        (false, true) => Ok(()),
+        (false, false) => Err(Error::new(&candidate.pointer, Problem::Missing("parts"))),
+    }
 }
 
 fn read_parts(parts: &[Node<'_>], draft: &mut Draft) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::answer::{Answer, IMAGES, PDF, Shown};
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use crate::forms::chat::free_text;
 use crate::json::{self, Node, Object};
 use crate::turn::{Arguments, Call, Carrier, Draft, Reason};
@@ -63,13 +63,17 @@ fn read_items(items: &[Node<'_>], draft: &mut Draft) -> Result<(), Error> {
     for node in items {
         let item = node.object()?;
         // A message may leave its type out.
-        let kind = item.string("type")?;
-        if kind.as_deref().is_some_and(|kind| kind.ends_with("_call_output"))
+        let kind = match item.string("type")? {
+            Some(kind) => kind,
+            None if item.get("role").is_some() => "message".to_owned(),
+            None => return Err(Error::new(&item.pointer, Problem::Missing("type"))),
+        };
+        if kind.ends_with("_call_output")
             && let Some(id) = item.string("call_id")?
         {
             answered.insert(id);
         }
-        read.push((node, item, kind.unwrap_or_else(|| "message".to_owned())));
+        read.push((node, item, kind));
     }
     for (node, item, kind) in read {
         let call_id = item.string("call_id")?;

@@ -291,13 +291,13 @@ impl Source {
             if let Some(entry) = self.ready() {
                 return Ok(entry);
             }
-            if self.is_behind() {
-                self.read_page().await?;
-                continue;
-            }
             let (asked, again) = match self.behind {
+                Behind::Nothing => (0, None),
                 Behind::Presumably { asked, again } => (asked, again),
-                _ => (0, None),
+                Behind::Unopened | Behind::Unknown | Behind::Unasked { .. } | Behind::Entries { .. } => {
+                    self.read_page().await?;
+                    continue;
+                }
             };
             let ask_again = async {
                 match again {

@@ -22,24 +22,37 @@ const PIECES_MAX: usize = 64;
 /// Bytes behind which a message takes no further piece.
 const BYTES_MAX: usize = 256 * 1024;
 
-pub(super) struct Many {
+/// `R` is where requests come from, `E` executes one.
+struct Many<R, E> {
     /// `None` when nothing more is asked for.
-    requests: Option<Streaming<v1::ExecuteRunsRequest>>,
+    requests: Option<R>,
     running: SelectAll<BoxStream<'static, v1::RunPiece>>,
-    runs: Runs,
-    stop: CancellationToken,
+    execute: E,
     stopped: Pin<Box<WaitForCancellationFutureOwned>>,
     silent_until: Pin<Box<Sleep>>,
 }
 
-impl Many {
-    pub(super) fn new(requests: Streaming<v1::ExecuteRunsRequest>, runs: Runs, stop: CancellationToken) -> Self {
+/// The stream of what many runs say, as they are asked for.
+pub(super) fn execute(
+    requests: Streaming<v1::ExecuteRunsRequest>,
+    runs: Runs,
+    stop: CancellationToken,
+) -> impl Stream<Item = Result<v1::ExecuteRunsResponse, Status>> + Send {
+    let stopped = stop.clone().cancelled_owned();
+    Many::new(requests, move |request| run(runs.clone(), stop.clone(), request).boxed(), stopped)
+}
+
+impl<R, E> Many<R, E>
+where
+    R: Stream<Item = Result<v1::ExecuteRunsRequest, Status>> + Unpin,
+    E: Fn(v1::ExecuteRunsRequest) -> BoxStream<'static, v1::RunPiece> + Unpin,
+{
+    fn new(requests: R, execute: E, stopped: WaitForCancellationFutureOwned) -> Self {
         Self {
             requests: Some(requests),
             running: SelectAll::new(),
-            runs,
-            stopped: Box::pin(stop.clone().cancelled_owned()),
-            stop,
+            execute,
+            stopped: Box::pin(stopped),
             silent_until: Box::pin(tokio::time::sleep(HEARTBEAT)),
         }
     }
@@ -54,7 +67,7 @@ impl Many {
         {
             match requests.poll_next_unpin(task) {
                 Poll::Ready(Some(Ok(request))) => {
-                    self.running.push(run(self.runs.clone(), self.stop.clone(), request).boxed());
+                    self.running.push((self.execute)(request));
                 }
                 Poll::Ready(Some(Err(status))) => return Err(status),
                 Poll::Ready(None) => self.requests = None,
@@ -65,18 +78,30 @@ impl Many {
     }
 }
 
-impl Stream for Many {
+impl<R, E> Stream for Many<R, E>
+where
+    R: Stream<Item = Result<v1::ExecuteRunsRequest, Status>> + Unpin,
+    E: Fn(v1::ExecuteRunsRequest) -> BoxStream<'static, v1::RunPiece> + Unpin,
+{
     type Item = Result<v1::ExecuteRunsResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Err(status) = self.take_in(task) {
-            return Poll::Ready(Some(Err(status)));
-        }
         let (mut pieces, mut bytes) = (Vec::new(), 0);
-        while pieces.len() < PIECES_MAX && bytes < BYTES_MAX {
-            let Poll::Ready(Some(piece)) = self.running.poll_next_unpin(task) else { break };
-            bytes += prost::Message::encoded_len(&piece);
-            pieces.push(piece);
+        loop {
+            if let Err(status) = self.take_in(task) {
+                return Poll::Ready(Some(Err(status)));
+            }
+            let was_full = self.running.len() == RUNS_MAX;
+            while pieces.len() < PIECES_MAX && bytes < BYTES_MAX {
+                let Poll::Ready(Some(piece)) = self.running.poll_next_unpin(task) else { break };
+                bytes += prost::Message::encoded_len(&piece);
+                pieces.push(piece);
+            }
+            // Runs that ended without a further word left room, and nobody would wake us for the next requests.
+            let has_room = was_full && self.running.len() < RUNS_MAX;
+            if !has_room || self.requests.is_none() || !pieces.is_empty() {
+                break;
+            }
         }
         if !pieces.is_empty() {
             self.silent_until.as_mut().reset(Instant::now() + HEARTBEAT);
@@ -121,4 +146,25 @@ fn run(
         }
         Err(status) => stream::once(async move { refused(&status) }).right_stream(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn runs_that_end_without_a_further_word_make_room_for_the_next_at_once() {
+        let asked = 3 * RUNS_MAX as u64;
+        let requests = stream::iter((0..asked).map(|tag| Ok(v1::ExecuteRunsRequest { tag, run: None })));
+        let one_word = |request: v1::ExecuteRunsRequest| {
+            let word = v1::RunPiece { tag: request.tag, ..v1::RunPiece::default() };
+            stream::iter([word]).boxed()
+        };
+        let many = Many::new(requests, one_word, CancellationToken::new().cancelled_owned());
+        let began = Instant::now();
+        let said: Vec<_> = many.collect().await;
+        let heard = said.iter().flatten().map(|said| said.pieces.len() as u64).sum::<u64>();
+        assert_eq!(heard, asked);
+        assert_eq!(began.elapsed(), std::time::Duration::ZERO, "nobody waited for the heartbeat");
+    }
 }

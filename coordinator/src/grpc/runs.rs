@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 use super::deadline::{Deadline, exceeded};
-use super::many::Many;
+use super::many;
 use crate::accept::{Asked, AskedApproval};
 use crate::custom::{self, Custom, CustomTools};
 use crate::runs::{NewRun, Refusal, Runs};
@@ -39,7 +39,7 @@ type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 #[tonic::async_trait]
 impl v1::run_service_server::RunService for RunDoor {
     type ExecuteRunStream = Streamed<v1::ExecuteRunResponse>;
-    type ExecuteRunsStream = Many;
+    type ExecuteRunsStream = Streamed<v1::ExecuteRunsResponse>;
     type WatchRunStream = Streamed<v1::WatchRunResponse>;
 
     async fn create_run(
@@ -68,7 +68,8 @@ impl v1::run_service_server::RunService for RunDoor {
         &self,
         request: Request<tonic::Streaming<v1::ExecuteRunsRequest>>,
     ) -> Result<Response<Self::ExecuteRunsStream>, Status> {
-        Ok(Response::new(Many::new(request.into_inner(), self.runs.clone(), self.stop.clone())))
+        let stream = many::execute(request.into_inner(), self.runs.clone(), self.stop.clone());
+        Ok(Response::new(Box::pin(stream)))
     }
 
     async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {

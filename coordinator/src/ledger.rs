@@ -6,6 +6,8 @@
 
 mod act;
 mod answer;
+#[cfg(test)]
+pub(crate) mod by_hand;
 mod slice;
 mod takeover;
 mod watcher;

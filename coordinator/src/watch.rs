@@ -373,3 +373,6 @@ impl Source {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

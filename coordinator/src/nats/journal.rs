@@ -410,4 +410,4 @@ pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

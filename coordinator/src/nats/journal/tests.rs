@@ -6,7 +6,7 @@ use run::Shard;
 use super::*;
 use crate::nats::setup::LogOptions;
 
-async fn journal() -> (local::Broker, Journal) {
+pub(crate) async fn journal() -> (local::Broker, Journal) {
     let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
     let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
@@ -14,7 +14,7 @@ async fn journal() -> (local::Broker, Journal) {
     (server, journal)
 }
 
-fn fresh() -> RunId {
+pub(crate) fn fresh() -> RunId {
     RunId::new(Shard(0), uuid::Uuid::now_v7())
 }
 
@@ -51,4 +51,17 @@ async fn what_does_not_fit_and_what_finds_no_room_are_told_apart_at_once() {
     }
     assert!(matches!(last, Err(AppendError::Full)), "{last:?}");
     assert!(began.elapsed() < APPEND_PATIENCE, "neither is tried again");
+}
+
+#[test]
+fn a_page_that_lost_a_message_on_its_way_is_refused() {
+    let naming = |before: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert("Nats-Last-Sequence", before);
+        headers
+    };
+    assert!(follows(Some(&naming("7")), 7).is_ok());
+    assert!(follows(None, 7).is_ok(), "a broker that names none is believed");
+    let lost = follows(Some(&naming("9")), 7).expect_err("entry 9 is missing");
+    assert!(lost.to_string().contains("entry 9 was lost on its way"), "{lost}");
 }

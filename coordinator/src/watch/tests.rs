@@ -1,0 +1,71 @@
+//! What a reader does between the log and the feed, at a real broker and with a feed by hand.
+
+use run::{Event, Timestamp};
+
+use super::*;
+use crate::ledger::by_hand::{ByHand, Feed};
+use crate::nats::journal::tests::{fresh, journal};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Watched {
+    _server: local::Broker,
+    journal: Journal,
+    source: Source,
+    feed: Feed,
+    last: u64,
+}
+
+fn events() -> Vec<Event> {
+    vec![Event::RunCancelRequested { reason: "any event will do".to_owned() }]
+}
+
+impl Watched {
+    /// A run with one entry, which the log's leader names as its last, and which the reader has.
+    async fn of_one_entry() -> Self {
+        let (server, journal) = journal().await;
+        let (ledger, mut by_hand) = ByHand::new();
+        let (run, live) = (fresh(), journal.clone());
+        let first = journal.append(run, &events(), None, 0).await.expect("stored");
+        let source = Source::new(live, ledger, run, Behind::Unknown).await.expect("the ledger is there");
+        let feed = by_hand.joined().await;
+        let mut watched = Self { _server: server, journal, source, feed, last: first };
+        assert_eq!(watched.next().await, first);
+        watched
+    }
+
+    async fn stored(&mut self) -> u64 {
+        self.last = self.journal.append(self.source.run, &events(), None, self.last).await.expect("stored");
+        self.last
+    }
+
+    fn fed(&self, sequence: u64) {
+        self.feed.brings(Entry { sequence, at: Timestamp(0), events: events() });
+    }
+
+    async fn next(&mut self) -> u64 {
+        let next = tokio::time::timeout(PATIENCE, self.source.next()).await.expect("it comes in time");
+        next.expect("the log can be read").sequence
+    }
+}
+
+#[tokio::test]
+async fn entries_between_the_leaders_word_and_the_feeds_first_are_not_missed() {
+    let mut watched = Watched::of_one_entry().await;
+    // To a leader that was replaced and did not know it, the first was the last; the feed began behind the second.
+    let (second, third) = (watched.stored().await, watched.stored().await);
+    watched.fed(third);
+    assert_eq!([watched.next().await, watched.next().await], [second, third]);
+    // From there on the feed is believed.
+    let fourth = watched.stored().await;
+    watched.fed(third);
+    watched.fed(fourth);
+    assert_eq!(watched.next().await, fourth);
+}
+
+#[tokio::test]
+async fn the_last_entries_of_a_run_come_though_the_leader_did_not_know_them_and_the_feed_is_silent() {
+    let mut watched = Watched::of_one_entry().await;
+    let second = watched.stored().await;
+    assert_eq!(watched.next().await, second);
+}

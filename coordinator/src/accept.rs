@@ -89,12 +89,13 @@ fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
     let takes_object = offer.custom.get(&tool).is_none_or(Custom::takes_object);
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
-    let route = match (route(&tool, &arguments, without_worker, scope), scope.client_only) {
+    let found = offer.route(&tool);
+    let route = match (route(&tool, &arguments, without_worker, scope, found), scope.client_only) {
         (Route::Pool { .. }, true) => Route::Client,
         (route, _) => route,
     };
     let id = id.unwrap_or_else(|| made_id(index));
-    let manifest = offer.route(&tool).map(|(_, entry)| &entry.hosted.manifest);
+    let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
     let says = manifest.map(|manifest| manifest.concurrency);
     let concurrency = concurrency.or(says).unwrap_or(Concurrency::Parallel);
     let must = manifest.is_some_and(|manifest| manifest.requires_confirmation);
@@ -114,7 +115,13 @@ fn made_id(index: usize) -> CallId {
         .expect("a word and a number have no control characters")
 }
 
-fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, scope: &Scope<'_>) -> Route {
+fn route(
+    tool: &ToolName,
+    arguments: &Bytes,
+    without_worker: WithoutWorker,
+    scope: &Scope<'_>,
+    found: Option<(&PoolId, &Entry)>,
+) -> Route {
     let Offer { custom, registry, .. } = scope.offer;
     // Oversized arguments are refused as a whole request: they are not worth looking at here.
     let is_sized = arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX;
@@ -122,7 +129,7 @@ fn route(tool: &ToolName, arguments: &Bytes, without_worker: WithoutWorker, scop
         let checked = if is_sized { custom.check(arguments) } else { Ok(()) };
         return checked.map_or_else(Route::Refused, |()| Route::Client);
     }
-    let Some((pool, entry)) = scope.offer.route(tool) else {
+    let Some((pool, entry)) = found else {
         return Route::Refused(unknown_tool(tool, &scope.offer));
     };
     let hosted = &entry.hosted;

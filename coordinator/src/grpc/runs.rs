@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures::Stream;
+use prost::Message;
 use proto::convert::{self, api};
 use proto::v1;
 use run::{Answer, CallError, CallId, Decision, ErrorKind, Rejection, RunId, ToolName, limit};
@@ -23,8 +24,9 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Messages that follow each other faster than this, many times in a row, are sent together. It saves both sides work, and
 /// keeps frames from being so small that a client's HTTP/2 library takes those that it has not read yet for an attack.
 const PACE: Duration = Duration::from_millis(5);
-/// Messages with fewer events are worth waiting with.
+/// Messages with fewer events, and with fewer bytes, are worth waiting with.
 const SMALL_EVENTS: usize = 64;
+const SMALL_BYTES: usize = 8 * 1024;
 /// As many quick messages are sent as they come: most streams are short, and their latency counts.
 const QUICK_MAX: u32 = 16;
 
@@ -338,6 +340,10 @@ impl Piece {
     fn end(reason: v1::StreamEndReason) -> Self {
         Self { end: Some(v1::StreamEnd { reason: reason.into() }), ..Self::default() }
     }
+
+    fn is_small(&self) -> bool {
+        self.events.len() < SMALL_EVENTS && self.events.iter().map(Message::encoded_len).sum::<usize>() < SMALL_BYTES
+    }
 }
 
 struct Streaming {
@@ -380,7 +386,7 @@ impl Streaming {
         }
         let piece = self.next_piece().await;
         let now = Instant::now();
-        let is_small = piece.as_ref().is_ok_and(|piece| piece.events.len() < SMALL_EVENTS);
+        let is_small = piece.as_ref().is_ok_and(Piece::is_small);
         self.quick = if is_small && now < self.sent + PACE * 2 { self.quick.saturating_add(1) } else { 0 };
         self.sent = now;
         piece

@@ -9,6 +9,7 @@ mod answer;
 #[cfg(test)]
 pub(crate) mod by_hand;
 mod slice;
+mod standing;
 mod takeover;
 mod watcher;
 
@@ -38,6 +39,8 @@ pub(crate) use self::watcher::{Live, Standing};
 
 /// Requests to the ledger that may wait.
 const REQUESTS_MAX: usize = 4096;
+/// How long the feed may take to bring what is in the log; then it is read.
+const STATE_PATIENCE: Duration = Duration::from_secs(2);
 /// How often lost workers' jobs are looked for.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often it is written down how far we came. The next owner reads so much of the log.
@@ -50,7 +53,7 @@ pub(crate) struct Ledger(mpsc::Sender<Request>);
 #[derive(Debug)]
 enum Request {
     Watch { run: RunId, watcher: Watcher, standing: oneshot::Sender<Standing> },
-    State { run: RunId, reply: oneshot::Sender<Option<Known>> },
+    State { run: RunId, through: u64, reply: oneshot::Sender<Option<Known>> },
     Verdict { question: Question, pool: PoolId, needed: u64, reply: oneshot::Sender<Option<Verdict>> },
 }
 
@@ -67,11 +70,18 @@ impl Ledger {
         Ok(live)
     }
 
-    /// The run as it stands; `None` when it is not among the open ones that are ours.
+    /// The run as it stands; `None` when it is not among those that are ours, and open or only just ended.
     pub(crate) async fn state(&self, run: RunId) -> Result<Option<Known>, Stopped> {
+        self.state_through(run, 0).await
+    }
+
+    /// The same, once all is applied that stands in the log up to `through`; `None` also where that takes too long, or the
+    /// shard is lost meanwhile.
+    pub(crate) async fn state_through(&self, run: RunId, through: u64) -> Result<Option<Known>, Stopped> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(Request::State { run, reply }).await.map_err(|_| Stopped)?;
-        answer.await.map_err(|_| Stopped)
+        self.0.send(Request::State { run, through, reply }).await.map_err(|_| Stopped)?;
+        let answer = tokio::time::timeout(STATE_PATIENCE, answer).await;
+        Ok(answer.ok().and_then(Result::ok).flatten())
     }
 }
 
@@ -207,10 +217,7 @@ impl Keeper {
         // Whoever asked may have gone; then nobody misses the answer.
         match request {
             Request::Watch { run, watcher, standing } => self.watch(run, watcher, standing),
-            Request::State { run, reply } => {
-                let open = self.open(run).filter(|_| self.may_act(run.shard()));
-                drop(reply.send(open.map(|open| open.known.clone())));
-            }
+            Request::State { run, through, reply } => self.tell_standing(run, through, reply),
             Request::Verdict { question, pool, needed, reply } => {
                 drop(reply.send(self.verdict(&question, &pool, needed)));
             }
@@ -229,6 +236,7 @@ impl Keeper {
             if slice.has_caught_up() {
                 self.lead(shard);
             }
+            self.tell_expecting(shard);
         }
     }
 
@@ -266,6 +274,7 @@ impl Keeper {
         }
         // Entries of a run that is not open come too late to matter.
         let Some(open) = slice.runs.get_mut(&id) else {
+            slice.ended.forget(id);
             self.rim.index.note_late(id, &entry);
             return self.stop_late_starts(id, &entry);
         };
@@ -284,8 +293,11 @@ impl Keeper {
 
     fn forget(&mut self, id: RunId) {
         let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
-        if let Some(timer) = slice.runs.remove(&id).and_then(|open| open.timer) {
-            self.timers.remove(&(timer, id));
+        if let Some(Open { known, timer }) = slice.runs.remove(&id) {
+            if let Some(timer) = timer {
+                self.timers.remove(&(timer, id));
+            }
+            slice.ended.keep(known);
         }
         slice.watchers.remove(&id);
     }

@@ -372,9 +372,17 @@ impl Runs {
                 return Ok(known.run);
             }
             match self.append_each(&known, events).await {
-                // Workers may have stored something in between: the log says how the run stands now. How far it reaches is
-                // known, and need not be asked: looking for the last entry of a run costs the broker a search.
-                Ok(last) => return Ok(self.journal.known_through(id, last).await?.run),
+                // Workers may have stored something in between: the feed brings it, or else the log says how the run stands
+                // now. How far it reaches is known, and need not be asked: looking for the last entry of a run costs the
+                // broker a search.
+                Ok(last) => {
+                    let known = self.ledger.state_through(id, last).await?;
+                    let known = match known {
+                        Some(known) => known,
+                        None => self.journal.known_through(id, last).await?,
+                    };
+                    return Ok(known.run);
+                }
                 Err(AppendError::Conflict) => known = self.replay(id).await?,
                 Err(error) => return Err(error.into()),
             }

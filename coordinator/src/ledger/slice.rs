@@ -7,6 +7,7 @@ use run::{Entry, RunId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::standing::{Ended, Expecting};
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
 
@@ -19,6 +20,8 @@ pub(super) struct Slice {
     pub(super) applied: u64,
     /// The open runs; none while the shard is not ours.
     pub(super) runs: HashMap<RunId, Open>,
+    pub(super) ended: Ended,
+    pub(super) expecting: Vec<Expecting>,
     pub(super) watchers: HashMap<RunId, Vec<Watcher>>,
     /// Those who watch already and wait to hear from where on.
     pub(super) waiting: Vec<oneshot::Sender<Standing>>,

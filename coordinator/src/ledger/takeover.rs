@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Keeper;
 use super::slice::{Open, Phase, Slice};
+use super::standing::Ended;
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
 use crate::nats::journal::{Extent, Journal, ReadError};
@@ -177,6 +178,7 @@ impl Keeper {
                 self.timers.remove(&(timer, id));
             }
         }
+        (slice.ended, slice.expecting) = (Ended::default(), Vec::new());
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
         slice.phase = match (watched, follows) {

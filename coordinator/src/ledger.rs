@@ -11,9 +11,10 @@ pub(crate) mod by_hand;
 mod slice;
 mod standing;
 mod takeover;
+mod unclaimed;
 mod watcher;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,15 +22,18 @@ use proto::convert::worker::Question;
 use run::{AttemptId, Effect, Entry, Event, Heard, PoolId, RunId, Shard, Timestamp, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::slice::{Open, Slice};
 use self::takeover::{Joined, Taken, Written};
+use self::unclaimed::{Look, Unclaimed};
 use self::watcher::Watcher;
 use crate::index::projector::Projector;
 use crate::known::Known;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{AppendError, Decoded, Journal};
+use crate::nats::queues::Queues;
 use crate::nats::signals::{Asked, Questions, Signals};
 use crate::nats::snapshots::Snapshots;
 use crate::registry::Registry;
@@ -91,6 +95,7 @@ pub(crate) struct Rim {
     pub(crate) journal: Journal,
     pub(crate) snapshots: Snapshots,
     pub(crate) signals: Signals,
+    pub(crate) queues: Queues,
     pub(crate) owned: watch::Receiver<Owned>,
     /// Told which shards were written down after we began to leave them.
     pub(crate) written: mpsc::Sender<Shard>,
@@ -114,8 +119,10 @@ pub(crate) struct Keeper {
     questions: JoinSet<()>,
     /// Words to workers that are not repeated until the log shows them.
     words: JoinSet<()>,
-    /// Jobs of lost workers that were handed back already.
-    handed_back: HashSet<(RunId, AttemptId)>,
+    /// When jobs of lost workers were handed back.
+    handed_back: HashMap<(RunId, AttemptId), Instant>,
+    unclaimed: Unclaimed,
+    looks: JoinSet<Look>,
     takeovers: JoinSet<Taken>,
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
@@ -136,7 +143,9 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         crowded_out: BTreeSet::new(),
         questions: JoinSet::new(),
         words: JoinSet::new(),
-        handed_back: HashSet::new(),
+        handed_back: HashMap::new(),
+        unclaimed: Unclaimed::default(),
+        looks: JoinSet::new(),
         takeovers: JoinSet::new(),
         joins: JoinSet::new(),
         writes: JoinSet::new(),
@@ -178,12 +187,14 @@ impl Keeper {
                 Some(Ok(written)) = self.writes.join_next() => self.snapshot_written(written),
                 Some(_) = self.questions.join_next() => {}
                 Some(_) = self.words.join_next() => {}
+                Some(Ok(look)) = self.looks.join_next() => self.looked_at_queues(&look),
                 _ = snapshot.tick() => self.write_snapshots(),
                 _ = sweep.tick() => {
                     if questions.is_none() {
                         questions = self.rim.signals.questions().await;
                     }
                     self.sweep();
+                    self.look_at_queues();
                     self.look_at_guests();
                     self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();

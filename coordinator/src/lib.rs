@@ -153,6 +153,7 @@ impl Coordinator {
             journal: journal.clone(),
             snapshots: nats::snapshots::Snapshots::new(&broker),
             signals: nats::signals::Signals::new(&broker),
+            queues: nats::queues::Queues::new(&broker),
             owned: owned.clone(),
             written: written_sender,
             registry: registry.clone(),

@@ -7,6 +7,7 @@ pub(crate) mod durability;
 pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod leases;
+pub(crate) mod queues;
 pub(crate) mod requests;
 pub(crate) mod scan;
 pub(crate) mod setup;

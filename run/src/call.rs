@@ -30,6 +30,8 @@ pub struct Call {
     accepted_at: Timestamp,
     /// When it was accepted, or approved.
     pub(crate) in_line_since: Timestamp,
+    /// Where its job stands in the log; 0 while it is not known to.
+    job: u64,
     /// Attempts that were heard and not given back.
     pub(crate) attempts_used: u32,
     /// The attempt that is heard, or was the last to be. Older ones are not.
@@ -129,6 +131,7 @@ impl Call {
             state,
             accepted_at: at,
             in_line_since: at,
+            job: 0,
             attempts_used: 0,
             newest: None,
             chunks: ChunkOrder::default(),
@@ -171,6 +174,15 @@ impl Call {
     #[must_use]
     pub fn failures(&self) -> &[FailedAttempt] {
         &self.failures
+    }
+
+    /// Where its job stands in the log, and from when on at the latest workers may have it, while none has taken it up.
+    #[must_use]
+    pub fn unclaimed(&self) -> Option<(u64, Timestamp)> {
+        let CallState::Queued { since } = &self.state else { return None };
+        let (_, policy) = self.policy()?;
+        let wait = self.last_failure().map(|error| policy.backoff.wait_after(error, self.attempts_used, 1.0));
+        (self.job > 0).then(|| (self.job, since.after(wait.unwrap_or_default())))
     }
 
     /// Why the last attempt that failed did.
@@ -238,9 +250,10 @@ impl Call {
 
     // ---- what events make of it ----
 
-    pub(crate) fn dispatched(&mut self, at: Timestamp) {
+    pub(crate) fn dispatched(&mut self, at: Timestamp, job: u64) {
         if self.state == CallState::Accepted {
             self.state = CallState::Queued { since: at };
+            self.job = job;
         }
     }
 

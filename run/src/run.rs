@@ -443,7 +443,7 @@ impl Run {
                     self.calls.iter_mut().for_each(|call| call.expired(DeadlineKind::Run, at, heard));
                 }
             }
-            Event::CallDispatched { call, .. } => self.with(*call, |call| call.dispatched(at)),
+            Event::CallDispatched { call, .. } => self.with(*call, |call| call.dispatched(at, sequence)),
             Event::CallCancelRequested { call, reason } => self.control(*call, sequence, |call| {
                 call.cancel_requested_at(at, reason, heard);
             }),

@@ -61,6 +61,26 @@ async fn a_tool_that_is_not_safe_to_repeat_is_not_started_twice_and_its_caller_i
 }
 
 #[tokio::test]
+async fn jobs_that_a_worker_was_given_as_it_stood_still_go_to_another_long_before_their_lease_runs_out() {
+    let yard = Yard::start(FIXTURE).await;
+    let frozen = yard.worker().await;
+    frozen.pause();
+    let timeout = Some(proto::convert::duration(proto::names::JOB_LEASE - Duration::from_secs(5)));
+    let says = |id: &str| v1::NewCall { timeout, ..call(id, "echo", json!({ "text": id })) };
+    // The broker does not know yet that nobody is there.
+    let mut stream = yard.client.execute(["a", "b", "c"].map(says).into()).await;
+    stream.until(|event| matches!(event, Event::RunOpened(_))).await;
+    let _other = yard.worker().await;
+    let run = stream.run(&yard.client);
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let ended: Vec<_> = check::outcomes(&events).values().map(v1::CallOutcome::state).collect();
+    assert_eq!(ended, [v1::CallState::Completed; 3], "none waited for its deadline");
+    frozen.resume();
+    assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+}
+
+#[tokio::test]
 async fn output_of_a_pool_that_a_call_was_not_routed_to_is_not_heard() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

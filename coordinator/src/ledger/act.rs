@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::subject::Place;
 use run::{AttemptId, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
+use tokio::time::Instant;
 
 use super::Keeper;
 use crate::known::Known;
@@ -15,6 +16,8 @@ use crate::stranded;
 
 /// How long an effect has to show in the log before it is performed again.
 const EFFECT_REPEAT: Duration = Duration::from_secs(1);
+/// How long the next worker has to store its start before a lost one's job is handed back again: the next may be lost too.
+const HAND_BACK_REPEAT: Duration = Duration::from_secs(10);
 /// Effects under way at once.
 const EFFECTS_MAX: usize = 256;
 /// Words to workers under way at once; they wait only while the connection is stuck.
@@ -119,8 +122,9 @@ impl Keeper {
     pub(super) fn sweep(&mut self) {
         let registry = Arc::clone(&self.rim.registry.borrow());
         let slices = &self.slices;
-        self.handed_back
-            .retain(|(id, _)| slices.get(usize::from(id.shard().0)).is_some_and(|slice| slice.runs.contains_key(id)));
+        self.handed_back.retain(|(id, _), _| {
+            slices.get(usize::from(id.shard().0)).is_some_and(|slice| slice.runs.contains_key(id))
+        });
         if !registry.settled {
             return;
         }
@@ -132,7 +136,9 @@ impl Keeper {
                 let CallState::Running(running) = call.state() else { continue };
                 let Some((worker, lease)) = &running.worker else { continue };
                 let is_lost = !registry.is_alive(worker) && now.since(running.since) >= proto::names::WORKER_LOST;
-                if is_lost && owned.holds(id.shard()) && !self.handed_back.contains(&(*id, running.attempt)) {
+                let handed_back = self.handed_back.get(&(*id, running.attempt));
+                let is_due = handed_back.is_none_or(|at| at.elapsed() >= HAND_BACK_REPEAT);
+                if is_lost && is_due && owned.holds(id.shard()) {
                     tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
                     lost.push((*id, running.attempt, lease.clone()));
                 }
@@ -146,7 +152,7 @@ impl Keeper {
         for (id, attempt, lease) in lost {
             let signals = self.rim.signals.clone();
             if self.say(async move { signals.hand_back(&lease).await }) {
-                self.handed_back.insert((id, attempt));
+                self.handed_back.insert((id, attempt), Instant::now());
             }
         }
     }

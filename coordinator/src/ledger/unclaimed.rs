@@ -1,0 +1,96 @@
+//! Jobs that a worker was given that died, or stands still, before it stored its start. The log does not know of them, and
+//! the broker waits for the job's whole lease. So the owner looks how far the queue was given out, and takes a job back of
+//! which nothing is heard for as long as it takes to be sure that a worker is lost.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream;
+use proto::names::WORKER_LOST;
+use run::{CallIndex, PoolId, Route, RunId};
+use tokio::time::Instant;
+
+use super::Keeper;
+use crate::nats::queues::Given;
+
+/// How long a call waits before it is looked where its job is.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A longer pause between two looks proves nothing: the broker was away, and workers could not store a start.
+const GAP_MAX: Duration = Duration::from_secs(3);
+/// Queues that are asked for at once.
+const ASKED_MAX: usize = 8;
+
+/// Since when jobs are out, as far as was looked without a gap.
+#[derive(Debug, Default)]
+pub(super) struct Unclaimed {
+    looked: Option<Instant>,
+    out: HashMap<(RunId, CallIndex), Instant>,
+}
+
+/// How far queues were given out.
+pub(super) type Look = HashMap<PoolId, Given>;
+
+/// A call that waits for a worker.
+struct Waiting {
+    run: RunId,
+    call: CallIndex,
+    pool: PoolId,
+    job: u64,
+}
+
+impl Keeper {
+    /// Asks about the queues of calls that wait although workers live.
+    pub(super) fn look_at_queues(&mut self) {
+        if !self.looks.is_empty() {
+            return;
+        }
+        let pools: BTreeSet<PoolId> = self.waiting().into_iter().map(|waiting| waiting.pool).collect();
+        if pools.is_empty() {
+            self.unclaimed.out.clear();
+            return;
+        }
+        let queues = self.rim.queues.clone();
+        self.looks.spawn(async move {
+            let asked = stream::iter(pools).map(|pool| {
+                let queues = &queues;
+                async move { queues.given(&pool).await.map(|given| (pool, given)) }
+            });
+            asked.buffer_unordered(ASKED_MAX).filter_map(std::future::ready).collect().await
+        });
+    }
+
+    fn waiting(&self) -> Vec<Waiting> {
+        let (registry, now) = (self.rim.registry.borrow(), proto::now());
+        let runs = self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs);
+        let waits = runs.flat_map(|(id, open)| open.known.run.calls().iter().map(move |call| (id, call)));
+        let waits = waits.filter_map(|(id, call)| {
+            let (job, _) = call.unclaimed().filter(|(_, since)| now.since(*since) >= PATIENCE)?;
+            let Route::Pool { pool, .. } = &call.spec().route else { return None };
+            let may_run = registry.live_workers(pool) > 0;
+            may_run.then(|| Waiting { run: *id, call: call.index(), pool: pool.clone(), job })
+        });
+        waits.collect()
+    }
+
+    /// Takes back what is out for too long.
+    pub(super) fn looked_at_queues(&mut self, look: &Look) {
+        let now = Instant::now();
+        let gap = self.unclaimed.looked.replace(now).is_none_or(|looked| now - looked > GAP_MAX);
+        let mut before = std::mem::take(&mut self.unclaimed.out);
+        if gap {
+            before.clear();
+        }
+        for Waiting { run, call, pool, job } in self.waiting() {
+            let Some(given) = look.get(&pool).filter(|given| job <= given.through) else { continue };
+            let since = before.remove(&(run, call)).unwrap_or(now);
+            if now - since < WORKER_LOST || !self.may_act(run.shard()) {
+                self.unclaimed.out.insert((run, call), since);
+                continue;
+            }
+            tracing::warn!(run.id = %run, call = call.0, %pool, "taking back a job that no worker takes up");
+            let (queues, given) = (self.rim.queues.clone(), *given);
+            self.say(async move { queues.take_back(&pool, job, given).await });
+        }
+    }
+}

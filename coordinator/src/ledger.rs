@@ -8,6 +8,7 @@ mod act;
 mod answer;
 #[cfg(test)]
 pub(crate) mod by_hand;
+mod overdue;
 mod slice;
 mod standing;
 mod takeover;
@@ -39,6 +40,7 @@ use crate::nats::snapshots::Snapshots;
 use crate::registry::Registry;
 use crate::shards::{Owned, every};
 
+pub(crate) use self::overdue::OVERDUE;
 pub(crate) use self::watcher::{Live, Standing};
 
 /// Requests to the ledger that may wait.
@@ -58,6 +60,7 @@ pub(crate) struct Ledger(mpsc::Sender<Request>);
 enum Request {
     Watch { run: RunId, watcher: Watcher, standing: oneshot::Sender<Standing> },
     State { run: RunId, through: u64, reply: oneshot::Sender<Option<Known>> },
+    Overdue { run: RunId },
     Verdict { question: Question, pool: PoolId, needed: u64, reply: oneshot::Sender<Option<Verdict>> },
 }
 
@@ -123,6 +126,9 @@ pub(crate) struct Keeper {
     handed_back: HashMap<(RunId, AttemptId), Instant>,
     unclaimed: Unclaimed,
     looks: JoinSet<Look>,
+    /// Runs of others in which what is overdue is being ended.
+    seen_to: HashSet<RunId>,
+    stand_ins: JoinSet<RunId>,
     takeovers: JoinSet<Taken>,
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
@@ -146,6 +152,8 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         handed_back: HashMap::new(),
         unclaimed: Unclaimed::default(),
         looks: JoinSet::new(),
+        seen_to: HashSet::new(),
+        stand_ins: JoinSet::new(),
         takeovers: JoinSet::new(),
         joins: JoinSet::new(),
         writes: JoinSet::new(),
@@ -187,6 +195,9 @@ impl Keeper {
                 Some(Ok(written)) = self.writes.join_next() => self.snapshot_written(written),
                 Some(_) = self.questions.join_next() => {}
                 Some(_) = self.words.join_next() => {}
+                Some(Ok(id)) = self.stand_ins.join_next() => {
+                    self.seen_to.remove(&id);
+                }
                 Some(Ok(look)) = self.looks.join_next() => self.looked_at_queues(&look),
                 _ = snapshot.tick() => self.write_snapshots(),
                 _ = sweep.tick() => {
@@ -228,6 +239,7 @@ impl Keeper {
         // Whoever asked may have gone; then nobody misses the answer.
         match request {
             Request::Watch { run, watcher, standing } => self.watch(run, watcher, standing),
+            Request::Overdue { run } => self.overdue(run),
             Request::State { run, through, reply } => self.tell_standing(run, through, reply),
             Request::Verdict { question, pool, needed, reply } => {
                 drop(reply.send(self.verdict(&question, &pool, needed)));

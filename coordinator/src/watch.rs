@@ -11,7 +11,7 @@ use proto::v1;
 use run::{Entry, FloorPolicy, Heard, Run, RunId, Sequencer, Span, Spoken, Utterance};
 use tokio::time::Instant;
 
-use crate::ledger::{Ledger, Live, Standing, Stopped};
+use crate::ledger::{Ledger, Live, OVERDUE, Standing, Stopped};
 use crate::nats::journal::{Journal, PAGE_ENTRIES, ReadError};
 
 /// Events given out together.
@@ -130,10 +130,30 @@ impl Reader {
             }
             let entry = match (self.source.ready(), events.is_empty()) {
                 (Some(entry), _) => entry,
-                (None, true) => self.source.next().await?,
+                (None, true) => self.wait().await?,
                 (None, false) => return Ok(Some(events)),
             };
             self.take(entry);
+        }
+    }
+
+    /// Waits for the next entry, and says so when the run's owner does not end what is overdue.
+    async fn wait(&mut self) -> Result<Arc<Entry>, WatchError> {
+        let mut look = match self.run.next_deadline() {
+            Some(deadline) => Instant::now() + deadline.after(OVERDUE).since(proto::now()),
+            None => return self.source.next().await,
+        };
+        let (ledger, run) = (self.source.ledger.clone(), self.source.run);
+        let mut next = std::pin::pin!(self.source.next());
+        loop {
+            tokio::select! {
+                biased;
+                entry = &mut next => return entry,
+                () = tokio::time::sleep_until(look) => {
+                    ledger.overdue(run);
+                    look = Instant::now() + OVERDUE;
+                }
+            }
         }
     }
 

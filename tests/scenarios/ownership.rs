@@ -161,6 +161,31 @@ async fn runs_of_an_owner_that_was_killed_go_on_with_the_next() {
 }
 
 #[tokio::test]
+async fn what_is_overdue_ends_for_whoever_watches_though_its_owner_is_dead_and_nobody_has_its_shard_yet() {
+    let (mut yard, _other, other, shards) = two().await;
+    let _worker = yard.worker().await;
+    other.wait_for_tool("echo").await;
+    let call = yard.client.create(vec![timeout(question("ask"), Duration::from_secs(1))]).await.through(&other);
+    let request = v1::CreateRunRequest {
+        calls: vec![question("ask")],
+        timeout: Some(proto::convert::duration(Duration::from_secs(1))),
+        ..v1::CreateRunRequest::default()
+    };
+    let whole = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();
+    let whole = Run { client: other.clone(), id: whole.run.expect("the response has the run").run_id };
+    let owned = shards.shares().await;
+    yard.coordinator.kill().await;
+    for run in [&call, &whole] {
+        let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+        check::whole(&events, true);
+        assert_eq!(check::outcomes(&events)["ask"].state(), CallState::Expired);
+    }
+    assert_eq!(owned, shards.shares().await, "the dead owner's lease has not run out");
+    shards.until(&[16]).await;
+    assert_eq!(whole.get().await.status(), RunStatus::Expired);
+}
+
+#[tokio::test]
 async fn an_owner_that_stood_still_past_its_lease_does_no_harm_and_joins_again() {
     let (yard, _other, other, shards) = two().await;
     let _worker = yard.worker().await;

@@ -167,16 +167,16 @@ impl Keeper {
     }
 }
 
-enum Act {
+pub(super) enum Act {
     Stop { pool: PoolId, attempt: AttemptId },
     Append { event: Event, job: Option<Arc<run::CallSpec>>, expected: u64, hand_back: Option<Lease> },
 }
 
 /// Where the acknowledgement of a job would go.
-type Lease = Bytes;
+pub(super) type Lease = Bytes;
 
 /// An effect as something to do.
-fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
+pub(super) fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
     let run = &known.run;
     let mut job = None;
     let refusal = stranded::refusal(run, effect, registry);

@@ -37,6 +37,11 @@ impl Allowed {
         Self { owner, broker }
     }
 
+    /// A broker was struck.
+    pub(crate) fn by_broker(self) -> bool {
+        self.broker
+    }
+
     pub(crate) fn ms(self) -> u64 {
         let owner = if self.owner { OWNER_MS } else { 0 };
         let broker = if self.broker { BROKER_MS } else { 0 };
@@ -46,7 +51,8 @@ impl Allowed {
 
 /// For each shard of each coordinator that was killed, the time until a run could be opened in it again. A coordinator
 /// opens runs in shards that it owns, so the last one through which a run of the shard was opened is taken for its owner.
-pub(crate) fn takeovers(faults: &[Struck], openings: &[(String, usize, u64, u64)]) -> Vec<u64> {
+/// And whether a broker was struck meanwhile, or shortly before.
+pub(crate) fn takeovers(faults: &[Struck], openings: &[(String, usize, u64, u64)]) -> Vec<(u64, bool)> {
     let mut by_shard: std::collections::BTreeMap<&str, Vec<(usize, u64, u64)>> = std::collections::BTreeMap::new();
     for (shard, replica, began, done) in openings {
         by_shard.entry(shard).or_default().push((*replica, *began, *done));
@@ -58,7 +64,9 @@ pub(crate) fn takeovers(faults: &[Struck], openings: &[(String, usize, u64, u64)
         let after = openings.partition_point(|(_, began, _)| *began < kill.from);
         let (owner, ..) = after.checked_sub(1).and_then(|last| openings.get(last))?;
         let (_, _, done) = openings.get(after).filter(|_| *owner == kill.index)?;
-        Some(done.saturating_sub(kill.from))
+        let brokers = faults.iter().filter(|fault| fault.part == Part::Broker);
+        let by_broker = brokers.into_iter().any(|fault| fault.from <= *done && fault.until + BROKER_MS >= kill.from);
+        Some((done.saturating_sub(kill.from), by_broker))
     });
     taken.collect()
 }
@@ -96,6 +104,9 @@ mod tests {
             opening("01", 1, 7_000, 7_010),
             opening("02", 1, 1_100, 1_110),
         ];
-        assert_eq!(takeovers(&[struck(Part::Coordinator, 0, 1_000, 2_000)], &openings), [6_010]);
+        let kill = struck(Part::Coordinator, 0, 1_000, 2_000);
+        assert_eq!(takeovers(std::slice::from_ref(&kill), &openings), [(6_010, false)]);
+        let broker = struck(Part::Broker, 0, 5_000, 6_000);
+        assert_eq!(takeovers(&[kill, broker], &openings), [(6_010, true)]);
     }
 }

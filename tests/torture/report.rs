@@ -231,8 +231,15 @@ impl Tally {
         calls / self.storm.as_secs_f64().max(0.001)
     }
 
-    fn late_ms(&self) -> Vec<u64> {
-        self.late.iter().map(|late| late.late.ended.saturating_sub(late.late.deadline)).collect()
+    /// How much too late, of those around which a broker was struck, or of the others.
+    fn late_ms(&self, by_broker: bool) -> Vec<u64> {
+        let of_these = |late: &&Late| Allowed::of(&late.late, &self.faults).by_broker() == by_broker;
+        self.late.iter().filter(of_these).map(|late| late.late.ended.saturating_sub(late.late.deadline)).collect()
+    }
+
+    fn takeover_ms(&self, by_broker: bool) -> Vec<u64> {
+        let takeovers = takeovers(&self.faults, &self.openings).into_iter();
+        takeovers.filter(|(_, with_broker)| *with_broker == by_broker).map(|(ms, _)| ms).collect()
     }
 
     pub(crate) fn table(&self) -> Result<String, std::fmt::Error> {
@@ -263,8 +270,10 @@ impl Tally {
             writeln!(text, "  {name:<26} {:>8} {p50:>8} {p99:>8} {max:>8}", samples.len())
         };
         row("cancel to end, in calm", self.cancelled_ms.clone())?;
-        row("shard takeover after kill", takeovers(&self.faults, &self.openings))?;
-        row("ended after its deadline", self.late_ms())?;
+        row("shard takeover after kill", self.takeover_ms(false))?;
+        row("  with a broker struck too", self.takeover_ms(true))?;
+        row("ended after its deadline", self.late_ms(false))?;
+        row("  with a broker struck", self.late_ms(true))?;
         writeln!(text, "calls/s one by one in calm {:.0}", self.calm_calls_per_s)?;
         for (kind, kib) in &self.memory_kib {
             writeln!(text, "memory of a {kind:<20} {:>8} MiB at most", kib / 1024)?;
@@ -298,8 +307,10 @@ impl Tally {
             "ends": ends.collect::<serde_json::Map<_, _>>(),
             "faults": faults.collect::<serde_json::Map<_, _>>(),
             "cancel_to_end_calm_ms": samples(self.cancelled_ms.clone()),
-            "shard_takeover_ms": samples(takeovers(&self.faults, &self.openings)),
-            "after_deadline_ms": samples(self.late_ms()),
+            "shard_takeover_ms": samples(self.takeover_ms(false)),
+            "shard_takeover_with_broker_ms": samples(self.takeover_ms(true)),
+            "after_deadline_ms": samples(self.late_ms(false)),
+            "after_deadline_with_broker_ms": samples(self.late_ms(true)),
             "memory_kib": self.memory_kib,
             "violations": self.violations(),
             "broken": broken.collect::<serde_json::Map<_, _>>(),

@@ -46,6 +46,10 @@ use crate::args::{Cli, Command, Global, Output};
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
+/// A call allocates and frees on several threads; the system's allocator took a third of a busy coordinator's time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
     let terminal = Terminal::new(global.output, global.color);

@@ -27,6 +27,10 @@ use execute::Yard;
 use floor::Floor;
 use results::Results;
 
+/// As the program that it stands for.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[derive(Debug, Parser)]
 #[command(about = "Measures Toolyard beside the raw JetStream floor and its peers, with a broker of its own")]
 struct Arguments {

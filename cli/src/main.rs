@@ -30,6 +30,7 @@ mod yard;
 mod json;
 mod list;
 mod plain;
+mod reference;
 mod story;
 mod tally;
 mod terminal;

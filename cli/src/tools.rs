@@ -10,13 +10,17 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::json::{self, Object};
+use crate::reference;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, counted, duration, harmless};
+
+/// The form that is for people and not for a model.
+const MARKDOWN: &str = "markdown";
 
 /// See what can be called
 #[derive(Debug, clap::Subcommand)]
 #[command(
-    after_help = "Examples:\n  toolyard tools ls\n  toolyard tools get grep\n  toolyard tools ls -o json | jq -r '.tools[].name'\n  toolyard tools ls --format anthropic"
+    after_help = "Examples:\n  toolyard tools ls\n  toolyard tools get grep\n  toolyard tools ls -o json | jq -r '.tools[].name'\n  toolyard tools ls --format anthropic\n  toolyard tools ls --format markdown > tools.md"
 )]
 pub(crate) enum Command {
     /// List the tools that workers advertise, by name
@@ -49,9 +53,13 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     unavailable: bool,
     /// As definitions for a model, in a vendor's form: a JSON array, or with -o json an object with `names`, which says
-    /// whose a name is where the vendor does not allow a tool's own
-    #[arg(long, value_name = "VENDOR", value_parser = PossibleValuesParser::new(Format::ALL.map(|(name, _)| name)))]
+    /// whose a name is where the vendor does not allow a tool's own. `markdown`: as a page for people
+    #[arg(long, value_name = "FORM", value_parser = PossibleValuesParser::new(forms()))]
     format: Option<String>,
+}
+
+fn forms() -> impl Iterator<Item = &'static str> {
+    Format::ALL.into_iter().map(|(name, _)| name).chain([MARKDOWN])
 }
 
 impl ListArgs {
@@ -78,6 +86,10 @@ pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Res
     match command {
         Command::Ls(args) => {
             let listed = client.tools(args.request()).await?;
+            if args.format.as_deref() == Some(MARKDOWN) {
+                terminal.write(reference::page(&listed.tools).as_bytes())?;
+                return Ok(Exit::Completed);
+            }
             match Format::ALL.into_iter().find(|(name, _)| args.format.as_deref() == Some(*name)) {
                 Some((_, format)) => definitions(&listed.tools, format, terminal)?,
                 None => list(&listed, terminal)?,
@@ -189,23 +201,38 @@ fn described(tool: &v1::Tool, paint: Paint) -> String {
 
 /// Each argument on a line, the required ones marked.
 fn arguments(schema: &str, paint: Paint) -> String {
+    let lines = properties(schema).into_iter().map(|Property { name, kind, is_required, text }| {
+        let mark = if is_required { " (required)" } else { "" };
+        format!("  {} {}\n      {text}\n", paint.bold(&name), paint.dim(&format!("{kind}{mark}")))
+    });
+    lines.collect()
+}
+
+/// A property of an object, as its schema tells it.
+pub(crate) struct Property {
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) is_required: bool,
+    pub(crate) text: String,
+}
+
+pub(crate) fn properties(schema: &str) -> Vec<Property> {
     let schema: Value = serde_json::from_str(schema).unwrap_or(Value::Null);
     let properties = schema["properties"].as_object().into_iter().flatten();
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let lines = properties.map(|(name, property)| {
-        let mark = if required.contains(&name.as_str()) { " (required)" } else { "" };
+    let told = properties.map(|(name, property)| {
         let kind = match &property["type"] {
             Value::String(kind) => kind.clone(),
             Value::Array(kinds) => kinds.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" or "),
             _ => String::new(),
         };
         let text = harmless(property["description"].as_str().unwrap_or_default()).replace('\n', " ");
-        format!("  {} {}\n      {text}\n", paint.bold(&harmless(name)), paint.dim(&format!("{kind}{mark}")))
+        Property { name: harmless(name), kind, is_required: required.contains(&name.as_str()), text }
     });
-    lines.collect()
+    told.collect()
 }
 
-fn permission(permission: v1::ToolPermission) -> &'static str {
+pub(crate) fn permission(permission: v1::ToolPermission) -> &'static str {
     match permission {
         v1::ToolPermission::Read => "read",
         v1::ToolPermission::Write => "write",
@@ -214,7 +241,7 @@ fn permission(permission: v1::ToolPermission) -> &'static str {
     }
 }
 
-fn effects(effects: v1::ToolEffects) -> String {
+pub(crate) fn effects(effects: v1::ToolEffects) -> String {
     let named = [
         (effects.read_only, "changes nothing"),
         (effects.idempotent, "safe to repeat"),
@@ -225,7 +252,7 @@ fn effects(effects: v1::ToolEffects) -> String {
     if named.is_empty() { "not told".to_owned() } else { named.join(", ") }
 }
 
-fn attempts(policy: &v1::ToolPolicy) -> String {
+pub(crate) fn attempts(policy: &v1::ToolPolicy) -> String {
     let timeout = policy.attempt_timeout.and_then(proto::convert::time_in);
     let timeout = timeout.map_or_else(String::new, |timeout| format!(", {} each at most", duration(timeout)));
     let repeated = if policy.repeatable { "" } else { "; not repeated once begun" };

@@ -58,6 +58,13 @@ impl Broker {
             }
             Message::Pull { pool } => self.pulls.push_back((from, pool, net.now)),
             Message::Settle { sequence, how, asked } => self.settle(from, sequence, (how, asked), net),
+            Message::LookAtQueues => {
+                let mut given = BTreeMap::new();
+                for (sequence, job) in self.jobs.iter().filter(|(_, job)| job.holder != Node::Broker) {
+                    given.insert(job.pool.clone(), *sequence);
+                }
+                net.send(from, Message::Given(given.into_iter().collect()));
+            }
             Message::LookAtLeases => net.send(from, Message::Leases(self.leases.to_vec())),
             Message::TakeLease { shard, revision, asked } => {
                 let (Node::Coordinator(who), Some(lease)) = (from, self.leases.get_mut(usize::from(shard.0))) else {

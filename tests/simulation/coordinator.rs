@@ -14,7 +14,10 @@ use run::{
 use crate::SHARDS;
 use crate::net::{Flaw, Message, Net, Node, Place, Question, Settle};
 use crate::promises::pieces;
-use crate::rim::{DECISIONS_MAX, EFFECT_REPEAT, SHARD_LEASE, SHARD_LEASE_MARGIN, SHARD_LEASE_RENEWAL, WORKER_LOST};
+use crate::rim::{
+    DECISIONS_MAX, EFFECT_REPEAT, HAND_BACK_REPEAT, OVERDUE, QUEUE_GAP_MAX, QUEUE_LOOK, QUEUE_PATIENCE, SHARD_LEASE,
+    SHARD_LEASE_MARGIN, SHARD_LEASE_RENEWAL, WORKER_LOST,
+};
 
 pub(crate) struct Coordinator {
     position: u64,
@@ -26,7 +29,11 @@ pub(crate) struct Coordinator {
     born: Timestamp,
     alive: BTreeMap<WorkerId, (PoolId, Timestamp)>,
     under_way: Vec<(RunId, Effect, Timestamp)>,
-    handed_back: BTreeSet<(RunId, u16, u32)>,
+    handed_back: BTreeMap<(RunId, u16, u32), Timestamp>,
+    /// When it was asked, and was last told, how far queues were given out; and since when jobs are out.
+    asked_queues: Timestamp,
+    looked_at_queues: Timestamp,
+    out: BTreeMap<(RunId, u16), Timestamp>,
     questions: BTreeMap<u64, (Node, Question)>,
     orders: Vec<Order>,
     readers: Vec<Reader>,
@@ -72,7 +79,10 @@ impl Coordinator {
             born: now,
             alive: BTreeMap::new(),
             under_way: Vec::new(),
-            handed_back: BTreeSet::new(),
+            handed_back: BTreeMap::new(),
+            asked_queues: Timestamp(0),
+            looked_at_queues: Timestamp(0),
+            out: BTreeMap::new(),
             questions: BTreeMap::new(),
             orders: Vec::new(),
             readers: Vec::new(),
@@ -91,6 +101,11 @@ impl Coordinator {
         self.under_way.retain(|(_, _, since)| net.now.since(*since) < EFFECT_REPEAT);
         self.alive.retain(|_, (_, heard)| net.now.since(*heard) < WORKER_LOST);
         self.sweep(net);
+        self.end_overdue(net);
+        if net.now.since(self.asked_queues) >= QUEUE_LOOK && !self.waiting(net.now).is_empty() {
+            self.asked_queues = net.now;
+            net.send(Node::Broker, Message::LookAtQueues);
+        }
         let runs: Vec<RunId> = self.runs.keys().copied().collect();
         for run in runs {
             self.look_at(run, net);
@@ -100,6 +115,7 @@ impl Coordinator {
     pub(crate) fn hear(&mut self, from: Node, message: Message, net: &mut Net<'_>) {
         match message {
             Message::LogGrew { through } => self.feed(through, net),
+            Message::Given(given) => self.take_back(&given, net),
             Message::Leases(leases) => self.renew(&leases, net),
             Message::LeaseTaken { shard, revision, asked } => {
                 let at = usize::from(shard.0);
@@ -248,10 +264,68 @@ impl Coordinator {
             }
         }
         for (key, sequence) in lost {
-            if self.handed_back.insert(key) {
+            let is_due = |at: &Timestamp| net.now.since(*at) >= HAND_BACK_REPEAT;
+            if self.handed_back.get(&key).is_none_or(is_due) {
+                self.handed_back.insert(key, net.now);
                 net.promises.note("handed back");
                 let (how, asked) = (Settle::Nak(Duration::ZERO), net.now);
                 net.send(Node::Broker, Message::Settle { sequence, how, asked });
+            }
+        }
+    }
+
+    /// Calls that wait for a worker, and where their jobs stand.
+    fn waiting(&self, now: Timestamp) -> Vec<((RunId, u16), PoolId, u64)> {
+        let mut waiting = Vec::new();
+        for (id, run) in self.runs.iter().filter(|(id, _)| self.holds(id.shard(), now)) {
+            for call in run.calls() {
+                let Some((job, since)) = call.unclaimed() else { continue };
+                let Route::Pool { pool, .. } = &call.spec().route else { continue };
+                if now.since(since) >= QUEUE_PATIENCE && self.alive.values().any(|(of, _)| of == pool) {
+                    waiting.push(((*id, call.index().0), pool.clone(), job));
+                }
+            }
+        }
+        waiting
+    }
+
+    /// As `coordinator/src/ledger/unclaimed.rs`.
+    fn take_back(&mut self, given: &[(PoolId, u64)], net: &mut Net<'_>) {
+        let mut before = std::mem::take(&mut self.out);
+        if net.now.since(std::mem::replace(&mut self.looked_at_queues, net.now)) > QUEUE_GAP_MAX {
+            before.clear();
+        }
+        for (key, pool, job) in self.waiting(net.now) {
+            if !given.iter().any(|(of, through)| *of == pool && job <= *through) {
+                continue;
+            }
+            let since = before.get(&key).copied().unwrap_or(net.now);
+            if net.now.since(since) < WORKER_LOST || net.flaw == Flaw::IdleOwner {
+                self.out.insert(key, since);
+                continue;
+            }
+            net.promises.note("taken back");
+            let (how, asked) = (Settle::Nak(Duration::ZERO), net.now);
+            net.send(Node::Broker, Message::Settle { sequence: job, how, asked });
+        }
+    }
+
+    /// As `coordinator/src/ledger/overdue.rs`, for those who watch.
+    fn end_overdue(&mut self, net: &mut Net<'_>) {
+        let late = Timestamp(net.now.0.saturating_sub(millis(OVERDUE)));
+        let overdue = |reader: &&Reader| reader.run.next_deadline().is_some_and(|deadline| deadline <= late);
+        let watched: BTreeSet<RunId> = self.readers.iter().filter(overdue).map(|reader| reader.run.id()).collect();
+        for id in watched {
+            if self.holds(id.shard(), net.now) || net.flaw == Flaw::IdleOwner {
+                continue;
+            }
+            let run = replayed(id, net);
+            for effect in run.outstanding(late).into_iter().filter(is_end) {
+                if !self.under_way.iter().any(|(run, other, _)| (*run, *other) == (id, effect)) {
+                    self.under_way.push((id, effect, net.now));
+                    net.promises.note("ended in the owner's place");
+                    perform(&run, effect, net);
+                }
             }
         }
     }
@@ -396,6 +470,11 @@ impl Reader {
             net.send(self.client, Message::Pieces { watch: self.watch, pieces: sent });
         }
     }
+}
+
+fn is_end(effect: &Effect) -> bool {
+    use run::DeadlineKind::{Call, Client, Queue, Run};
+    matches!(effect, Effect::ExpireRun | Effect::Expire { deadline: Call | Queue | Client | Run, .. })
 }
 
 fn perform(run: &Run, effect: Effect, net: &mut Net<'_>) {

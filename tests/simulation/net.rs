@@ -135,6 +135,9 @@ pub(crate) enum Message {
         sequence: u64,
         asked: Timestamp,
     },
+    LookAtQueues,
+    /// The last job of each pool that was given to a worker.
+    Given(Vec<(PoolId, u64)>),
     LookAtLeases,
     Leases(Vec<(u64, Option<usize>)>),
     TakeLease {

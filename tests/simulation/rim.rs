@@ -1,5 +1,5 @@
-//! Times at the rim, as the product has them: `coordinator/src/nats/leases.rs`, `coordinator/src/ledger.rs`,
-//! `worker/src/nats.rs`, `worker/src/nats/job.rs`.
+//! Times at the rim, as the product has them: `coordinator/src/nats/leases.rs`, `coordinator/src/ledger.rs` and its
+//! folder, `worker/src/nats.rs`, `worker/src/nats/job.rs`.
 
 use std::time::Duration;
 
@@ -10,6 +10,11 @@ pub(crate) const SHARD_LEASE: Duration = Duration::from_secs(6);
 pub(crate) const SHARD_LEASE_RENEWAL: Duration = Duration::from_secs(2);
 pub(crate) const SHARD_LEASE_MARGIN: Duration = Duration::from_secs(1);
 pub(crate) const EFFECT_REPEAT: Duration = Duration::from_secs(1);
+pub(crate) const HAND_BACK_REPEAT: Duration = Duration::from_secs(10);
+pub(crate) const OVERDUE: Duration = Duration::from_secs(1);
+pub(crate) const QUEUE_LOOK: Duration = Duration::from_secs(1);
+pub(crate) const QUEUE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const QUEUE_GAP_MAX: Duration = Duration::from_secs(3);
 pub(crate) const NOT_NOW: Duration = Duration::from_secs(1);
 pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! The gRPC door: requests become commands, refusals become statuses with reasons. Nothing is decided here.
+//! The gRPC door: a request goes to what all doors share; its fault becomes a status.
 
 mod deadline;
 mod index;
@@ -19,8 +19,8 @@ use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-/// Largest request: the arguments of a run's calls, with room for the rest.
-const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+use crate::door::{Door, REQUEST_BYTES_MAX};
+
 const KEEPALIVE: Duration = Duration::from_secs(20);
 /// Requests under way on one connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
@@ -62,26 +62,19 @@ async fn tell_health(health: HealthReporter, mut reached: watch::Receiver<bool>,
 }
 
 /// Serves until told to stop, then lets what is under way end. Its health is that of the way to the log.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    runs: crate::runs::Runs,
-    reached: watch::Receiver<bool>,
-    (index, log): (crate::index::Index, crate::nats::scan::Log),
-    stop: CancellationToken,
-) -> Result<(), ServeError> {
+pub(crate) async fn serve(listener: TcpListener, door: Door, reached: watch::Receiver<bool>) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
-    let run_service = runs::RunDoor { runs: runs.clone(), stop: stop.clone() };
-    let run_service =
-        v1::run_service_server::RunServiceServer::new(run_service).max_decoding_message_size(REQUEST_BYTES_MAX);
-    let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor { runs: runs.clone() });
-    let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor { index, log, runs });
+    let run_service = v1::run_service_server::RunServiceServer::new(runs::RunDoor(door.clone()))
+        .max_decoding_message_size(REQUEST_BYTES_MAX);
+    let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor(door.clone()));
+    let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor(door.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the descriptors were made by the build of this very program");
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let stopped = tell_health(health, reached, stop);
+    let stopped = tell_health(health, reached, door.stop.clone());
     Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(Some(STREAMS_PER_CONNECTION_MAX))

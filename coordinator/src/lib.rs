@@ -3,6 +3,7 @@
 
 mod accept;
 mod custom;
+mod door;
 mod grpc;
 mod index;
 mod known;
@@ -179,7 +180,8 @@ impl Coordinator {
 
         let requests = nats::requests::Requests::new(&broker);
         let runs = runs::Runs { journal, requests, ledger, registry, owned };
-        let doors = grpc::serve(listener, runs, reached, (index, log), stop.clone());
+        let door = door::Door { runs, index, log, stop: stop.clone() };
+        let doors = grpc::serve(listener, door, reached);
         tracing::info!(%address, "serving");
         ready();
         let overdue = async {

@@ -14,9 +14,17 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
+use crate::door::Fault;
+
 /// When the client stops waiting.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Deadline(pub(crate) Instant);
+pub(super) struct Deadline(Instant);
+
+impl Deadline {
+    pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<Instant> {
+        request.extensions().get::<Self>().map(|deadline| deadline.0)
+    }
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct Deadlines<S> {
@@ -54,15 +62,10 @@ where
             tokio::select! {
                 biased;
                 response = response => response,
-                () = overdue => Ok(exceeded().into_http()),
+                () = overdue => Ok(Status::from(Fault::exceeded()).into_http()),
             }
         })
     }
-}
-
-/// What an overdue request is answered.
-pub(crate) fn exceeded() -> Status {
-    super::status::status(tonic::Code::DeadlineExceeded, "DEADLINE_EXCEEDED", "the request's own deadline passed", [])
 }
 
 /// Reads the header: at most eight digits and a unit. What is malformed counts as absent, as gRPC asks.

@@ -1,52 +1,14 @@
 //! `toolyard.v1.IndexService`.
 
-use std::pin::Pin;
-use std::sync::Arc;
-
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
-use prost::Message as _;
-use proto::convert::api::timestamp;
+use futures::TryStreamExt as _;
 use proto::v1;
-use run::{CallIndex, TenantId, Timestamp, ToolName};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
 
-use super::runs::reason;
-use crate::index::filter::{Ask, CallFilter, Coverage, Created, Page, Place, RunFilter, Token};
-use crate::index::summary::Summary;
-use crate::index::verify::{End, Word, verify};
-use crate::index::wire::moment;
-use crate::index::{Counts, Index, Unavailable};
-use crate::nats::scan::Log;
-use crate::runs::{Refusal, Runs};
-
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 500;
-/// Tools whose calls are counted by state in one response.
-const TOOLS_MAX: usize = 1000;
-/// Cancellations under way at once for one request.
-const CANCELS_AT_ONCE: usize = 16;
-/// The states that are not final.
-const OPEN_STATES: [v1::CallState; 5] = [
-    v1::CallState::Accepted,
-    v1::CallState::AwaitingApproval,
-    v1::CallState::Queued,
-    v1::CallState::Running,
-    v1::CallState::WaitingForClient,
-];
-/// Words of a comparison, or of a cancellation, that may wait for their reader.
-const WORDS_AHEAD: usize = 8;
+use super::runs::Streamed;
+use crate::door::Door;
 
 #[derive(Debug)]
-pub(super) struct IndexDoor {
-    pub(super) index: Index,
-    pub(super) log: Log,
-    pub(super) runs: Runs,
-}
-
-type CallPage = Page<(Arc<Summary>, CallIndex), Place>;
-type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(super) struct IndexDoor(pub(super) Door);
 
 #[tonic::async_trait]
 impl v1::index_service_server::IndexService for IndexDoor {
@@ -54,277 +16,43 @@ impl v1::index_service_server::IndexService for IndexDoor {
     type VerifyIndexStream = Streamed<v1::VerifyIndexResponse>;
 
     async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
-        let mut request = request.into_inner();
-        let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
-        request.page_size = 0;
-        let list = request.encode_to_vec();
-        let status = match request.status() {
-            v1::RunStatus::Unspecified if request.status != 0 => return Err(malformed("status", NOT_KNOWN).into()),
-            v1::RunStatus::Unspecified => None,
-            status => Some(status),
-        };
-        let tenant = tenant(&request.tenant)?;
-        let created = created(request.created_from, request.created_before)?;
-        let behind = behind(&token, &list)?;
-        let page = self.index.list_runs(&RunFilter { status, tenant, created }, Ask { size, behind }).await?;
-        Ok(Response::new(v1::ListRunsResponse {
-            runs: page.items.iter().map(|run| v1::RunSummary::from(&**run)).collect(),
-            next_page_token: next(page.behind, &list),
-            coverage: Some(coverage(page.coverage)),
-        }))
+        Ok(Response::new(self.0.list_runs(request.into_inner()).await?))
     }
 
     async fn list_calls(
         &self,
         request: Request<v1::ListCallsRequest>,
     ) -> Result<Response<v1::ListCallsResponse>, Status> {
-        let mut request = request.into_inner();
-        let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
-        request.page_size = 0;
-        let list = request.encode_to_vec();
-        let state = match request.state() {
-            v1::CallState::Unspecified if request.state != 0 => return Err(malformed("state", NOT_KNOWN).into()),
-            v1::CallState::Unspecified => None,
-            state => Some(state),
-        };
-        let tool = tool(&request.tool)?;
-        let tenant = tenant(&request.tenant)?;
-        let created = created(request.created_from, request.created_before)?;
-        let behind = behind(&token, &list)?;
-        let filter = CallFilter { state, tool, tenant, parked: request.parked, created };
-        let ask = Ask { size, behind };
-        let page = match (request.inbox, state) {
-            (true, Some(_)) => return Err(malformed("state", "goes without the inbox, which has its own").into()),
-            (true, None) => self.inbox(&filter, ask).await?,
-            (false, _) => self.index.list_calls(&filter, ask).await?,
-        };
-        Ok(Response::new(v1::ListCallsResponse {
-            calls: page.items.iter().filter_map(|(run, call)| listed(run, *call)).collect(),
-            next_page_token: next(page.behind, &list),
-            coverage: Some(coverage(page.coverage)),
-        }))
+        Ok(Response::new(self.0.list_calls(request.into_inner()).await?))
     }
 
-    async fn count_runs(&self, _: Request<v1::CountRunsRequest>) -> Result<Response<v1::CountRunsResponse>, Status> {
-        let (counts, known) = self.index.count().await?;
-        Ok(Response::new(counted(&counts, known)))
+    async fn count_runs(
+        &self,
+        request: Request<v1::CountRunsRequest>,
+    ) -> Result<Response<v1::CountRunsResponse>, Status> {
+        Ok(Response::new(self.0.count_runs(request.into_inner()).await?))
     }
 
     async fn verify_index(
         &self,
-        _: Request<v1::VerifyIndexRequest>,
+        request: Request<v1::VerifyIndexRequest>,
     ) -> Result<Response<Self::VerifyIndexStream>, Status> {
-        let (sender, words) = mpsc::channel(WORDS_AHEAD);
-        // The comparison ends with the stream: dropping the set ends what is in it.
-        let mut comparing = JoinSet::new();
-        comparing.spawn(verify(self.index.clone(), self.log.clone(), sender));
-        let stream = futures::stream::unfold((comparing, words), async |(comparing, mut words)| {
-            let word = words.recv().await?;
-            Some((word.map(told).map_err(Status::from), (comparing, words)))
-        });
-        Ok(Response::new(Box::pin(stream)))
+        let told = self.0.verify_index(request.into_inner());
+        Ok(Response::new(Box::pin(told.map_err(Status::from))))
     }
 
     async fn rebuild_index(
         &self,
-        _: Request<v1::RebuildIndexRequest>,
+        request: Request<v1::RebuildIndexRequest>,
     ) -> Result<Response<v1::RebuildIndexResponse>, Status> {
-        self.index.wipe().await?;
-        Ok(Response::new(v1::RebuildIndexResponse {}))
+        Ok(Response::new(self.0.rebuild_index(request.into_inner()).await?))
     }
 
     async fn cancel_calls(
         &self,
         request: Request<v1::CancelCallsRequest>,
     ) -> Result<Response<Self::CancelCallsStream>, Status> {
-        let request = request.into_inner();
-        let states = match request.state() {
-            v1::CallState::Unspecified if request.state != 0 => return Err(malformed("state", NOT_KNOWN).into()),
-            v1::CallState::Unspecified => OPEN_STATES.to_vec(),
-            state if OPEN_STATES.contains(&state) => vec![state],
-            _ => return Err(malformed("state", "is final: such a call has ended").into()),
-        };
-        let filter = CallFilter {
-            state: None,
-            tool: tool(&request.tool)?,
-            tenant: tenant(&request.tenant)?,
-            parked: false,
-            created: created(request.created_from, request.created_before)?,
-        };
-        let reason = reason(&request.reason)?.to_owned();
-        let (sender, told) = mpsc::channel(WORDS_AHEAD);
-        // The work ends with the stream: dropping the set ends what is in it.
-        let mut working = JoinSet::new();
-        working.spawn(cancel(self.index.clone(), self.runs.clone(), (states, filter), reason, sender));
-        let stream = futures::stream::unfold((working, told), async |(working, mut told)| {
-            let word = told.recv().await?;
-            Some((word, (working, told)))
-        });
-        Ok(Response::new(Box::pin(stream)))
-    }
-}
-
-impl IndexDoor {
-    /// A page of the calls that wait for somebody: the front of the two lists, as far as both were looked through.
-    async fn inbox(&self, filter: &CallFilter, ask: Ask<Place>) -> Result<CallPage, Unavailable> {
-        let place = |(run, call): &(Arc<Summary>, CallIndex)| Place { run: run.id.into(), call: *call };
-        let in_state = |state| CallFilter { state: Some(state), ..filter.clone() };
-        let mut page = self.index.list_calls(&in_state(v1::CallState::WaitingForClient), ask).await?;
-        let other = self.index.list_calls(&in_state(v1::CallState::AwaitingApproval), ask).await?;
-        page.behind = page.behind.max(other.behind);
-        page.items.extend(other.items);
-        page.items.retain(|item| page.behind.is_none_or(|behind| place(item) >= behind));
-        page.items.sort_by_key(|item| std::cmp::Reverse(place(item)));
-        if page.items.len() > ask.size {
-            page.items.truncate(ask.size);
-            page.behind = page.items.last().map(place);
-        }
-        Ok(page)
-    }
-}
-
-/// Goes through the pages of each state and cancels what is on them, some calls at a time.
-async fn cancel(
-    index: Index,
-    runs: Runs,
-    (states, filter): (Vec<v1::CallState>, CallFilter),
-    reason: String,
-    told: mpsc::Sender<Result<v1::CancelCallsResponse, Status>>,
-) {
-    for state in states {
-        let filter = CallFilter { state: Some(state), ..filter.clone() };
-        let mut behind = None;
-        loop {
-            let page = match index.list_calls(&filter, Ask { size: PAGE_MAX, behind }).await {
-                Ok(page) => page,
-                Err(error) => return drop(told.send(Err(error.into())).await),
-            };
-            let calls =
-                page.items.iter().filter_map(|(run, call)| Some((run.id, run.calls.get(call.as_usize())?.id.clone())));
-            let cancelled = futures::stream::iter(calls.collect::<Vec<_>>()).map(|(run, call)| {
-                let (runs, reason) = (&runs, &reason);
-                async move {
-                    match runs.cancel_call(run, &call, reason).await {
-                        Ok(_) => Ok(Some(v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() })),
-                        // The log keeps it no longer.
-                        Err(Refusal::RunNotFound(_) | Refusal::EventsExpired(_)) => Ok(None),
-                        Err(refusal) => Err(refusal),
-                    }
-                }
-            });
-            let cancelled: Result<Vec<_>, _> = cancelled.buffer_unordered(CANCELS_AT_ONCE).try_collect().await;
-            let word = cancelled.map(|calls| v1::CancelCallsResponse { calls: calls.into_iter().flatten().collect() });
-            let failed = word.is_err();
-            if told.send(word.map_err(Status::from)).await.is_err() || failed {
-                return;
-            }
-            behind = page.behind;
-            if behind.is_none() {
-                break;
-            }
-        }
-    }
-}
-
-// ---- requests ----
-
-const NOT_KNOWN: &str = "is none that this coordinator knows";
-
-fn malformed(field: &str, reason: impl ToString) -> Refusal {
-    Refusal::Malformed { field: field.to_owned(), reason: reason.to_string() }
-}
-
-fn page_size(asked: i32) -> Result<usize, Refusal> {
-    match usize::try_from(asked) {
-        Ok(0) => Ok(PAGE_DEFAULT),
-        Ok(size) => Ok(size.min(PAGE_MAX)),
-        Err(_) => Err(malformed("page_size", "must not be negative")),
-    }
-}
-
-fn tool(text: &str) -> Result<Option<ToolName>, Refusal> {
-    match text {
-        "" => Ok(None),
-        text => Ok(Some(text.parse().map_err(|error| malformed("tool", error))?)),
-    }
-}
-
-fn tenant(text: &str) -> Result<Option<TenantId>, Refusal> {
-    match text {
-        "" => Ok(None),
-        text => Ok(Some(text.parse().map_err(|error| malformed("tenant", error))?)),
-    }
-}
-
-fn created(from: Option<prost_types::Timestamp>, before: Option<prost_types::Timestamp>) -> Result<Created, Refusal> {
-    let at = |wire: Option<prost_types::Timestamp>| wire.map(moment);
-    let (from, before) = (at(from), at(before));
-    // Ids hold 48 bits of milliseconds.
-    let is_far = |at: Option<Timestamp>| at.is_some_and(|at| at.0 >= 1 << 48);
-    match (is_far(from), is_far(before)) {
-        (true, _) => Err(malformed("created_from", "is too far away")),
-        (_, true) => Err(malformed("created_before", "is too far away")),
-        (false, false) => Ok(Created { from, before }),
-    }
-}
-
-fn behind<P: std::fmt::Display + std::str::FromStr>(token: &str, list: &[u8]) -> Result<Option<P>, Refusal> {
-    if token.is_empty() {
-        return Ok(None);
-    }
-    let place = Token::parse(token, list);
-    place.map(Some).ok_or_else(|| malformed("page_token", "is not one of ours, or of a list with another filter"))
-}
-
-// ---- responses ----
-
-fn next<P: std::fmt::Display + std::str::FromStr>(behind: Option<P>, list: &[u8]) -> String {
-    behind.map(|place| Token::new(list, place).to_string()).unwrap_or_default()
-}
-
-fn coverage(known: Coverage) -> v1::IndexCoverage {
-    v1::IndexCoverage { complete: known.complete, cut_before: known.cut_before.map(timestamp) }
-}
-
-fn listed(run: &Summary, call: CallIndex) -> Option<v1::ListedCall> {
-    Some(v1::ListedCall {
-        run_id: run.id.to_string(),
-        create_time: Some(timestamp(run.created)),
-        tenant: run.tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
-        call: Some(run.calls.get(call.as_usize())?.into()),
-    })
-}
-
-fn counted(counts: &Counts, known: Coverage) -> v1::CountRunsResponse {
-    let runs = counts.runs.iter().map(|(status, count)| v1::RunCount { status: (*status).into(), count: *count });
-    let calls = counts.calls.iter().map(|(state, count)| v1::CallCount { state: (*state).into(), count: *count });
-    let tools = counts.tools.iter().take(TOOLS_MAX).flat_map(|(tool, states)| {
-        states.iter().map(|(state, count)| v1::ToolCallCount {
-            tool: tool.to_string(),
-            state: (*state).into(),
-            count: *count,
-        })
-    });
-    v1::CountRunsResponse {
-        runs: runs.collect(),
-        calls: calls.collect(),
-        tools: tools.collect(),
-        parked: counts.parked,
-        waiting_for_client: counts.calls.get(&v1::CallState::WaitingForClient).copied().unwrap_or_default(),
-        awaiting_approval: counts.calls.get(&v1::CallState::AwaitingApproval).copied().unwrap_or_default(),
-        coverage: Some(coverage(known)),
-    }
-}
-
-fn told(word: Word) -> v1::VerifyIndexResponse {
-    let Word { entries, runs, differences, end } = word;
-    let differences = differences.into_iter();
-    v1::VerifyIndexResponse {
-        entries,
-        runs,
-        differences: differences
-            .map(|difference| v1::IndexDifference { run_id: difference.run.to_string(), what: difference.what })
-            .collect(),
-        end: end.map(|End { differences, complete }| v1::VerifyIndexEnd { differences, complete }),
+        let told = self.0.cancel_calls(request.into_inner())?;
+        Ok(Response::new(Box::pin(told.map_err(Status::from))))
     }
 }

@@ -8,12 +8,12 @@ use futures::{FutureExt as _, Stream, StreamExt as _};
 use proto::convert::api;
 use proto::v1;
 use tokio::time::{Instant, Sleep};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Status, Streaming};
 
-use super::runs::{self, HEARTBEAT, Piece};
-use super::status::{malformed, refusal};
-use crate::runs::Runs;
+use super::status::refusal;
+use crate::door::output::{HEARTBEAT, Piece, pieces};
+use crate::door::{Door, Fault};
 
 /// Runs of one stream under way at once; the next request waits until one has ended.
 const RUNS_MAX: usize = 4096;
@@ -35,11 +35,10 @@ struct Many<R, E> {
 /// The stream of what many runs say, as they are asked for.
 pub(super) fn execute(
     requests: Streaming<v1::ExecuteRunsRequest>,
-    runs: Runs,
-    stop: CancellationToken,
+    door: Door,
 ) -> impl Stream<Item = Result<v1::ExecuteRunsResponse, Status>> + Send {
-    let stopped = stop.clone().cancelled_owned();
-    Many::new(requests, move |request| run(runs.clone(), stop.clone(), request).boxed(), stopped)
+    let stopped = door.stop.clone().cancelled_owned();
+    Many::new(requests, move |request| run(door.clone(), request).boxed(), stopped)
 }
 
 impl<R, E> Many<R, E>
@@ -120,36 +119,34 @@ where
 }
 
 /// One of the runs, from its request to its last piece.
-fn run(
-    runs: Runs,
-    stop: CancellationToken,
-    request: v1::ExecuteRunsRequest,
-) -> impl Stream<Item = v1::RunPiece> + Send {
+fn run(door: Door, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
     let v1::ExecuteRunsRequest { tag, run } = request;
-    let refused =
-        move |status: &Status| v1::RunPiece { tag, refusal: Some(refusal(status)), ..v1::RunPiece::default() };
+    let refused = move |fault| v1::RunPiece { tag, refusal: Some(refusal(fault)), ..v1::RunPiece::default() };
+    let stop = door.stop.clone();
     let accepted = async move {
-        let run = run.ok_or_else(|| malformed("run", "it is missing: say what to execute".to_owned()))?;
-        runs::execute(&runs, run).await
+        let run = run.ok_or_else(|| Fault::malformed("run", "it is missing: say what to execute".to_owned()))?;
+        door.execute_run(run).await
     };
     stream::once(accepted).flat_map(move |accepted| match accepted {
         Ok(reader) => {
-            let pieces = runs::stream(reader, stop.clone(), None, |piece| piece).filter_map(move |piece| async move {
+            let pieces = pieces(reader, stop.clone(), None).filter_map(move |piece| async move {
                 match piece {
                     // The whole stream has a heartbeat of its own.
                     Ok(Piece { heartbeat: Some(_), .. }) => None,
                     Ok(Piece { events, end, .. }) => Some(v1::RunPiece { tag, events, end, refusal: None }),
-                    Err(status) => Some(refused(&status)),
+                    Err(fault) => Some(refused(fault)),
                 }
             });
             pieces.left_stream()
         }
-        Err(status) => stream::once(async move { refused(&status) }).right_stream(),
+        Err(fault) => stream::once(async move { refused(fault) }).right_stream(),
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -1,25 +1,12 @@
 //! `toolyard.v1.ToolService`.
 
-use std::sync::Arc;
-
-use proto::convert::manifest::{manifest_out, permission_in};
 use proto::v1;
-use run::{PoolId, ToolName};
 use tonic::{Request, Response, Status};
 
-use crate::registry::{Entry, Hosts, Refused, Registry};
-use crate::runs::{Refusal, Runs};
-
-const PAGE_DEFAULT: usize = 100;
-const PAGE_MAX: usize = 1000;
-/// Refused tools that are told, and workers that are named for each: enough to find the cause.
-const REFUSED_MAX: usize = 100;
-const WORKERS_NAMED_MAX: usize = 16;
+use crate::door::Door;
 
 #[derive(Debug)]
-pub(super) struct ToolDoor {
-    pub(super) runs: Runs,
-}
+pub(super) struct ToolDoor(pub(super) Door);
 
 #[tonic::async_trait]
 impl v1::tool_service_server::ToolService for ToolDoor {
@@ -27,81 +14,10 @@ impl v1::tool_service_server::ToolService for ToolDoor {
         &self,
         request: Request<v1::ListToolsRequest>,
     ) -> Result<Response<v1::ListToolsResponse>, Status> {
-        let request = request.into_inner();
-        let malformed = |field: &str, reason: String| Refusal::Malformed { field: field.to_owned(), reason };
-        let size = match usize::try_from(request.page_size) {
-            Ok(0) => PAGE_DEFAULT,
-            Ok(size) => size.min(PAGE_MAX),
-            Err(_) => return Err(malformed("page_size", "must not be negative".to_owned()).into()),
-        };
-        // The token is the last name of the page before.
-        let after: Option<ToolName> = match request.page_token.as_str() {
-            "" => None,
-            token => Some(token.parse().map_err(|_| malformed("page_token", "is not one of ours".to_owned()))?),
-        };
-        let permission = permission_in(request.permission);
-        let permission = permission.map_err(|fault| malformed("permission", fault.to_string()))?;
-        let pool: Option<PoolId> = match request.pool.as_str() {
-            "" => None,
-            pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),
-        };
-        let registry = Arc::clone(&self.runs.registry.borrow());
-        let wanted = |entry: &&Entry| {
-            let manifest = &entry.hosted.manifest;
-            !manifest.hidden
-                && (request.include_unavailable || registry.is_available(entry))
-                && (request.category.is_empty() || manifest.category == request.category)
-                && request.tags.iter().all(|tag| manifest.tags.contains(tag))
-                && permission.is_none_or(|permission| manifest.permission == permission)
-                && pool.as_ref().is_none_or(|pool| entry.pools.contains(pool))
-        };
-        let mut page = registry.catalog.after(after.as_ref()).iter().filter(wanted);
-        let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry)).collect();
-        let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
-        let next_page_token = if page.next().is_some() { last } else { String::new() };
-        let refused = registry.catalog.refused.iter().filter(|_| after.is_none()).take(REFUSED_MAX);
-        let refused = refused.map(|it| refused_out(it, &registry)).collect();
-        Ok(Response::new(v1::ListToolsResponse { tools, next_page_token, refused }))
+        Ok(Response::new(self.0.list_tools(request.get_ref())?))
     }
 
     async fn get_tool(&self, request: Request<v1::GetToolRequest>) -> Result<Response<v1::GetToolResponse>, Status> {
-        let name: ToolName = request.into_inner().name.parse().map_err(|error: run::InvalidId| Refusal::Malformed {
-            field: "name".to_owned(),
-            reason: error.to_string(),
-        })?;
-        let registry = Arc::clone(&self.runs.registry.borrow());
-        let found = registry.catalog.find(&name).map(|entry| tool(entry, &registry));
-        let tool = Some(found.ok_or(Refusal::ToolNotFound(name))?);
-        Ok(Response::new(v1::GetToolResponse { tool }))
-    }
-}
-
-fn tool(entry: &Entry, registry: &Registry) -> v1::Tool {
-    let pools = entry.pools.iter().map(|pool| {
-        let living = registry.living(pool);
-        v1::ToolPool {
-            pool: pool.to_string(),
-            live_workers: u32::try_from(living.live).unwrap_or(u32::MAX),
-            pulling_workers: u32::try_from(living.pulling).unwrap_or(u32::MAX),
-        }
-    });
-    v1::Tool {
-        pools: pools.collect(),
-        alias_of: entry.alias_of.as_ref().map(ToString::to_string).unwrap_or_default(),
-        available: registry.is_available(entry),
-        ..manifest_out(&entry.hosted.manifest)
-    }
-}
-
-fn refused_out(refused: &Refused, registry: &Registry) -> v1::RefusedTool {
-    let hosts = |hosts: &Hosts| v1::ToolHosts {
-        pool: hosts.0.to_string(),
-        worker_ids: registry.workers_of(hosts, WORKERS_NAMED_MAX).iter().map(ToString::to_string).collect(),
-    };
-    v1::RefusedTool {
-        tool: refused.tool.clone(),
-        hosts: Some(hosts(&refused.hosts)),
-        holder: refused.holder.as_ref().map(hosts),
-        reason: refused.reason.clone(),
+        Ok(Response::new(self.0.get_tool(request.get_ref())?))
     }
 }

@@ -1,0 +1,128 @@
+//! What the API does, whichever door a request comes through: messages are read into the domain, served, and answered, and
+//! refusals get their reasons. The doors themselves, gRPC and HTTP, only carry. Nothing is decided here.
+
+pub(crate) mod fault;
+mod lists;
+pub(crate) mod output;
+pub(crate) mod read;
+mod tools;
+
+use futures::stream::BoxStream;
+use proto::convert::api;
+use proto::v1;
+use run::Rejection;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use self::fault::Fault;
+use self::read::{answer, asked, call_id, custom_tools, decision, new_run, reason, run_id};
+use crate::index::Index;
+use crate::nats::scan::Log;
+use crate::runs::{Refusal, Runs};
+use crate::watch::Reader;
+
+/// Largest request: the arguments of a run's calls, with room for the rest.
+pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Everything that a door needs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Door {
+    pub(crate) runs: Runs,
+    pub(crate) index: Index,
+    pub(crate) log: Log,
+    /// Streams end with a last word, and nothing new begins.
+    pub(crate) stop: CancellationToken,
+}
+
+/// What is told bit by bit.
+pub(crate) type Told<T> = BoxStream<'static, Result<T, Fault>>;
+
+impl Door {
+    pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, Fault> {
+        let run = self.runs.create(new_run(request)?).await?;
+        Ok(v1::CreateRunResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Reader, Fault> {
+        let policy = api::floor_policy(request.floor_policy());
+        let new = new_run(v1::CreateRunRequest {
+            calls: request.calls,
+            keep_open: request.keep_open,
+            timeout: request.timeout,
+            request_id: request.request_id,
+            fail_fast: request.fail_fast,
+            tenant: request.tenant,
+            execute: request.execute,
+            request_tools: request.request_tools,
+            tools: request.tools,
+        })?;
+        Ok(self.runs.execute(new, policy).await?)
+    }
+
+    pub(crate) async fn watch_run(&self, request: v1::WatchRunRequest) -> Result<Reader, Fault> {
+        let policy = api::floor_policy(request.floor_policy());
+        Ok(self.runs.watch(run_id(&request.run_id)?, policy, request.after_sequence).await?)
+    }
+
+    pub(crate) async fn get_run(&self, request: v1::GetRunRequest) -> Result<v1::GetRunResponse, Fault> {
+        let run = self.runs.get(run_id(&request.run_id)?).await?;
+        Ok(v1::GetRunResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn append_calls(&self, request: v1::AppendCallsRequest) -> Result<v1::AppendCallsResponse, Fault> {
+        let calls = asked(request.calls)?;
+        let tools = custom_tools(request.request_tools)?;
+        let run = self.runs.append_calls(run_id(&request.run_id)?, &calls, &tools).await?;
+        Ok(v1::AppendCallsResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn close_run(&self, request: v1::CloseRunRequest) -> Result<v1::CloseRunResponse, Fault> {
+        let run = self.runs.close(run_id(&request.run_id)?).await?;
+        Ok(v1::CloseRunResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn submit_tool_outputs(
+        &self,
+        request: v1::SubmitToolOutputsRequest,
+    ) -> Result<v1::SubmitToolOutputsResponse, Fault> {
+        let answers = request.outputs.into_iter().enumerate().map(|(index, output)| answer(index, output));
+        let answers = answers.collect::<Result<Vec<_>, _>>()?;
+        let run = self.runs.submit_outputs(run_id(&request.run_id)?, &answers, request.all_required).await?;
+        Ok(v1::SubmitToolOutputsResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn decide_calls(&self, request: v1::DecideCallsRequest) -> Result<v1::DecideCallsResponse, Fault> {
+        let decisions = request.decisions.into_iter().enumerate().map(|(index, wire)| decision(index, wire));
+        let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
+        let run = self.runs.decide(run_id(&request.run_id)?, &decisions).await?;
+        Ok(v1::DecideCallsResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn cancel_run(&self, request: v1::CancelRunRequest) -> Result<v1::CancelRunResponse, Fault> {
+        let run = self.runs.cancel_run(run_id(&request.run_id)?, reason(&request.reason)?).await?;
+        Ok(v1::CancelRunResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn cancel_call(&self, request: v1::CancelCallRequest) -> Result<v1::CancelCallResponse, Fault> {
+        let call = call_id(&request.call_id)?;
+        let run = self.runs.cancel_call(run_id(&request.run_id)?, &call, reason(&request.reason)?).await?;
+        Ok(v1::CancelCallResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn explain_call(&self, request: v1::ExplainCallRequest) -> Result<v1::ExplainCallResponse, Fault> {
+        let call_id = call_id(&request.call_id)?;
+        let run = self.runs.get(run_id(&request.run_id)?).await?;
+        let call = run.find(&call_id).ok_or(Refusal::Rejected(Rejection::UnknownCall { call: call_id }))?;
+        let (why, call) = (self.runs.explain(&run, call), Some(api::call(call)));
+        Ok(v1::ExplainCallResponse { why, call })
+    }
+
+    pub(crate) async fn redrive_call(&self, request: v1::RedriveCallRequest) -> Result<v1::RedriveCallResponse, Fault> {
+        let run = self.runs.redrive(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
+        Ok(v1::RedriveCallResponse { run: Some(api::run(&run)) })
+    }
+
+    pub(crate) async fn drop_call(&self, request: v1::DropCallRequest) -> Result<v1::DropCallResponse, Fault> {
+        let run = self.runs.drop_call(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
+        Ok(v1::DropCallResponse { run: Some(api::run(&run)) })
+    }
+}

@@ -1,0 +1,186 @@
+//! Why a request was not served, as every door says it: a code, a stable reason for programs, and a message for people, which
+//! may change.
+
+use std::time::Duration;
+
+use run::{CallId, Rejection, Violation};
+
+use crate::index::{RebuildError, Unavailable};
+use crate::runs::Refusal;
+use crate::watch::WatchError;
+
+/// Whose reasons they are.
+pub(crate) const DOMAIN: &str = "toolyard.dev";
+/// When to come back after a refusal that passes.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The kinds of faults, with the names that gRPC gives them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    InvalidArgument,
+    NotFound,
+    OutOfRange,
+    FailedPrecondition,
+    AlreadyExists,
+    ResourceExhausted,
+    Aborted,
+    DeadlineExceeded,
+    Unavailable,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    pub(crate) code: Code,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+    /// What the message says, for programs.
+    pub(crate) metadata: Vec<(&'static str, String)>,
+    /// What is wrong with the request, place by place: a field as `calls[0].tool`, or a JSON pointer into a call's arguments.
+    pub(crate) violations: Vec<(String, String)>,
+    /// When it is worth another try.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Fault {
+    pub(crate) fn new<const N: usize>(
+        code: Code,
+        reason: &'static str,
+        message: impl Into<String>,
+        metadata: [(&'static str, String); N],
+    ) -> Self {
+        let (message, metadata) = (message.into(), Vec::from(metadata));
+        Self { code, reason, message, metadata, violations: Vec::new(), retry_after: None }
+    }
+
+    fn passing(code: Code, reason: &'static str, message: String) -> Self {
+        Self { retry_after: Some(RETRY_AFTER), ..Self::new(code, reason, message, []) }
+    }
+
+    /// A field of the request, or all of it, is not what it should be.
+    pub(crate) fn malformed(field: &str, message: String) -> Self {
+        let violations = vec![(field.to_owned(), message.clone())];
+        Self { violations, ..Self::new(Code::InvalidArgument, "MALFORMED", message, [("field", field.to_owned())]) }
+    }
+
+    /// The client stops waiting.
+    pub(crate) fn exceeded() -> Self {
+        Self::new(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", "the request's own deadline passed", [])
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::Malformed { field, .. } => Self::malformed(&field, message),
+            Refusal::Rejected(rejection) => rejected(&rejection),
+            Refusal::RunNotFound(run) => {
+                Self::new(Code::NotFound, "RUN_NOT_FOUND", message, [("run_id", run.to_string())])
+            }
+            Refusal::EventsExpired(run) => {
+                Self::new(Code::OutOfRange, "EVENTS_EXPIRED", message, [("run_id", run.to_string())])
+            }
+            Refusal::ToolNotFound(tool) => {
+                Self::new(Code::NotFound, "TOOL_NOT_FOUND", message, [("tool", tool.to_string())])
+            }
+            Refusal::ArgumentsInvalid { call, violations } => arguments_invalid(&call, &violations, message),
+            Refusal::RequestIdTaken { run } => {
+                Self::new(Code::AlreadyExists, "REQUEST_ID_TAKEN", message, [("run_id", run.to_string())])
+            }
+            Refusal::LogFull => Self::passing(Code::ResourceExhausted, "LOG_FULL", message),
+            Refusal::TooLarge => Self::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
+            Refusal::Contended => Self::passing(Code::Aborted, "CONTENDED", message),
+            Refusal::BrokerUnavailable(_) => Self::passing(Code::Unavailable, "BROKER_UNAVAILABLE", message),
+            Refusal::ShuttingDown => Self::passing(Code::Unavailable, "SHUTTING_DOWN", message),
+        }
+    }
+}
+
+fn arguments_invalid(call: &CallId, violations: &[Violation], message: String) -> Fault {
+    let violations = violations.iter().map(|violation| (violation.path.clone(), violation.message.clone())).collect();
+    let call = [("call_id", call.to_string())];
+    Fault { violations, ..Fault::new(Code::InvalidArgument, "ARGUMENTS_INVALID", message, call) }
+}
+
+fn rejected(rejection: &Rejection) -> Fault {
+    use Code::{AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, ResourceExhausted};
+    let message = rejection.to_string();
+    match rejection {
+        Rejection::NoCalls => Fault::new(InvalidArgument, "NO_CALLS", message, []),
+        Rejection::NoAnswers => Fault::new(InvalidArgument, "NO_ANSWERS", message, []),
+        Rejection::AnswersMissing { .. } => Fault::new(FailedPrecondition, "ANSWERS_MISSING", message, []),
+        Rejection::TooManyCalls { limit, .. } => {
+            Fault::new(InvalidArgument, "TOO_MANY_CALLS", message, [("limit", limit.to_string())])
+        }
+        Rejection::DuplicateCallId { call } => {
+            Fault::new(InvalidArgument, "DUPLICATE_CALL_ID", message, [("call_id", call.to_string())])
+        }
+        Rejection::ArgumentsTooLarge { call, limit, .. }
+        | Rejection::MetadataTooLarge { call, limit, .. }
+        | Rejection::OutputTooLarge { call, limit, .. } => {
+            let metadata = [("call_id", call.to_string()), ("limit", limit.to_string())];
+            Fault::new(ResourceExhausted, "PAYLOAD_TOO_LARGE", message, metadata)
+        }
+        Rejection::RequestTooLarge { limit, .. } => {
+            Fault::new(ResourceExhausted, "PAYLOAD_TOO_LARGE", message, [("limit", limit.to_string())])
+        }
+        Rejection::DeadlinePassed => Fault::new(InvalidArgument, "DEADLINE_PASSED", message, []),
+        Rejection::DeadlineTooFar { limit_s } => {
+            Fault::new(InvalidArgument, "DEADLINE_TOO_FAR", message, [("limit_s", limit_s.to_string())])
+        }
+        Rejection::RunClosed => Fault::new(FailedPrecondition, "RUN_CLOSED", message, []),
+        Rejection::RunEnded => Fault::new(FailedPrecondition, "RUN_ENDED", message, []),
+        Rejection::UnknownCall { call } => {
+            Fault::new(NotFound, "CALL_NOT_FOUND", message, [("call_id", call.to_string())])
+        }
+        Rejection::CallNotWaiting { call, state } => {
+            let metadata = [("call_id", call.to_string()), ("state", (*state).to_owned())];
+            Fault::new(FailedPrecondition, "CALL_NOT_WAITING", message, metadata)
+        }
+        Rejection::NotParked { call, state } => {
+            let metadata = [("call_id", call.to_string()), ("state", (*state).to_owned())];
+            Fault::new(FailedPrecondition, "CALL_NOT_PARKED", message, metadata)
+        }
+        Rejection::NotParkedAnyMore { call, .. } => {
+            Fault::new(FailedPrecondition, "CALL_NOT_PARKED_ANY_MORE", message, [("call_id", call.to_string())])
+        }
+        Rejection::NoDecisions => Fault::new(InvalidArgument, "NO_DECISIONS", message, []),
+        Rejection::NotAwaitingApproval { call, state } => {
+            let metadata = [("call_id", call.to_string()), ("state", (*state).to_owned())];
+            Fault::new(FailedPrecondition, "CALL_NOT_AWAITING_APPROVAL", message, metadata)
+        }
+        Rejection::AlreadyDecided { call, .. } => {
+            Fault::new(AlreadyExists, "CALL_ALREADY_DECIDED", message, [("call_id", call.to_string())])
+        }
+        Rejection::AlreadyAnswered { call } => {
+            Fault::new(AlreadyExists, "CALL_ALREADY_ANSWERED", message, [("call_id", call.to_string())])
+        }
+    }
+}
+
+impl From<WatchError> for Fault {
+    fn from(error: WatchError) -> Self {
+        let message = error.to_string();
+        match error {
+            WatchError::Stopped(_) => Self::passing(Code::Unavailable, "SHUTTING_DOWN", message),
+            WatchError::Read(_) => Self::passing(Code::Unavailable, "BROKER_UNAVAILABLE", message),
+            WatchError::Unknown => Self::new(Code::NotFound, "RUN_NOT_FOUND", message, []),
+            WatchError::Gone(_) => Self::new(Code::OutOfRange, "EVENTS_EXPIRED", message, []),
+        }
+    }
+}
+
+impl From<Unavailable> for Fault {
+    fn from(error: Unavailable) -> Self {
+        Self::passing(Code::Unavailable, "INDEX_UNAVAILABLE", error.to_string())
+    }
+}
+
+impl From<RebuildError> for Fault {
+    fn from(error: RebuildError) -> Self {
+        match error {
+            RebuildError::Index(error) => error.into(),
+            RebuildError::Log(error) => Self::passing(Code::Unavailable, "BROKER_UNAVAILABLE", error.to_string()),
+        }
+    }
+}

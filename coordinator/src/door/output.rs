@@ -1,0 +1,118 @@
+//! A run's output in pieces, for every door: events as they become known, a heartbeat in silence, and a last word.
+
+use std::time::Duration;
+
+use futures::Stream;
+use prost::Message;
+use proto::convert::api;
+use proto::v1;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::fault::Fault;
+use crate::watch::{Reader, WatchError};
+
+/// The longest silence of a stream.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Messages that follow each other faster than this, many times in a row, are sent together. It saves both sides work, and
+/// keeps frames from being so small that a client's HTTP/2 library takes those that it has not read yet for an attack.
+const PACE: Duration = Duration::from_millis(5);
+/// Messages with fewer events, and with fewer bytes, are worth waiting with.
+const SMALL_EVENTS: usize = 64;
+const SMALL_BYTES: usize = 8 * 1024;
+/// As many quick messages are sent as they come: most streams are short, and their latency counts.
+const QUICK_MAX: u32 = 16;
+
+/// One message of an output stream.
+#[derive(Debug, Default)]
+pub(crate) struct Piece {
+    pub(crate) events: Vec<v1::RunEvent>,
+    pub(crate) heartbeat: Option<v1::Heartbeat>,
+    pub(crate) end: Option<v1::StreamEnd>,
+}
+
+impl Piece {
+    fn end(reason: v1::StreamEndReason) -> Self {
+        Self { end: Some(v1::StreamEnd { reason: reason.into() }), ..Self::default() }
+    }
+
+    fn is_small(&self) -> bool {
+        self.events.len() < SMALL_EVENTS && self.events.iter().map(Message::encoded_len).sum::<usize>() < SMALL_BYTES
+    }
+}
+
+struct Streaming {
+    reader: Reader,
+    stop: CancellationToken,
+    /// When the client stops waiting.
+    deadline: Option<Instant>,
+    ended: bool,
+    sent: Instant,
+    /// How many messages in a row came quickly.
+    quick: u32,
+}
+
+/// The pieces from the reader's place on, until the run ends, the coordinator stops or the client's time is up.
+pub(crate) fn pieces(
+    reader: Reader,
+    stop: CancellationToken,
+    deadline: Option<Instant>,
+) -> impl Stream<Item = Result<Piece, Fault>> + Send {
+    let streaming = Streaming { reader, stop, deadline, ended: false, sent: Instant::now(), quick: 0 };
+    futures::stream::unfold(streaming, async |mut streaming| {
+        if streaming.ended {
+            return None;
+        }
+        let piece = streaming.next().await;
+        streaming.ended |= piece.is_err();
+        Some((piece, streaming))
+    })
+}
+
+impl Streaming {
+    async fn next(&mut self) -> Result<Piece, Fault> {
+        if self.quick >= QUICK_MAX {
+            tokio::time::sleep_until(self.sent + PACE).await;
+        }
+        let piece = self.next_piece().await;
+        let now = Instant::now();
+        let is_small = piece.as_ref().is_ok_and(Piece::is_small);
+        self.quick = if is_small && now < self.sent + PACE * 2 { self.quick.saturating_add(1) } else { 0 };
+        self.sent = now;
+        piece
+    }
+
+    async fn next_piece(&mut self) -> Result<Piece, Fault> {
+        let silent_until = Instant::now() + HEARTBEAT;
+        let until = self.deadline.map_or(silent_until, |deadline| deadline.min(silent_until));
+        let events = tokio::select! {
+            biased;
+            () = self.stop.cancelled() => Err(WatchError::Stopped(crate::ledger::Stopped)),
+            () = tokio::time::sleep_until(until) => {
+                if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                    return Err(Fault::exceeded());
+                }
+                let time = Some(api::timestamp(proto::now()));
+                return Ok(Piece { heartbeat: Some(v1::Heartbeat { time }), ..Piece::default() });
+            }
+            events = self.reader.next() => events,
+        };
+        match events {
+            Ok(Some(events)) => {
+                let is_last = |event: &v1::RunEvent| matches!(event.event, Some(v1::run_event::Event::RunEnded(_)));
+                self.ended = events.last().is_some_and(is_last);
+                let end = if self.ended { Piece::end(v1::StreamEndReason::RunEnded).end } else { None };
+                Ok(Piece { events, end, ..Piece::default() })
+            }
+            Ok(None) => {
+                self.ended = true;
+                Ok(Piece::end(v1::StreamEndReason::RunEnded))
+            }
+            Err(WatchError::Stopped(_)) => {
+                self.ended = true;
+                Ok(Piece::end(v1::StreamEndReason::Shutdown))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Reads requests into the domain, for every door: ids and limits are checked here, and what is wrong is told with its field.
+
+use std::time::Duration;
+
+use proto::convert::{self, api};
+use proto::v1;
+use run::{Answer, CallError, CallId, Decision, ErrorKind, RunId, ToolName, limit};
+
+use crate::accept::{Asked, AskedApproval};
+use crate::custom::{self, Custom, CustomTools};
+use crate::runs::{NewRun, Refusal};
+
+pub(super) fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -> Refusal {
+    let field = field.into();
+    move |error| Refusal::Malformed { field, reason: error.to_string() }
+}
+
+pub(super) fn run_id(text: &str) -> Result<RunId, Refusal> {
+    text.parse().map_err(malformed("run_id"))
+}
+
+pub(super) fn call_id(text: &str) -> Result<CallId, Refusal> {
+    text.parse().map_err(malformed("call_id"))
+}
+
+pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
+    match text.len() {
+        size if size > limit::REASON_BYTES_MAX => {
+            Err(malformed("reason")(format!("is {size} bytes, at most {} are taken", limit::REASON_BYTES_MAX)))
+        }
+        _ => Ok(text),
+    }
+}
+
+fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Duration>, Refusal> {
+    let Some(wire) = wire else { return Ok(None) };
+    match proto::convert::time_in(wire) {
+        Some(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
+        Some(_) | None => Err(malformed(field)("must be longer than zero")),
+    }
+}
+
+pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
+    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, fail_fast, execute, .. } = request;
+    let tenant = match request.tenant.as_str() {
+        "" => None,
+        tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
+    };
+    let request_id = match request.request_id.as_str() {
+        "" => None,
+        id => Some(id.parse().map_err(malformed("request_id"))?),
+    };
+    let timeout = timeout("timeout", run_timeout)?;
+    let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
+    let tools = attached(&request.tools)?;
+    let calls = asked(calls)?;
+    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, request_id })
+}
+
+/// The names of the tools that a run attaches.
+fn attached(tools: &[String]) -> Result<Vec<ToolName>, Refusal> {
+    if tools.len() > limit::RUN_TOOLS_MAX {
+        let (count, max) = (tools.len(), limit::RUN_TOOLS_MAX);
+        return Err(malformed("tools")(format!("names {count} tools, at most {max} are taken")));
+    }
+    let names = tools.iter().enumerate();
+    names.map(|(index, tool)| tool.parse().map_err(malformed(format!("tools[{index}]")))).collect()
+}
+
+pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
+    if tools.len() > custom::TOOLS_MAX {
+        let (count, max) = (tools.len(), custom::TOOLS_MAX);
+        return Err(malformed("request_tools")(format!("are {count}, at most {max} are taken")));
+    }
+    let mut known = CustomTools::new();
+    for (index, v1::RequestTool { name, format }) in tools.into_iter().enumerate() {
+        let field = |name: &str| format!("request_tools[{index}].{name}");
+        let name: ToolName = name.parse().map_err(malformed(field("name")))?;
+        let tool = Custom::of(format).map_err(|(name, reason)| malformed(field(name))(reason))?;
+        if known.insert(name, tool).is_some() {
+            return Err(malformed(field("name"))("another tool of the request has it"));
+        }
+    }
+    Ok(known)
+}
+
+pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
+    let asked = calls.into_iter().enumerate().map(|(index, call)| {
+        let field = |name: &str| format!("calls[{index}].{name}");
+        let id = match call.call_id.as_str() {
+            "" => None,
+            id => Some(id.parse().map_err(malformed(field("call_id")))?),
+        };
+        let without_worker = api::without_worker(call.without_worker());
+        let concurrency = convert::concurrency(call.concurrency());
+        let approval = match call.approval {
+            Some(approval) => Some(AskedApproval {
+                default: convert::approval_default(approval.default()),
+                timeout: timeout(&field("approval.timeout"), approval.timeout)?,
+            }),
+            None => None,
+        };
+        Ok(Asked {
+            id,
+            tool: call.tool.parse().map_err(malformed(field("tool")))?,
+            arguments: call.arguments.into(),
+            metadata: call.metadata.into_iter().collect(),
+            timeout: timeout(&field("timeout"), call.timeout)?,
+            queue_timeout: timeout(&field("queue_timeout"), call.queue_timeout)?,
+            without_worker,
+            concurrency,
+            approval,
+        })
+    });
+    asked.collect()
+}
+
+pub(super) fn decision(index: usize, wire: v1::CallDecision) -> Result<(CallId, Decision), Refusal> {
+    use v1::call_decision::Decision as Wire;
+    let field = |name: &str| format!("decisions[{index}].{name}");
+    let call = wire.call_id.parse().map_err(malformed(field("call_id")))?;
+    match wire.decision {
+        Some(Wire::Approve(v1::CallApproval { arguments })) => {
+            Ok((call, Decision::Approved { arguments: arguments.map(Into::into) }))
+        }
+        Some(Wire::Reject(v1::CallRejection { reason: why })) => {
+            reason(&why)?;
+            Ok((call, Decision::Rejected { reason: why }))
+        }
+        None => Err(malformed(field("decision"))("neither approves nor rejects")),
+    }
+}
+
+pub(super) fn answer(index: usize, output: v1::ToolOutput) -> Result<Answer, Refusal> {
+    let field = |name: &str| format!("outputs[{index}].{name}");
+    let call = output.call_id.parse().map_err(malformed(field("call_id")))?;
+    let result = api::contents(output.result).map_err(malformed(field("result")))?;
+    match (output.error.as_str(), result.is_empty()) {
+        ("", _) => Ok(Answer { call, output: Ok(result) }),
+        (error, true) => Ok(Answer { call, output: Err(CallError::new(ErrorKind::ClientFailed, error)) }),
+        (_, false) => Err(malformed(field("error"))("either a result or an error, not both")),
+    }
+}

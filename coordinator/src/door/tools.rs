@@ -1,0 +1,97 @@
+//! `toolyard.v1.ToolService`: what can be called.
+
+use std::sync::Arc;
+
+use proto::convert::manifest::{manifest_out, permission_in};
+use proto::v1;
+use run::{PoolId, ToolName};
+
+use super::{Door, Fault};
+use crate::registry::{Entry, Hosts, Refused, Registry};
+use crate::runs::Refusal;
+
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1000;
+/// Refused tools that are told, and workers that are named for each: enough to find the cause.
+const REFUSED_MAX: usize = 100;
+const WORKERS_NAMED_MAX: usize = 16;
+
+impl Door {
+    pub(crate) fn list_tools(&self, request: &v1::ListToolsRequest) -> Result<v1::ListToolsResponse, Fault> {
+        let malformed = |field: &str, reason: String| Refusal::Malformed { field: field.to_owned(), reason };
+        let size = match usize::try_from(request.page_size) {
+            Ok(0) => PAGE_DEFAULT,
+            Ok(size) => size.min(PAGE_MAX),
+            Err(_) => return Err(malformed("page_size", "must not be negative".to_owned()).into()),
+        };
+        // The token is the last name of the page before.
+        let after: Option<ToolName> = match request.page_token.as_str() {
+            "" => None,
+            token => Some(token.parse().map_err(|_| malformed("page_token", "is not one of ours".to_owned()))?),
+        };
+        let permission = permission_in(request.permission);
+        let permission = permission.map_err(|fault| malformed("permission", fault.to_string()))?;
+        let pool: Option<PoolId> = match request.pool.as_str() {
+            "" => None,
+            pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),
+        };
+        let registry = Arc::clone(&self.runs.registry.borrow());
+        let wanted = |entry: &&Entry| {
+            let manifest = &entry.hosted.manifest;
+            !manifest.hidden
+                && (request.include_unavailable || registry.is_available(entry))
+                && (request.category.is_empty() || manifest.category == request.category)
+                && request.tags.iter().all(|tag| manifest.tags.contains(tag))
+                && permission.is_none_or(|permission| manifest.permission == permission)
+                && pool.as_ref().is_none_or(|pool| entry.pools.contains(pool))
+        };
+        let mut page = registry.catalog.after(after.as_ref()).iter().filter(wanted);
+        let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry)).collect();
+        let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
+        let next_page_token = if page.next().is_some() { last } else { String::new() };
+        let refused = registry.catalog.refused.iter().filter(|_| after.is_none()).take(REFUSED_MAX);
+        let refused = refused.map(|it| refused_out(it, &registry)).collect();
+        Ok(v1::ListToolsResponse { tools, next_page_token, refused })
+    }
+
+    pub(crate) fn get_tool(&self, request: &v1::GetToolRequest) -> Result<v1::GetToolResponse, Fault> {
+        let name: ToolName = request.name.parse().map_err(|error: run::InvalidId| Refusal::Malformed {
+            field: "name".to_owned(),
+            reason: error.to_string(),
+        })?;
+        let registry = Arc::clone(&self.runs.registry.borrow());
+        let found = registry.catalog.find(&name).map(|entry| tool(entry, &registry));
+        let tool = Some(found.ok_or(Refusal::ToolNotFound(name))?);
+        Ok(v1::GetToolResponse { tool })
+    }
+}
+
+fn tool(entry: &Entry, registry: &Registry) -> v1::Tool {
+    let pools = entry.pools.iter().map(|pool| {
+        let living = registry.living(pool);
+        v1::ToolPool {
+            pool: pool.to_string(),
+            live_workers: u32::try_from(living.live).unwrap_or(u32::MAX),
+            pulling_workers: u32::try_from(living.pulling).unwrap_or(u32::MAX),
+        }
+    });
+    v1::Tool {
+        pools: pools.collect(),
+        alias_of: entry.alias_of.as_ref().map(ToString::to_string).unwrap_or_default(),
+        available: registry.is_available(entry),
+        ..manifest_out(&entry.hosted.manifest)
+    }
+}
+
+fn refused_out(refused: &Refused, registry: &Registry) -> v1::RefusedTool {
+    let hosts = |hosts: &Hosts| v1::ToolHosts {
+        pool: hosts.0.to_string(),
+        worker_ids: registry.workers_of(hosts, WORKERS_NAMED_MAX).iter().map(ToString::to_string).collect(),
+    };
+    v1::RefusedTool {
+        tool: refused.tool.clone(),
+        hosts: Some(hosts(&refused.hosts)),
+        holder: refused.holder.as_ref().map(hosts),
+        reason: refused.reason.clone(),
+    }
+}

@@ -1,4 +1,5 @@
-//! The gRPC door: a request goes to what all doors share; its fault becomes a status.
+//! The port: gRPC here, and HTTP beside it on the same connections, so that transport security, keepalive and shutdown are
+//! shared. A gRPC request goes to what all doors share; its fault becomes a status.
 
 mod deadline;
 mod index;
@@ -13,7 +14,9 @@ use proto::v1;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::server::NamedService;
+use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
@@ -75,10 +78,13 @@ pub(crate) async fn serve(listener: TcpListener, door: Door, reached: watch::Rec
         .expect("the descriptors were made by the build of this very program");
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let stopped = tell_health(health, reached, door.stop.clone());
+    let routes = Routes::from(crate::http::router(door).fallback(no_such_route));
     Server::builder()
+        .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(Some(STREAMS_PER_CONNECTION_MAX))
         .layer(tower::layer::layer_fn(deadline::Deadlines::new))
+        .add_routes(routes)
         .add_service(health_service)
         .add_service(reflection)
         .add_service(run_service)
@@ -87,4 +93,13 @@ pub(crate) async fn serve(listener: TcpListener, door: Door, reached: watch::Rec
         .serve_with_incoming_shutdown(incoming, stopped)
         .await?;
     Ok(())
+}
+
+/// A path that nobody serves, told in the protocol of whoever asked.
+async fn no_such_route(request: http::Request<axum::body::Body>) -> axum::response::Response {
+    let kind = request.headers().get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
+    if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+        return Status::unimplemented("no such method").into_http();
+    }
+    crate::http::no_such_route(&request)
 }

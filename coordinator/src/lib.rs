@@ -1,10 +1,11 @@
-//! Decides. Takes in runs over gRPC, appends them to the log, follows the log, does what is outstanding for the shards
+//! Decides. Takes in runs over gRPC and HTTP, appends them to the log, follows the log, does what is outstanding for the shards
 //! that it owns, and gives out each run's ordered output. Never executes a tool.
 
 mod accept;
 mod custom;
 mod door;
 mod grpc;
+mod http;
 mod index;
 mod known;
 mod ledger;
@@ -50,7 +51,7 @@ pub struct Options {
     /// The broker's address, for example `nats://127.0.0.1:4222`.
     pub nats_url: String,
     pub credentials: Credentials,
-    /// Where to serve gRPC; port 0 picks a free one.
+    /// Where to serve gRPC and HTTP; port 0 picks a free one.
     pub listen: SocketAddr,
     pub log: LogOptions,
     /// Where coordinators share the index of runs; `None`: each keeps one of its own in memory.
@@ -123,7 +124,7 @@ impl Coordinator {
         Ok(Self { listener, address, broker, index })
     }
 
-    /// Where gRPC is served.
+    /// Where gRPC and HTTP are served.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -5,6 +5,7 @@ pub mod access;
 pub mod clock;
 pub mod convert;
 pub mod export;
+pub mod json;
 pub mod names;
 pub mod nats;
 pub mod schema;
@@ -24,7 +25,7 @@ pub mod wire {
     }
 }
 
-/// The descriptors of everything above, for gRPC reflection.
+/// The descriptors of everything above, for gRPC reflection and JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 pub use clock::now;

@@ -1,11 +1,13 @@
 //! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
 
 mod client;
+pub mod http;
 mod keys;
 mod process;
 mod shards;
 mod traffic;
 
+pub use self::http::Http;
 pub use client::{Client, Run, Stream, call, client_answer, reason};
 pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};
@@ -42,6 +44,12 @@ impl Yard {
         let coordinator = fixture.coordinator(&broker.url()).await;
         let client = Client::connect(coordinator.address()).await;
         Self { fixture, broker, coordinator, client }
+    }
+
+    /// A client of the same coordinator over HTTP.
+    #[must_use]
+    pub fn http(&self) -> Http {
+        Http::new(self.coordinator.address())
     }
 
     /// A yard whose broker lets everybody do what they must and nothing else.

@@ -18,6 +18,7 @@ mod doors;
 mod forged;
 mod full_log;
 mod functions;
+mod http;
 mod index;
 mod main_job;
 mod manifest;

@@ -1,0 +1,190 @@
+//! What a request is told that is not served: RFC 9457 problem details with the reason that gRPC gives too, where in the request
+//! it lies, and what to do.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::{Map, Value, json};
+
+use crate::door::fault::{Code, DOMAIN, Fault};
+
+const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// Where in the request something is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A JSON pointer into the body.
+    Body(String),
+    /// A part of the path, or of the query.
+    Parameter(String),
+    Header(&'static str),
+    /// A JSON pointer into the arguments of a call.
+    Arguments(String),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    reason: &'static str,
+    detail: String,
+    metadata: Vec<(&'static str, String)>,
+    errors: Vec<(Place, String)>,
+    retry_after_s: Option<u64>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, reason: &'static str, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self { status, reason, detail, metadata: Vec::new(), errors: Vec::new(), retry_after_s: None }
+    }
+
+    /// A part of the request is not what it should be.
+    pub(crate) fn malformed(place: Place, detail: impl Into<String>) -> Self {
+        let problem = Self::new(StatusCode::BAD_REQUEST, "MALFORMED", detail);
+        let errors = vec![(place, problem.detail.clone())];
+        Self { errors, ..problem }
+    }
+
+    /// A fault of a request whose fields stand where `place` says.
+    pub(crate) fn of(fault: Fault, place: impl Fn(&str) -> Place) -> Self {
+        let Fault { reason, message, metadata, violations, retry_after, .. } = fault;
+        let place =
+            |field: &str| if reason == "ARGUMENTS_INVALID" { Place::Arguments(field.to_owned()) } else { place(field) };
+        Self {
+            status: status(fault.code, reason),
+            reason,
+            detail: message,
+            metadata,
+            errors: violations.into_iter().map(|(field, detail)| (place(&field), detail)).collect(),
+            retry_after_s: retry_after.map(|wait| wait.as_secs().max(1)),
+        }
+    }
+
+    /// The JSON of it, for a response or an event.
+    pub(crate) fn json(&self) -> Value {
+        let mut problem = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason().unwrap_or_default(),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "domain": DOMAIN,
+            "reason": self.reason,
+            "remedy": remedy(self.reason),
+        });
+        if !self.metadata.is_empty() {
+            let metadata = self.metadata.iter().map(|(name, value)| ((*name).to_owned(), Value::from(value.as_str())));
+            problem["metadata"] = metadata.collect::<Map<_, _>>().into();
+        }
+        if !self.errors.is_empty() {
+            problem["errors"] = self.errors.iter().map(|(place, detail)| error(place, detail)).collect();
+        }
+        problem
+    }
+}
+
+fn error(place: &Place, detail: &str) -> Value {
+    match place {
+        Place::Body(pointer) => json!({ "pointer": pointer, "detail": detail }),
+        Place::Parameter(name) => json!({ "parameter": name, "detail": detail }),
+        Place::Header(name) => json!({ "header": name, "detail": detail }),
+        Place::Arguments(pointer) => json!({ "arguments_pointer": pointer, "detail": detail }),
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        Self::of(fault, |field| Place::Body(pointer(field)))
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::from(self.json().to_string()));
+        *response.status_mut() = self.status;
+        response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
+        if let Some(seconds) = self.retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}
+
+/// `calls[0].tool` as a JSON pointer.
+pub(crate) fn pointer(field: &str) -> String {
+    let steps =
+        field.split(['.', '[']).map(|step| step.strip_suffix(']').unwrap_or(step)).filter(|step| !step.is_empty());
+    steps.map(|step| format!("/{}", step.replace('~', "~0").replace('/', "~1"))).collect()
+}
+
+/// The status of a fault.
+pub(crate) fn status(code: Code, reason: &str) -> StatusCode {
+    match code {
+        Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::OutOfRange => StatusCode::GONE,
+        Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
+        Code::ResourceExhausted if reason == "PAYLOAD_TOO_LARGE" => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::ResourceExhausted | Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+    }
+}
+
+/// What to do about it.
+pub(crate) fn remedy(reason: &str) -> &'static str {
+    match reason {
+        "MALFORMED" => "correct what `errors` names, and send the request again",
+        "NO_CALLS" => "ask for at least one call, or set `keep_open`",
+        "TOO_MANY_CALLS" => "spread the calls over several runs",
+        "DUPLICATE_CALL_ID" => "give each call of the run an id of its own, or none",
+        "DEADLINE_PASSED" | "DEADLINE_TOO_FAR" => "ask for a deadline within 24 hours",
+        "NO_ANSWERS" => "answer at least one call",
+        "NO_DECISIONS" => "decide on at least one call",
+        "ARGUMENTS_INVALID" => "send arguments that fit the tool's schema",
+        "RUN_NOT_FOUND" => "look the id up in the answer that accepted the run",
+        "CALL_NOT_FOUND" => "look the call's id up in the run",
+        "TOOL_NOT_FOUND" => "look at GET /v1/tools",
+        "EVENTS_EXPIRED" => {
+            "nothing of the run is kept any more: ask for the calls again if their results are still needed"
+        }
+        "RUN_CLOSED" | "RUN_ENDED" => "ask for the calls in a new run",
+        "CALL_NOT_WAITING" | "CALL_NOT_AWAITING_APPROVAL" | "CALL_NOT_PARKED" => {
+            "look at where the call stands; nothing is to be done"
+        }
+        "CALL_NOT_PARKED_ANY_MORE" | "CALL_ALREADY_ANSWERED" | "CALL_ALREADY_DECIDED" => {
+            "look at the call: somebody was faster, and that stands"
+        }
+        "ANSWERS_MISSING" => "answer all calls that wait, or leave `all_required` out",
+        "REQUEST_ID_TAKEN" => "use another id for another request",
+        "PAYLOAD_TOO_LARGE" => "send less at once, or put large input in files",
+        "LOG_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE" => {
+            "send the request again after `Retry-After`"
+        }
+        "SHUTTING_DOWN" => "send the request to another coordinator",
+        "DEADLINE_EXCEEDED" => "allow more time, or read the run's events",
+        "NO_SUCH_ROUTE" | "METHOD_NOT_ALLOWED" => "look at GET /v1/openapi.json",
+        "UNSUPPORTED_MEDIA_TYPE" => "send JSON in UTF-8, uncompressed, with the content type application/json",
+        "REQUEST_TIMEOUT" => "send the body without pauses",
+        _ => "look at `detail`",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_pointed_at() {
+        assert_eq!(pointer("calls[0].tool"), "/calls/0/tool");
+        assert_eq!(pointer("run_id"), "/run_id");
+        assert_eq!(pointer(""), "");
+    }
+
+    #[test]
+    fn a_problem_has_reason_place_and_remedy() {
+        let problem = Problem::from(Fault::malformed("calls[0].tool", "calls[0].tool: no".to_owned())).json();
+        assert_eq!(
+            problem.to_string(),
+            r#"{"detail":"calls[0].tool: no","domain":"toolyard.dev","errors":[{"detail":"calls[0].tool: no","pointer":"/calls/0/tool"}],"metadata":{"field":"calls[0].tool"},"reason":"MALFORMED","remedy":"correct what `errors` names, and send the request again","status":400,"title":"Bad Request","type":"about:blank"}"#
+        );
+    }
+}

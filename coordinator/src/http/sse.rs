@@ -1,0 +1,70 @@
+//! Server-sent events: a run's output as `text/event-stream`, numbered so that a reader that comes back says where it was.
+
+use std::convert::Infallible;
+use std::io::Write as _;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use http::{HeaderValue, header};
+use proto::json;
+use tokio_util::sync::CancellationToken;
+
+use super::problem::Problem;
+use crate::door::Fault;
+use crate::door::output::{Piece, pieces};
+use crate::watch::Reader;
+
+/// The output of a run as events. Each has its number as its id, and no name: what happened is said in it. The last one is
+/// named `end`, or `problem` where the stream broke.
+pub(crate) fn output(reader: Reader, stop: CancellationToken) -> Response {
+    response(pieces(reader, stop, None).map(text))
+}
+
+/// A response of events that are given as text.
+pub(crate) fn response(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(events.map(Ok::<_, Infallible>)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // Else some proxies would hold events back until they have many.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// A piece of a run's output.
+pub(crate) fn text(piece: Result<Piece, Fault>) -> Bytes {
+    let mut text = Vec::new();
+    match piece {
+        Ok(Piece { events, heartbeat, end }) => {
+            for said in &events {
+                event(&mut text, Some(said.sequence), None, &json::write(said));
+            }
+            if heartbeat.is_some() {
+                text.extend_from_slice(HEARTBEAT);
+            }
+            if let Some(end) = end {
+                event(&mut text, None, Some("end"), &json::write(&end));
+            }
+        }
+        Err(fault) => event(&mut text, None, Some("problem"), &Problem::from(fault).json().to_string()),
+    }
+    text.into()
+}
+
+/// A comment, which no reader hears of, and every proxy.
+pub(crate) const HEARTBEAT: &[u8] = b": heartbeat\n\n";
+
+/// Adds an event. Neither its name nor its data may have line breaks, which JSON on one line has not.
+pub(crate) fn event(text: &mut Vec<u8>, id: Option<u64>, name: Option<&'static str>, data: &str) {
+    const MEMORY: &str = "memory does not fail";
+    debug_assert!(!data.contains(['\n', '\r']), "it would end the event: {data}");
+    if let Some(id) = id {
+        writeln!(text, "id: {id}").expect(MEMORY);
+    }
+    if let Some(name) = name {
+        writeln!(text, "event: {name}").expect(MEMORY);
+    }
+    write!(text, "data: {data}\n\n").expect(MEMORY);
+}

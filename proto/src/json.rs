@@ -1,0 +1,213 @@
+//! The JSON form of the API's messages: the protobuf JSON mapping, made from the descriptors, so that there is no second
+//! list of fields anywhere.
+//!
+//! Written are the names of the `.proto` files, 64-bit numbers as numbers, and fields that have no presence also where they
+//! are empty; read is all that the mapping allows. What is not known is refused, with the place where it stands.
+
+use std::sync::LazyLock;
+
+use prost::{Message, Name};
+use prost_reflect::{
+    DescriptorPool, DeserializeOptions, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage as _,
+    SerializeOptions, Value,
+};
+use serde_json::Map;
+
+use crate::DESCRIPTORS;
+
+pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(DESCRIPTORS).expect("the descriptors were made by the build of this program")
+});
+
+/// JSON that is not the message that was wanted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {reason}")]
+pub struct Unreadable {
+    /// Where it stands, as `calls[0].tool`; empty for the whole.
+    pub field: String,
+    pub reason: String,
+}
+
+impl Unreadable {
+    fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self { field: field.into(), reason: reason.into() }
+    }
+}
+
+fn descriptor<M: Name>() -> MessageDescriptor {
+    POOL.get_message_by_name(&M::full_name()).expect("every message of ours is among the descriptors")
+}
+
+/// A message as JSON on one line, its fields in the order of their numbers.
+///
+/// # Panics
+/// For a message that is not one of this crate's.
+#[must_use]
+pub fn write<M: Message + Name>(message: &M) -> String {
+    let mut text = Vec::new();
+    write_into(&mut text, message);
+    String::from_utf8(text).expect("JSON is text")
+}
+
+/// The same, at the end of what is there.
+///
+/// # Panics
+/// As [`write`].
+pub fn write_into<M: Message + Name>(text: &mut Vec<u8>, message: &M) {
+    let mut dynamic = DynamicMessage::new(descriptor::<M>());
+    dynamic.transcode_from(message).expect("a message fits its own descriptor");
+    let options =
+        SerializeOptions::new().use_proto_field_name(true).stringify_64_bit_integers(false).skip_default_fields(false);
+    let mut serializer = serde_json::Serializer::new(text);
+    dynamic.serialize_with_options(&mut serializer, &options).expect("times are in range, and memory does not fail");
+}
+
+/// Reads a message. What the path of the request says of it, it must not say otherwise.
+///
+/// # Errors
+/// With the field where the text stops being that message.
+pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> Result<M, Unreadable> {
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let mut message = read_dynamic(&descriptor::<M>(), &mut json)?;
+    json.end().map_err(|error| Unreadable::new("", error.to_string()))?;
+    for (name, said) in path {
+        let Some(field) = message.descriptor().get_field_by_name(name) else { continue };
+        if let Some(other) = message.get_field(&field).as_str().filter(|other| !other.is_empty() && other != said) {
+            let reason = format!("is {other:?} here and {said:?} in the path: say it in the path alone");
+            return Err(Unreadable::new(*name, reason));
+        }
+        message.set_field(&field, Value::String((*said).to_owned()));
+    }
+    typed(&message)
+}
+
+/// Reads a message of which each field was said as a text of its own, as in the query of a URL. A list is a name that is
+/// repeated.
+///
+/// # Errors
+/// With the field that is not known, is not what it should be, or occurs twice.
+pub fn read_fields<'a, M: Message + Name + Default>(
+    fields: impl IntoIterator<Item = (&'a str, &'a str)>,
+) -> Result<M, Unreadable> {
+    let descriptor = descriptor::<M>();
+    let mut object = Map::new();
+    for (name, text) in fields {
+        let field = descriptor.get_field_by_json_name(name).or_else(|| descriptor.get_field_by_name(name));
+        let field = field.ok_or_else(|| Unreadable::new(name, unknown(&descriptor)))?;
+        let value =
+            simple(&field, text).ok_or_else(|| Unreadable::new(name, format!("{text:?} is neither true nor false")))?;
+        if field.is_list() {
+            let list = object.entry(field.name()).or_insert_with(|| serde_json::Value::Array(Vec::new()));
+            list.as_array_mut().expect("it was made as a list").push(value);
+        } else if object.insert(field.name().to_owned(), value).is_some() {
+            return Err(Unreadable::new(name, "is there twice: say it once"));
+        }
+    }
+    typed(&read_dynamic(&descriptor, serde_json::Value::Object(object))?)
+}
+
+/// The names of a message's fields, for whoever used another.
+fn unknown(descriptor: &MessageDescriptor) -> String {
+    let names: Vec<String> = descriptor.fields().map(|field| field.name().to_owned()).collect();
+    format!("is not known here: {} are", names.join(", "))
+}
+
+/// The mapping reads numbers, enums and times from texts, but not truth.
+fn simple(field: &FieldDescriptor, text: &str) -> Option<serde_json::Value> {
+    match field.kind() {
+        Kind::Bool => text.parse().ok().map(serde_json::Value::Bool),
+        _ => Some(serde_json::Value::String(text.to_owned())),
+    }
+}
+
+fn read_dynamic<'de, D>(descriptor: &MessageDescriptor, json: D) -> Result<DynamicMessage, Unreadable>
+where
+    D: serde::Deserializer<'de>,
+{
+    let mut track = serde_path_to_error::Track::new();
+    let tracked = serde_path_to_error::Deserializer::new(json, &mut track);
+    let read = DynamicMessage::deserialize_with_options(descriptor.clone(), tracked, &DeserializeOptions::new());
+    read.map_err(|error| {
+        let field = track.path().to_string();
+        Unreadable::new(if field == "." { "" } else { field.as_str() }, error.to_string())
+    })
+}
+
+fn typed<M: Message + Name + Default>(message: &DynamicMessage) -> Result<M, Unreadable> {
+    message.transcode_to().map_err(|error| Unreadable::new("", error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1;
+
+    #[test]
+    fn a_message_is_written_with_its_own_names_and_numbers_and_read_again() {
+        let output = v1::CallOutput {
+            call_id: "a".to_owned(),
+            piece: Some(v1::call_output::Piece::Content(v1::Content {
+                body: Some(v1::content::Body::Data(v1::Data { media_type: "x/y".to_owned(), data: vec![1, 2].into() })),
+            })),
+            ..v1::CallOutput::default()
+        };
+        let event = v1::RunEvent {
+            sequence: 0,
+            time: Some(prost_types::Timestamp { seconds: 1, nanos: 5_000_000 }),
+            event: Some(v1::run_event::Event::CallOutput(output)),
+        };
+        let text = write(&event);
+        assert_eq!(
+            text,
+            r#"{"sequence":0,"time":"1970-01-01T00:00:01.005Z","call_output":{"call_id":"a","attempt":0,"chunk":0,"channel":"","content":{"data":{"media_type":"x/y","data":"AQI="}}}}"#
+        );
+        assert_eq!(read(text.as_bytes(), &[]), Ok(event));
+    }
+
+    fn refused(text: &str) -> (String, String) {
+        let refused = read::<v1::CreateRunRequest>(text.as_bytes(), &[]).expect_err(text);
+        (refused.field, refused.reason)
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        assert_eq!(refused(r#"{"calls":[{"tool":"a"},{"tool":7}]}"#).0, "calls[1].tool");
+        let (field, reason) = refused(r#"{"calls":[{"tol":"a"}]}"#);
+        assert!(field.starts_with("calls[0]") && reason.contains("tol"), "{field}: {reason}");
+        assert!(refused("{\n\"calls\": [").1.contains("line 2"));
+        assert!(refused("{} {}").1.contains("trailing"));
+        assert_eq!(refused(r#"{"timeout":"soon"}"#).0, "timeout");
+    }
+
+    #[test]
+    fn the_path_says_what_the_text_leaves_out_and_both_must_agree() {
+        let read = |text: &str| read::<v1::CancelRunRequest>(text.as_bytes(), &[("run_id", "r")]);
+        assert_eq!(read("{}").map(|request| request.run_id), Ok("r".to_owned()));
+        assert_eq!(read(r#"{"run_id":"r"}"#).map(|request| request.run_id), Ok("r".to_owned()));
+        assert_eq!(read(r#"{"runId":"other"}"#).map_err(|error| error.field), Err("run_id".to_owned()));
+    }
+
+    #[test]
+    fn a_query_is_read_as_the_message_that_it_describes() {
+        let query = [
+            ("page_size", "7"),
+            ("parked", "true"),
+            ("state", "CALL_STATE_FAILED"),
+            ("createdFrom", "1970-01-01T00:00:02Z"),
+        ];
+        let request: v1::ListCallsRequest = read_fields(query).expect("it is one");
+        assert_eq!((request.page_size, request.parked, request.state()), (7, true, v1::CallState::Failed));
+        assert_eq!(request.created_from, Some(prost_types::Timestamp { seconds: 2, nanos: 0 }));
+        let tools: v1::ListToolsRequest = read_fields([("tags", "a"), ("tags", "b")]).expect("it is one");
+        assert_eq!(tools.tags, ["a", "b"]);
+        for (query, wrong) in [
+            ([("page_size", "many"), ("tool", "a")], "page_size"),
+            ([("tool", "a"), ("tool", "b")], "tool"),
+            ([("parked", "yes"), ("tool", "b")], "parked"),
+            ([("tol", "a"), ("tool", "b")], "tol"),
+        ] {
+            let refused = read_fields::<v1::ListCallsRequest>(query).expect_err(wrong);
+            assert_eq!(refused.field, wrong, "{refused}");
+        }
+    }
+}

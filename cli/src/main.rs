@@ -23,6 +23,7 @@ mod arguments;
 mod client;
 mod follow;
 mod interrupts;
+mod observe;
 mod prompt;
 mod watch;
 mod yard;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::BrokerArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
+use crate::observe::ObserveArgs;
 
 const COORDINATOR_EXAMPLES: &str = "\
 Examples:
@@ -44,6 +45,8 @@ pub(crate) struct CoordinatorArgs {
     /// The Redis or Valkey server in which coordinators share the index of runs. Without it each keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
+    #[command(flatten)]
+    observe: ObserveArgs,
 }
 
 const WORKER_EXAMPLES: &str = "\
@@ -80,13 +83,15 @@ pub(crate) struct WorkerArgs {
     /// Do not host these built-in tools
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
+    #[command(flatten)]
+    observe: ObserveArgs,
 }
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, .. } = args;
-    let options =
-        coordinator::Options { nats_url, credentials, listen, log: LogOptions { durability, bytes_max }, redis_url };
+    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, .. } = args;
+    let (log, admin) = (LogOptions { durability, bytes_max }, observe.admin_listen);
+    let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let serving = Box::pin(async {
@@ -99,9 +104,10 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
 
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let WorkerArgs { pool, slots, root, drain, enable, disable, .. } = args;
+    let WorkerArgs { pool, slots, root, drain, enable, disable, observe, .. } = args;
     let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
-    let options = worker::Options { nats_url, credentials, pool, slots, drain: Duration::from_secs(drain) };
+    let (drain, admin) = (Duration::from_secs(drain), observe.admin_listen);
+    let options = worker::Options { nats_url, credentials, pool, slots, drain, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let serving = worker::serve(options, table, stop.clone(), |_| {});

@@ -60,6 +60,7 @@ impl Yard {
             listen,
             log: LogOptions::default(),
             redis_url: None,
+            admin: None,
         };
         let bound = Coordinator::bind(options).await?;
         let address = bound.address();

@@ -21,6 +21,7 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -56,6 +57,8 @@ pub struct Options {
     pub log: LogOptions,
     /// Where coordinators share the index of runs; `None`: each keeps one of its own in memory.
     pub redis_url: Option<String>,
+    /// Where probes, scrapers and operators find it; `None`: nowhere.
+    pub admin: Option<SocketAddr>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +71,8 @@ pub enum Error {
     Clock(#[from] ClockError),
     #[error("cannot listen on {address}: {source}. Is something else there?")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error(transparent)]
+    Admin(#[from] telemetry::admin::ListenError),
     #[error(transparent)]
     Index(#[from] UrlError),
     #[error(transparent)]
@@ -106,6 +111,7 @@ pub async fn make_queues(
 pub struct Coordinator {
     listener: TcpListener,
     address: SocketAddr,
+    admin: Option<TcpListener>,
     broker: Box<Broker>,
     index: index::Index,
 }
@@ -120,8 +126,12 @@ impl Coordinator {
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
+        let admin = match options.admin {
+            Some(address) => Some(telemetry::admin::listen(address).await?),
+            None => None,
+        };
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
-        Ok(Self { listener, address, broker, index })
+        Ok(Self { listener, address, admin, broker, index })
     }
 
     /// Where gRPC and HTTP are served.
@@ -142,7 +152,7 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, broker, index } = self;
+        let Self { listener, address, admin, broker, index } = self;
         let clock = nats::clock::begin(&broker).await?;
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
@@ -174,6 +184,18 @@ impl Coordinator {
         parts.spawn(index_keeper.keep(inner.clone()));
         let (reached_sender, reached) = watch_channel::channel(true);
         parts.spawn(journal.clone().watch_room(reached_sender, inner.clone()));
+        let serving = Arc::new(AtomicBool::new(false));
+        if let Some(listener) = admin {
+            let queues = nats::stats::Stats::new(&broker, registry.clone());
+            let (serving, reached, stop) = (Arc::clone(&serving), reached.clone(), stop.clone());
+            let process = telemetry::admin::Process {
+                is_ready: Box::new(move || {
+                    serving.load(Ordering::Relaxed) && *reached.borrow() && !stop.is_cancelled()
+                }),
+                stats: Box::new(move || Box::pin(queues.clone().tell())),
+            };
+            parts.spawn(telemetry::admin::serve(listener, process, inner.clone()));
+        }
         let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
         let membership = Box::pin(joining).await?;
         let mut holding = JoinSet::new();
@@ -184,6 +206,7 @@ impl Coordinator {
         let door = door::Door { runs, index, log, stop: stop.clone() };
         let doors = grpc::serve(listener, door, reached);
         tracing::info!(%address, "serving");
+        serving.store(true, Ordering::Relaxed);
         ready();
         let overdue = async {
             stop.cancelled().await;

@@ -3,7 +3,7 @@
 
 mod catalog;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use run::{PoolId, ToolName, ToolSetId, WorkerId};
@@ -29,6 +29,8 @@ pub(crate) struct Worker {
     pub(crate) tools: ToolSetId,
     /// It takes calls, as far as it knows.
     pub(crate) pulling: bool,
+    /// Calls that it may run at once.
+    pub(crate) slots: u32,
 }
 
 /// How many workers of a pool live.
@@ -36,6 +38,8 @@ pub(crate) struct Worker {
 pub(crate) struct Living {
     pub(crate) live: usize,
     pub(crate) pulling: usize,
+    /// Calls that they may run at once, all together.
+    pub(crate) slots: u64,
 }
 
 impl Registry {
@@ -44,24 +48,26 @@ impl Registry {
         let before = self.workers.insert(id, worker.clone());
         let changed = before.as_ref() != Some(&worker);
         if changed {
-            before.iter().for_each(|before| self.count(before, |count| count.saturating_sub(1)));
-            self.count(&worker, |count| count + 1);
+            before.iter().for_each(|before| self.uncount(before));
+            let living = self.pools.entry(worker.pool).or_default();
+            living.live += 1;
+            living.pulling += usize::from(worker.pulling);
+            living.slots += u64::from(worker.slots);
         }
         changed
     }
 
     pub(crate) fn worker_left(&mut self, id: &WorkerId) -> bool {
         let left = self.workers.remove(id);
-        left.iter().for_each(|left| self.count(left, |count| count.saturating_sub(1)));
+        left.iter().for_each(|left| self.uncount(left));
         left.is_some()
     }
 
-    fn count(&mut self, worker: &Worker, change: impl Fn(usize) -> usize) {
-        let living = self.pools.entry(worker.pool.clone()).or_default();
-        living.live = change(living.live);
-        if worker.pulling {
-            living.pulling = change(living.pulling);
-        }
+    fn uncount(&mut self, worker: &Worker) {
+        let Some(living) = self.pools.get_mut(&worker.pool) else { return };
+        living.live = living.live.saturating_sub(1);
+        living.pulling = living.pulling.saturating_sub(usize::from(worker.pulling));
+        living.slots = living.slots.saturating_sub(u64::from(worker.slots));
     }
 
     pub(crate) fn is_alive(&self, worker: &WorkerId) -> bool {
@@ -70,6 +76,12 @@ impl Registry {
 
     pub(crate) fn living(&self, pool: &PoolId) -> Living {
         self.pools.get(pool).copied().unwrap_or_default()
+    }
+
+    /// All pools that host a tool, or in which a worker has lived since we listen.
+    pub(crate) fn pools(&self) -> BTreeSet<PoolId> {
+        let hosts = self.catalog.after(None).iter().flat_map(|entry| &entry.pools);
+        self.pools.keys().chain(hosts).cloned().collect()
     }
 
     pub(crate) fn live_workers(&self, pool: &PoolId) -> usize {

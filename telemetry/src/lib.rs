@@ -1,18 +1,30 @@
-//! Logs of a process, on standard error: for people, or a JSON object a line for machines. What is logged is chosen by
-//! `TOOLYARD_LOG`, as in `debug` or `warn,toolyard=debug`; unset, by whoever starts the process.
+//! What a process lets be seen of itself: its logs, what it counts, and an admin port for probes and scrapers. Knows no
+//! run and no tool.
+//!
+//! Logs go to standard error: for people, or a JSON object a line for machines. What is logged is chosen by `TOOLYARD_LOG`,
+//! as in `debug` or `warn,toolyard=debug`; unset, by whoever starts the process; and from then on by [`set_level`].
+
+pub mod admin;
+pub mod metrics;
 
 use std::env::VarError;
 use std::io::{IsTerminal as _, stderr};
+use std::sync::OnceLock;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 pub use tracing_subscriber::filter::LevelFilter;
 
 /// The variable that chooses what is logged.
 pub const VARIABLE: &str = "TOOLYARD_LOG";
+
+/// Puts another filter in the place of the one that the process began with.
+type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
 /// What a line of the log looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,11 +58,44 @@ pub fn init(format: Format, default_level: LevelFilter) -> Result<(), Error> {
         Err(VarError::NotUnicode(_)) => return Err(Error::NotText),
     };
     let lines = fmt().with_env_filter(filter).with_writer(stderr);
-    match format {
-        Format::Human => lines.with_ansi(colours()).finish().try_init()?,
-        Format::Json => lines.json().flatten_event(true).finish().try_init()?,
-    }
+    let set: SetFilter = match format {
+        Format::Human => {
+            let lines = lines.with_ansi(colours()).with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.finish().try_init()?;
+            Box::new(move |filter| handle.reload(filter))
+        }
+        Format::Json => {
+            let lines = lines.json().flatten_event(true).with_filter_reloading();
+            let handle = lines.reload_handle();
+            lines.finish().try_init()?;
+            Box::new(move |filter| handle.reload(filter))
+        }
+    };
+    // A process has its logs once, so nobody was here before.
+    SET_FILTER.get_or_init(|| set);
     Ok(())
+}
+
+/// Why what is logged stays as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum SetLevelError {
+    #[error("{text:?} is not understood: {source}. Write a level, or levels by target as in `warn,toolyard=debug`")]
+    Malformed { text: String, source: ParseError },
+    #[error("this process has no logs")]
+    NoLogs,
+    #[error(transparent)]
+    Gone(#[from] reload::Error),
+}
+
+/// Chooses anew what is logged from now on, in the words of [`VARIABLE`].
+///
+/// # Errors
+/// When they are not understood. Then everything stays as it was.
+pub fn set_level(text: &str) -> Result<(), SetLevelError> {
+    let filter = text.parse().map_err(|source| SetLevelError::Malformed { text: text.to_owned(), source })?;
+    let set = SET_FILTER.get().ok_or(SetLevelError::NoLogs)?;
+    Ok(set(filter)?)
 }
 
 fn default_filter(level: LevelFilter) -> EnvFilter {

@@ -65,8 +65,14 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
             let listen = ([127, 0, 0, 1], 0).into();
             let log = coordinator::LogOptions { bytes_max: LOG_BYTES_MAX, ..coordinator::LogOptions::default() };
             let redis_url = std::env::var("TOOLYARD_REDIS_URL").ok();
-            let options =
-                coordinator::Options { nats_url, credentials: Credentials::default(), listen, log, redis_url };
+            let options = coordinator::Options {
+                nats_url,
+                credentials: Credentials::default(),
+                listen,
+                log,
+                redis_url,
+                admin: None,
+            };
             let coordinator = coordinator::Coordinator::bind(options).await?;
             let address = coordinator.address();
             coordinator.serve(stop, move || say(&address.to_string())).await?;

@@ -1,5 +1,6 @@
 //! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
 
+mod admin;
 mod client;
 pub mod http;
 mod keys;
@@ -8,6 +9,7 @@ mod shards;
 mod traffic;
 
 pub use self::http::Http;
+pub use admin::Admin;
 pub use client::{Client, Run, Stream, call, client_answer, reason};
 pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};

@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod admin;
 mod approvals;
 mod attempts;
 mod bad_input;

@@ -17,6 +17,7 @@ mod nats;
 mod publisher;
 mod table;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use proto::nats::Credentials;
@@ -106,12 +107,15 @@ pub struct Options {
     pub slots: u32,
     /// How long running calls may take to end once it is told to stop.
     pub drain: Duration,
+    /// Where probes, scrapers and operators find it; `None`: nowhere.
+    pub admin: Option<SocketAddr>,
 }
 
 impl Options {
     #[must_use]
     pub fn new(nats_url: impl Into<String>, pool: PoolId) -> Self {
-        Self { nats_url: nats_url.into(), credentials: Credentials::default(), pool, slots: SLOTS, drain: DRAIN }
+        let (nats_url, credentials) = (nats_url.into(), Credentials::default());
+        Self { nats_url, credentials, pool, slots: SLOTS, drain: DRAIN, admin: None }
     }
 }
 

@@ -4,11 +4,13 @@ mod advertise;
 mod clock;
 mod job;
 mod leases;
+mod progress;
 mod pull;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::Client;
@@ -19,6 +21,7 @@ use proto::convert::worker::{decode_stop, encode_advertisement};
 use proto::names;
 use proto::nats::clock::Clock;
 use run::{AttemptId, RunId, ToolSetId, WorkerId};
+use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -41,6 +44,8 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub enum Error {
     #[error(transparent)]
     Connect(#[from] proto::nats::ConnectError),
+    #[error(transparent)]
+    Admin(#[from] telemetry::admin::ListenError),
     #[error("the worker's thread could not be started: {0}")]
     Thread(std::io::Error),
     #[error("the worker ended before it was told to")]
@@ -65,6 +70,7 @@ pub(crate) struct Core {
     pub(crate) missed: Cell<Option<Instant>>,
     /// When the broker last answered a request for jobs, if only that there are none.
     pub(crate) answered: Rc<Cell<Option<Instant>>>,
+    progress: Arc<progress::Progress>,
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
 }
 
@@ -76,6 +82,10 @@ pub(crate) async fn serve(
     ready: impl FnOnce(&WorkerId),
 ) -> Result<(), Error> {
     let worker = new_id();
+    let admin = match options.admin {
+        Some(address) => Some(telemetry::admin::listen(address).await?),
+        None => None,
+    };
     let party = Party::Pool(options.pool.clone());
     let client = proto::nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
@@ -92,19 +102,31 @@ pub(crate) async fn serve(
         beat: Cell::new(Instant::now()),
         missed: Cell::new(None),
         answered: Rc::default(),
+        progress: Arc::default(),
         running: RefCell::default(),
     });
     let set = tokio::task::LocalSet::new();
-    set.run_until(work(core, options, stop, ready)).await;
+    set.run_until(work(core, options, admin, stop, ready)).await;
     if !matches!(tokio::time::timeout(LAST_WORDS, client.flush()).await, Ok(Ok(()))) {
         tracing::warn!("the last words to the broker were lost");
     }
     Ok(())
 }
 
-async fn work(core: Rc<Core>, options: Options, stop: CancellationToken, ready: impl FnOnce(&WorkerId)) {
+async fn work(
+    core: Rc<Core>,
+    options: Options,
+    admin: Option<TcpListener>,
+    stop: CancellationToken,
+    ready: impl FnOnce(&WorkerId),
+) {
     let slots = limit_slots(options.slots);
     let (inner, mut parts) = (CancellationToken::new(), JoinSet::new());
+    // On this thread, so that it answers while this thread does its work, whatever the tools do with theirs.
+    if let Some(listener) = admin {
+        let process = core.progress.process(&core.worker, &options.pool, slots, stop.clone());
+        parts.spawn_local(telemetry::admin::serve(listener, process, inner.clone()));
+    }
     parts.spawn_local(core.leases.clone().keep(inner.clone()));
     let advertised = tokio::select! {
         () = advertise::tools(&core, &options.pool) => true,

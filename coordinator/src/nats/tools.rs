@@ -238,7 +238,8 @@ impl Keeper {
             false
         } else {
             self.heard.insert(heartbeat.worker.clone(), Instant::now());
-            let worker = Worker { pool, tools: heartbeat.tools, pulling: heartbeat.pulling };
+            let Heartbeat { tools, pulling, slots, .. } = heartbeat;
+            let worker = Worker { pool, tools, pulling, slots };
             self.registry.worker_lives(heartbeat.worker, worker)
         };
         if changed {

@@ -76,14 +76,10 @@ pub(super) async fn leave(core: &Core, pool: &PoolId) {
 
 async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     let running = u32::try_from(core.running_count()).unwrap_or(u32::MAX);
-    let heartbeat = Heartbeat {
-        worker: core.worker.clone(),
-        slots,
-        running,
-        leaving,
-        pulling: core.is_pulling(slots),
-        tools: core.set.clone(),
-    };
+    let pulling = core.is_pulling(slots);
+    core.progress.note(pulling && !leaving, running);
+    let heartbeat =
+        Heartbeat { worker: core.worker.clone(), slots, running, leaving, pulling, tools: core.set.clone() };
     if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {
         tracing::warn!(%error, "a heartbeat was not sent");
     }

@@ -1,0 +1,116 @@
+//! The admin port: HTTP for probes, scrapers, autoscalers and whoever operates. It changes nothing but what is logged, and
+//! asks nobody who they are: only those who may see what the process does should reach it.
+//!
+//! | | |
+//! |---|---|
+//! | `GET /livez` | 200 while the process turns; never depends on the broker |
+//! | `GET /readyz` | 200 while it makes progress, else 503 |
+//! | `GET /metrics` | what it counts, for Prometheus |
+//! | `GET /stats` | what a pool has to do, as JSON, for autoscalers; 503 where that is not known now |
+//! | `PUT /log-level` | logs from now on what the body says, as `TOOLYARD_LOG` does; 400 where that is not understood |
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::{get, put};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{SetLevelError, metrics, set_level};
+
+/// Longest body: a filter for logs.
+const BODY_BYTES_MAX: usize = 4096;
+
+/// What is known of the pools, or why it is not.
+pub type Stats = Pin<Box<dyn Future<Output = Result<Value, String>> + Send>>;
+
+/// What the port tells of its process.
+pub struct Process {
+    pub is_ready: Box<dyn Fn() -> bool + Send + Sync>,
+    pub stats: Box<dyn Fn() -> Stats + Send + Sync>,
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Process").finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} for the admin port: {source}. Is something else there?")]
+pub struct ListenError {
+    address: SocketAddr,
+    source: std::io::Error,
+}
+
+/// Takes the port, and says in the log where it is; port 0 picks a free one.
+///
+/// # Errors
+/// When it is taken.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
+    let error = |source| ListenError { address, source };
+    let listener = TcpListener::bind(address).await.map_err(error)?;
+    tracing::info!(address = %listener.local_addr().map_err(error)?, "admin port");
+    Ok(listener)
+}
+
+/// Serves until told to stop.
+pub async fn serve(listener: TcpListener, process: Process, stop: CancellationToken) {
+    let routes = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(scrape))
+        .route("/stats", get(stats))
+        .route("/log-level", put(log_level))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Arc::new(process));
+    let serving = axum::serve(listener, routes).into_future();
+    tokio::select! {
+        served = serving => {
+            if let Err(error) = served {
+                tracing::error!(%error, "the admin port is closed");
+            }
+        }
+        // Nobody is owed an answer: whoever probes or scrapes comes again.
+        () = stop.cancelled() => {}
+    }
+}
+
+async fn ready(State(process): State<Arc<Process>>) -> impl IntoResponse {
+    match (process.is_ready)() {
+        true => (StatusCode::OK, "ok\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "no progress: the log cannot be reached, or it shuts down\n"),
+    }
+}
+
+async fn scrape() -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::text())
+}
+
+async fn stats(State(process): State<Arc<Process>>) -> impl IntoResponse {
+    let json = [(CONTENT_TYPE, "application/json")];
+    match (process.stats)().await {
+        Ok(stats) => (StatusCode::OK, json, stats.to_string()),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, json, serde_json::json!({ "error": error }).to_string()),
+    }
+}
+
+async fn log_level(body: String) -> impl IntoResponse {
+    match set_level(body.trim()) {
+        Ok(()) => {
+            tracing::info!(filter = body.trim(), "what is logged was changed");
+            (StatusCode::OK, "ok\n".to_owned())
+        }
+        Err(error @ SetLevelError::Malformed { .. }) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+        Err(error @ (SetLevelError::NoLogs | SetLevelError::Gone(_))) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The admin port: what Kubernetes, scrapers and autoscalers go by.
+
+use harness::{Admin, Client, Fixture, Yard, call};
+use proto::v1::run_event::Event;
+use serde_json::{Value, json};
+
+use crate::FIXTURE;
+
+#[tokio::test]
+async fn a_lost_broker_makes_processes_unready_and_kills_none() {
+    let (coordinator, worker) = (Admin::anywhere(), Admin::anywhere());
+    let mut yard = Yard::start_with(coordinator.of(&Fixture::new(FIXTURE))).await;
+    let _worker = worker.of(&Fixture::new(FIXTURE)).worker(&yard.broker.url(), "main", 4).await;
+    for admin in [coordinator, worker] {
+        admin.until("/readyz", |status, _| status == 200).await;
+        assert_eq!(admin.get("/livez").await, (200, "ok\n".to_owned()));
+    }
+    yard.broker.kill().await;
+    for admin in [coordinator, worker] {
+        admin.until("/readyz", |status, _| status == 503).await;
+        assert_eq!(admin.get("/livez").await.0, 200, "a restart would not bring the broker back");
+    }
+    let (status, stats) = coordinator.get("/stats").await;
+    assert!(status == 503 && stats.contains("error"), "nothing is told that is not known: {status} {stats}");
+    yard.broker.restart().await.expect("the broker comes back");
+    for admin in [coordinator, worker] {
+        admin.until("/readyz", |status, _| status == 200).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_drains_is_alive_and_not_ready() {
+    let admin = Admin::anywhere();
+    let yard = Yard::start(FIXTURE).await;
+    let mut worker = admin.of(&Fixture::new(FIXTURE)).worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("sleep").await;
+    admin.until("/readyz", |status, _| status == 200).await;
+    let mut stream = yard.client.execute(vec![call("c", "sleep", json!({ "ms": 3000, "text": "slept" }))]).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+    let drained = worker.terminate();
+    let looked = async {
+        admin.until("/readyz", |status, _| status == 503).await;
+        assert_eq!(admin.get("/livez").await.0, 200);
+    };
+    tokio::join!(drained, looked);
+    assert_eq!(crate::check::text(&crate::check::outcomes(&stream.to_end().await)["c"]), "slept");
+}
+
+#[tokio::test]
+async fn any_coordinator_tells_autoscalers_what_a_pool_has_to_do() {
+    let (first, second) = (Admin::anywhere(), Admin::anywhere());
+    let yard = Yard::start_with(first.of(&Fixture::new(FIXTURE))).await;
+    let other = second.of(&Fixture::new(FIXTURE)).coordinator(&yard.broker.url()).await;
+    let _worker = Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 2).await;
+    yard.client.wait_for_tool("sleep").await;
+    let other = Client::connect(other.address()).await;
+    other.wait_for_tool("sleep").await;
+    let sleep = |id: &str| call(id, "sleep", json!({ "ms": 600_000, "text": "" }));
+    let run = yard.client.create(vec![sleep("a"), sleep("b"), sleep("c"), sleep("d"), sleep("e")]).await;
+    let told = |stats: &str| serde_json::from_str::<Value>(stats).map(|stats| stats["pools"]["main"].clone());
+    let wanted = json!({ "jobs": 5, "waiting": 3, "running": 2, "workers": 1, "slots": 2, "free_slots": 0 });
+    for admin in [first, second] {
+        admin.until("/stats", |_, stats| told(stats).is_ok_and(|told| told == wanted)).await;
+    }
+    run.cancel("enough").await;
+}
+
+#[tokio::test]
+async fn what_is_logged_is_chosen_while_it_runs() {
+    let admin = Admin::anywhere();
+    let _yard = Yard::start_with(admin.of(&Fixture::new(FIXTURE))).await;
+    assert_eq!(admin.ask("PUT", "/log-level", "warn,toolyard=debug\n").await.0, 200);
+    let (status, error) = admin.ask("PUT", "/log-level", "toolyard=loud").await;
+    assert!(status == 400 && error.contains("toolyard=loud"), "{status} {error}");
+    assert_eq!(admin.ask("PUT", "/log-level", &"x".repeat(8192)).await.0, 413);
+    assert_eq!(admin.get("/nothing-here").await.0, 404);
+}

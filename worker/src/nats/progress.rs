@@ -1,0 +1,46 @@
+//! What the admin port tells of a worker: as it stood at its last heartbeat, since nothing else leaves the worker's thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use run::{PoolId, WorkerId};
+use serde_json::json;
+use telemetry::admin::Process;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    /// The broker answers its requests for jobs, or all its slots are taken.
+    pulling: AtomicBool,
+    running: AtomicU32,
+}
+
+impl Progress {
+    pub(super) fn note(&self, pulling: bool, running: u32) {
+        self.pulling.store(pulling, Relaxed);
+        self.running.store(running, Relaxed);
+    }
+
+    /// A worker is ready while jobs reach it: that is what a rollout should wait for.
+    pub(super) fn process(
+        self: &Arc<Self>,
+        worker: &WorkerId,
+        pool: &PoolId,
+        slots: u32,
+        stop: CancellationToken,
+    ) -> Process {
+        let (progress, worker, pool) = (Arc::clone(self), worker.to_string(), pool.to_string());
+        let pulls = Arc::clone(self);
+        Process {
+            is_ready: Box::new(move || pulls.pulling.load(Relaxed) && !stop.is_cancelled()),
+            stats: Box::new(move || {
+                let running = progress.running.load(Relaxed);
+                let free = slots.saturating_sub(running);
+                let stats = json!({
+                    "worker": worker, "pool": pool, "slots": slots, "running": running, "free_slots": free,
+                });
+                Box::pin(async { Ok(stats) })
+            }),
+        }
+    }
+}

@@ -12,6 +12,7 @@ mod overdue;
 mod slice;
 mod standing;
 mod takeover;
+mod tally;
 mod unclaimed;
 mod watcher;
 
@@ -32,6 +33,7 @@ use self::unclaimed::{Look, Unclaimed};
 use self::watcher::Watcher;
 use crate::index::projector::Projector;
 use crate::known::Known;
+use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{AppendError, Decoded, Journal};
 use crate::nats::queues::Queues;
@@ -133,6 +135,9 @@ pub(crate) struct Keeper {
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
     heard: Vec<Heard>,
+    ends: Ends,
+    /// How old the newest entry was when it came, at worst since the last tally.
+    lag: Duration,
 }
 
 pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
@@ -158,6 +163,8 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         joins: JoinSet::new(),
         writes: JoinSet::new(),
         heard: Vec::new(),
+        ends: Ends::default(),
+        lag: Duration::ZERO,
     };
     (ledger, keeper)
 }
@@ -206,6 +213,7 @@ impl Keeper {
                     }
                     self.sweep();
                     self.look_at_queues();
+                    self.tally();
                     self.look_at_guests();
                     self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();
@@ -250,6 +258,9 @@ impl Keeper {
     // ---- what the feed brings ----
 
     fn take_batch(&mut self, batch: &mut Batch) {
+        if let Some(Fed { what: Decoded::Entry(_, newest), .. }) = batch.entries.last() {
+            self.lag = self.lag.max(proto::now().since(newest.at));
+        }
         for fed in batch.entries.drain(..) {
             self.take(fed);
         }
@@ -304,6 +315,15 @@ impl Keeper {
         self.heard.clear();
         open.known.apply(&entry, &mut self.heard);
         self.rim.index.note(&open.known.run, &entry, &self.heard);
+        if leads {
+            for heard in &self.heard {
+                if let Heard::CallEnded { call } = heard
+                    && let Some(call) = open.known.run.call(*call)
+                {
+                    self.ends.count(call, &self.rim.registry.borrow());
+                }
+            }
+        }
         let is_final = open.known.run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
         self.stop_late_starts(id, &entry);

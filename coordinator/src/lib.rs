@@ -10,6 +10,7 @@ mod index;
 mod known;
 mod ledger;
 mod members;
+mod metrics;
 mod nats;
 mod redis;
 mod registry;

@@ -17,6 +17,7 @@ use crate::accept::{self, Asked, AskedApproval, Offer, Scope};
 use crate::custom::CustomTools;
 use crate::known::Known;
 use crate::ledger::{Ledger, Stopped};
+use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, Journal, ReadError};
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
@@ -173,6 +174,7 @@ impl Runs {
         if let Some(known) = &known {
             self.check_same(known, digest)?;
             if self.journal.is_opened(known.run).await? {
+                COUNTS.repeated.add(1);
                 return Ok(Placed::Known(known.run));
             }
         }

@@ -12,6 +12,7 @@ use run::{Entry, FloorPolicy, Heard, Run, RunId, Sequencer, Span, Spoken, Uttera
 use tokio::time::Instant;
 
 use crate::ledger::{Ledger, Live, OVERDUE, Standing, Stopped};
+use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, ReadError};
 
 /// Events given out together.
@@ -162,6 +163,9 @@ impl Reader {
         self.run.apply(&entry, &mut self.heard);
         let mut spoken = Vec::new();
         self.sequencer.observe(entry.at, &self.heard, &mut spoken);
+        for speaks in spoken.iter().filter(|spoken| matches!(spoken.what, Utterance::Speaks { .. })) {
+            COUNTS.floor_wait.record(entry.at.since(speaks.at));
+        }
         let of_this = |span: &Span| span.position.sequence == entry.sequence;
         let heard =
             self.heard.iter().filter(|heard| matches!(heard, Heard::Output { span, .. } if of_this(span))).count();

@@ -75,3 +75,71 @@ async fn what_is_logged_is_chosen_while_it_runs() {
     assert_eq!(admin.ask("PUT", "/log-level", &"x".repeat(8192)).await.0, 413);
     assert_eq!(admin.get("/nothing-here").await.0, 404);
 }
+
+/// The value of a series, as it was scraped.
+fn value(text: &str, series: &str) -> Option<f64> {
+    let line = text.lines().find(|line| line.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+#[tokio::test]
+async fn what_happens_to_calls_is_counted_where_it_happens() {
+    let (door, hosts) = (Admin::anywhere(), Admin::anywhere());
+    let yard = Yard::start_with(door.of(&Fixture::new(FIXTURE))).await;
+    let worker = |admin: &Admin| admin.of(&Fixture::new(FIXTURE));
+    let mut first = worker(&hosts).worker(&yard.broker.url(), "main", 1).await;
+    yard.client.wait_for_tool("count").await;
+    let calls = vec![crate::count("a", 40, 60), call("b", "echo", json!({ "text": "hi" })), crate::question("ask")];
+    let unknown = call("who", "nobody-hosts-this", json!({}));
+    let mut stream = yard.client.execute(calls.into_iter().chain([unknown]).collect()).await;
+    stream.until(|event| matches!(event, Event::CallOutput(output) if output.call_id == "a")).await;
+    let waits = |text: &str| {
+        value(text, "toolyard_calls_running{pool=\"main\",tool=\"count\"}") == Some(1.0)
+            && value(text, "toolyard_calls_runnable{pool=\"main\",tool=\"echo\"}") == Some(1.0)
+            && value(text, "toolyard_calls_waiting{pool=\"main\",tool=\"echo\"}") == Some(1.0)
+            && value(text, "toolyard_queue_age_seconds{pool=\"main\",tool=\"echo\"}").is_some_and(|age| age > 0.0)
+            && value(text, "toolyard_client_calls_waiting") == Some(1.0)
+            && value(text, "toolyard_runs_open") == Some(1.0)
+            && value(text, "toolyard_shards_owned") == Some(16.0)
+            && value(text, "toolyard_pool_slots{pool=\"main\"}") == Some(1.0)
+            && value(text, "toolyard_log_reachable") == Some(1.0)
+            && value(text, "toolyard_log_bytes").is_some_and(|bytes| bytes > 0.0)
+    };
+    door.until("/metrics", |_, text| waits(text)).await;
+    hosts.until("/metrics", |_, text| value(text, "toolyard_worker_free_slots{pool=\"main\"}") == Some(0.0)).await;
+    first.kill().await;
+    let hosts = Admin::anywhere();
+    let _second = worker(&hosts).worker(&yard.broker.url(), "main", 1).await;
+    let run = stream.run(&yard.client);
+    stream.until(|event| matches!(event, Event::CallEnded(ended) if ended.call_id == "a")).await;
+    run.submit(vec![harness::client_answer("ask", "this one")]).await.expect("the call waits");
+    crate::check::whole(&stream.to_end().await, true);
+    let ended = |text: &str| {
+        let of = |tool: &str, outcome: &str, pool: &str| {
+            let labels = format!("pool=\"{pool}\",tool=\"{tool}\",outcome=\"{outcome}\"");
+            value(text, &format!("toolyard_calls_ended_total{{{labels}}}"))
+        };
+        of("count", "completed", "main") == Some(1.0)
+            && of("echo", "completed", "main") == Some(1.0)
+            && of("ask_user", "completed", "") == Some(1.0)
+            && of("other", "failed", "") == Some(1.0)
+            && value(text, "toolyard_jobs_handed_back_total{pool=\"main\"}").is_some_and(|jobs| jobs >= 1.0)
+            && value(text, "toolyard_floor_wait_seconds_count").is_some_and(|calls| calls >= 4.0)
+    };
+    door.until("/metrics", |_, text| ended(text)).await;
+    let attempts = |text: &str| {
+        let labels = "pool=\"main\",tool=\"count\"";
+        value(text, &format!("toolyard_attempts_total{{{labels},outcome=\"completed\"}}")) == Some(1.0)
+            && value(text, &format!("toolyard_attempt_seconds_count{{{labels}}}")) == Some(1.0)
+            && value(text, &format!("toolyard_first_chunk_seconds_count{{{labels}}}")) == Some(1.0)
+            && value(text, &format!("toolyard_output_bytes_total{{{labels}}}")) == Some(f64::from(COUNTED))
+            && value(text, "toolyard_redeliveries_total{pool=\"main\"}").is_some_and(|jobs| jobs >= 1.0)
+            && value(text, "toolyard_worker_free_slots{pool=\"main\"}") == Some(1.0)
+    };
+    hosts.until("/metrics", |_, text| attempts(text)).await;
+    let (_, text) = door.get("/metrics").await;
+    assert!(!text.contains("nobody-hosts-this"), "a caller makes up no series");
+}
+
+/// Bytes of what a call of `count` says in 40 pieces.
+const COUNTED: u32 = 10 * 4 + 30 * 5;

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits;
+use crate::metrics::OutputCount;
 use crate::publisher::{Lost, Publisher};
 use crate::table::Prepared;
 use crate::tool::{Context, Output, Stop, ToolError};
@@ -32,6 +33,7 @@ pub(crate) struct Attempt<'a> {
     /// The event of its start, unless that is in the log already.
     pub(crate) start: Option<Event>,
     pub(crate) signals: Signals,
+    pub(crate) output: OutputCount,
 }
 
 /// Why an attempt should stop before its tool is done.
@@ -56,7 +58,9 @@ pub(crate) enum End {
 /// What a stored end means for the job.
 pub(crate) enum Ending {
     /// Nothing is left to do.
-    Done,
+    Completed,
+    Cancelled,
+    Expired,
     /// Another attempt may be due.
     Failed(CallError),
     Returned,
@@ -75,9 +79,9 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals } = attempt;
+    let Attempt { job, id, from, start, signals, output: count } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
-    let mut publisher = Publisher::new(id, job.pool.clone(), from, start, append);
+    let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
 
     let prepared = match prepared {
         Ok(prepared) => prepared,
@@ -120,7 +124,9 @@ where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
     let ending = match &outcome {
-        AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired => Ending::Done,
+        AttemptOutcome::Completed(_) => Ending::Completed,
+        AttemptOutcome::Cancelled => Ending::Cancelled,
+        AttemptOutcome::Expired => Ending::Expired,
         AttemptOutcome::Failed(error) => Ending::Failed(error.clone()),
         AttemptOutcome::Returned => Ending::Returned,
     };

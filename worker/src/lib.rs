@@ -13,6 +13,7 @@ mod answer;
 mod attempt;
 mod error;
 mod limits;
+mod metrics;
 mod nats;
 mod publisher;
 mod table;

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Signals;
+use crate::metrics::Counts;
 use crate::table::Table;
 use crate::{Options, limit_slots};
 
@@ -62,6 +63,7 @@ pub(crate) struct Core {
     pub(crate) set: ToolSetId,
     pub(crate) tools: Handle,
     pub(crate) leases: leases::Leases,
+    pub(crate) counts: Counts,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
     /// When the last heartbeat was sent.
@@ -89,7 +91,8 @@ pub(crate) async fn serve(
     let party = Party::Pool(options.pool.clone());
     let client = proto::nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
-    let leases = leases::Leases::new(client.clone());
+    let counts = Counts::new(&options.pool, table.names());
+    let leases = leases::Leases::new(client.clone(), counts.leases_lost.clone());
     let core = Rc::new(Core {
         client: client.clone(),
         context,
@@ -98,6 +101,7 @@ pub(crate) async fn serve(
         table,
         tools,
         leases,
+        counts,
         give_back: CancellationToken::new(),
         beat: Cell::new(Instant::now()),
         missed: Cell::new(None),

@@ -11,6 +11,7 @@ use run::{AttemptId, AttemptOutcome, Chunk, ChunkIndex, Event, PoolId, StopStage
 use tokio::time::Instant;
 
 use crate::limits::Said;
+use crate::metrics::OutputCount;
 
 /// Entries that may be unacknowledged; then the tool waits.
 const WINDOW: usize = 64;
@@ -41,6 +42,7 @@ pub(crate) struct Publisher<F> {
     /// Stages of stopping that wait to go out.
     stages: Vec<StopStage>,
     batch_bytes: usize,
+    count: OutputCount,
     /// When the batch goes at the latest.
     due: Option<Instant>,
     in_flight: FuturesUnordered<Append>,
@@ -48,7 +50,14 @@ pub(crate) struct Publisher<F> {
 
 impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
     /// `from` is the number of the attempt's first chunk.
-    pub(crate) fn new(attempt: AttemptId, pool: PoolId, from: ChunkIndex, start: Option<Event>, append: F) -> Self {
+    pub(crate) fn new(
+        attempt: AttemptId,
+        pool: PoolId,
+        from: ChunkIndex,
+        start: Option<Event>,
+        count: OutputCount,
+        append: F,
+    ) -> Self {
         let in_flight = FuturesUnordered::new();
         Self {
             append,
@@ -59,6 +68,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
             batch: Vec::new(),
             stages: Vec::new(),
             batch_bytes: 0,
+            count,
             due: None,
             in_flight,
         }
@@ -72,6 +82,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
     /// Takes a chunk in. `false` when the attempt has said more than it may.
     pub(crate) fn take(&mut self, chunk: Chunk) -> bool {
         let Some(bytes) = self.taken.count(&chunk) else { return false };
+        self.count.said(bytes);
         self.batch_bytes += bytes;
         self.batch.push(chunk);
         true

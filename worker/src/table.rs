@@ -128,6 +128,11 @@ impl Table {
         Ok(self)
     }
 
+    /// The names under which tools are called, each with the tool's own.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&ToolName, &ToolName)> {
+        self.tools.keys().map(|name| (name, name)).chain(&self.aliases)
+    }
+
     fn check_hosted(&self, names: &[impl AsRef<str>]) -> Result<(), NotHosted> {
         let is_known = |name: &str| self.tools.keys().any(|known| known.as_str() == name);
         match names.iter().map(AsRef::as_ref).find(|name| !is_known(name)) {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Keeper;
 use crate::known::Known;
+use crate::metrics;
 use crate::nats::journal::AppendError;
 use crate::registry::Registry;
 use crate::stranded;
@@ -140,7 +141,8 @@ impl Keeper {
                 let is_due = handed_back.is_none_or(|at| at.elapsed() >= HAND_BACK_REPEAT);
                 if is_lost && is_due && owned.holds(id.shard()) {
                     tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
-                    lost.push((*id, running.attempt, lease.clone()));
+                    let Route::Pool { pool, .. } = &call.spec().route else { continue };
+                    lost.push((*id, running.attempt, lease.clone(), pool.clone()));
                 }
             }
         }
@@ -149,10 +151,11 @@ impl Keeper {
                 self.perform(id, Effect::Refuse { call });
             }
         }
-        for (id, attempt, lease) in lost {
+        for (id, attempt, lease, pool) in lost {
             let signals = self.rim.signals.clone();
             if self.say(async move { signals.hand_back(&lease).await }) {
                 self.handed_back.insert((id, attempt), Instant::now());
+                metrics::handed_back(&pool);
             }
         }
     }

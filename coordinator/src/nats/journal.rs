@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::room::Room;
 use super::Broker;
 use crate::known::Known;
+use crate::metrics::COUNTS;
 
 /// How long an append is tried for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(15);
@@ -296,11 +297,14 @@ impl Journal {
                     let info = stream.cached_info();
                     let limit = u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
                     self.room.seen(info.state.bytes, limit, counted);
+                    COUNTS.log_bytes.set(info.state.bytes as f64);
+                    COUNTS.log_bytes_max.set(limit as f64);
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "cannot see how full the log is"),
                 Err(_) => tracing::warn!("the broker does not say how full the log is"),
             }
             let now = seen.elapsed() < OUT_OF_REACH;
+            COUNTS.log_reached.set(f64::from(u8::from(now)));
             reached.send_if_modified(|reached| std::mem::replace(reached, now) != now);
             tokio::select! {
                 () = self.room.wait_for_look() => {}

@@ -123,7 +123,8 @@ where
     };
     let began = Instant::now();
     let other = tokio::spawn(meanwhile(signals.clone()));
-    let attempt = Attempt { job: &job, id, from: ChunkIndex(0), start: None, signals };
+    let output = OutputCount::default();
+    let attempt = Attempt { job: &job, id, from: ChunkIndex(0), start: None, signals, output };
     let (end, _) = run_it(attempt, prepared, append).await;
     let took = began.elapsed();
     other.abort();

@@ -78,6 +78,7 @@ async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     let running = u32::try_from(core.running_count()).unwrap_or(u32::MAX);
     let pulling = core.is_pulling(slots);
     core.progress.note(pulling && !leaving, running);
+    core.counts.note(slots, running);
     let heartbeat =
         Heartbeat { worker: core.worker.clone(), slots, running, leaving, pulling, tools: core.set.clone() };
     if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {

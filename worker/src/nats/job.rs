@@ -45,7 +45,9 @@ struct Delivery {
     /// Counts this delivery too; the broker may forget, so the log has the last word.
     delivered: u32,
     sequence: u64,
+    /// How long ago it was stored when it came here.
     age: Duration,
+    here: Instant,
 }
 
 pub(super) async fn handle(core: Rc<Core>, message: Message) {
@@ -57,6 +59,10 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
             return settle(&core, reply, UNREADABLE.into()).await;
         }
     };
+    match delivery.delivered {
+        1 => core.counts.of(&delivery.job.spec.tool).queue_wait.record(delivery.age),
+        _ => core.counts.redeliveries.add(1),
+    }
     let lease = core.leases.hold(reply.to_string());
     // A call may be cancelled while it is queued. A job that is not fresh is asked about first; a tool that is not safe to
     // repeat is called only after its start is known to be heard.
@@ -73,7 +79,10 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
     };
     let Some(answer) = answer else { return settle(&core, reply, NOT_NOW.into()).await };
     match answer.verdict {
-        Verdict::Drop => settle(&core, reply, "+ACK".into()).await,
+        Verdict::Drop => {
+            core.counts.duplicates.add(1);
+            settle(&core, reply, "+ACK".into()).await;
+        }
         Verdict::End { attempt, outcome } => {
             let (pool, chunks) = (delivery.job.pool.clone(), 0);
             let ended = Event::AttemptEnded { attempt, pool, chunks, outcome };
@@ -100,7 +109,7 @@ fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Delivery, Str
     let (message, _) = message.split();
     let subject: Subject = message.subject.as_str().parse().map_err(|error| format!("{error}"))?;
     let job = log::decode_job(&subject, message.payload).map_err(|error| error.to_string())?;
-    Ok(Delivery { job, reply, delivered, sequence, age: proto::now().since(published) })
+    Ok(Delivery { job, reply, delivered, sequence, age: proto::now().since(published), here: Instant::now() })
 }
 
 /// Asks the run's owner what to do, until it knows. `None` when it takes too long: others may need the slot.
@@ -163,9 +172,16 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
         }
         None
     };
-    let attempt = Attempt { job, id, from, start, signals };
+    let count = core.counts.of(&job.spec.tool);
+    let output = count.output(delivery.here, delivery.age);
+    let attempt = Attempt { job, id, from, start, signals, output };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
+    let ending = match &end {
+        End::Stored(ending) => Some(ending),
+        End::Abandoned => None,
+    };
+    count.ended(ending, began.elapsed());
     finish(core, delivery, end, (used, began, &lease)).await;
     drop(lease);
     if let Some(tool) = lingering {
@@ -231,7 +247,7 @@ async fn finish(
         return settle(core, reply.clone(), "+ACK".into()).await;
     }
     let answer = match ending {
-        Ending::Done => "+ACK".into(),
+        Ending::Completed | Ending::Cancelled | Ending::Expired => "+ACK".into(),
         Ending::Returned => "-NAK".into(),
         Ending::Failed(error) => {
             let Route::Pool { policy, .. } = &job.spec.route else { return };

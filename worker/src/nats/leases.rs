@@ -8,6 +8,7 @@ use async_nats::Client;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use proto::names;
+use telemetry::metrics::Counter;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,7 @@ const IN_PROGRESS: Bytes = Bytes::from_static(b"+WPI");
 pub(crate) struct Leases {
     client: Client,
     held: Rc<RefCell<HashMap<String, Held>>>,
+    lost: Counter,
 }
 
 struct Held {
@@ -34,8 +36,9 @@ pub(crate) struct Lease {
 }
 
 impl Leases {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { client, held: Rc::default() }
+    /// `lost` counts the leases that could not be kept.
+    pub(crate) fn new(client: Client, lost: Counter) -> Self {
+        Self { client, held: Rc::default(), lost }
     }
 
     /// Begins to keep the lease of a job that was just delivered.
@@ -57,6 +60,7 @@ impl Leases {
             for (reply, held) in self.held.borrow().iter() {
                 if held.confirmed.elapsed() >= names::JOB_LEASE && !held.lost.is_cancelled() {
                     tracing::warn!(%reply, "a lease could not be kept, giving up its attempt");
+                    self.lost.add(1);
                     held.lost.cancel();
                 }
             }

@@ -45,7 +45,7 @@ fn publisher(from: u32) -> (Rc<Sent>, Publisher<impl Fn(Vec<Event>) -> Append>) 
         Box::pin(async move { acknowledged.await.unwrap_or(Err(Lost)) })
     };
     let pool = "main".parse().expect("a pool name");
-    (sent, Publisher::new(attempt, pool, ChunkIndex(from), None, append))
+    (sent, Publisher::new(attempt, pool, ChunkIndex(from), None, OutputCount::default(), append))
 }
 
 fn chunk(bytes: usize) -> Chunk {

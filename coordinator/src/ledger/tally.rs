@@ -1,0 +1,73 @@
+//! Counts every second what the calls of our runs wait for. Nothing is kept between two tallies, so nothing can drift.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use run::{CallState, Route, Timestamp};
+
+use super::Keeper;
+use crate::metrics::{self, COUNTS, label};
+
+/// Calls of one tool in one pool.
+#[derive(Debug, Default)]
+struct Tally {
+    waiting: u32,
+    runnable: u32,
+    running: u32,
+    oldest: Option<Timestamp>,
+}
+
+impl Keeper {
+    pub(super) fn tally(&mut self) {
+        let registry = Arc::clone(&self.rim.registry.borrow());
+        let mut tools: BTreeMap<(&str, &str), Tally> = BTreeMap::new();
+        let (mut shards, mut runs, mut client_calls, mut approvals) = (0_u32, 0_u32, 0_u32, 0_u32);
+        for slice in self.slices.iter().filter(|slice| slice.phase.leads()) {
+            shards += 1;
+            runs += u32::try_from(slice.runs.len()).unwrap_or(u32::MAX);
+            for call in slice.runs.values().flat_map(|open| open.known.run.calls()) {
+                match call.state() {
+                    CallState::WaitingForClient => client_calls += 1,
+                    CallState::AwaitingApproval => approvals += 1,
+                    CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) | CallState::Ended(_) => {}
+                }
+                let Route::Pool { pool, .. } = &call.spec().route else { continue };
+                if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval) {
+                    continue;
+                }
+                let tally = tools.entry((pool.as_str(), label(&call.spec().tool, &registry))).or_default();
+                match call.state() {
+                    CallState::Accepted => tally.waiting += 1,
+                    CallState::Queued { since } => {
+                        tally.waiting += 1;
+                        tally.runnable += 1;
+                        tally.oldest = Some(tally.oldest.map_or(*since, |oldest| oldest.min(*since)));
+                    }
+                    CallState::Running(_) => tally.running += 1,
+                    CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Ended(_) => {}
+                }
+            }
+        }
+        COUNTS.shards.set(f64::from(shards));
+        COUNTS.runs_open.set(f64::from(runs));
+        COUNTS.client_calls.set(f64::from(client_calls));
+        COUNTS.approvals.set(f64::from(approvals));
+        COUNTS.log_lag.set(std::mem::take(&mut self.lag).as_secs_f64());
+        let now = proto::now();
+        let each = |value: fn(&Tally, Timestamp) -> f64| {
+            tools.iter().map(move |((pool, tool), tally)| (vec![*pool, *tool], value(tally, now)))
+        };
+        metrics::WAITING.replace(each(|tally, _| f64::from(tally.waiting)));
+        metrics::RUNNABLE.replace(each(|tally, _| f64::from(tally.runnable)));
+        metrics::RUNNING.replace(each(|tally, _| f64::from(tally.running)));
+        metrics::QUEUE_AGE
+            .replace(each(|tally, now| tally.oldest.map_or(0.0, |oldest| now.since(oldest).as_secs_f64())));
+        let pools: Vec<_> = registry.pools().into_iter().map(|pool| (registry.living(&pool), pool)).collect();
+        let each = |value: fn(&crate::registry::Living) -> f64| {
+            pools.iter().map(move |(living, pool)| (vec![pool.as_str()], value(living)))
+        };
+        metrics::POOL_WORKERS.replace(each(|living| living.live as f64));
+        metrics::POOL_PULLING.replace(each(|living| living.pulling as f64));
+        metrics::POOL_SLOTS.replace(each(|living| living.slots as f64));
+    }
+}

@@ -1,0 +1,186 @@
+//! What a coordinator counts. What it tells of calls is about the runs of its own shards, so that all coordinators together
+//! count each once; what it tells of workers every coordinator sees alike. A tool that nobody advertises counts as `other`.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use run::{Call, Outcome, PoolId, Route, ToolName};
+use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
+
+use crate::registry::Registry;
+
+const OF_TOOL: &[&str] = &["pool", "tool"];
+
+pub(crate) static WAITING: Family<Gauge> =
+    Family::new("toolyard_calls_waiting", "Calls that no attempt of has begun, their turn included.", OF_TOOL);
+pub(crate) static RUNNABLE: Family<Gauge> =
+    Family::new("toolyard_calls_runnable", "Calls in the queue, that a worker could begin now.", OF_TOOL);
+pub(crate) static RUNNING: Family<Gauge> =
+    Family::new("toolyard_calls_running", "Calls that an attempt runs.", OF_TOOL);
+pub(crate) static QUEUE_AGE: Family<Gauge> =
+    Family::new("toolyard_queue_age_seconds", "For how long the oldest call in the queue is there.", OF_TOOL);
+pub(crate) static POOL_WORKERS: Family<Gauge> =
+    Family::new("toolyard_pool_workers", "Workers that live, as any coordinator sees them.", &["pool"]);
+pub(crate) static POOL_PULLING: Family<Gauge> =
+    Family::new("toolyard_pool_workers_pulling", "Workers that jobs reach, as any coordinator sees them.", &["pool"]);
+pub(crate) static POOL_SLOTS: Family<Gauge> =
+    Family::new("toolyard_pool_slots", "Calls that the living workers run at once.", &["pool"]);
+
+static ENDED: Family<Counter> =
+    Family::new("toolyard_calls_ended_total", "Calls that ended, by how.", &["pool", "tool", "outcome"]);
+static PARKED: Family<Counter> = Family::new(
+    "toolyard_calls_parked_total",
+    "Calls that ended without a result although another attempt might have given one.",
+    OF_TOOL,
+);
+static HANDED_BACK: Family<Counter> =
+    Family::new("toolyard_jobs_handed_back_total", "Jobs of lost workers that went back to their queue.", &["pool"]);
+static REPEATED: Family<Counter> = Family::new(
+    "toolyard_requests_repeated_total",
+    "Requests under an id that was there already, and so made no second run.",
+    &[],
+);
+static FLOOR_WAIT: Family<Histogram> = Family::new(
+    "toolyard_floor_wait_seconds",
+    "For how long a call's first output waited until the call might speak, for each reader.",
+    &[],
+);
+static CLIENT_CALLS: Family<Gauge> =
+    Family::new("toolyard_client_calls_waiting", "Calls that wait for their client's answer.", &[]);
+static APPROVALS: Family<Gauge> =
+    Family::new("toolyard_approvals_waiting", "Calls that wait for somebody to approve them.", &[]);
+static RUNS_OPEN: Family<Gauge> = Family::new("toolyard_runs_open", "Runs that have not ended.", &[]);
+static SHARDS: Family<Gauge> =
+    Family::new("toolyard_shards_owned", "Shards that this coordinator acts for, of 16 in all.", &[]);
+static LOG_LAG: Family<Gauge> = Family::new(
+    "toolyard_log_lag_seconds",
+    "How old the newest entry was when it came here, at worst within the last second.",
+    &[],
+);
+static LOG_REACHED: Family<Gauge> =
+    Family::new("toolyard_log_reachable", "1 while the log answers, 0 after 5 s without an answer.", &[]);
+static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that the log takes.", &[]);
+static LOG_BYTES_MAX: Family<Gauge> =
+    Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
+
+const METRICS: [Metric; 20] = [
+    Metric::Gauge(&WAITING),
+    Metric::Gauge(&RUNNABLE),
+    Metric::Gauge(&RUNNING),
+    Metric::Gauge(&QUEUE_AGE),
+    Metric::Gauge(&POOL_WORKERS),
+    Metric::Gauge(&POOL_PULLING),
+    Metric::Gauge(&POOL_SLOTS),
+    Metric::Counter(&ENDED),
+    Metric::Counter(&PARKED),
+    Metric::Counter(&HANDED_BACK),
+    Metric::Counter(&REPEATED),
+    Metric::Histogram(&FLOOR_WAIT),
+    Metric::Gauge(&CLIENT_CALLS),
+    Metric::Gauge(&APPROVALS),
+    Metric::Gauge(&RUNS_OPEN),
+    Metric::Gauge(&SHARDS),
+    Metric::Gauge(&LOG_LAG),
+    Metric::Gauge(&LOG_REACHED),
+    Metric::Gauge(&LOG_BYTES),
+    Metric::Gauge(&LOG_BYTES_MAX),
+];
+
+/// What has no labels, and is counted in many places.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub(crate) repeated: Counter,
+    pub(crate) floor_wait: Histogram,
+    pub(crate) client_calls: Gauge,
+    pub(crate) approvals: Gauge,
+    pub(crate) runs_open: Gauge,
+    pub(crate) shards: Gauge,
+    pub(crate) log_lag: Gauge,
+    pub(crate) log_reached: Gauge,
+    pub(crate) log_bytes: Gauge,
+    pub(crate) log_bytes_max: Gauge,
+}
+
+pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
+    publish(&METRICS);
+    Counts {
+        repeated: REPEATED.with(&[]),
+        floor_wait: FLOOR_WAIT.with(&[]),
+        client_calls: CLIENT_CALLS.with(&[]),
+        approvals: APPROVALS.with(&[]),
+        runs_open: RUNS_OPEN.with(&[]),
+        shards: SHARDS.with(&[]),
+        log_lag: LOG_LAG.with(&[]),
+        log_reached: LOG_REACHED.with(&[]),
+        log_bytes: LOG_BYTES.with(&[]),
+        log_bytes_max: LOG_BYTES_MAX.with(&[]),
+    }
+});
+
+/// The name by which a tool is counted.
+pub(crate) fn label<'a>(tool: &ToolName, registry: &'a Registry) -> &'a str {
+    let entry = registry.catalog.find(tool);
+    entry.map_or(OTHER, |entry| entry.alias_of.as_ref().unwrap_or(&entry.name).as_str())
+}
+
+/// A job of a lost worker went back.
+pub(crate) fn handed_back(pool: &PoolId) {
+    HANDED_BACK.with(&[pool.as_str()]).add(1);
+}
+
+/// Counts calls that end. Keeps the handles of each pool and tool that it has met.
+#[derive(Debug, Default)]
+pub(crate) struct Ends(HashMap<PoolId, HashMap<ToolName, OfTool>>);
+
+#[derive(Debug)]
+struct OfTool {
+    completed: Counter,
+    failed: Counter,
+    cancelled: Counter,
+    expired: Counter,
+    parked: Counter,
+}
+
+impl OfTool {
+    fn new(pool: &str, tool: &str) -> Self {
+        let ended = |outcome| ENDED.with(&[pool, tool, outcome]);
+        Self {
+            completed: ended("completed"),
+            failed: ended("failed"),
+            cancelled: ended("cancelled"),
+            expired: ended("expired"),
+            parked: PARKED.with(&[pool, tool]),
+        }
+    }
+
+    fn ended(&self, call: &Call) {
+        match call.outcome() {
+            Some(Outcome::Completed(_)) => self.completed.add(1),
+            Some(Outcome::Failed(_)) => self.failed.add(1),
+            Some(Outcome::Cancelled { .. }) => self.cancelled.add(1),
+            Some(Outcome::Expired(_)) => self.expired.add(1),
+            None => {}
+        }
+        if call.is_parked() {
+            self.parked.add(1);
+        }
+    }
+}
+
+impl Ends {
+    /// Calls that no pool was to execute count without one.
+    pub(crate) fn count(&mut self, call: &Call, registry: &Registry) {
+        let spec = call.spec();
+        let Route::Pool { pool, .. } = &spec.route else {
+            return OfTool::new("", label(&spec.tool, registry)).ended(call);
+        };
+        let known = self.0.get(pool).and_then(|tools| tools.get(&spec.tool));
+        if let Some(known) = known {
+            return known.ended(call);
+        }
+        let of_tool = OfTool::new(pool.as_str(), label(&spec.tool, registry));
+        of_tool.ended(call);
+        // It was routed, so somebody advertised it: their number is bounded by what workers host.
+        self.0.entry(pool.clone()).or_default().insert(spec.tool.clone(), of_tool);
+    }
+}

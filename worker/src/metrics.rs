@@ -1,0 +1,176 @@
+//! What a worker counts. Handles are made once for every tool that it hosts; a name that it does not host counts as
+//! `other`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use run::{PoolId, ToolName};
+use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
+use tokio::time::Instant;
+
+use crate::attempt::Ending;
+
+static ATTEMPTS: Family<Counter> =
+    Family::new("toolyard_attempts_total", "Attempts that ended, by how.", &["pool", "tool", "outcome"]);
+static ATTEMPT: Family<Histogram> = Family::new(
+    "toolyard_attempt_seconds",
+    "From an attempt's beginning until its end was stored in the log.",
+    &["pool", "tool"],
+);
+static QUEUE_WAIT: Family<Histogram> = Family::new(
+    "toolyard_queue_wait_seconds",
+    "From a job's entry in the log to its first delivery to a worker.",
+    &["pool", "tool"],
+);
+static FIRST_CHUNK: Family<Histogram> = Family::new(
+    "toolyard_first_chunk_seconds",
+    "From a job's entry in the log to the first piece of output of an attempt.",
+    &["pool", "tool"],
+);
+static OUTPUT_BYTES: Family<Counter> =
+    Family::new("toolyard_output_bytes_total", "Output that attempts said, results not counted.", &["pool", "tool"]);
+static REDELIVERIES: Family<Counter> = Family::new(
+    "toolyard_redeliveries_total",
+    "Jobs that were delivered again: after a failed attempt, a lost worker or a lost acknowledgement.",
+    &["pool"],
+);
+static DUPLICATES: Family<Counter> = Family::new(
+    "toolyard_duplicates_suppressed_total",
+    "Jobs that were delivered though nothing was left to do, and so were not executed.",
+    &["pool"],
+);
+static LEASES_LOST: Family<Counter> = Family::new(
+    "toolyard_leases_lost_total",
+    "Jobs whose lease the broker did not confirm in time, so that their attempts were given up.",
+    &["pool"],
+);
+static SLOTS: Family<Gauge> = Family::new("toolyard_worker_slots", "Calls that this worker runs at once.", &["pool"]);
+static RUNNING: Family<Gauge> = Family::new("toolyard_worker_running", "Calls that this worker runs now.", &["pool"]);
+
+static FREE_SLOTS: Family<Gauge> =
+    Family::new("toolyard_worker_free_slots", "Calls that this worker could begin now.", &["pool"]);
+
+const METRICS: [Metric; 11] = [
+    Metric::Counter(&ATTEMPTS),
+    Metric::Histogram(&ATTEMPT),
+    Metric::Histogram(&QUEUE_WAIT),
+    Metric::Histogram(&FIRST_CHUNK),
+    Metric::Counter(&OUTPUT_BYTES),
+    Metric::Counter(&REDELIVERIES),
+    Metric::Counter(&DUPLICATES),
+    Metric::Counter(&LEASES_LOST),
+    Metric::Gauge(&SLOTS),
+    Metric::Gauge(&RUNNING),
+    Metric::Gauge(&FREE_SLOTS),
+];
+
+/// Of one pool's worker.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    /// By every name under which a tool is called.
+    tools: HashMap<ToolName, OfTool>,
+    other: OfTool,
+    pub(crate) redeliveries: Counter,
+    pub(crate) duplicates: Counter,
+    pub(crate) leases_lost: Counter,
+    slots: Gauge,
+    running: Gauge,
+    free_slots: Gauge,
+}
+
+/// Of one tool.
+#[derive(Debug, Clone)]
+pub(crate) struct OfTool {
+    completed: Counter,
+    failed: Counter,
+    cancelled: Counter,
+    expired: Counter,
+    returned: Counter,
+    abandoned: Counter,
+    attempt: Histogram,
+    pub(crate) queue_wait: Histogram,
+    first_chunk: Histogram,
+    output_bytes: Counter,
+}
+
+impl Counts {
+    /// `names` are those under which tools are called, each with the tool's own.
+    pub(crate) fn new<'a>(pool: &PoolId, names: impl Iterator<Item = (&'a ToolName, &'a ToolName)>) -> Self {
+        publish(&METRICS);
+        let pool = pool.as_str();
+        Self {
+            tools: names.map(|(name, tool)| (name.clone(), OfTool::new(pool, tool.as_str()))).collect(),
+            other: OfTool::new(pool, OTHER),
+            redeliveries: REDELIVERIES.with(&[pool]),
+            duplicates: DUPLICATES.with(&[pool]),
+            leases_lost: LEASES_LOST.with(&[pool]),
+            slots: SLOTS.with(&[pool]),
+            running: RUNNING.with(&[pool]),
+            free_slots: FREE_SLOTS.with(&[pool]),
+        }
+    }
+
+    pub(crate) fn note(&self, slots: u32, running: u32) {
+        self.slots.set(f64::from(slots));
+        self.running.set(f64::from(running));
+        self.free_slots.set(f64::from(slots.saturating_sub(running)));
+    }
+
+    pub(crate) fn of(&self, tool: &ToolName) -> &OfTool {
+        self.tools.get(tool).unwrap_or(&self.other)
+    }
+}
+
+impl OfTool {
+    fn new(pool: &str, tool: &str) -> Self {
+        let ended = |outcome| ATTEMPTS.with(&[pool, tool, outcome]);
+        Self {
+            completed: ended("completed"),
+            failed: ended("failed"),
+            cancelled: ended("cancelled"),
+            expired: ended("expired"),
+            returned: ended("returned"),
+            abandoned: ended("abandoned"),
+            attempt: ATTEMPT.with(&[pool, tool]),
+            queue_wait: QUEUE_WAIT.with(&[pool, tool]),
+            first_chunk: FIRST_CHUNK.with(&[pool, tool]),
+            output_bytes: OUTPUT_BYTES.with(&[pool, tool]),
+        }
+    }
+
+    /// An attempt ended; `None` where it was given up without a word.
+    pub(crate) fn ended(&self, how: Option<&Ending>, took: Duration) {
+        self.attempt.record(took);
+        let count = match how {
+            Some(Ending::Completed) => &self.completed,
+            Some(Ending::Failed(_)) => &self.failed,
+            Some(Ending::Cancelled) => &self.cancelled,
+            Some(Ending::Expired) => &self.expired,
+            Some(Ending::Returned) => &self.returned,
+            None => &self.abandoned,
+        };
+        count.add(1);
+    }
+
+    /// Counts an attempt's output, whose job was stored so long before `since`.
+    pub(crate) fn output(&self, since: Instant, waited: Duration) -> OutputCount {
+        OutputCount { first: Some((self.first_chunk.clone(), since, waited)), bytes: self.output_bytes.clone() }
+    }
+}
+
+/// Counts the output of one attempt.
+#[derive(Debug, Default)]
+pub(crate) struct OutputCount {
+    /// Until the first piece has come.
+    first: Option<(Histogram, Instant, Duration)>,
+    bytes: Counter,
+}
+
+impl OutputCount {
+    pub(crate) fn said(&mut self, bytes: usize) {
+        if let Some((first, since, waited)) = self.first.take() {
+            first.record(waited + since.elapsed());
+        }
+        self.bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
+    }
+}

@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::door::Door;
 use crate::{
     call, calls, demo, dev, doctor, inbox, index, json, nats_config, parked, queues, runs, serve, submit, tools, why,
 };
@@ -31,9 +32,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
-    /// The coordinator that client commands talk to
-    #[arg(long, env = "TOOLYARD_URL", default_value = "http://127.0.0.1:7420", global = true)]
-    pub(crate) url: String,
+    #[command(flatten)]
+    pub(crate) door: Door,
     /// For people, or one JSON object a line for programs (`toolyard --help` describes them)
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub(crate) output: Output,

@@ -5,6 +5,7 @@ use run::ToolName;
 
 use crate::arguments::{self, Pair};
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{self, Exit, Failure, reason};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
@@ -64,11 +65,11 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
-pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args { tool: name, pairs, json: base, timeout, queue_timeout, no_wait, approval, request_id } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
-    let client = Client::connect(url).await?;
+    let client = Client::connect(door).await?;
     let tool = known(&client, &name).await?;
     let schema = tool.as_ref().map_or("", |tool| &tool.input_schema);
     let arguments = arguments::build(base, pairs, schema)?;

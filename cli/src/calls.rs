@@ -5,6 +5,7 @@ use std::time::Duration;
 use proto::v1;
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
 use crate::json;
@@ -107,8 +108,8 @@ pub(crate) struct Ls {
     limit: usize,
 }
 
-pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(url).await?;
+pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(door).await?;
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Cancel(args) => cancel(&client, args, terminal).await,

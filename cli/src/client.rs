@@ -8,9 +8,10 @@ use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use tokio::time::{Instant, sleep};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Response, Status, Streaming};
 
+use crate::door::Door;
 use crate::exit::{Failure, reason};
 use crate::watch::Watch;
 
@@ -39,14 +40,9 @@ pub(crate) struct Client {
 
 impl Client {
     /// Connects. A coordinator that is not there is told at once; one that goes away later is waited for.
-    pub(crate) async fn connect(url: &str) -> Result<Self, Failure> {
-        let malformed =
-            || Failure::Usage(format!("--url {url:?} is no address of a coordinator: give http://HOST:PORT"));
-        if !url.starts_with("http://") {
-            return Err(malformed());
-        }
-        let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| malformed())?;
-        let endpoint = endpoint
+    pub(crate) async fn connect(door: &Door) -> Result<Self, Failure> {
+        let endpoint = door
+            .endpoint()?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEPALIVE)
@@ -54,9 +50,9 @@ impl Client {
         let channel = endpoint
             .connect()
             .await
-            .map_err(|error| Failure::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
+            .map_err(|error| Failure::Unreachable { url: door.url.clone(), reason: root_cause(&error) })?;
         Ok(Self {
-            url: url.to_owned(),
+            url: door.url.clone(),
             runs: RunServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             tools: ToolServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             index: IndexServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),

@@ -8,6 +8,7 @@ use proto::v1;
 use serde_json::{Value, json};
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
@@ -54,9 +55,9 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         yard = Yard::start(options) => yard?,
         () = interrupts.next() => return Err(Failure::Interrupted),
     };
-    let url = yard.url();
+    let door = Door::at(yard.url());
     let followed = tokio::select! {
-        followed = show(&url, answers, &mut interrupts, terminal) => followed,
+        followed = show(&door, answers, &mut interrupts, terminal) => followed,
         failure = yard.died() => Err(failure),
     };
     yard.stop().await?;
@@ -71,12 +72,12 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
 }
 
 async fn show(
-    url: &str,
+    door: &Door,
     answers: Answers,
     interrupts: &mut Interrupts,
     terminal: &Terminal,
 ) -> Result<Followed, Failure> {
-    let client = Client::connect(url).await?;
+    let client = Client::connect(door).await?;
     let (calls, view) = (calls(), View::of_run(terminal, false));
     if !terminal.is_json() {
         let count = counted(calls.len(), "call");

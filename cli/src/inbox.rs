@@ -8,6 +8,7 @@ use proto::v1::call_decision::Decision;
 use crate::arguments;
 use crate::calls::line;
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::json;
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
@@ -79,9 +80,9 @@ pub(crate) struct Reject {
     reason: String,
 }
 
-pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args { tool, tenant, since, limit } = args;
-    let client = Client::connect(url).await?;
+    let client = Client::connect(door).await?;
     let request =
         v1::ListCallsRequest { inbox: true, tool, tenant, created_from: ago(since), ..v1::ListCallsRequest::default() };
     let (calls, coverage) = client.list_calls(request, limit).await?;

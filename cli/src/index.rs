@@ -3,6 +3,7 @@
 use proto::v1;
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::json;
 use crate::list::{columns, tell_coverage};
@@ -42,8 +43,8 @@ pub(crate) enum Command {
     Rebuild,
 }
 
-pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(url).await?;
+pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(door).await?;
     match command {
         Command::Count => {
             count(&client.counts().await?, terminal)?;

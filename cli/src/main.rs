@@ -21,6 +21,7 @@ mod why;
 
 mod arguments;
 mod client;
+mod door;
 mod follow;
 mod interrupts;
 mod observe;
@@ -45,6 +46,7 @@ use clap::Parser as _;
 use telemetry::LevelFilter;
 
 use crate::args::{Cli, Command, Global, Output};
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
@@ -71,7 +73,7 @@ fn start(global: &Global, command: Command, terminal: &Terminal) -> Result<Exit,
     };
     telemetry::init(format, default_level(&command))?;
     let runtime = tokio::runtime::Runtime::new().map_err(Failure::Runtime)?;
-    let done = runtime.block_on(run(&global.url, command, terminal));
+    let done = runtime.block_on(run(&global.door, command, terminal));
     // A tool that still blocks a thread must not hold up the exit.
     runtime.shutdown_background();
     done
@@ -98,7 +100,7 @@ fn default_level(command: &Command) -> LevelFilter {
     }
 }
 
-async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
+async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
     match command {
         Command::Demo(args) => demo::run(args, terminal).await,
         Command::Dev(args) => dev::run(args, terminal).await,
@@ -107,14 +109,14 @@ async fn run(url: &str, command: Command, terminal: &Terminal) -> Result<Exit, F
         Command::Queues(args) => queues::run(args, terminal).await,
         Command::Coordinator(args) => serve::coordinator(args).await,
         Command::Worker(args) => serve::worker(args).await,
-        Command::Tools(command) => tools::run(command, url, terminal).await,
-        Command::Call(args) => call::run(args, url, terminal).await,
-        Command::Calls(command) => calls::run(command, url, terminal).await,
-        Command::Runs(command) => runs::run(command, url, terminal).await,
-        Command::Inbox(args) => inbox::run(args, url, terminal).await,
-        Command::Index(command) => index::run(command, url, terminal).await,
-        Command::Submit(args) => submit::run(args, url, terminal).await,
-        Command::Why(args) => why::run(args, url, terminal).await,
-        Command::Parked(command) => parked::run(command, url, terminal).await,
+        Command::Tools(command) => tools::run(command, door, terminal).await,
+        Command::Call(args) => call::run(args, door, terminal).await,
+        Command::Calls(command) => calls::run(command, door, terminal).await,
+        Command::Runs(command) => runs::run(command, door, terminal).await,
+        Command::Inbox(args) => inbox::run(args, door, terminal).await,
+        Command::Index(command) => index::run(command, door, terminal).await,
+        Command::Submit(args) => submit::run(args, door, terminal).await,
+        Command::Why(args) => why::run(args, door, terminal).await,
+        Command::Parked(command) => parked::run(command, door, terminal).await,
     }
 }

@@ -6,6 +6,7 @@ use proto::v1;
 
 use crate::calls::line;
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::json;
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
@@ -95,8 +96,8 @@ pub(crate) struct Which {
     call: String,
 }
 
-pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(url).await?;
+pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(door).await?;
     match command {
         Command::Show(Which { run, call }) => {
             let explained = client.explain(&run, &call).await?;

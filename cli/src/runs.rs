@@ -5,6 +5,7 @@ use std::time::Duration;
 use proto::v1;
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::follow::View;
 use crate::json;
@@ -113,8 +114,8 @@ pub(crate) struct Cancel {
     reason: String,
 }
 
-pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(url).await?;
+pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(door).await?;
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Get { run } => {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use coordinator::{Coordinator, Durability, LogOptions};
+use coordinator::{Coordinator, DoorOptions, Durability, LogOptions, TlsFiles};
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +47,27 @@ pub(crate) struct CoordinatorArgs {
     redis_url: Option<String>,
     #[command(flatten)]
     observe: ObserveArgs,
+    tls: TlsArgs,
+}
+
+/// The door's certificate.
+#[derive(Debug, clap::Args)]
+struct TlsArgs {
+    /// The file of the door's certificate (PEM), and behind it those that lead to its authority. Read again when it changes
+    #[arg(long, env = "TOOLYARD_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The file of its private key (PEM)
+    #[arg(long, env = "TOOLYARD_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The file of the authorities (PEM) of clients' certificates. With it nobody is let in without one
+    #[arg(long, env = "TOOLYARD_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    fn files(self) -> Option<TlsFiles> {
+        Some(TlsFiles { certificate: self.tls_cert?, key: self.tls_key?, client_ca: self.tls_client_ca })
+    }
 }
 
 const WORKER_EXAMPLES: &str = "\
@@ -89,9 +110,10 @@ pub(crate) struct WorkerArgs {
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, .. } = args;
+    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, tls, .. } = args;
     let (log, admin) = (LogOptions { durability, bytes_max }, observe.admin_listen);
-    let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, admin };
+    let door = DoorOptions { tls: tls.files() };
+    let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, door, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let serving = Box::pin(async {

@@ -4,6 +4,7 @@ use proto::v1;
 use proto::v1::content::Body;
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::runs::show;
 use crate::terminal::Terminal;
@@ -42,10 +43,10 @@ struct Answer {
     error: Option<String>,
 }
 
-pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args { run, call, answer } = args;
     let output = output(call, answer)?;
-    let client = Client::connect(url).await?;
+    let client = Client::connect(door).await?;
     show(&client.submit(&run, output).await?, terminal)?;
     Ok(Exit::Completed)
 }

@@ -8,6 +8,7 @@ use proto::v1;
 use serde_json::Value;
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::json::{self, Object};
 use crate::reference;
@@ -81,8 +82,8 @@ impl ListArgs {
     }
 }
 
-pub(crate) async fn run(command: Command, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(url).await?;
+pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(door).await?;
     match command {
         Command::Ls(args) => {
             let listed = client.tools(args.request()).await?;

@@ -1,6 +1,7 @@
 //! `toolyard why`: what a call waits for, or why it ended as it did.
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::json;
 use crate::terminal::Terminal;
@@ -21,8 +22,8 @@ pub(crate) struct Args {
     call: String,
 }
 
-pub(crate) async fn run(args: Args, url: &str, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(url).await?;
+pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(door).await?;
     let explained = client.explain(&args.run, &args.call).await?;
     if terminal.is_json() {
         terminal.object(&json::explained(&explained))?;

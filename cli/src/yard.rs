@@ -15,6 +15,7 @@ use worker::Tool as _;
 use worker::tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
 
 use crate::client::Client;
+use crate::door::Door;
 use crate::exit::Failure;
 
 /// How long running calls may take to end. Somebody waits at the terminal.
@@ -61,6 +62,7 @@ impl Yard {
             log: LogOptions::default(),
             redis_url: None,
             admin: None,
+            door: coordinator::DoorOptions::default(),
         };
         let bound = Coordinator::bind(options).await?;
         let address = bound.address();
@@ -82,7 +84,7 @@ impl Yard {
 
     /// The worker has advertised its tools; the coordinator hears of them a moment later.
     async fn until_known(&self) -> Result<(), Failure> {
-        let client = Client::connect(&self.url()).await?;
+        let client = Client::connect(&Door::at(self.url())).await?;
         let known = async {
             loop {
                 let tools = client.tools(proto::v1::ListToolsRequest::default()).await?.tools;

@@ -2,6 +2,7 @@
 //! shared. A gRPC request goes to what all doors share; its fault becomes a status.
 
 mod deadline;
+mod incoming;
 mod index;
 mod many;
 mod runs;
@@ -18,7 +19,6 @@ use tonic::Status;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
@@ -65,7 +65,11 @@ async fn tell_health(health: HealthReporter, mut reached: watch::Receiver<bool>,
 }
 
 /// Serves until told to stop, then lets what is under way end. Its health is that of the way to the log.
-pub(crate) async fn serve(listener: TcpListener, door: Door, reached: watch::Receiver<bool>) -> Result<(), ServeError> {
+pub(crate) async fn serve(
+    (listener, tls): (TcpListener, Option<crate::tls::Current>),
+    door: Door,
+    reached: watch::Receiver<bool>,
+) -> Result<(), ServeError> {
     let (health, health_service) = tonic_health::server::health_reporter();
     let run_service = v1::run_service_server::RunServiceServer::new(runs::RunDoor(door.clone()))
         .max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -76,7 +80,6 @@ pub(crate) async fn serve(listener: TcpListener, door: Door, reached: watch::Rec
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the descriptors were made by the build of this very program");
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let stopped = tell_health(health, reached, door.stop.clone());
     let routes = Routes::from(crate::http::router(door).fallback(no_such_route));
     Server::builder()
@@ -90,7 +93,7 @@ pub(crate) async fn serve(listener: TcpListener, door: Door, reached: watch::Rec
         .add_service(run_service)
         .add_service(tool_service)
         .add_service(index_service)
-        .serve_with_incoming_shutdown(incoming, stopped)
+        .serve_with_incoming_shutdown(incoming::incoming(listener, tls), stopped)
         .await?;
     Ok(())
 }

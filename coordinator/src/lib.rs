@@ -18,6 +18,7 @@ mod requests;
 mod runs;
 mod shards;
 mod stranded;
+mod tls;
 mod watch;
 
 use std::net::SocketAddr;
@@ -41,6 +42,7 @@ pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;
 pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::redis::UrlError;
+pub use crate::tls::{TlsError, TlsFiles};
 
 /// How long streams and requests may take to end once the process is told to.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -58,8 +60,16 @@ pub struct Options {
     pub log: LogOptions,
     /// Where coordinators share the index of runs; `None`: each keeps one of its own in memory.
     pub redis_url: Option<String>,
+    pub door: DoorOptions,
     /// Where probes, scrapers and operators find it; `None`: nowhere.
     pub admin: Option<SocketAddr>,
+}
+
+/// Who is let in, and behind what.
+#[derive(Debug, Clone, Default)]
+pub struct DoorOptions {
+    /// `None`: whoever reaches the door can read along.
+    pub tls: Option<TlsFiles>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +84,8 @@ pub enum Error {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
     Admin(#[from] telemetry::admin::ListenError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error(transparent)]
     Index(#[from] UrlError),
     #[error(transparent)]
@@ -115,15 +127,17 @@ pub struct Coordinator {
     admin: Option<TcpListener>,
     broker: Box<Broker>,
     index: index::Index,
+    tls: Option<(tls::Current, tls::Keeper)>,
 }
 
 impl Coordinator {
     /// Listens and connects.
     ///
     /// # Errors
-    /// When the port is taken, the index's address is malformed, or the broker cannot be reached, is too old or has no room for the log.
+    /// When the port is taken, the index's address is malformed, a file of the door cannot be used, or the broker cannot be reached, is too old or has no room for the log.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let index = index::Index::new(options.redis_url.as_deref())?;
+        let tls = options.door.tls.map(TlsFiles::load).transpose()?;
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
@@ -132,7 +146,7 @@ impl Coordinator {
             None => None,
         };
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
-        Ok(Self { listener, address, admin, broker, index })
+        Ok(Self { listener, address, admin, broker, index, tls })
     }
 
     /// Where gRPC and HTTP are served.
@@ -153,7 +167,7 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, admin, broker, index } = self;
+        let Self { listener, address, admin, broker, index, tls } = self;
         let clock = nats::clock::begin(&broker).await?;
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
@@ -183,6 +197,10 @@ impl Coordinator {
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(index_keeper.keep(inner.clone()));
+        let (tls, tls_keeper) = tls.unzip();
+        if let Some(keeper) = tls_keeper {
+            parts.spawn(keeper.keep(inner.clone()));
+        }
         let (reached_sender, reached) = watch_channel::channel(true);
         parts.spawn(journal.clone().watch_room(reached_sender, inner.clone()));
         let serving = Arc::new(AtomicBool::new(false));
@@ -205,7 +223,7 @@ impl Coordinator {
         let requests = nats::requests::Requests::new(&broker);
         let runs = runs::Runs { journal, requests, ledger, registry, owned };
         let door = door::Door { runs, index, log, stop: stop.clone() };
-        let doors = grpc::serve(listener, door, reached);
+        let doors = grpc::serve((listener, tls), door, reached);
         tracing::info!(%address, "serving");
         serving.store(true, Ordering::Relaxed);
         ready();

@@ -71,6 +71,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 listen,
                 log,
                 redis_url,
+                door: coordinator::DoorOptions::default(),
                 admin: None,
             };
             let coordinator = coordinator::Coordinator::bind(options).await?;

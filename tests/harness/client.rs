@@ -45,7 +45,12 @@ impl Client {
         let endpoint = Channel::from_shared(format!("http://{address}")).expect("an address makes a URL");
         // The transport drops a connection on which too many small frames wait to be read; the window sets how many.
         let endpoint = endpoint.initial_connection_window_size(16 * 1024 * 1024);
-        let channel = endpoint.connect().await.expect("the coordinator listens");
+        Self::through(endpoint.connect().await.expect("the coordinator listens"))
+    }
+
+    /// A client of whoever is at the other end.
+    #[must_use]
+    pub fn through(channel: Channel) -> Self {
         Self {
             runs: RunServiceClient::new(channel.clone()),
             tools: ToolServiceClient::new(channel.clone()),

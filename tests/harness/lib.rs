@@ -1,6 +1,7 @@
 //! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
 
 mod admin;
+mod certificates;
 mod client;
 pub mod http;
 mod keys;
@@ -10,6 +11,7 @@ mod traffic;
 
 pub use self::http::Http;
 pub use admin::Admin;
+pub use certificates::{Authority, Certified};
 pub use client::{Client, Run, Stream, call, client_answer, reason};
 pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};

@@ -33,6 +33,7 @@ mod readers;
 mod registry;
 mod requests;
 mod room;
+mod tls;
 mod worker_crash;
 mod worker_life;
 

@@ -98,6 +98,7 @@ fn rooms_depend_in_one_direction() {
         ("proto", &["coordinator", "worker", "cli", "local", "telemetry", "tokio"]),
         ("telemetry", &["run", "proto", "coordinator", "worker", "cli", "local"]),
         ("local", &["run", "proto", "coordinator", "worker", "cli"]),
+        ("hooks", &["coordinator", "worker", "cli", "local", "telemetry"]),
         ("vendor", &["run", "proto", "telemetry", "local", "coordinator", "worker", "cli", "tokio"]),
         ("coordinator", &["worker", "cli", "local"]),
         ("worker", &["coordinator", "cli", "local"]),

@@ -98,7 +98,9 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
         ..v1::NewCall::default()
     };
     let request_id = request_id.unwrap_or_default();
-    let request = v1::ExecuteRunRequest { calls: vec![call], request_id, ..v1::ExecuteRunRequest::default() };
+    // Who types a call has agreed to it, unless --approval says otherwise.
+    let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into() });
+    let request = v1::ExecuteRunRequest { calls: vec![call], request_id, rules, ..v1::ExecuteRunRequest::default() };
     let mut interrupts = Interrupts::listen()?;
     let watch = client.execute(request).await?;
     let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;

@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hooks::Hooks;
 use proto::v1;
 use serde_json::{Value, json};
 
@@ -48,7 +49,8 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         None => Answers::FirstOption,
     };
     let listen = (Ipv4Addr::LOCALHOST, 0).into();
-    let options = yard::Options { listen, nats_port: None, data_dir: None, root, slots: worker::SLOTS };
+    let options =
+        yard::Options { listen, nats_port: None, data_dir: None, root, slots: worker::SLOTS, hooks: Hooks::default() };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {
@@ -83,7 +85,9 @@ async fn show(
         let count = counted(calls.len(), "call");
         terminal.line(&format!("A broker, a coordinator and a worker are up. {count} at once, one ordered output:"))?;
     }
-    let request = proto::v1::ExecuteRunRequest { calls, ..Default::default() };
+    // Who starts the demo has agreed to it.
+    let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into() });
+    let request = v1::ExecuteRunRequest { calls, rules, ..Default::default() };
     let watch = client.execute(request).await?;
     Follow::new(&client, terminal, view, answers).until_end(watch, interrupts).await
 }

@@ -42,13 +42,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = worker::SLOTS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
+    /// The file that names the hooks to ask about calls (docs/hooks.md)
+    #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
+    hooks: Option<PathBuf>,
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { nats_port, listen, root, data_dir, slots } = args;
+    let Args { nats_port, listen, root, data_dir, slots, hooks } = args;
+    let hooks = crate::serve::read_hooks(hooks.as_deref())?;
     let keeps = data_dir.is_some();
     let root = root.canonicalize().unwrap_or(root);
-    let options = yard::Options { listen, nats_port, data_dir, root: root.clone(), slots };
+    let options = yard::Options { listen, nats_port, data_dir, root: root.clone(), slots, hooks };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

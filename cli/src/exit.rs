@@ -66,6 +66,10 @@ pub(crate) enum Failure {
     #[error("{}{}", .0, cause(.0))]
     Tools(#[from] worker::tools::Error),
     #[error(transparent)]
+    Hooks(#[from] hooks::InvalidHooks),
+    #[error(transparent)]
+    Unwatchable(#[from] worker::Unwatchable),
+    #[error(transparent)]
     NotHosted(#[from] worker::NotHosted),
     #[error(transparent)]
     Logs(#[from] telemetry::Error),
@@ -110,6 +114,8 @@ impl Failure {
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::NotHosted(_)
+            | Self::Hooks(_)
+            | Self::Unwatchable(_)
             | Self::Signals(_)
             | Self::Runtime(_) => Exit::Failed,
         }
@@ -131,6 +137,8 @@ impl Failure {
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::NotHosted(_)
+            | Self::Hooks(_)
+            | Self::Unwatchable(_)
             | Self::Signals(_)
             | Self::Runtime(_) => "FAILED".to_owned(),
         }

@@ -1,11 +1,12 @@
 //! `toolyard coordinator` and `toolyard worker`: one process of a fleet, until it is told to stop.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::{Coordinator, DoorOptions, Durability, LogOptions, TlsFiles};
+use hooks::Hooks;
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
@@ -47,7 +48,11 @@ pub(crate) struct CoordinatorArgs {
     redis_url: Option<String>,
     #[command(flatten)]
     observe: ObserveArgs,
+    #[command(flatten)]
     tls: TlsArgs,
+    /// The file that names the hooks to ask before calls are accepted, and which calls await approval (docs/hooks.md)
+    #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
+    hooks: Option<PathBuf>,
 }
 
 /// The door's certificate.
@@ -106,11 +111,20 @@ pub(crate) struct WorkerArgs {
     disable: Vec<String>,
     #[command(flatten)]
     observe: ObserveArgs,
+    /// The file that names the hooks to ask about results and errors, before they are stored (docs/hooks.md)
+    #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
+    hooks: Option<PathBuf>,
+}
+
+/// The hooks of a file; none where there is none.
+pub(crate) fn read_hooks(file: Option<&Path>) -> Result<Hooks, Failure> {
+    Ok(file.map(Hooks::read).transpose()?.unwrap_or_default())
 }
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, tls, .. } = args;
+    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, tls, hooks, .. } = args;
+    let hooks = read_hooks(hooks.as_deref())?;
     let (log, admin) = (LogOptions { durability, bytes_max }, observe.admin_listen);
     let door = DoorOptions { tls: tls.files() };
     let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, door, admin };
@@ -118,7 +132,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let stop = CancellationToken::new();
     let serving = Box::pin(async {
         let coordinator = Coordinator::bind(options).await?;
-        coordinator.serve(stop.clone(), || {}).await
+        coordinator.with_hooks(hooks).serve(stop.clone(), || {}).await
     });
     interrupts.stop_well(serving, &stop).await?;
     Ok(Exit::Completed)
@@ -126,8 +140,9 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
 
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let WorkerArgs { pool, slots, root, drain, enable, disable, observe, .. } = args;
+    let WorkerArgs { pool, slots, root, drain, enable, disable, observe, hooks, .. } = args;
     let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
+    let table = table.with_hooks(read_hooks(hooks.as_deref())?)?;
     let (drain, admin) = (Duration::from_secs(drain), observe.admin_listen);
     let options = worker::Options { nats_url, credentials, pool, slots, drain, admin };
     let mut interrupts = Interrupts::listen()?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use coordinator::{Coordinator, LogOptions};
+use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use proto::nats::Credentials;
 use run::PoolId;
@@ -36,6 +37,7 @@ pub(crate) struct Options {
     /// The folder that the tools work in.
     pub(crate) root: PathBuf,
     pub(crate) slots: u32,
+    pub(crate) hooks: Hooks,
 }
 
 #[derive(Debug)]
@@ -50,8 +52,8 @@ pub(crate) struct Yard {
 impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { listen, nats_port, data_dir, root, slots } = options;
-        let table = worker::tools::built_in(&root)?;
+        let Options { listen, nats_port, data_dir, root, slots, hooks } = options;
+        let table = worker::tools::built_in(&root)?.with_hooks(hooks.clone())?;
         let broker =
             Broker::start(BrokerOptions { data_dir, port: nats_port, ..BrokerOptions::default() }, say).await?;
 
@@ -64,7 +66,7 @@ impl Yard {
             admin: None,
             door: coordinator::DoorOptions::default(),
         };
-        let bound = Coordinator::bind(options).await?;
+        let bound = Coordinator::bind(options).await?.with_hooks(hooks);
         let address = bound.address();
         let mut coordinator = Part::new("the coordinator");
         let (stop, ready) = (coordinator.stop.clone(), coordinator.ready.clone());

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hooks::{Confirm, Confirmation};
 use proto::schema;
 use run::{
-    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, PoolId, Route,
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, PoolId, Route, Rules,
     Timestamp, ToolName, WithoutWorker,
 };
 
@@ -32,6 +33,8 @@ pub(crate) struct Asked {
     pub(crate) concurrency: Option<Concurrency>,
     /// Somebody must agree to it first. Where the caller does not ask for that, its tool may.
     pub(crate) approval: Option<AskedApproval>,
+    /// Why it is not to be executed, as hooks have it.
+    pub(crate) refusal: Option<CallError>,
 }
 
 /// How a call is to be approved.
@@ -57,6 +60,11 @@ impl<'a> Offer<'a> {
         self.registry.route(tool).filter(|(_, entry)| self.holds(entry))
     }
 
+    /// The tool of which this is another name.
+    pub(crate) fn alias_of(&self, tool: &ToolName) -> Option<&'a ToolName> {
+        self.route(tool)?.1.alias_of.as_ref()
+    }
+
     fn holds(&self, entry: &Entry) -> bool {
         let is_open =
             if self.attached.is_empty() { !entry.hosted.manifest.hidden } else { self.attached.contains(&entry.name) };
@@ -73,6 +81,9 @@ pub(crate) struct Scope<'here> {
     pub(crate) client_only: bool,
     pub(crate) run_deadline: Timestamp,
     pub(crate) now: Timestamp,
+    /// Which calls a person confirms, and how the run is to be run.
+    pub(crate) confirm: &'here Confirm,
+    pub(crate) rules: Rules,
 }
 
 /// Accepts calls. One that cannot be executed is accepted too, and ended at once with an error that the model can mend; the
@@ -82,8 +93,9 @@ pub(crate) fn accept(calls: Vec<Asked>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>>
     with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope))).collect()
 }
 
-fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
-    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency, approval } = call;
+pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
+    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency, approval, refusal } =
+        call;
     let Scope { offer, run_deadline, now, .. } = *scope;
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
     let takes_object = offer.custom.get(&tool).is_none_or(Custom::takes_object);
@@ -94,19 +106,30 @@ fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
         (Route::Pool { .. }, true) => Route::Client,
         (route, _) => route,
     };
+    let route = refusal.map_or(route, Route::Refused);
     let id = id.unwrap_or_else(|| made_id(index));
     let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
     let says = manifest.map(|manifest| manifest.concurrency);
     let concurrency = concurrency.or(says).unwrap_or(Concurrency::Parallel);
-    let must = manifest.is_some_and(|manifest| manifest.requires_confirmation);
+    let confirmation = found.map_or(Confirmation::NotNeeded, |(_, entry)| confirmation(entry, scope));
+    let (asks, must) = (confirmation != Confirmation::NotNeeded, confirmation == Confirmation::Required);
     // What is not executed here need not be approved here.
     let is_executed = matches!(route, Route::Pool { .. });
-    let approval = approval.or(must.then(AskedApproval::default)).filter(|_| is_executed);
+    let approval = approval.or(asks.then(AskedApproval::default)).filter(|_| is_executed);
     let approval = approval.map(|AskedApproval { timeout, default }| Approval {
         deadline: now.after(timeout.unwrap_or(run::limit::APPROVAL_TIMEOUT)).min(deadline),
         default: if must { DefaultDecision::Reject } else { default },
     });
     CallSpec { id, tool, arguments, metadata, route, deadline, queue_deadline, without_worker, concurrency, approval }
+}
+
+/// What a tool wants, and the deployment of a dangerous one.
+fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
+    let manifest = &entry.hosted.manifest;
+    match manifest.requires_confirmation {
+        true => Confirmation::Required,
+        false => scope.confirm.of(manifest, entry.alias_of.as_ref(), scope.rules.confirm),
+    }
 }
 
 fn made_id(index: usize) -> CallId {

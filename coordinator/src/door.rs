@@ -54,6 +54,7 @@ impl Door {
             execute: request.execute,
             request_tools: request.request_tools,
             tools: request.tools,
+            rules: request.rules,
         })?;
         Ok(self.runs.execute(new, policy).await?)
     }
@@ -93,7 +94,7 @@ impl Door {
     pub(crate) async fn decide_calls(&self, request: v1::DecideCallsRequest) -> Result<v1::DecideCallsResponse, Fault> {
         let decisions = request.decisions.into_iter().enumerate().map(|(index, wire)| decision(index, wire));
         let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
-        let run = self.runs.decide(run_id(&request.run_id)?, &decisions).await?;
+        let run = self.runs.decide(run_id(&request.run_id)?, decisions).await?;
         Ok(v1::DecideCallsResponse { run: Some(api::run(&run)) })
     }
 

@@ -4,6 +4,7 @@
 mod accept;
 mod custom;
 mod door;
+mod gate;
 mod grpc;
 mod http;
 mod index;
@@ -128,6 +129,7 @@ pub struct Coordinator {
     broker: Box<Broker>,
     index: index::Index,
     tls: Option<(tls::Current, tls::Keeper)>,
+    hooks: hooks::Hooks,
 }
 
 impl Coordinator {
@@ -146,7 +148,18 @@ impl Coordinator {
             None => None,
         };
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
-        Ok(Self { listener, address, admin, broker, index, tls })
+        Ok(Self { listener, address, admin, broker, index, tls, hooks: hooks::Hooks::default() })
+    }
+
+    /// Asks these hooks before calls are accepted, and tells them of calls that are not executed.
+    #[must_use]
+    pub fn with_hooks(mut self, hooks: hooks::Hooks) -> Self {
+        let elsewhere = hooks.asked_elsewhere(&[hooks::Moment::PreToolUse, hooks::Moment::ToolSkip]);
+        if !elsewhere.is_empty() {
+            tracing::info!(hooks = elsewhere.join(", "), "workers ask these hooks: each of them needs the file too");
+        }
+        self.hooks = hooks;
+        self
     }
 
     /// Where gRPC and HTTP are served.
@@ -167,7 +180,7 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, admin, broker, index, tls } = self;
+        let Self { listener, address, admin, broker, index, tls, hooks } = self;
         let clock = nats::clock::begin(&broker).await?;
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
@@ -221,7 +234,9 @@ impl Coordinator {
         holding.spawn(membership.hold(written, leave.clone()));
 
         let requests = nats::requests::Requests::new(&broker);
-        let runs = runs::Runs { journal, requests, ledger, registry, owned };
+        let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
+        parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
+        let runs = runs::Runs { journal, requests, ledger, registry, owned, hooks, skips };
         let door = door::Door { runs, index, log, stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);
         tracing::info!(%address, "serving");

@@ -1,7 +1,7 @@
 //! Requests that may be sent twice: the key under which a request is known, and what tells it from another one under the
 //! same key.
 
-use run::{CallId, Concurrency, DefaultDecision, RequestId, RunId, TenantId, WithoutWorker};
+use run::{CallId, Concurrency, DefaultDecision, RequestId, Rules, RunId, TenantId, WithoutWorker};
 use sha2::{Digest as _, Sha256};
 
 use crate::runs::NewRun;
@@ -56,6 +56,11 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     }
     hash.number(new.tools.len() as u64);
     new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
+    // As long as nobody gives any, what was asked before there were rules stays the same.
+    if let Rules { confirm: Some(confirm) } = new.rules {
+        hash.text("rules");
+        hash.number(u64::from(confirm));
+    }
     hash.number(new.calls.len() as u64);
     for call in &new.calls {
         hash.text(call.id.as_ref().map_or("", CallId::as_str));

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hooks::{Hooks, Moment, Question};
 use proto::subject::Place;
 use proto::{names, schema};
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, Call, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId, Route,
-    Run, RunId, Shard, TenantId, Timestamp, ToolName, Violation, limit,
+    Answer, Call, CallError, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
+    Route, Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, Violation, limit,
 };
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
 use crate::accept::{self, Asked, AskedApproval, Offer, Scope};
@@ -37,6 +38,9 @@ pub(crate) struct Runs {
     pub(crate) ledger: Ledger,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) owned: watch::Receiver<Owned>,
+    pub(crate) hooks: Hooks,
+    /// Where hooks are told of calls that are not executed.
+    pub(crate) skips: mpsc::Sender<Question>,
 }
 
 /// Why a request was not served.
@@ -52,6 +56,8 @@ pub(crate) enum Refusal {
     EventsExpired(RunId),
     #[error("the changed arguments of call {call}: {}", schema::describe(violations))]
     ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
+    #[error("the changed arguments of call {call}: {}", error.message)]
+    Denied { call: CallId, error: CallError },
     #[error("there is no tool {0}")]
     ToolNotFound(ToolName),
     #[error("the request id was used for another request, which made run {run}: use another id")]
@@ -105,6 +111,7 @@ pub(crate) struct NewRun {
     pub(crate) tenant: Option<TenantId>,
     /// The tools that its calls may name; empty for all that are listed.
     pub(crate) tools: Vec<ToolName>,
+    pub(crate) rules: Rules,
     pub(crate) request_id: Option<RequestId>,
 }
 
@@ -144,6 +151,7 @@ impl Runs {
             Err(AppendError::Conflict) => return Ok(self.replay(id).await?.run),
             Err(error) => return Err(error.into()),
         };
+        self.note(id, None, &events);
         let mut run = Run::new(id);
         run.apply(&Entry { sequence, at: proto::now(), events }, &mut Vec::new());
         Ok(Arc::new(run))
@@ -156,7 +164,10 @@ impl Runs {
         };
         let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
         match self.journal.append(id, &events, None, NOTHING).await {
-            Ok(_) => Ok(reader),
+            Ok(_) => {
+                self.note(id, None, &events);
+                Ok(reader)
+            }
             Err(AppendError::Conflict) => self.watch(id, policy, None).await,
             Err(error) => Err(error.into()),
         }
@@ -164,9 +175,13 @@ impl Runs {
 
     /// Finds the id under which a request's run is stored, or is to be. The same request gets the same one, and what is
     /// refused takes none.
-    async fn place(&self, key: Option<RequestKey>, new: NewRun) -> Result<Placed, Refusal> {
+    async fn place(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed, Refusal> {
         let fresh = fresh_id(self.pick_shard());
+        let asks = self.hooks.has(Moment::PreToolUse);
         let Some(key) = key else {
+            if asks {
+                Box::pin(self.ask_about(&mut new, fresh)).await;
+            }
             return Ok(Placed::New { id: fresh, events: self.decide_new(new, false)? });
         };
         let digest = digest(&new);
@@ -177,6 +192,10 @@ impl Runs {
                 COUNTS.repeated.add(1);
                 return Ok(Placed::Known(known.run));
             }
+        }
+        if asks {
+            let id = known.as_ref().map_or(fresh, |known| known.run);
+            Box::pin(self.ask_about(&mut new, id)).await;
         }
         let events = self.decide_new(new, true)?;
         let taken = match known {
@@ -192,16 +211,47 @@ impl Runs {
         if taken.digest == digest { Ok(()) } else { Err(Refusal::RequestIdTaken { run: taken.run }) }
     }
 
-    fn decide_new(&self, new: NewRun, apart: bool) -> Result<Vec<Event>, Refusal> {
+    fn decide_new(&self, mut new: NewRun, apart: bool) -> Result<Vec<Event>, Refusal> {
         self.check_room()?;
-        let now = proto::now();
-        let deadline = now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         let registry = Arc::clone(&self.registry.borrow());
-        let NewRun { calls, keep_open: open, fail_fast, client_only, custom, tenant, tools, .. } = new;
-        let offer = Offer { custom: &custom, attached: &tools, registry: &registry };
-        let scope = Scope { first: 0, offer, client_only, run_deadline: deadline, now };
+        let calls = std::mem::take(&mut new.calls);
+        let scope = self.scope_of(&new, &registry);
+        let (deadline, now) = (scope.run_deadline, scope.now);
         let calls = accept::accept(calls, &scope);
-        Ok(Run::open(Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, apart }, now)?)
+        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, .. } = new;
+        Ok(Run::open(Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, rules, apart }, now)?)
+    }
+
+    /// What is known where the calls of a new run are accepted.
+    pub(crate) fn scope_of<'here>(&'here self, new: &'here NewRun, registry: &'here Registry) -> Scope<'here> {
+        let now = proto::now();
+        Scope {
+            first: 0,
+            offer: Offer { custom: &new.custom, attached: &new.tools, registry },
+            client_only: new.client_only,
+            run_deadline: now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX)),
+            now,
+            confirm: &self.hooks.confirm,
+            rules: new.rules,
+        }
+    }
+
+    /// What is known where calls are added to a run.
+    fn scope_in<'here>(
+        &'here self,
+        run: &'here Run,
+        custom: &'here CustomTools,
+        registry: &'here Registry,
+    ) -> Scope<'here> {
+        Scope {
+            first: run.calls().len(),
+            offer: Offer { custom, attached: run.tools(), registry },
+            client_only: run.is_client_only(),
+            run_deadline: run.deadline(),
+            now: proto::now(),
+            confirm: &self.hooks.confirm,
+            rules: run.rules(),
+        }
     }
 
     /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any if we have none.
@@ -250,16 +300,17 @@ impl Runs {
         custom: &CustomTools,
     ) -> Result<Arc<Run>, Refusal> {
         self.check_room()?;
+        let mut calls = calls.to_vec();
+        if self.hooks.has(Moment::PreToolUse) {
+            let run = self.get(id).await?;
+            let registry = Arc::clone(&self.registry.borrow());
+            let scope = self.scope_in(&run, custom, &registry);
+            Box::pin(self.ask(&mut calls, &scope, id, run.tenant())).await;
+        }
         self.command(id, |run| {
             let registry = Arc::clone(&self.registry.borrow());
-            let scope = Scope {
-                first: run.calls().len(),
-                offer: Offer { custom, attached: run.tools(), registry: &registry },
-                client_only: run.is_client_only(),
-                run_deadline: run.deadline(),
-                now: proto::now(),
-            };
-            Command::AppendCalls { calls: accept::accept(calls.to_vec(), &scope) }
+            let scope = self.scope_in(run, custom, &registry);
+            Command::AppendCalls { calls: accept::accept(calls.clone(), &scope) }
         })
         .await
     }
@@ -278,17 +329,23 @@ impl Runs {
     }
 
     /// Decides on calls that await approval. Arguments that replace a call's own must fit its tool's schema.
-    pub(crate) async fn decide(&self, id: RunId, decisions: &[(CallId, Decision)]) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn decide(&self, id: RunId, decisions: Vec<(CallId, Decision)>) -> Result<Arc<Run>, Refusal> {
+        let mut decisions = decisions;
         if decisions.iter().any(|(_, decision)| matches!(decision, Decision::Approved { arguments: Some(_) })) {
             let run = self.get(id).await?;
             let registry = Arc::clone(&self.registry.borrow());
-            for (call, decision) in decisions {
-                if let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) {
+            for (call, decision) in &mut decisions {
+                let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) else {
+                    continue;
+                };
+                accept::check_changed(call.spec(), arguments, &registry)?;
+                if self.hooks.has(Moment::PreToolUse) {
+                    *arguments = Box::pin(self.ask_about_change(&run, call.spec(), arguments.clone())).await?;
                     accept::check_changed(call.spec(), arguments, &registry)?;
                 }
             }
         }
-        self.command(id, |_| Command::Decide { decisions: decisions.to_vec() }).await
+        self.command(id, |_| Command::Decide { decisions: decisions.clone() }).await
     }
 
     pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Arc<Run>, Refusal> {
@@ -320,6 +377,7 @@ impl Runs {
             without_worker: spec.without_worker,
             concurrency: Some(spec.concurrency),
             approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
+            refusal: None,
         };
         let new = NewRun {
             calls: vec![asked],
@@ -330,6 +388,8 @@ impl Runs {
             custom: CustomTools::new(),
             tenant: run.tenant().cloned(),
             tools: run.tools().to_vec(),
+            // Whether it awaited approval is said of the call itself.
+            rules: Rules { confirm: Some(false) },
             request_id: None,
         };
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;
@@ -373,13 +433,13 @@ impl Runs {
             if events.is_empty() {
                 return Ok(known.run);
             }
-            match self.append_each(&known, events).await {
+            match self.append_each(&known, &events).await {
                 // Workers may have stored something in between: the feed brings it, or else the log says how the run stands
                 // now. How far it reaches is known, and need not be asked: looking for the last entry of a run costs the
                 // broker a search.
                 Ok(last) => {
-                    let known = self.ledger.state_through(id, last).await?;
-                    let known = match known {
+                    self.note(id, Some(&known.run), &events);
+                    let known = match self.ledger.state_through(id, last).await? {
                         Some(known) => known,
                         None => self.journal.known_through(id, last).await?,
                     };
@@ -394,11 +454,11 @@ impl Runs {
 
     /// A command's events stand on different subjects, so none of them moves another's expectation. Gives the place of the
     /// last.
-    async fn append_each(&self, known: &Known, events: Vec<Event>) -> Result<u64, AppendError> {
+    async fn append_each(&self, known: &Known, events: &[Event]) -> Result<u64, AppendError> {
         let mut last = known.last;
-        for event in events {
-            let revision = Place::of(std::slice::from_ref(&event)).map_or(0, |place| known.revision(&place));
-            last = last.max(self.journal.append(known.run.id(), &[event], None, revision).await?);
+        for event in events.chunks(1) {
+            let revision = Place::of(event).map_or(0, |place| known.revision(&place));
+            last = last.max(self.journal.append(known.run.id(), event, None, revision).await?);
         }
         Ok(last)
     }

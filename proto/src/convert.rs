@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use run::{
     AfterPartialOutput, Backoff, CallError, Concurrency, Content, DefaultDecision, ErrorKind, InvalidId, Policy,
-    Progress, RetryOn, Violation,
+    Progress, RetryOn, Rules, Violation,
 };
 
 use crate::subject::InvalidSubject;
@@ -97,7 +97,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, once for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 17] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 19] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -115,10 +115,19 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 17] = [
     (ErrorKind::ModelRetry, v1::CallErrorKind::ModelRetry),
     (ErrorKind::NeedsInput, v1::CallErrorKind::NeedsInput),
     (ErrorKind::RateLimited, v1::CallErrorKind::RateLimited),
+    (ErrorKind::Denied, v1::CallErrorKind::Denied),
+    (ErrorKind::HookFailed, v1::CallErrorKind::HookFailed),
 ];
 
 fn error_kind_out(kind: ErrorKind) -> v1::CallErrorKind {
     ERROR_KINDS.iter().find(|(known, _)| *known == kind).map(|(_, wire)| *wire).unwrap_or_default()
+}
+
+/// A kind of error in one word, as clients know it: `TOOL_FAILED`.
+#[must_use]
+pub fn error_kind_name(kind: ErrorKind) -> &'static str {
+    let name = error_kind_out(kind).as_str_name();
+    name.strip_prefix("CALL_ERROR_KIND_").unwrap_or(name)
 }
 
 fn error_out(error: &CallError) -> v1::CallError {
@@ -203,6 +212,29 @@ pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
         v1::ToolConcurrency::Parallel => Some(Concurrency::Parallel),
         v1::ToolConcurrency::Exclusive => Some(Concurrency::Exclusive),
     }
+}
+
+/// `None` where nothing differs from what holds without it.
+pub(crate) fn rules_out(rules: Rules) -> Option<v1::RunRules> {
+    let Rules { confirm } = rules;
+    let confirmation = match confirm {
+        None => v1::Confirmation::Unspecified,
+        Some(true) => v1::Confirmation::Ask,
+        Some(false) => v1::Confirmation::None,
+    };
+    (rules != Rules::default()).then(|| v1::RunRules { confirmation: confirmation.into() })
+}
+
+/// How a run's calls are run; what this program does not know is the default.
+#[must_use]
+pub fn rules(wire: Option<v1::RunRules>) -> Rules {
+    let wire = wire.unwrap_or_default();
+    let confirm = match wire.confirmation() {
+        v1::Confirmation::Unspecified => None,
+        v1::Confirmation::Ask => Some(true),
+        v1::Confirmation::None => Some(false),
+    };
+    Rules { confirm }
 }
 
 pub(crate) fn approval_default_out(default: DefaultDecision) -> v1::ApprovalDefault {

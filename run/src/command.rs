@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::approval::Decision;
 use crate::event::{CallError, CallSpec, Content};
 use crate::id::{CallId, RunId, TenantId, Timestamp, ToolName};
+use crate::rules::Rules;
 
 /// What a run begins with.
 #[derive(Debug, Clone, Default)]
@@ -20,6 +21,7 @@ pub struct Opening {
     pub tenant: Option<TenantId>,
     /// The tools that its calls may name; empty for all that are listed.
     pub tools: Vec<ToolName>,
+    pub rules: Rules,
     /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that
     /// whoever opens the same run expects the same subject to be empty.
     pub apart: bool,

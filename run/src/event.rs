@@ -11,6 +11,7 @@ use crate::id::{
     AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName, WorkerId,
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
+use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy};
 
 /// One message of the log: events that were stored together.
@@ -129,6 +130,7 @@ pub struct RunOpened {
     pub tenant: Option<TenantId>,
     /// The tools that its calls may name; empty for all that are listed.
     pub tools: Vec<ToolName>,
+    pub rules: Rules,
 }
 
 /// Stages between the wish to stop an attempt and its end.
@@ -333,6 +335,10 @@ pub enum ErrorKind {
     NeedsInput,
     /// Whatever the tool asked has had enough calls for now.
     RateLimited,
+    /// Somebody whom the deployment asks about calls did not allow it.
+    Denied,
+    /// Somebody whom the deployment asks about calls did not answer, so it was not allowed.
+    HookFailed,
 }
 
 impl CallError {

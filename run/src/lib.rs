@@ -27,6 +27,7 @@ mod event;
 mod id;
 mod parked;
 mod retry;
+mod rules;
 mod run;
 mod sequencer;
 mod tool;
@@ -48,6 +49,7 @@ pub use id::{
     Timestamp, ToolName, ToolSetId, WorkerId,
 };
 pub use retry::{Backoff, Retry, after_failure, is_retried};
+pub use rules::Rules;
 pub use run::{Heard, Run, RunStatus};
 pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
 pub use tool::{AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Permission, Policy, RetryOn, Version};

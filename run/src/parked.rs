@@ -37,6 +37,8 @@ impl Call {
                 | ErrorKind::ModelRetry
                 | ErrorKind::NeedsInput
                 | ErrorKind::RateLimited
+                | ErrorKind::Denied
+                | ErrorKind::HookFailed
                 | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
             },
             Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,

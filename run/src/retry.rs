@@ -75,6 +75,8 @@ pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
         | ErrorKind::Rejected
         | ErrorKind::ModelRetry
         | ErrorKind::NeedsInput
+        | ErrorKind::Denied
+        | ErrorKind::HookFailed
         | ErrorKind::ClientFailed => false,
         ErrorKind::ToolFailed | ErrorKind::RateLimited if error.retryable => on.retryable,
         ErrorKind::ToolFailed | ErrorKind::RateLimited => on.other,

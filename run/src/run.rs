@@ -13,6 +13,7 @@ use crate::id::{CallId, CallIndex, RunId, TenantId, Timestamp, ToolName, WorkerI
 use crate::limit::{
     ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
 };
+use crate::rules::Rules;
 
 /// The state of a run: the fold of its log.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,6 +35,7 @@ pub struct Run {
     pub(crate) failed: bool,
     tenant: Option<TenantId>,
     tools: Vec<ToolName>,
+    pub(crate) rules: Rules,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
     revision: u64,
 }
@@ -127,6 +129,7 @@ impl Run {
             failed: false,
             tenant: None,
             tools: Vec::new(),
+            rules: Rules::default(),
             revision: 0,
         }
     }
@@ -175,6 +178,12 @@ impl Run {
         &self.tools
     }
 
+    /// How its calls are run, as its caller chose.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        self.rules
+    }
+
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.revision
@@ -202,7 +211,7 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, apart } = opening;
+        let Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, rules, apart } = opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -217,7 +226,8 @@ impl Run {
             ([call], false) if !apart && call.approval.is_none() => dispatch(CallIndex(0), call),
             _ => None,
         };
-        let opened = Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools });
+        let opened =
+            Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools, rules });
         Ok(std::iter::once(opened).chain(dispatched).collect())
     }
 
@@ -394,6 +404,7 @@ impl Run {
         self.client_only = opened.client_only;
         self.tenant.clone_from(&opened.tenant);
         self.tools.clone_from(&opened.tools);
+        self.rules = opened.rules;
         heard.push(Heard::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
     }

@@ -401,6 +401,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         client_only: false,
         tenant: None,
         tools: Vec::new(),
+        rules: run::Rules::default(),
     });
     let dispatched = Event::CallDispatched { call, pool: pool.clone() };
     let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())]);

@@ -19,6 +19,7 @@ mod doors;
 mod forged;
 mod full_log;
 mod functions;
+mod hooks;
 mod http;
 mod index;
 mod main_job;

@@ -12,6 +12,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::hooked::{Watched, too_much_held};
 use crate::limits;
 use crate::metrics::OutputCount;
 use crate::publisher::{Lost, Publisher};
@@ -34,6 +35,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) start: Option<Event>,
     pub(crate) signals: Signals,
     pub(crate) output: OutputCount,
+    /// Who is asked about its end, where anybody is.
+    pub(crate) watched: Option<Watched>,
 }
 
 /// Why an attempt should stop before its tool is done.
@@ -79,13 +82,20 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals, output: count } = attempt;
+    let Attempt { job, id, from, start, signals, output: count, watched } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
 
+    if watched.as_ref().is_some_and(|watched| watched.holds_output) {
+        publisher.hold();
+    }
+    let watched = watched.map(|watched| (watched, job, tools));
+
     let prepared = match prepared {
         Ok(prepared) => prepared,
-        Err(error) => return (store(publisher, AttemptOutcome::Failed(error)).await, None),
+        Err(error) => {
+            return (conclude(publisher, id, AttemptOutcome::Failed(error), watched, &signals).await, None);
+        }
     };
     // A call that is overdue never starts late.
     let Some(deadline) = deadline(job, policy) else {
@@ -113,10 +123,54 @@ where
             let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
             store(publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message))).await
         }
-        Some(outcome) => store(publisher, outcome).await,
+        Some(outcome) => conclude(publisher, id, outcome, watched, &signals).await,
         None => End::Abandoned,
     };
     (end, lingering)
+}
+
+/// Stores the end of an attempt, as those have it who are asked about it.
+async fn conclude<F>(
+    mut publisher: Publisher<F>,
+    id: AttemptId,
+    outcome: AttemptOutcome,
+    watched: Option<(Watched, &Job, &Handle)>,
+    signals: &Signals,
+) -> End
+where
+    F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
+{
+    let Some((watched, job, tools)) = watched else { return store(publisher, outcome).await };
+    let held = publisher.let_go();
+    // What is not held back need not wait.
+    publisher.send();
+    let mut judging = Box::pin(watched.judge((job, id.number), outcome, held, tools));
+    let judged = loop {
+        tokio::select! {
+            biased;
+            () = signals.lease_lost.cancelled() => return End::Abandoned,
+            turned = publisher.turn() => if turned.is_err() {
+                return End::Abandoned;
+            },
+            judged = &mut judging => break judged,
+        }
+    };
+    let mut fits = true;
+    for chunk in judged.output {
+        fits = fits && publisher.take(chunk);
+        if publisher.is_large() {
+            publisher.send();
+        }
+        while !publisher.has_room() {
+            if publisher.turn().await.is_err() {
+                return End::Abandoned;
+            }
+        }
+    }
+    match fits {
+        true => store(publisher, judged.outcome).await,
+        false => store(publisher, AttemptOutcome::Failed(limits::too_much_output())).await,
+    }
 }
 
 async fn store<F>(publisher: Publisher<F>, outcome: AttemptOutcome) -> End
@@ -304,7 +358,8 @@ where
         }
     }
     if too_much {
-        return Some(AttemptOutcome::Failed(limits::too_much_output()));
+        let error = if publisher.is_holding() { too_much_held() } else { limits::too_much_output() };
+        return Some(AttemptOutcome::Failed(error));
     }
     match (result, stopping.map(|(why, _)| why)) {
         // A result that came in time counts, whatever was asked meanwhile.

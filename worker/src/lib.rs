@@ -12,6 +12,7 @@ pub mod tools;
 mod answer;
 mod attempt;
 mod error;
+mod hooked;
 mod limits;
 mod metrics;
 mod nats;
@@ -28,9 +29,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use answer::{Image, IntoChunk, IntoOutput};
+pub use hooks::{self, Hooks};
 pub use nats::Error;
 pub use run::{AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, Permission, Progress, RetryOn};
-pub use table::{InvalidTool, NotHosted, Table};
+pub use table::{InvalidTool, NotHosted, Table, Unwatchable};
 pub use tool::{About, Context, Output, Tool, ToolError};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,
 /// which implements [`Tool`](trait@Tool) and is given to [`Table::host`].

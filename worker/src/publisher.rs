@@ -10,6 +10,7 @@ use futures::stream::FuturesUnordered;
 use run::{AttemptId, AttemptOutcome, Chunk, ChunkIndex, Event, PoolId, StopStage};
 use tokio::time::Instant;
 
+use crate::hooked::Held;
 use crate::limits::Said;
 use crate::metrics::OutputCount;
 
@@ -38,6 +39,8 @@ pub(crate) struct Publisher<F> {
     start: Option<Event>,
     /// What was taken in, in all; chunks of attempts before it that it goes on from included.
     taken: Said,
+    /// What the attempt says is held back here.
+    held: Option<Held>,
     batch: Vec<Chunk>,
     /// Stages of stopping that wait to go out.
     stages: Vec<StopStage>,
@@ -65,6 +68,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
             pool,
             start,
             taken: Said::after(from.0),
+            held: None,
             batch: Vec::new(),
             stages: Vec::new(),
             batch_bytes: 0,
@@ -74,6 +78,20 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         }
     }
 
+    /// From now on chunks are held back until they are let go.
+    pub(crate) fn hold(&mut self) {
+        self.held = Some(Held::new());
+    }
+
+    pub(crate) fn is_holding(&self) -> bool {
+        self.held.is_some()
+    }
+
+    /// What was held back; what is taken from now on is sent.
+    pub(crate) fn let_go(&mut self) -> Vec<Chunk> {
+        self.held.take().map_or_else(Vec::new, Held::into_chunks)
+    }
+
     /// Whether it takes more chunks now.
     pub(crate) fn has_room(&self) -> bool {
         self.in_flight.len() < WINDOW
@@ -81,6 +99,14 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
 
     /// Takes a chunk in. `false` when the attempt has said more than it may.
     pub(crate) fn take(&mut self, chunk: Chunk) -> bool {
+        let chunk = match &mut self.held {
+            None => chunk,
+            Some(held) => match held.keep(chunk) {
+                None => return false,
+                Some(None) => return true,
+                Some(Some(sign_of_life)) => sign_of_life,
+            },
+        };
         let Some(bytes) = self.taken.count(&chunk) else { return false };
         self.count.said(bytes);
         self.batch_bytes += bytes;

@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use hooks::{Hooks, Moment};
 use proto::convert::manifest::{InvalidManifest, Usable, manifest_in};
 use proto::schema::{self, Schema};
-use run::{CallError, ErrorKind, Manifest, ToolName};
+use run::{AfterPartialOutput, CallError, ErrorKind, Manifest, ToolName};
 use schemars::JsonSchema;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use crate::hooked::Watched;
 use crate::interceptor::{Chain, Interceptor};
 use crate::tool::{About, Context, Output, Tool, ToolError};
 
@@ -21,6 +23,7 @@ pub struct Table {
     /// Other names of the tools, and whose they are.
     aliases: BTreeMap<ToolName, ToolName>,
     interceptors: Chain,
+    hooks: Hooks,
 }
 
 #[derive(Debug)]
@@ -65,6 +68,17 @@ pub struct NotHosted {
     pub known: Vec<String>,
 }
 
+/// A hook that cannot watch a tool.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "hook {hook:?} holds back what {tool} says, which goes on where it broke off: leave the tool out of it, or host the tool \
+     with after_partial_output Restart or Buffer"
+)]
+pub struct Unwatchable {
+    pub hook: String,
+    pub tool: ToolName,
+}
+
 impl Table {
     #[must_use]
     pub fn new() -> Self {
@@ -104,6 +118,39 @@ impl Table {
         let around = self.tools.keys().filter(|known| tools.contains(&known.as_str())).cloned().collect();
         self.interceptors.push(Some(around), interceptor);
         Ok(self)
+    }
+
+    /// Asks these hooks about the ends of executions, before they are stored.
+    ///
+    /// # Errors
+    /// When one holds back what a tool says that goes on where it broke off: how far it has come would not be known.
+    pub fn with_hooks(mut self, hooks: Hooks) -> Result<Self, Unwatchable> {
+        for (name, hosted) in &self.tools {
+            let continues = hosted.manifest.policy.after_partial_output == AfterPartialOutput::Continue;
+            if let Some(hook) = hooks.holder(name, None).filter(|_| continues) {
+                return Err(Unwatchable { hook: hook.to_owned(), tool: name.clone() });
+            }
+        }
+        let elsewhere = hooks.asked_elsewhere(&[Moment::PostToolUse, Moment::ToolError]);
+        if !elsewhere.is_empty() {
+            tracing::info!(
+                hooks = elsewhere.join(", "),
+                "coordinators ask these hooks: each of them needs the file too"
+            );
+        }
+        self.hooks = hooks;
+        Ok(self)
+    }
+
+    /// Who is asked about executions of a tool, where anybody is.
+    pub(crate) fn watched(&self, tool: &ToolName) -> Option<Watched> {
+        if !self.hooks.has(Moment::PostToolUse) && !self.hooks.has(Moment::ToolError) {
+            return None;
+        }
+        let alias_of = self.aliases.get(tool);
+        let holds_output = self.hooks.holder(tool, alias_of).is_some();
+        let watched = || Watched { hooks: self.hooks.clone(), alias_of: alias_of.cloned(), holds_output };
+        self.hooks.watch(tool, alias_of).then(watched)
     }
 
     /// These tools alone; all where none is named.
@@ -278,6 +325,38 @@ mod tests {
         let calling = allocations(|| drop(block_on(prepared.call(other)).unwrap()));
         [(checking, preparing), (executing, calling)]
     }
+
+    #[test]
+    fn where_nobody_is_asked_about_it_a_call_allocates_nothing_for_hooks() {
+        let table = Table::new().host(Echo).unwrap();
+        let name: ToolName = Echo::NAME.parse().unwrap();
+        assert_eq!(allocations(|| assert!(table.watched(&name).is_none())), 0);
+        let placement = hooks::Placement::new("all", &[Moment::PostToolUse]);
+        let table = table.with_hooks(Hooks::default().with(placement, Allows).unwrap()).unwrap();
+        assert!(table.watched(&name).is_some(), "the test would see it");
+    }
+
+    struct Allows;
+
+    impl hooks::Hook for Allows {
+        async fn ask(&self, _: &hooks::Question) -> Result<hooks::Reply, hooks::Unanswered> {
+            Ok(hooks::Reply::Allow)
+        }
+    }
+
+    #[test]
+    fn a_hook_cannot_hold_back_what_goes_on_where_it_broke_off() {
+        let goes_on = About::new("Goes on.").after_partial_output(AfterPartialOutput::Continue);
+        let table = || Table::new().define::<NoInput>("goes_on", &goes_on).unwrap();
+        let placement = || hooks::Placement::new("holds", &[Moment::PostToolUse]).holding_output();
+        let error = table().with_hooks(Hooks::default().with(placement(), Allows).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("\"holds\"") && error.contains("goes_on"), "{error}");
+        let elsewhere = placement().tools(&["echo"]);
+        table().with_hooks(Hooks::default().with(elsewhere, Allows).unwrap()).unwrap();
+    }
+
+    #[derive(JsonSchema)]
+    struct NoInput {}
 
     #[test]
     fn where_nothing_is_around_it_a_call_allocates_nothing_for_interceptors() {

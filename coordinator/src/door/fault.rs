@@ -18,6 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidArgument,
+    PermissionDenied,
     NotFound,
     OutOfRange,
     FailedPrecondition,
@@ -82,6 +83,9 @@ impl From<Refusal> for Fault {
             }
             Refusal::ToolNotFound(tool) => {
                 Self::new(Code::NotFound, "TOOL_NOT_FOUND", message, [("tool", tool.to_string())])
+            }
+            Refusal::Denied { call, .. } => {
+                Self::new(Code::PermissionDenied, "DENIED_BY_HOOK", message, [("call_id", call.to_string())])
             }
             Refusal::ArgumentsInvalid { call, violations } => arguments_invalid(&call, &violations, message),
             Refusal::RequestIdTaken { run } => {

@@ -52,9 +52,9 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
     };
     let timeout = timeout("timeout", run_timeout)?;
     let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
-    let tools = attached(&request.tools)?;
+    let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
     let calls = asked(calls)?;
-    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, request_id })
+    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, rules, request_id })
 }
 
 /// The names of the tools that a run attaches.
@@ -110,6 +110,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             without_worker,
             concurrency,
             approval,
+            refusal: None,
         })
     });
     asked.collect()

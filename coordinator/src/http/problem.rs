@@ -125,6 +125,7 @@ pub(crate) fn status(code: Code, reason: &str) -> StatusCode {
         Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
         Code::ResourceExhausted if reason == "PAYLOAD_TOO_LARGE" => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ResourceExhausted | Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
     }
 }

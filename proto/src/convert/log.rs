@@ -16,6 +16,7 @@ use super::manifest::concurrency_out;
 use super::{
     InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, content_in,
     content_out, contents_in, contents_out, error_in, error_out, policy_in, policy_out, progress_in, progress_out,
+    rules, rules_out,
 };
 use crate::subject::{Place, Subject};
 use crate::v1;
@@ -112,7 +113,7 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
 
 fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
     match event {
-        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools }) => {
+        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools, rules }) => {
             Kind::RunOpened(wire::RunOpened {
                 deadline_ms: deadline.0,
                 calls: specs_out(calls),
@@ -121,6 +122,7 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
                 client_only: *client_only,
                 tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
                 tools: tools.iter().map(ToString::to_string).collect(),
+                rules: rules_out(*rules),
             })
         }
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
@@ -180,6 +182,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
                 tenant => Some(tenant.parse()?),
             },
             tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
+            rules: rules(opened.rules),
         }),
         (Kind::CallsAppended(appended), Place::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
         (Kind::RunClosed(_), Place::Run) => Event::RunClosed,

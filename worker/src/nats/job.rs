@@ -174,7 +174,8 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     };
     let count = core.counts.of(&job.spec.tool);
     let output = count.output(delivery.here, delivery.age);
-    let attempt = Attempt { job, id, from, start, signals, output };
+    let watched = core.table.watched(&job.spec.tool);
+    let attempt = Attempt { job, id, from, start, signals, output, watched };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
     let ending = match &end {

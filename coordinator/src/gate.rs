@@ -1,0 +1,222 @@
+//! What hooks have to say of calls before they are accepted, and what is written down of every decision on a call.
+
+use std::sync::Arc;
+
+use futures::StreamExt as _;
+use futures::stream;
+use hooks::{AUDIT, Happened, Hooks, Moment, Question};
+use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::accept::{self, Asked, Scope};
+use crate::runs::{NewRun, Refusal, Runs};
+
+/// Calls of one request about which hooks are asked at once.
+const CALLS_ASKED_MAX: usize = 16;
+/// Calls that are not executed and of which hooks are still to be told; of more they are not told.
+pub(crate) const SKIPS_MAX: usize = 1024;
+/// Hooks that are told at once of calls that are not executed.
+const TOLD_MAX: usize = 16;
+
+impl Runs {
+    /// Asks about the calls of a new run.
+    pub(crate) async fn ask_about(&self, new: &mut NewRun, run: RunId) {
+        let mut calls = std::mem::take(&mut new.calls);
+        let registry = Arc::clone(&self.registry.borrow());
+        let scope = self.scope_of(new, &registry);
+        self.ask(&mut calls, &scope, run, new.tenant.as_ref()).await;
+        new.calls = calls;
+    }
+
+    /// Asks about each call that would be executed or given to its client. One whose arguments a hook changes is looked at
+    /// again, and refused where they do not fit.
+    pub(crate) async fn ask(&self, calls: &mut [Asked], scope: &Scope<'_>, run: RunId, tenant: Option<&TenantId>) {
+        // Such a request is refused as a whole.
+        if calls.len() > limit::CALLS_PER_RUN_MAX {
+            return;
+        }
+        let questions: Vec<Option<Question>> = calls.iter().map(|call| question(call, scope, run, tenant)).collect();
+        let answers = stream::iter(questions).map(|question| async {
+            match question {
+                Some(question) => self.hooks.before(question).await,
+                None => Ok(None),
+            }
+        });
+        let answers: Vec<_> = answers.buffered(CALLS_ASKED_MAX).collect().await;
+        for (call, answer) in calls.iter_mut().zip(answers) {
+            match answer {
+                Ok(None) => {}
+                Ok(Some(arguments)) => {
+                    call.arguments = arguments;
+                    call.refusal = misfit(call, scope);
+                }
+                Err(error) => call.refusal = Some(error),
+            }
+        }
+    }
+
+    /// Asks about arguments that somebody wants to put in the place of a call's own. Gives those that are to be put there.
+    pub(crate) async fn ask_about_change(
+        &self,
+        run: &Run,
+        spec: &CallSpec,
+        arguments: bytes::Bytes,
+    ) -> Result<bytes::Bytes, Refusal> {
+        let alias_of = self.registry.borrow().catalog.find(&spec.tool).and_then(|entry| entry.alias_of.clone());
+        let question = Question {
+            run: run.id(),
+            call: Some(spec.id.clone()),
+            tool: spec.tool.clone(),
+            alias_of,
+            tenant: run.tenant().cloned(),
+            attempt: None,
+            metadata: spec.metadata.clone(),
+            arguments: arguments.clone(),
+            happened: Happened::Asked,
+        };
+        match self.hooks.before(question).await {
+            Ok(changed) => Ok(changed.unwrap_or(arguments)),
+            Err(error) => Err(Refusal::Denied { call: spec.id.clone(), error }),
+        }
+    }
+
+    /// Writes down what was decided, once it is stored, and has hooks told of calls that are not executed.
+    pub(crate) fn note(&self, id: RunId, known: Option<&Run>, events: &[Event]) {
+        for event in events {
+            match event {
+                Event::RunOpened(opened) => {
+                    opened.calls.iter().for_each(|spec| self.note_accepted(id, opened.tenant.as_ref(), spec));
+                }
+                Event::CallsAppended { calls } => {
+                    let tenant = known.and_then(Run::tenant);
+                    calls.iter().for_each(|spec| self.note_accepted(id, tenant, spec));
+                }
+                Event::CallDecided { call, decision, by } => {
+                    let Some((run, call)) = known.and_then(|run| Some((run, run.call(*call)?))) else { continue };
+                    self.note_decided(run, call.spec(), decision, *by);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn note_accepted(&self, id: RunId, tenant: Option<&TenantId>, spec: &CallSpec) {
+        let (decision, why) = match &spec.route {
+            Route::Pool { .. } if spec.approval.is_some() => ("awaits_approval", None),
+            Route::Pool { .. } => ("allowed", None),
+            Route::Client => ("left_to_client", None),
+            Route::Refused(error) => ("refused", Some(error)),
+        };
+        audit(id, tenant, spec, decision, why);
+        if let Some(why) = why {
+            self.tell_skipped(id, tenant, spec, why.clone());
+        }
+    }
+
+    fn note_decided(&self, run: &Run, spec: &CallSpec, decision: &Decision, by: Decider) {
+        let said = match (decision, by) {
+            (_, Decider::Default) => return,
+            (Decision::Approved { arguments: None }, Decider::Person) => "approved",
+            (Decision::Approved { arguments: Some(_) }, Decider::Person) => "approved_with_changes",
+            (Decision::Rejected { .. }, Decider::Person) => "rejected",
+        };
+        audit(run.id(), run.tenant(), spec, said, None);
+        if let Decision::Rejected { reason } = decision {
+            let why = CallError::new(ErrorKind::Rejected, reason.clone());
+            self.tell_skipped(run.id(), run.tenant(), spec, why);
+        }
+    }
+
+    fn tell_skipped(&self, run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, why: CallError) {
+        if !self.hooks.has(Moment::ToolSkip) {
+            return;
+        }
+        let alias_of = self.registry.borrow().catalog.find(&spec.tool).and_then(|entry| entry.alias_of.clone());
+        let question = Question {
+            run,
+            call: Some(spec.id.clone()),
+            tool: spec.tool.clone(),
+            alias_of,
+            tenant: tenant.cloned(),
+            attempt: None,
+            metadata: spec.metadata.clone(),
+            arguments: spec.arguments.clone(),
+            happened: Happened::Skipped { why },
+        };
+        if self.skips.try_send(question).is_err() {
+            tracing::warn!(run.id = %run, tool = %spec.tool, "hooks are not told of a call that is not executed: they are slow");
+        }
+    }
+}
+
+/// A line for every decision: who, which call, and what was decided; never arguments or results.
+fn audit(run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, decision: &'static str, why: Option<&CallError>) {
+    tracing::info!(
+        target: AUDIT,
+        tenant = tenant.map(tracing::field::display),
+        run.id = %run,
+        call.id = %spec.id,
+        tool = %spec.tool,
+        decision,
+        why = why.map(|error| proto::convert::error_kind_name(error.kind)),
+    );
+}
+
+/// What is asked about a call; `None` for one that is refused anyway.
+fn question(call: &Asked, scope: &Scope<'_>, run: RunId, tenant: Option<&TenantId>) -> Option<Question> {
+    if call.arguments.len() > limit::ARGUMENTS_BYTES_MAX {
+        return None;
+    }
+    let spec = accept::accept_one(call.clone(), scope.first, scope);
+    match spec.route {
+        Route::Pool { .. } | Route::Client => {}
+        Route::Refused(_) => return None,
+    }
+    Some(Question {
+        run,
+        call: call.id.clone(),
+        alias_of: scope.offer.alias_of(&spec.tool).cloned(),
+        tool: spec.tool,
+        tenant: tenant.cloned(),
+        attempt: None,
+        metadata: spec.metadata,
+        arguments: spec.arguments,
+        happened: Happened::Asked,
+    })
+}
+
+/// Why a call is refused that a hook changed.
+fn misfit(call: &Asked, scope: &Scope<'_>) -> Option<CallError> {
+    let size = call.arguments.len();
+    if size > limit::ARGUMENTS_BYTES_MAX {
+        let message = format!(
+            "a hook changed the arguments: they are {size} bytes, at most {} are taken",
+            limit::ARGUMENTS_BYTES_MAX
+        );
+        return Some(CallError::new(ErrorKind::HookFailed, message));
+    }
+    match accept::accept_one(call.clone(), scope.first, scope).route {
+        Route::Pool { .. } | Route::Client => None,
+        Route::Refused(error) => {
+            let message = format!("a hook changed the arguments: {}", error.message);
+            Some(CallError { violations: error.violations, ..CallError::new(error.kind, message) })
+        }
+    }
+}
+
+/// Tells hooks of calls that are not executed, until told to stop.
+pub(crate) async fn tell_skips(hooks: Hooks, mut skips: mpsc::Receiver<Question>, stop: CancellationToken) {
+    let mut telling = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(question) = skips.recv(), if telling.len() < TOLD_MAX => {
+                let hooks = hooks.clone();
+                telling.spawn(async move { hooks.skipped(question).await });
+            }
+            Some(_) = telling.join_next() => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}

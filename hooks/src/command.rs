@@ -1,0 +1,119 @@
+//! A hook that is a program: started for each question, which it reads from its standard input; its standard output is the
+//! answer. It ends with its time, and all of its process group with it.
+
+use std::io;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::Semaphore;
+
+use crate::contract::{Question, Reply, Unanswered};
+use crate::{ANSWER_BYTES_MAX, Hook, json};
+
+/// Programs of one hook that run at once; others wait for them, within their time.
+const RUNNING_MAX: usize = 16;
+/// Bytes of what it says on standard error that are told.
+const COMPLAINT_BYTES_MAX: usize = 2048;
+
+pub(crate) struct Program {
+    program: String,
+    arguments: Vec<String>,
+    room: Semaphore,
+}
+
+impl Program {
+    pub(crate) fn new(program: String, arguments: Vec<String>) -> Self {
+        Self { program, arguments, room: Semaphore::new(RUNNING_MAX) }
+    }
+
+    fn start(&self) -> io::Result<Group> {
+        let child = Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        Ok(Group { child, id })
+    }
+}
+
+/// A program and all that it started. Killed when dropped before it has ended.
+struct Group {
+    child: Child,
+    /// `None` once its id may be another's.
+    id: Option<Pid>,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // As long as its leader is not waited for, the group's id is its own.
+        if let Some(Err(error)) = self.id.map(|id| kill_process_group(id, Signal::KILL)) {
+            tracing::debug!(%error, "the process group of a hook is gone");
+        }
+    }
+}
+
+impl Hook for Program {
+    async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
+        let _room = self.room.acquire().await.map_err(|error| Unanswered::new(error.to_string()))?;
+        let answered = self.run(&json::question(question)).await;
+        json::reply(&answered?)
+    }
+}
+
+impl Program {
+    async fn run(&self, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
+        let failed = |what: &str, error: io::Error| Unanswered::new(format!("{what} {}: {error}", self.program));
+        let mut group = self.start().map_err(|error| failed("cannot start", error))?;
+        let (input, output, complaints) =
+            (group.child.stdin.take(), group.child.stdout.take(), group.child.stderr.take());
+        let (Some(mut input), Some(output), Some(complaints)) = (input, output, complaints) else {
+            return Err(Unanswered::new("its pipes are missing"));
+        };
+        let write = async move {
+            // One that does not read its question may answer it all the same.
+            drop(input.write_all(question).await);
+            Ok(())
+        };
+        let read = async {
+            let mut answer = Vec::new();
+            let read = output.take(ANSWER_BYTES_MAX as u64 + 1).read_to_end(&mut answer).await;
+            match read.map_err(|error| failed("cannot hear", error))? {
+                size if size > ANSWER_BYTES_MAX => {
+                    Err(Unanswered::new(format!("its answer is longer than {ANSWER_BYTES_MAX} bytes")))
+                }
+                _ => Ok(answer),
+            }
+        };
+        let hear = async { complaint(complaints).await.map_err(|error| failed("cannot hear", error)) };
+        let ((), answer, complaint) = tokio::try_join!(write, read, hear)?;
+        let status = group.child.wait().await.map_err(|error| failed("cannot wait for", error))?;
+        group.id = None;
+        if !status.success() {
+            let complaint = String::from_utf8_lossy(&complaint);
+            // What it says of itself is for the operator's log, not for the model.
+            tracing::warn!(program = self.program, %status, stderr = complaint.trim(), "a hook's program failed");
+            return Err(Unanswered::new(format!("its program ended with {status}")));
+        }
+        Ok(answer)
+    }
+}
+
+/// What a program says of itself: all is heard, so that it need not wait, and the beginning kept.
+async fn complaint(mut pipe: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
+    let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
+    loop {
+        match pipe.read(&mut buffer).await? {
+            0 => return Ok(kept),
+            count => {
+                let room = COMPLAINT_BYTES_MAX - kept.len();
+                kept.extend_from_slice(&buffer[..count.min(room)]);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Questions and answers as JSON, for programs and web services.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use run::{CallError, Chunk, Content, Progress};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::contract::{Happened, Moment, Question, Reply, Unanswered};
+
+#[derive(Serialize)]
+struct Asked<'a> {
+    event: Moment,
+    run_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call_id: Option<&'a str>,
+    tool: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alias_of: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    metadata: &'a BTreeMap<String, String>,
+    arguments: Box<RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Vec<Part>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Vec<Said>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Fault<'a>>,
+}
+
+#[derive(Serialize)]
+struct Fault<'a> {
+    kind: &'static str,
+    message: &'a str,
+    retryable: bool,
+}
+
+/// Exactly one of text, json, and data with its media type.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Part {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    json: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    media_type: Option<String>,
+    /// In base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
+}
+
+/// A piece of output: a part with its channel, or a progress.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Said {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    channel: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    part: Option<Part>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<Step>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    done: f64,
+    total: Option<f64>,
+    #[serde(default)]
+    message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Decision {
+    Allow,
+    Deny,
+    Modify,
+    ModifyResult,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answered {
+    decision: Decision,
+    reason: Option<String>,
+    arguments: Option<Box<RawValue>>,
+    result: Option<Vec<Part>>,
+    output: Option<Vec<Said>>,
+}
+
+/// A question as an object of JSON.
+pub(crate) fn question(question: &Question) -> Bytes {
+    let (mut result, mut output, mut error) = (None, None, None);
+    match &question.happened {
+        Happened::Asked => {}
+        Happened::Completed { result: parts, output: said } => {
+            result = Some(parts.iter().map(part_out).collect());
+            output = said.as_ref().map(|said| said.iter().map(said_out).collect());
+        }
+        Happened::Failed { error: why } | Happened::Skipped { why } => error = Some(fault(why)),
+    }
+    let asked = Asked {
+        event: question.moment(),
+        run_id: question.run.to_string(),
+        call_id: question.call.as_ref().map(run::CallId::as_str),
+        tool: question.tool.as_str(),
+        alias_of: question.alias_of.as_ref().map(run::ToolName::as_str),
+        tenant: question.tenant.as_ref().map(run::TenantId::as_str),
+        attempt: question.attempt.map(|number| number.0),
+        metadata: &question.metadata,
+        arguments: raw(&String::from_utf8_lossy(&question.arguments)),
+        result,
+        output,
+        error,
+    };
+    serde_json::to_vec(&asked).map(Bytes::from).unwrap_or_default()
+}
+
+fn fault(error: &CallError) -> Fault<'_> {
+    Fault { kind: proto::convert::error_kind_name(error.kind), message: &error.message, retryable: error.retryable }
+}
+
+/// A text as the JSON that it is, digits kept, or else as a string.
+fn raw(text: &str) -> Box<RawValue> {
+    let as_it_is = RawValue::from_string(text.trim().to_owned());
+    let quoted = || serde_json::to_string(text).and_then(RawValue::from_string);
+    as_it_is.or_else(|_| quoted()).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+fn part_out(content: &Content) -> Part {
+    match content {
+        Content::Text(text) => Part { text: Some(text.clone()), ..Part::default() },
+        Content::Json(json) => Part { json: Some(raw(json)), ..Part::default() },
+        Content::Data { media_type, data } => {
+            Part { media_type: Some(media_type.clone()), data: Some(BASE64_STANDARD.encode(data)), ..Part::default() }
+        }
+    }
+}
+
+fn said_out(chunk: &Chunk) -> Said {
+    match chunk {
+        Chunk::Content { channel, content } => {
+            Said { channel: channel.clone(), part: Some(part_out(content)), progress: None }
+        }
+        Chunk::Progress(Progress { done, total, message }) => {
+            let step = Step { done: *done, total: *total, message: message.clone() };
+            Said { progress: Some(step), ..Said::default() }
+        }
+    }
+}
+
+/// An answer from an object of JSON.
+pub(crate) fn reply(text: &[u8]) -> Result<Reply, Unanswered> {
+    let answered: Answered =
+        serde_json::from_slice(text).map_err(|error| Unanswered::new(format!("its answer is not one: {error}")))?;
+    let Answered { decision, reason, arguments, result, output } = answered;
+    let given = [reason.is_some(), arguments.is_some(), result.is_some(), output.is_some()];
+    match (decision, given) {
+        (Decision::Allow, [_, false, false, false]) => Ok(Reply::Allow),
+        (Decision::Deny, [_, false, false, false]) => {
+            let reason = reason.filter(|reason| !reason.trim().is_empty());
+            Ok(Reply::Deny { reason: reason.unwrap_or_else(|| "no reason was given".to_owned()) })
+        }
+        (Decision::Modify, [_, true, false, false]) => {
+            let text = arguments.map_or_else(String::new, |arguments| arguments.get().to_owned());
+            // The text of a tool that takes text.
+            let arguments = serde_json::from_str::<String>(&text).unwrap_or(text);
+            Ok(Reply::Modify { arguments: arguments.into() })
+        }
+        (Decision::ModifyResult, [_, false, _, _]) if result.is_some() || output.is_some() => Ok(Reply::ModifyResult {
+            result: result.map(|parts| parts.into_iter().map(part_in).collect()).transpose()?,
+            output: output.map(|said| said.into_iter().map(said_in).collect()).transpose()?,
+        }),
+        (Decision::Modify, _) => Err(Unanswered::new("it decided modify, and gave not arguments alone")),
+        (Decision::ModifyResult, _) => {
+            Err(Unanswered::new("it decided modify_result, and gave neither result nor output alone"))
+        }
+        (Decision::Allow | Decision::Deny, _) => {
+            Err(Unanswered::new("it gave arguments, a result or output with a decision that takes none"))
+        }
+    }
+}
+
+fn part_in(part: Part) -> Result<Content, Unanswered> {
+    match part {
+        Part { text: Some(text), json: None, media_type: None, data: None } => Ok(Content::Text(text)),
+        Part { text: None, json: Some(json), media_type: None, data: None } => Ok(Content::Json(json.get().to_owned())),
+        Part { text: None, json: None, media_type: Some(media_type), data: Some(data) } => {
+            let data = BASE64_STANDARD.decode(data);
+            let data = data.map_err(|error| Unanswered::new(format!("its data is not base64: {error}")))?;
+            Ok(Content::Data { media_type, data: data.into() })
+        }
+        _ => Err(Unanswered::new("a part is not exactly one of text, json, and data with media_type")),
+    }
+}
+
+fn said_in(said: Said) -> Result<Chunk, Unanswered> {
+    match said {
+        Said { channel, part: Some(part), progress: None } => Ok(Chunk::Content { channel, content: part_in(part)? }),
+        Said { part: None, progress: Some(Step { done, total, message }), .. } => {
+            Ok(Chunk::Progress(Progress { done, total, message }))
+        }
+        _ => Err(Unanswered::new("a piece of output is not exactly one of part and progress")),
+    }
+}

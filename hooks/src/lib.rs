@@ -1,0 +1,358 @@
+//! Hooks: what others have to say about calls. Each is asked at certain moments about certain tools, in the order in which
+//! they were given, and sees what those before it changed.
+//!
+//! Whoever is asked before a call (coordinators) or after it (workers) holds [`Hooks`]. Where none is asked, nothing is done:
+//! [`Hooks::has`] looks at a flag. A hook is a program ([`file`]), a web service, or a [`Hook`] of the same process.
+
+mod command;
+mod confirm;
+mod contract;
+pub mod file;
+mod http;
+mod json;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use run::{CallError, ErrorKind, ToolName};
+use tokio::task::JoinSet;
+
+pub use confirm::{Confirm, Confirmation, Dangerous};
+pub use contract::{Ended, Happened, Moment, Question, Reply, Unanswered};
+pub use file::InvalidHooks;
+
+/// How long a hook may take where nobody says: a person does not wait longer for a call to begin.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest that may be said.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+/// Bytes of an answer: the largest result and output that a hook is shown, as JSON.
+pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Hooks of one process: each is a wait in the way of every call that it is asked about.
+pub const HOOKS_MAX: usize = 64;
+/// Bytes of a hook's name, which errors tell the model.
+const NAME_BYTES_MAX: usize = 64;
+/// What was decided about calls is logged under this target.
+pub const AUDIT: &str = "toolyard::audit";
+
+/// Somebody who is asked about calls.
+///
+/// It should be quick: the call waits for it. Its future is dropped when it is too slow. A panic is a failure like any other.
+pub trait Hook: Send + Sync + 'static {
+    /// # Errors
+    /// When there is no answer. Then the call is refused, or what it gave is withheld.
+    fn ask(&self, question: &Question) -> impl Future<Output = Result<Reply, Unanswered>> + Send;
+}
+
+/// Where a hook stands.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    /// For logs and errors; 1 to 64 bytes, one for each hook.
+    pub name: String,
+    pub on: Vec<Moment>,
+    /// Names of tools, `*` standing for any characters; empty for all. A tool is meant by any of its names.
+    pub tools: Vec<String>,
+    /// How long it may take; [`TIMEOUT`] unless set, at most [`TIMEOUT_MAX`].
+    pub timeout: Duration,
+    /// It sees what a call said while it ran, too: nothing of that is shown before the call ends.
+    pub holds_output: bool,
+}
+
+impl Placement {
+    #[must_use]
+    pub fn new(name: impl Into<String>, on: &[Moment]) -> Self {
+        Self { name: name.into(), on: on.to_vec(), tools: Vec::new(), timeout: TIMEOUT, holds_output: false }
+    }
+
+    /// These tools alone.
+    #[must_use]
+    pub fn tools(mut self, tools: &[&str]) -> Self {
+        self.tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
+        self
+    }
+
+    #[must_use]
+    pub fn holding_output(mut self) -> Self {
+        self.holds_output = true;
+        self
+    }
+}
+
+/// What is wrong with where a hook should stand.
+#[derive(Debug, thiserror::Error)]
+#[error("hook {name:?}: {field}: {reason}")]
+pub struct Misplaced {
+    pub name: String,
+    pub field: &'static str,
+    pub reason: String,
+}
+
+/// The hooks of a process, in their order. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Hooks {
+    list: Arc<Vec<Placed>>,
+    /// Which calls a person confirms.
+    pub confirm: Confirm,
+}
+
+#[derive(Debug, Clone)]
+struct Placed {
+    placement: Placement,
+    tools: Tools,
+    link: Arc<dyn Link>,
+}
+
+/// Names and patterns of tools.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tools(Option<GlobSet>);
+
+impl Tools {
+    /// All where none is named.
+    fn new(patterns: &[String]) -> Result<Self, globset::Error> {
+        if patterns.is_empty() {
+            return Ok(Self(None));
+        }
+        let mut set = GlobSetBuilder::new();
+        for pattern in patterns {
+            set.add(Glob::new(pattern)?);
+        }
+        Ok(Self(Some(set.build()?)))
+    }
+
+    fn have(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> bool {
+        let names = || std::iter::once(tool).chain(alias_of);
+        self.0.as_ref().is_none_or(|set| names().any(|name| set.is_match(name.as_str())))
+    }
+}
+
+impl Hooks {
+    /// Adds a hook behind those that are there.
+    ///
+    /// # Errors
+    /// When it cannot stand there.
+    pub fn with(mut self, placement: Placement, hook: impl Hook) -> Result<Self, Misplaced> {
+        let misplaced = |field, reason: String| Misplaced { name: placement.name.clone(), field, reason };
+        if placement.name.is_empty() || placement.name.len() > NAME_BYTES_MAX {
+            return Err(misplaced("name", format!("must be 1 to {NAME_BYTES_MAX} bytes")));
+        }
+        if self.list.iter().any(|other| other.placement.name == placement.name) {
+            return Err(misplaced("name", "another hook has it".to_owned()));
+        }
+        if placement.on.is_empty() {
+            return Err(misplaced("on", format!("is empty: name some of {}", Moment::NAMES.join(", "))));
+        }
+        if placement.timeout.is_zero() || placement.timeout > TIMEOUT_MAX {
+            return Err(misplaced("timeout_ms", format!("must be 1 to {}", TIMEOUT_MAX.as_millis())));
+        }
+        if placement.holds_output && !placement.on.contains(&Moment::PostToolUse) {
+            return Err(misplaced("output", "is seen after a call alone: add post_tool_use to on".to_owned()));
+        }
+        if self.list.len() == HOOKS_MAX {
+            return Err(misplaced("name", format!("there are more than {HOOKS_MAX} hooks")));
+        }
+        let tools = Tools::new(&placement.tools).map_err(|error| misplaced("tools", error.to_string()))?;
+        Arc::make_mut(&mut self.list).push(Placed { placement, tools, link: Arc::new(hook) });
+        Ok(self)
+    }
+
+    /// Whether anybody is asked at this moment.
+    #[must_use]
+    pub fn has(&self, moment: Moment) -> bool {
+        self.list.iter().any(|placed| placed.placement.on.contains(&moment))
+    }
+
+    /// Whether anybody is asked about the executions of a tool.
+    #[must_use]
+    pub fn watch(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> bool {
+        let moments = [Moment::PostToolUse, Moment::ToolError];
+        self.list.iter().any(|placed| {
+            moments.iter().any(|moment| placed.placement.on.contains(moment)) && placed.tools.have(tool, alias_of)
+        })
+    }
+
+    /// The hook for whose sake what a tool says is not shown before its end.
+    #[must_use]
+    pub fn holder(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> Option<&str> {
+        let mut holders = self.list.iter().filter(|placed| placed.placement.holds_output);
+        holders.find(|placed| placed.tools.have(tool, alias_of)).map(|placed| placed.placement.name.as_str())
+    }
+
+    /// The names of hooks that are asked at none of these moments: others ask them, if anybody does.
+    #[must_use]
+    pub fn asked_elsewhere(&self, moments: &[Moment]) -> Vec<&str> {
+        let here = |placed: &&Placed| placed.placement.on.iter().any(|moment| moments.contains(moment));
+        self.list.iter().filter(|placed| !here(placed)).map(|placed| placed.placement.name.as_str()).collect()
+    }
+
+    fn asked<'a>(&'a self, moment: Moment, question: &Question) -> impl Iterator<Item = &'a Placed> + use<'a> {
+        let (tool, alias_of) = (question.tool.clone(), question.alias_of.clone());
+        self.list
+            .iter()
+            .filter(move |placed| placed.placement.on.contains(&moment) && placed.tools.have(&tool, alias_of.as_ref()))
+    }
+
+    /// Asks before a call is accepted. Gives the arguments that take the place of its own, where a hook changed them.
+    ///
+    /// # Errors
+    /// Why the call is not accepted: a hook denies it, or did not answer.
+    pub async fn before(&self, mut question: Question) -> Result<Option<Bytes>, CallError> {
+        let mut changed = false;
+        for placed in self.asked(Moment::PreToolUse, &question) {
+            match placed.ask(&question).await {
+                Ok(Reply::Allow) => {}
+                Ok(Reply::Modify { arguments }) => {
+                    placed.note(&question, "modify");
+                    (question.arguments, changed) = (arguments, true);
+                }
+                Ok(Reply::Deny { reason }) => {
+                    placed.note(&question, "deny");
+                    return Err(CallError::new(ErrorKind::Denied, format!("the call was denied: {reason}")));
+                }
+                Ok(Reply::ModifyResult { .. }) => {
+                    return Err(placed.failed(
+                        &question,
+                        &Unanswered::misplaced("modify_result"),
+                        "the call was not executed",
+                    ));
+                }
+                Err(why) => return Err(placed.failed(&question, &why, "the call was not executed")),
+            }
+        }
+        Ok(changed.then_some(question.arguments))
+    }
+
+    /// Asks after an execution, before anything of its end is stored.
+    pub async fn after(&self, question: Question) -> Ended {
+        match question.happened {
+            Happened::Completed { .. } => self.after_result(question).await,
+            Happened::Failed { .. } => self.after_error(question).await,
+            Happened::Asked | Happened::Skipped { .. } => Ended::of(question.happened),
+        }
+    }
+
+    async fn after_result(&self, mut question: Question) -> Ended {
+        for placed in self.asked(Moment::PostToolUse, &question) {
+            let error = match placed.ask(&question).await {
+                Ok(Reply::Allow) => continue,
+                Ok(Reply::ModifyResult { result: new, output: said }) => {
+                    placed.note(&question, "modify_result");
+                    if let Happened::Completed { result, output } = &mut question.happened {
+                        new.into_iter().for_each(|new| *result = new);
+                        if let (Some(output), Some(said)) = (output, said) {
+                            *output = said;
+                        }
+                    }
+                    continue;
+                }
+                Ok(Reply::Deny { reason }) => {
+                    placed.note(&question, "deny");
+                    CallError::new(ErrorKind::Denied, format!("the call ran, and its result was withheld: {reason}"))
+                }
+                Ok(Reply::Modify { .. }) => placed.failed(
+                    &question,
+                    &Unanswered::misplaced("modify"),
+                    "the call ran, and its result was withheld",
+                ),
+                Err(why) => placed.failed(&question, &why, "the call ran, and its result was withheld"),
+            };
+            return Ended { outcome: Err(error), output: None };
+        }
+        Ended::of(question.happened)
+    }
+
+    /// What an error says may be changed; what follows from it (whether it is tried again) stays as it is.
+    async fn after_error(&self, mut question: Question) -> Ended {
+        for placed in self.asked(Moment::ToolError, &question) {
+            let message = match placed.ask(&question).await {
+                Ok(Reply::Allow) => continue,
+                Ok(Reply::ModifyResult { result: Some(result), .. }) => {
+                    placed.note(&question, "modify_result");
+                    return Ended { outcome: Ok(result), output: None };
+                }
+                Ok(Reply::Deny { reason }) => {
+                    placed.note(&question, "deny");
+                    reason
+                }
+                Ok(Reply::Modify { .. } | Reply::ModifyResult { result: None, .. }) => {
+                    let why = Unanswered::misplaced("modify");
+                    placed.failed(&question, &why, "the call failed, and its own error was withheld").message
+                }
+                Err(why) => placed.failed(&question, &why, "the call failed, and its own error was withheld").message,
+            };
+            if let Happened::Failed { error } = &mut question.happened {
+                let CallError { kind, retryable, retry_after, .. } = *error;
+                *error = CallError { retryable, retry_after, ..CallError::new(kind, message) };
+            }
+        }
+        Ended::of(question.happened)
+    }
+
+    /// Tells of a call that is not executed. What is answered changes nothing, and nobody waits for it but the caller.
+    pub async fn skipped(&self, question: Question) {
+        for placed in self.asked(Moment::ToolSkip, &question) {
+            if let Err(why) = placed.ask(&question).await {
+                tracing::warn!(hook = placed.placement.name, %why, "a hook did not take note of a call that was skipped");
+            }
+        }
+    }
+}
+
+impl Placed {
+    /// In a task of its own, which a panic ends and nothing else.
+    async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
+        let (link, mut question) = (Arc::clone(&self.link), question.clone());
+        if !self.placement.holds_output
+            && let Happened::Completed { output, .. } = &mut question.happened
+        {
+            *output = None;
+        }
+        let mut task = JoinSet::new();
+        task.spawn(async move { link.ask(&question).await });
+        match tokio::time::timeout(self.placement.timeout, task.join_next()).await {
+            Ok(Some(Ok(answered))) => answered,
+            Ok(Some(Err(_)) | None) => Err(Unanswered::new("it panicked")),
+            Err(_) => Err(Unanswered::new(format!("it did not answer within {:?}", self.placement.timeout))),
+        }
+    }
+
+    fn failed(&self, question: &Question, why: &Unanswered, so: &str) -> CallError {
+        let name = &self.placement.name;
+        tracing::warn!(hook = name, run.id = %question.run, tool = %question.tool, %why, "a hook failed");
+        self.note(question, "failed");
+        CallError::new(ErrorKind::HookFailed, format!("{so}: hook {name} failed: {why}"))
+    }
+
+    fn note(&self, question: &Question, decision: &'static str) {
+        tracing::info!(
+            target: AUDIT,
+            tenant = question.tenant.as_ref().map(tracing::field::display),
+            run.id = %question.run,
+            call.id = question.call.as_ref().map(tracing::field::display),
+            tool = %question.tool,
+            hook = self.placement.name,
+            event = question.moment().name(),
+            decision,
+        );
+    }
+}
+
+/// A [`Hook`] whose type is forgotten.
+trait Link: Send + Sync {
+    fn ask<'a>(&'a self, question: &'a Question) -> Answer<'a>;
+}
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Reply, Unanswered>> + Send + 'a>>;
+
+impl<H: Hook> Link for H {
+    fn ask<'a>(&'a self, question: &'a Question) -> Answer<'a> {
+        Box::pin(Hook::ask(self, question))
+    }
+}
+
+impl std::fmt::Debug for dyn Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a hook")
+    }
+}

@@ -1,0 +1,266 @@
+//! Hooks: programs that are asked about calls, before they are accepted and after they ran.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use harness::{Fixture, Run, Yard, call, reason};
+use proto::v1::run_event::Event;
+use proto::v1::{self, CallErrorKind, CallState, Confirmation, FloorPolicy, RunStatus};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::{FIXTURE, check, count};
+
+/// A file of hooks, and the folder that it lies in.
+struct File {
+    folder: TempDir,
+    text: String,
+}
+
+impl File {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().expect("a folder"), text: String::new() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// With a hook that runs a shell script.
+    fn hook(mut self, name: &str, on: &str, tools: &str, script: &str) -> Self {
+        let command = json!(["sh", "-c", script]);
+        writeln!(self.text, "[[hook]]\nname = \"{name}\"\non = [\"{on}\"]\ntools = [\"{tools}\"]\ncommand = {command}")
+            .expect("a text takes it");
+        self
+    }
+
+    fn line(mut self, line: &str) -> Self {
+        writeln!(self.text, "{line}").expect("a text takes it");
+        self
+    }
+
+    /// Coordinators and workers that ask these hooks.
+    async fn yard(&self) -> Yard {
+        let path = self.path("hooks.toml");
+        std::fs::write(&path, &self.text).expect("it can be written");
+        Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_HOOKS", path.display())).await
+    }
+}
+
+fn echo(id: &str, text: &str) -> v1::NewCall {
+    call(id, "echo", json!({ "text": text }))
+}
+
+fn writes(id: &str, path: &Path) -> v1::NewCall {
+    call(id, "writes", json!({ "path": path, "line": id, "then_wait_ms": 0 }))
+}
+
+/// A script that puts one text in the place of another in the arguments.
+fn replacing(this: &str, by: &str) -> String {
+    format!(r#"sed 's/{this}/{by}/; s/.*"arguments":\(.*\)}}$/{{"decision":"modify","arguments":\1}}/'"#)
+}
+
+fn error(outcome: &v1::CallOutcome) -> (CallErrorKind, String) {
+    let error = outcome.error.clone().unwrap_or_else(|| panic!("it has no error: {outcome:?}"));
+    (error.kind(), error.message)
+}
+
+#[tokio::test]
+async fn a_denied_call_is_not_executed_and_the_others_go_on() {
+    let deny = r#"cat >/dev/null; echo '{"decision":"deny","reason":"nothing is written here"}'"#;
+    let file = File::new().hook("read-only", "pre_tool_use", "wri*", deny);
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let path = file.path("written");
+    let stream = yard.client.execute(vec![writes("a", &path), echo("b", "hello")]).await;
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    let expected = (CallErrorKind::Denied, "the call was denied: nothing is written here".to_owned());
+    assert_eq!(error(&outcomes["a"]), expected);
+    assert_eq!(check::text(&outcomes["b"]), "hello");
+    assert!(!path.exists());
+    let started = |event: &v1::RunEvent| matches!(&event.event, Some(Event::AttemptStarted(it)) if it.call_id == "a");
+    assert!(!events.iter().any(started));
+}
+
+#[tokio::test]
+async fn the_arguments_that_hooks_made_are_what_is_stored_and_run() {
+    let file = File::new().hook("first", "pre_tool_use", "echo", &replacing("one", "two")).hook(
+        "second",
+        "pre_tool_use",
+        "echo",
+        &replacing("two", "three"),
+    );
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![echo("a", "one"), echo("b", "four")]).await;
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    let outcomes = check::outcomes(&events);
+    assert_eq!((check::text(&outcomes["a"]), check::text(&outcomes["b"])), ("three".to_owned(), "four".to_owned()));
+    assert_eq!(run.get().await.calls[0].arguments, r#"{"text":"three"}"#);
+}
+
+#[tokio::test]
+async fn hooks_that_break_arguments_hang_or_answer_garbage_refuse_their_calls_and_no_other() {
+    let file = File::new()
+        .hook("breaks", "pre_tool_use", "echo", r#"echo '{"decision":"modify","arguments":{"text":7}}'"#)
+        .hook("garbles", "pre_tool_use", "sleep", "echo 'well, yes'")
+        .hook("crashes", "pre_tool_use", "fails", "kill -9 $$")
+        .hook("hangs", "pre_tool_use", "count", "sleep 600")
+        .line("timeout_ms = 500");
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let path = file.path("written");
+    let sleep = call("sleep", "sleep", json!({ "ms": 1, "text": "slept" }));
+    let fails = call("fails", "fails", json!({ "attempts": 0 }));
+    let calls = vec![echo("echo", "hi"), sleep, fails, count("count", 1, 0), writes("well", &path)];
+    let began = Instant::now();
+    let events = yard.client.execute(calls).await.to_end().await;
+    assert!(began.elapsed() < Duration::from_secs(30), "nobody waits for the one that hangs");
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    assert_eq!(outcomes["well"].state(), CallState::Completed);
+    let (kind, message) = error(&outcomes["echo"]);
+    assert_eq!(kind, CallErrorKind::ArgumentsInvalid);
+    assert!(message.starts_with("a hook changed the arguments: ") && message.contains("/text"), "{message}");
+    let table = [
+        ("sleep", "hook garbles failed: its answer is not one"),
+        ("fails", "hook crashes failed: its program ended with signal: 9"),
+        ("count", "hook hangs failed: it did not answer within 500ms"),
+    ];
+    for (id, why) in table {
+        let (kind, message) = error(&outcomes[id]);
+        assert_eq!(kind, CallErrorKind::HookFailed, "{message}");
+        assert!(message.starts_with("the call was not executed: ") && message.contains(why), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_hook_redacts_is_nowhere() {
+    let redact = r#"sed 's/.*"result":\(.*\)/{"decision":"modify_result","result":\1/; s/s3cret-[0-9]/…/g; s/counted to/made it to/'"#;
+    let withhold = r#"cat >/dev/null; echo '{"decision":"deny","reason":"it failed"}'"#;
+    let file = File::new().hook("redacts", "post_tool_use", "count", redact).line("output = true").hook(
+        "withholds",
+        "tool_error",
+        "fails",
+        withhold,
+    );
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let fails = call("fails", "fails", json!({ "attempts": 9 }));
+    let count = call("count", "count", json!({ "label": "s3cret", "pieces": 2, "every_ms": 0 }));
+    let run = yard.client.create(vec![count, fails]).await;
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::text(&check::outcomes(&events)["count"]), "made it to 2");
+    assert_eq!(check::said(&events)["count"], "… … ");
+    assert_eq!(error(&check::outcomes(&events)["fails"]), (CallErrorKind::ToolFailed, "it failed".to_owned()));
+    let told = format!("{events:?} {:?}", run.get().await);
+    let log = String::from_utf8_lossy(&everything_stored(&yard).await).into_owned();
+    assert!(log.contains("made it to 2"), "the log was read");
+    for secret in ["s3cret-", "counted to", "not yet"] {
+        assert!(!told.contains(secret) && !log.contains(secret), "{secret} was told");
+    }
+}
+
+/// The bytes of all that any stream of the broker holds.
+async fn everything_stored(yard: &Yard) -> Vec<u8> {
+    let client = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let context = async_nats::jetstream::new(client);
+    let mut bytes = Vec::new();
+    let mut names = context.stream_names();
+    while let Some(name) = names.next().await {
+        let stream = context.get_stream(name.expect("a name")).await.expect("the stream is there");
+        for sequence in 1..=stream.cached_info().state.last_sequence {
+            if let Ok(message) = stream.get_raw_message(sequence).await {
+                bytes.extend_from_slice(&message.payload);
+            }
+        }
+    }
+    bytes
+}
+
+#[tokio::test]
+async fn hooks_are_told_of_calls_that_are_not_executed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let told = folder.path().join("told");
+    let note = format!(r#"(cat; echo) >> {}; echo '{{"decision":"allow"}}'"#, told.display());
+    let file = File::new().hook("notes", "tool_skip", "*", &note);
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let run =
+        yard.client.create(vec![call("a", "nowhere", json!({})), call("b", "confirms", json!({ "text": "x" }))]).await;
+    let rejection = v1::CallRejection { reason: "no".to_owned() };
+    let decision = v1::call_decision::Decision::Reject(rejection);
+    let decisions = vec![v1::CallDecision { call_id: "b".to_owned(), decision: Some(decision) }];
+    let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
+    yard.client.runs.clone().decide_calls(request).await.expect("it awaits approval");
+    let both = async {
+        loop {
+            let text = std::fs::read_to_string(&told).unwrap_or_default();
+            if text.lines().count() == 2 {
+                return text;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let text = tokio::time::timeout(harness::PATIENCE, both).await.expect("the hook is told of both");
+    assert!(text.contains(r#""kind":"UNKNOWN_TOOL""#) && text.contains(r#""kind":"REJECTED""#), "{text}");
+}
+
+async fn awaits_approval(yard: &Yard, confirmation: Confirmation) -> bool {
+    let rules = Some(v1::RunRules { confirmation: confirmation.into() });
+    let calls = vec![call("a", "described", json!({}))];
+    let request = v1::CreateRunRequest { calls, rules, ..v1::CreateRunRequest::default() };
+    let run = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();
+    run.run.expect("the response has the run").calls[0].state() == CallState::AwaitingApproval
+}
+
+#[tokio::test]
+async fn calls_of_dangerous_tools_await_approval_unless_their_run_or_their_deployment_wants_otherwise() {
+    let table = [
+        ("", [true, true, false]),
+        ("[confirm]\ndangerous = \"always\"", [true, true, true]),
+        ("[confirm]\ndangerous = \"never\"", [false, true, false]),
+        ("[confirm]\nexcept = [\"desc*\"]", [false, false, false]),
+    ];
+    for (line, expected) in table {
+        let file = File::new().line(line);
+        let yard = file.yard().await;
+        let worker = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "external");
+        let _worker = worker.worker(&yard.broker.url(), "main", 1).await;
+        yard.client.wait_for_tool("described").await;
+        let wishes = [Confirmation::Unspecified, Confirmation::Ask, Confirmation::None];
+        for (wish, expected) in wishes.into_iter().zip(expected) {
+            assert_eq!(awaits_approval(&yard, wish).await, expected, "{line:?} and {wish:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn arguments_that_a_person_changes_are_asked_about_too() {
+    let deny =
+        r#"grep -q '"text":"bad"' && echo '{"decision":"deny","reason":"that is bad"}' || echo '{"decision":"allow"}'"#;
+    let file = File::new().hook("no-bad", "pre_tool_use", "confirms", deny);
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![call("a", "confirms", json!({ "text": "good" }))]).await;
+    let refusal = approve_with(&run, &json!({ "text": "bad" })).await.expect_err("the hook denies it");
+    assert_eq!(reason(&refusal), "DENIED_BY_HOOK", "{refusal}");
+    assert!(refusal.message().contains("that is bad"), "{refusal}");
+    assert_eq!(run.get().await.status(), RunStatus::RequiresAction, "nothing was decided");
+    approve_with(&run, &json!({ "text": "better" })).await.expect("the hook allows it");
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["a"]), "better");
+}
+
+async fn approve_with(run: &Run, arguments: &serde_json::Value) -> Result<(), tonic::Status> {
+    let approval = v1::CallApproval { arguments: Some(arguments.to_string()) };
+    let decision = v1::call_decision::Decision::Approve(approval);
+    let decisions = vec![v1::CallDecision { call_id: "a".to_owned(), decision: Some(decision) }];
+    let request = v1::DecideCallsRequest { run_id: run.id.clone(), decisions };
+    run.client.runs.clone().decide_calls(request).await.map(|_| ())
+}

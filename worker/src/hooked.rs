@@ -1,0 +1,133 @@
+//! What hooks have to say of an execution, before its end is stored.
+
+use hooks::{Happened, Hooks, Question};
+use proto::convert::log::Job;
+use run::{AttemptNumber, AttemptOutcome, CallError, Chunk, ErrorKind, Progress, ToolName, limit};
+use tokio::runtime::Handle;
+use tokio::time::{Duration, Instant};
+
+use crate::limits::{self, Said};
+
+/// Bytes of output that are held back for a hook: what it is asked and answers must be small enough to be looked at whole.
+const HELD_BYTES_MAX: usize = 512 * 1024;
+/// Pieces of it.
+const HELD_CHUNKS_MAX: u32 = 16 * 1024;
+/// A call whose output is held back shows this often that it speaks, when it does: shorter than the time by which the owner
+/// of its run takes its silence later than its worker.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// Those who are asked about the executions of a tool.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched {
+    pub(crate) hooks: Hooks,
+    pub(crate) alias_of: Option<ToolName>,
+    /// Nothing of what the tool says is shown before its end.
+    pub(crate) holds_output: bool,
+}
+
+/// What became of an execution in the eyes of all that were asked.
+pub(crate) struct Judged {
+    pub(crate) outcome: AttemptOutcome,
+    pub(crate) output: Vec<Chunk>,
+}
+
+impl Watched {
+    /// Asks on the tools' runtime, which hooks of this process may keep busy. What an execution said that gives no result is
+    /// shown to nobody; one that was cancelled, is overdue, or is given back has nothing to be asked about.
+    pub(crate) async fn judge(
+        self,
+        (job, number): (&Job, AttemptNumber),
+        outcome: AttemptOutcome,
+        held: Vec<Chunk>,
+        tools: &Handle,
+    ) -> Judged {
+        let was_completed = matches!(outcome, AttemptOutcome::Completed(_));
+        let happened = match outcome {
+            AttemptOutcome::Completed(result) => {
+                Happened::Completed { result, output: self.holds_output.then_some(held) }
+            }
+            AttemptOutcome::Failed(error) => Happened::Failed { error },
+            AttemptOutcome::Cancelled | AttemptOutcome::Expired | AttemptOutcome::Returned => {
+                return Judged { outcome, output: Vec::new() };
+            }
+        };
+        let question = Question {
+            run: job.run,
+            call: Some(job.spec.id.clone()),
+            tool: job.spec.tool.clone(),
+            alias_of: self.alias_of,
+            tenant: None,
+            attempt: Some(number),
+            metadata: job.spec.metadata.clone(),
+            arguments: job.spec.arguments.clone(),
+            happened,
+        };
+        let hooks = self.hooks;
+        let ended = tools.spawn(async move { hooks.after(question).await }).await;
+        let withheld = |why: &str| {
+            let how = if was_completed { "the call ran, and its result" } else { "the call failed, and its error" };
+            CallError::new(ErrorKind::HookFailed, format!("{how} was withheld: {why}"))
+        };
+        let Ok(ended) = ended else {
+            return Judged {
+                outcome: AttemptOutcome::Failed(withheld("the hooks could not be asked")),
+                output: Vec::new(),
+            };
+        };
+        let output = ended.output.unwrap_or_default();
+        if output.iter().any(|chunk| size(chunk) > limit::CHUNK_BYTES_MAX) {
+            let why = format!("a hook gave a piece of output of more than {} bytes", limit::CHUNK_BYTES_MAX);
+            return Judged { outcome: AttemptOutcome::Failed(withheld(&why)), output: Vec::new() };
+        }
+        let outcome = ended.outcome.and_then(limits::result);
+        Judged { outcome: outcome.map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed), output }
+    }
+}
+
+fn size(chunk: &Chunk) -> usize {
+    match chunk {
+        Chunk::Content { channel, content } => channel.len().max(content.size()),
+        Chunk::Progress(progress) => progress.message.len(),
+    }
+}
+
+/// What a call said that is held back.
+#[derive(Debug)]
+pub(crate) struct Held {
+    chunks: Vec<Chunk>,
+    said: Said,
+    bytes: usize,
+    signed: Instant,
+}
+
+impl Held {
+    pub(crate) fn new() -> Self {
+        Self { chunks: Vec::new(), said: Said::default(), bytes: 0, signed: Instant::now() }
+    }
+
+    /// Keeps a chunk. `None` when the call has said more than can be kept, or else the sign of life that is due.
+    pub(crate) fn keep(&mut self, chunk: Chunk) -> Option<Option<Chunk>> {
+        self.bytes += self.said.count(&chunk)?;
+        if self.bytes > HELD_BYTES_MAX || self.said.chunks() > HELD_CHUNKS_MAX {
+            return None;
+        }
+        self.chunks.push(chunk);
+        let is_due = self.signed.elapsed() >= SIGN_OF_LIFE;
+        if is_due {
+            self.signed = Instant::now();
+        }
+        let sign = Progress { done: f64::from(self.said.chunks()), total: None, message: String::new() };
+        Some(is_due.then_some(Chunk::Progress(sign)))
+    }
+
+    pub(crate) fn into_chunks(self) -> Vec<Chunk> {
+        self.chunks
+    }
+}
+
+pub(crate) fn too_much_held() -> CallError {
+    let message = format!(
+        "the call said more than {HELD_CHUNKS_MAX} pieces or {HELD_BYTES_MAX} bytes, and no more is held back for a hook"
+    );
+    CallError::new(ErrorKind::OutputTooLarge, message)
+}

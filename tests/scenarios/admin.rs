@@ -89,17 +89,21 @@ async fn what_happens_to_calls_is_counted_where_it_happens() {
     let worker = |admin: &Admin| admin.of(&Fixture::new(FIXTURE));
     let mut first = worker(&hosts).worker(&yard.broker.url(), "main", 1).await;
     yard.client.wait_for_tool("count").await;
-    let calls = vec![crate::count("a", 40, 60), call("b", "echo", json!({ "text": "hi" })), crate::question("ask")];
-    let unknown = call("who", "nobody-hosts-this", json!({}));
-    let mut stream = yard.client.execute(calls.into_iter().chain([unknown]).collect()).await;
-    stream.until(|event| matches!(event, Event::CallOutput(output) if output.call_id == "a")).await;
+    let mut stream = yard.client.execute(vec![crate::count("a", 100, 60)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let behind = vec![
+        call("b", "echo", json!({ "text": "hi" })),
+        crate::question("ask"),
+        call("who", "nobody-hosts-this", json!({})),
+    ];
+    let run = yard.client.create(behind).await;
     let waits = |text: &str| {
         value(text, "toolyard_calls_running{pool=\"main\",tool=\"count\"}") == Some(1.0)
             && value(text, "toolyard_calls_runnable{pool=\"main\",tool=\"echo\"}") == Some(1.0)
             && value(text, "toolyard_calls_waiting{pool=\"main\",tool=\"echo\"}") == Some(1.0)
             && value(text, "toolyard_queue_age_seconds{pool=\"main\",tool=\"echo\"}").is_some_and(|age| age > 0.0)
             && value(text, "toolyard_client_calls_waiting") == Some(1.0)
-            && value(text, "toolyard_runs_open") == Some(1.0)
+            && value(text, "toolyard_runs_open") == Some(2.0)
             && value(text, "toolyard_shards_owned") == Some(16.0)
             && value(text, "toolyard_pool_slots{pool=\"main\"}") == Some(1.0)
             && value(text, "toolyard_log_reachable") == Some(1.0)
@@ -110,10 +114,9 @@ async fn what_happens_to_calls_is_counted_where_it_happens() {
     first.kill().await;
     let hosts = Admin::anywhere();
     let _second = worker(&hosts).worker(&yard.broker.url(), "main", 1).await;
-    let run = stream.run(&yard.client);
-    stream.until(|event| matches!(event, Event::CallEnded(ended) if ended.call_id == "a")).await;
     run.submit(vec![harness::client_answer("ask", "this one")]).await.expect("the call waits");
     crate::check::whole(&stream.to_end().await, true);
+    crate::check::whole(&run.watch(proto::v1::FloorPolicy::Arrival).await.to_end().await, true);
     let ended = |text: &str| {
         let of = |tool: &str, outcome: &str, pool: &str| {
             let labels = format!("pool=\"{pool}\",tool=\"{tool}\",outcome=\"{outcome}\"");
@@ -141,5 +144,5 @@ async fn what_happens_to_calls_is_counted_where_it_happens() {
     assert!(!text.contains("nobody-hosts-this"), "a caller makes up no series");
 }
 
-/// Bytes of what a call of `count` says in 40 pieces.
-const COUNTED: u32 = 10 * 4 + 30 * 5;
+/// Bytes of what a call of `count` says in 100 pieces.
+const COUNTED: u32 = 10 * 4 + 90 * 5;

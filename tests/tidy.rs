@@ -100,6 +100,7 @@ fn rooms_depend_in_one_direction() {
         ("local", &["run", "proto", "coordinator", "worker", "cli"]),
         ("hooks", &["coordinator", "worker", "cli", "local", "telemetry"]),
         ("vendor", &["run", "proto", "telemetry", "local", "coordinator", "worker", "cli", "tokio"]),
+        ("faces", &["telemetry", "local", "coordinator", "worker", "cli", "tokio"]),
         ("coordinator", &["worker", "cli", "local"]),
         ("worker", &["coordinator", "cli", "local"]),
     ];

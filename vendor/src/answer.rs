@@ -54,7 +54,8 @@ impl<'a> Answer<'a> {
     }
 
     /// All parts as one text, in lines of their own. Data becomes a note that it was there.
-    pub(crate) fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         let texts: Vec<String> = self.parts.iter().map(Part::text).collect();
         texts.join("\n")
     }
@@ -70,7 +71,8 @@ impl<'a> Answer<'a> {
     }
 
     /// What the last part says of how a shell ended, where it says that.
-    pub(crate) fn exit_code(&self) -> Option<i64> {
+    #[must_use]
+    pub fn exit_code(&self) -> Option<i64> {
         #[derive(serde::Deserialize)]
         struct Exit {
             exit_code: i64,
@@ -81,7 +83,9 @@ impl<'a> Answer<'a> {
         serde_json::from_str::<Exit>(object).ok().map(|exit| exit.exit_code)
     }
 
-    pub(crate) fn without_last(&self) -> Self {
+    /// The answer but for its last part.
+    #[must_use]
+    pub fn without_last(&self) -> Self {
         let (_, rest) = self.parts.split_last().unwrap_or((&Part::Text(""), &[]));
         Self { parts: rest.to_vec(), is_error: self.is_error }
     }

@@ -1,0 +1,131 @@
+//! What the API is asked for: the calls of a new run, and outputs for a run that requires action.
+
+use std::collections::HashMap;
+
+use proto::v1;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use vendor::{Arguments, Form, Problem, Turn};
+
+use crate::Refused;
+use crate::calls::ITEM;
+use crate::refused::check_distinct;
+use crate::responses::metadata;
+use crate::tools::{Hosted, Tools};
+
+/// A new run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    pub request: v1::ExecuteRunRequest,
+    pub is_streamed: bool,
+}
+
+type Body<'a> = HashMap<String, &'a RawValue>;
+
+fn body(text: &[u8]) -> Result<Body<'_>, Refused> {
+    serde_json::from_slice(text).map_err(|error| Refused::invalid("", format!("a JSON object was expected: {error}")))
+}
+
+fn value(body: &Body<'_>, name: &str) -> Value {
+    body.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+}
+
+fn is_streamed(body: &Body<'_>) -> Result<bool, Refused> {
+    match value(body, "stream") {
+        Value::Null => Ok(false),
+        Value::Bool(stream) => Ok(stream),
+        _ => Err(Refused::invalid("/stream", "true or false was expected")),
+    }
+}
+
+impl Asked {
+    /// Reads the body that creates a run. The API has no place for calls that are given, so they stand in one of ours:
+    /// `tool_calls`, as in a message of Chat Completions. What concerns a model or a thread's messages is ignored.
+    ///
+    /// # Errors
+    /// With a JSON pointer, where the body is not of that form.
+    pub fn read(text: &[u8], hosted: Hosted<'_>) -> Result<Self, Refused> {
+        let body = body(text)?;
+        let given = body.get("tool_calls").ok_or_else(|| {
+            let message = "it is missing: there is no model here, so the calls to execute are given, as the `tool_calls` of a \
+                           message of Chat Completions";
+            Refused::new("NO_CALLS", "/tool_calls", message)
+        })?;
+        let place = |error: vendor::Error| {
+            let refused = Refused::from(error);
+            Refused { pointer: format!("/tool_calls{}", refused.pointer), ..refused }
+        };
+        let turn = Turn::parse(given.get().as_bytes(), Some(Form::Chat)).map_err(place)?;
+        if turn.calls.is_empty() {
+            return Err(Refused::new("NO_CALLS", "/tool_calls", "it holds no call that can be executed"));
+        }
+        let tools = Tools::read(Some(&value(&body, "tools")), hosted)?;
+        let metadata = metadata(&value(&body, "metadata"))?;
+        let is_serial = value(&body, "parallel_tool_calls") == Value::Bool(false);
+        let mut calls = Vec::with_capacity(turn.calls.len());
+        for call in &turn.calls {
+            let arguments = match &call.arguments {
+                Arguments::Json(json) => json,
+                Arguments::Unreadable { why, .. } if matches!(why.problem, Problem::Incomplete(_)) => {
+                    return Err(place(why.clone()));
+                }
+                Arguments::Unreadable { text, .. } => text,
+            };
+            let tool = hosted(&call.name).unwrap_or_else(|| call.name.clone());
+            let mut new = v1::NewCall {
+                call_id: call.id.clone(),
+                arguments: arguments.clone(),
+                metadata: metadata.clone().into_iter().collect(),
+                approval: tools.approval(&tool),
+                tool,
+                ..v1::NewCall::default()
+            };
+            if is_serial {
+                new.concurrency = v1::ToolConcurrency::Exclusive.into();
+            }
+            let takes_text = tools
+                .own(&new.tool)
+                .is_some_and(|own| !matches!(own.format, Some(v1::request_tool::Format::InputSchema(_))));
+            if takes_text {
+                new.metadata.insert(ITEM.to_owned(), "custom_tool_call".to_owned());
+                let input = serde_json::from_str::<Value>(&new.arguments).unwrap_or_default();
+                new.arguments = input["input"].as_str().map_or(new.arguments, str::to_owned);
+            }
+            calls.push(new);
+        }
+        let request =
+            v1::ExecuteRunRequest { calls, request_tools: tools.own, tools: tools.attached, ..Default::default() };
+        Ok(Self { request, is_streamed: is_streamed(&body)? })
+    }
+}
+
+/// Reads the body that submits outputs, and whether the rest of the run is to be streamed. All calls that wait are answered at
+/// once.
+///
+/// # Errors
+/// With a JSON pointer, where the body is not of the API's form.
+pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsRequest, bool), Refused> {
+    let body = body(text)?;
+    let Value::Array(given) = value(&body, "tool_outputs") else {
+        return Err(Refused::invalid("/tool_outputs", "a list of outputs was expected, one for each call that waits"));
+    };
+    let mut outputs = Vec::with_capacity(given.len());
+    for (nth, output) in given.iter().enumerate() {
+        let at = format!("/tool_outputs/{nth}");
+        let call_id = output["tool_call_id"]
+            .as_str()
+            .ok_or_else(|| Refused::invalid(format!("{at}/tool_call_id"), "the id of a call is missing"))?
+            .to_owned();
+        let text = match &output["output"] {
+            Value::Null => String::new(),
+            Value::String(text) => text.clone(),
+            _ => return Err(Refused::invalid(format!("{at}/output"), "a text was expected")),
+        };
+        let result = vec![v1::Content { body: Some(v1::content::Body::Text(text)) }];
+        outputs.push((at, v1::ToolOutput { call_id, result, error: String::new() }));
+    }
+    check_distinct(&outputs)?;
+    let outputs = outputs.into_iter().map(|(_, output)| output).collect();
+    let submit = v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs, all_required: true };
+    Ok((submit, is_streamed(&body)?))
+}

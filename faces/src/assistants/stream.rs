@@ -1,0 +1,402 @@
+//! The fold: a run's ordered output as the streams of an Assistants run, one up to each time that it requires action.
+
+use proto::v1;
+use proto::v1::run_event::Event as Told;
+use run::{Run, RunId};
+use serde_json::{Value, json};
+use vendor::Answer;
+
+use crate::NAME;
+use crate::calls::{Call, Calls, Failure, OURS, Place, Stage, parts, text_of};
+
+/// An event of a run's stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Which part of the run it belongs to.
+    pub part: u32,
+    pub kind: &'static str,
+    pub data: Value,
+}
+
+impl Event {
+    /// The last of its part; `done` follows.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        matches!(
+            self.kind,
+            "thread.run.requires_action"
+                | "thread.run.completed"
+                | "thread.run.failed"
+                | "thread.run.cancelled"
+                | "thread.run.expired"
+        )
+    }
+}
+
+/// A run as Assistants tell it. Takes its output under the policy `ARRIVAL`, from the beginning.
+#[derive(Debug)]
+pub struct Stream {
+    run: RunId,
+    thread: String,
+    calls: Calls,
+    steps: Vec<Step>,
+    status: &'static str,
+    part: u32,
+    is_begun: bool,
+    created_at: i64,
+    expires_at: i64,
+    started_at: Option<i64>,
+    ended_at: Option<i64>,
+    metadata: Value,
+    last_error: Value,
+    events: Vec<Event>,
+}
+
+/// A call as a step; told from when it is executed, or asked of the client.
+#[derive(Debug)]
+struct Step {
+    status: Option<&'static str>,
+    /// The part in which it was begun.
+    part: u32,
+    created_at: i64,
+    ended_at: Option<i64>,
+    output: Option<String>,
+    last_error: Value,
+}
+
+impl Stream {
+    #[must_use]
+    pub fn new(run: RunId, thread: &str) -> Self {
+        Self {
+            run,
+            thread: thread.to_owned(),
+            calls: Calls::default(),
+            steps: Vec::new(),
+            status: "queued",
+            part: 0,
+            is_begun: false,
+            created_at: 0,
+            expires_at: 0,
+            started_at: None,
+            ended_at: None,
+            metadata: json!({}),
+            last_error: Value::Null,
+            events: Vec::new(),
+        }
+    }
+
+    /// The part that is told, or would be told next.
+    #[must_use]
+    pub fn part(&self) -> u32 {
+        self.part
+    }
+
+    /// The run has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended_at.is_some()
+    }
+
+    /// Takes the next event in and says what follows. `run` is the run as far as the event at least.
+    pub fn take(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
+        let Some(told) = &event.event else { return Vec::new() };
+        let at = event.time.map_or(0, |time| time.seconds);
+        match told {
+            Told::RunOpened(opened) => {
+                self.created_at = at;
+                self.expires_at = opened.deadline.map_or(at, |deadline| deadline.seconds);
+                self.metadata = metadata(opened, run);
+                self.say_run("thread.run.created");
+            }
+            // Before anything is said of the run again, the step that the client ended.
+            Told::CallSpeaking(_) if !self.is_begun => return Vec::new(),
+            Told::CallEnded(ended) if !self.is_begun => self.ends(ended, at),
+            _ => {}
+        }
+        let is_told = !self.is_begun && matches!(told, Told::CallEnded(_));
+        if !self.is_begun {
+            self.is_begun = true;
+            self.status = "queued";
+            self.say_run("thread.run.queued");
+            self.status = "in_progress";
+            self.started_at.get_or_insert(at);
+            self.say_run("thread.run.in_progress");
+        }
+        if !is_told {
+            self.tell(told, run, at);
+        }
+        std::mem::take(&mut self.events)
+    }
+
+    fn tell(&mut self, told: &Told, run: &Run, at: i64) {
+        match told {
+            Told::RunOpened(opened) => self.accept(&opened.calls, run, at),
+            Told::CallsAppended(appended) => self.accept(&appended.calls, run, at),
+            Told::CallAwaitingApproval(asked) => self.with(&asked.call_id, |call| {
+                call.arguments.clone_from(&asked.arguments);
+                call.stage = Stage::AwaitingApproval;
+            }),
+            Told::CallApproved(approved) => {
+                self.with(&approved.call_id, |call| {
+                    if !approved.arguments.is_empty() {
+                        call.arguments.clone_from(&approved.arguments);
+                    }
+                    call.stage = Stage::Accepted;
+                });
+                self.begin(&approved.call_id, at);
+            }
+            Told::CallWaiting(waiting) => {
+                self.with(&waiting.call_id, |call| call.stage = Stage::WaitingForClient);
+                self.begin(&waiting.call_id, at);
+            }
+            Told::CallOutput(output) => self.says(output),
+            Told::CallOutputWithdrawn(withdrawn) => {
+                let Some(index) = self.calls.find(&withdrawn.call_id) else { return };
+                let Some(call) = self.calls.all.get_mut(index) else { return };
+                let is_told = call.said.is_told;
+                call.said.clear();
+                if is_told {
+                    // It cannot be taken back here: what follows says so.
+                    call.said.is_told = true;
+                    self.adds(
+                        index,
+                        "\n[the attempt was lost; what follows is said by another one, from its beginning]\n",
+                    );
+                }
+            }
+            Told::CallEnded(ended) => self.ends(ended, at),
+            Told::RunStatusChanged(changed) if changed.status() == v1::RunStatus::RequiresAction => {
+                self.end_part("requires_action", "thread.run.requires_action");
+            }
+            Told::RunEnded(ended) => {
+                self.ended_at = Some(at);
+                let (status, kind) = match ended.status() {
+                    v1::RunStatus::Cancelled => ("cancelled", "thread.run.cancelled"),
+                    v1::RunStatus::Expired => ("expired", "thread.run.expired"),
+                    v1::RunStatus::Failed => ("failed", "thread.run.failed"),
+                    _ => ("completed", "thread.run.completed"),
+                };
+                self.end_part(status, kind);
+            }
+            Told::CallRejected(_)
+            | Told::CallSpeaking(_)
+            | Told::AttemptStarted(_)
+            | Told::AttemptEnded(_)
+            | Told::CancelRequested(_)
+            | Told::CancelDelivered(_)
+            | Told::CancelAcknowledged(_)
+            | Told::RunClosed(_)
+            | Told::RunStatusChanged(_) => {}
+        }
+    }
+
+    fn end_part(&mut self, status: &'static str, kind: &'static str) {
+        self.status = status;
+        self.say_run(kind);
+        self.is_begun = false;
+        self.part += 1;
+    }
+
+    fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run, at: i64) {
+        self.calls.accept(opened, run);
+        let blank =
+            || Step { status: None, part: 0, created_at: 0, ended_at: None, output: None, last_error: Value::Null };
+        self.steps.resize_with(self.calls.all.len(), blank);
+        for call in opened.iter().filter(|call| !call.waits_for_client && !call.awaits_approval) {
+            self.begin(&call.call_id, at);
+        }
+    }
+
+    fn with(&mut self, call_id: &str, change: impl FnOnce(&mut Call)) {
+        if let Some(call) = self.calls.find(call_id).and_then(|index| self.calls.all.get_mut(index)) {
+            change(call);
+        }
+    }
+
+    fn begin(&mut self, call_id: &str, at: i64) {
+        let Some(index) = self.calls.find(call_id) else { return };
+        let Some(step) = self.steps.get_mut(index) else { return };
+        if step.status.is_some() {
+            return;
+        }
+        (step.status, step.part, step.created_at) = (Some("in_progress"), self.part, at);
+        for kind in ["thread.run.step.created", "thread.run.step.in_progress"] {
+            let mut step = self.step(index);
+            // The call itself comes as a delta.
+            step["step_details"]["tool_calls"] = json!([]);
+            self.say(kind, step);
+        }
+        let Some(call) = self.calls.all.get(index) else { return };
+        let function = json!({ "name": call.tool, "arguments": call.arguments, "output": null });
+        self.say_delta(index, json!({ "index": 0, "id": call.id, "type": "function", "function": function }));
+    }
+
+    fn says(&mut self, output: &v1::CallOutput) {
+        let Some(index) = self.calls.find(&output.call_id) else { return };
+        let Some(call) = self.calls.all.get_mut(index) else { return };
+        // In the order in which it was said, stderr too: the API knows one output.
+        let Some((_, text)) = text_of(output) else { return };
+        let shown = call.said.take(false, &text);
+        if call.is_live() && !shown.is_empty() {
+            call.said.is_told = true;
+            self.adds(index, &shown);
+        }
+    }
+
+    /// Adds to a step's output, which only grows.
+    fn adds(&mut self, index: usize, text: &str) {
+        let Some(step) = self.steps.get_mut(index) else { return };
+        step.output.get_or_insert_default().push_str(text);
+        if step.part != self.part {
+            // Who reads this part has not heard of the step: its end says it all.
+            return;
+        }
+        self.say_delta(index, json!({ "index": 0, "type": "function", "function": { "output": text } }));
+    }
+
+    fn ends(&mut self, ended: &v1::CallEnded, at: i64) {
+        let (Some(index), Some(outcome)) = (self.calls.find(&ended.call_id), &ended.outcome) else { return };
+        // One that was never approved has not begun.
+        self.begin(&ended.call_id, at);
+        let Some(call) = self.calls.all.get_mut(index) else { return };
+        call.stage = Stage::Ended;
+        let failure = Failure::of(outcome);
+        let held = if call.said.is_told { String::new() } else { call.said.stdout.clone() };
+        let is_first = held.is_empty() && !call.said.is_told;
+        call.said.clear();
+        let told = match &failure {
+            Some(failure) => format!("Error: {}", failure.message),
+            None => Answer::new(parts(&outcome.result)).text(),
+        };
+        let line = if is_first || told.is_empty() { "" } else { "\n" };
+        // Also where it is empty: a call that has ended has an output.
+        self.adds(index, &format!("{held}{line}{told}"));
+        let (status, kind) = match failure.as_ref().map(|failure| failure.state) {
+            None => ("completed", "thread.run.step.completed"),
+            Some("CANCELLED") => ("cancelled", "thread.run.step.cancelled"),
+            Some("EXPIRED") => ("expired", "thread.run.step.expired"),
+            Some(_) => ("failed", "thread.run.step.failed"),
+        };
+        if let (Some(failure), Value::Null) = (&failure, &self.last_error) {
+            self.last_error = json!({ "code": "server_error", "message": failure.message });
+        }
+        if let Some(step) = self.steps.get_mut(index) {
+            (step.status, step.ended_at) = (Some(status), Some(at));
+            if let Some(failure) = failure {
+                let code = if failure.kind == "RATE_LIMITED" { "rate_limit_exceeded" } else { "server_error" };
+                step.last_error = json!({ "code": code, "message": failure.message });
+            }
+        }
+        let step = self.step(index);
+        self.say(kind, step);
+    }
+
+    fn say(&mut self, kind: &'static str, data: Value) {
+        self.events.push(Event { part: self.part, kind, data });
+    }
+
+    fn say_run(&mut self, kind: &'static str) {
+        let run = self.run();
+        self.say(kind, run);
+    }
+
+    fn say_delta(&mut self, index: usize, tool_call: Value) {
+        let Some(call) = self.calls.all.get(index) else { return };
+        let id = format!("step_{}", call.token(self.run));
+        let details = json!({ "type": "tool_calls", "tool_calls": [tool_call] });
+        let delta = json!({ "id": id, "object": "thread.run.step.delta", "delta": { "step_details": details } });
+        self.say("thread.run.step.delta", delta);
+    }
+
+    /// The run as it stands.
+    #[must_use]
+    pub fn run(&self) -> Value {
+        let waits = |call: &&Call| call.stage == Stage::WaitingForClient && call.place == Place::Client;
+        let tool_calls: Vec<Value> = self
+            .calls
+            .all
+            .iter()
+            .filter(waits)
+            .map(|call| {
+                let function = json!({ "name": call.tool, "arguments": call.arguments });
+                json!({ "id": call.id, "type": "function", "function": function })
+            })
+            .collect();
+        let approvals: Vec<&str> = self
+            .calls
+            .all
+            .iter()
+            .filter(|call| call.stage == Stage::AwaitingApproval)
+            .map(|call| call.id.as_str())
+            .collect();
+        let required = json!({ "type": "submit_tool_outputs", "submit_tool_outputs": { "tool_calls": tool_calls } });
+        let at = |status: &str| if self.status == status { self.ended_at.into() } else { Value::Null };
+        json!({
+            "id": self.run.to_string(),
+            "object": "thread.run",
+            "created_at": self.created_at,
+            "thread_id": self.thread,
+            "assistant_id": NAME,
+            "status": self.status,
+            "required_action": if self.status == "requires_action" { required } else { Value::Null },
+            "last_error": if self.status == "failed" { self.last_error.clone() } else { Value::Null },
+            "expires_at": if self.ended_at.is_none() { self.expires_at.into() } else { Value::Null },
+            "started_at": self.started_at,
+            "cancelled_at": at("cancelled"),
+            "failed_at": at("failed"),
+            "completed_at": at("completed"),
+            "incomplete_details": null,
+            "model": NAME,
+            "instructions": "",
+            "tools": [],
+            "metadata": self.metadata,
+            "usage": null,
+            "max_prompt_tokens": null,
+            "max_completion_tokens": null,
+            "truncation_strategy": { "type": "auto", "last_messages": null },
+            "response_format": "auto",
+            "tool_choice": "auto",
+            "parallel_tool_calls": true,
+            "toolyard": { "awaiting_approval": approvals },
+        })
+    }
+
+    /// The steps that were begun, in the order in which their calls were asked for.
+    #[must_use]
+    pub fn steps(&self) -> Vec<Value> {
+        let begun = self.steps.iter().enumerate().filter(|(_, step)| step.status.is_some());
+        begun.map(|(index, _)| self.step(index)).collect()
+    }
+
+    fn step(&self, index: usize) -> Value {
+        let (Some(call), Some(step)) = (self.calls.all.get(index), self.steps.get(index)) else { return Value::Null };
+        let function = json!({ "name": call.tool, "arguments": call.arguments, "output": step.output });
+        let tool_calls = json!([{ "id": call.id, "type": "function", "function": function }]);
+        let at = |status: &str| if step.status == Some(status) { step.ended_at.into() } else { Value::Null };
+        json!({
+            "id": format!("step_{}", call.token(self.run)),
+            "object": "thread.run.step",
+            "created_at": step.created_at,
+            "run_id": self.run.to_string(),
+            "assistant_id": NAME,
+            "thread_id": self.thread,
+            "type": "tool_calls",
+            "status": step.status,
+            "cancelled_at": at("cancelled"),
+            "completed_at": at("completed"),
+            "expired_at": at("expired"),
+            "failed_at": at("failed"),
+            "last_error": step.last_error,
+            "step_details": { "type": "tool_calls", "tool_calls": tool_calls },
+            "usage": null,
+            "metadata": {},
+        })
+    }
+}
+
+fn metadata(opened: &v1::RunOpened, run: &Run) -> Value {
+    let first = opened.calls.first().and_then(|call| run.find(&call.call_id.parse().ok()?));
+    let own = first.map(|call| &call.spec().metadata);
+    let own = own.into_iter().flatten().filter(|(name, _)| !name.starts_with(OURS));
+    Value::Object(own.map(|(name, value)| (name.clone(), value.as_str().into())).collect())
+}

@@ -1,0 +1,217 @@
+//! What both faces know of a run's calls: what they are, what they said so far, and how they ended.
+
+use std::collections::HashMap;
+
+use proto::v1;
+use run::{AfterPartialOutput, CallId, Route, Run, RunId};
+use vendor::{Answer, Part};
+
+use crate::SAID_BYTES_MAX;
+
+/// The metadata by which a request's own call is told from another that looks like it.
+pub(crate) const ITEM: &str = "toolyard.item";
+/// Metadata of this kind is ours and not the client's.
+pub(crate) const OURS: &str = "toolyard.";
+
+/// Where a call goes, as far as a face tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Pool {
+        name: String,
+        /// What it said may be withdrawn by another attempt.
+        may_restart: bool,
+    },
+    Client,
+    Nowhere,
+}
+
+/// Where a call stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Accepted,
+    AwaitingApproval,
+    WaitingForClient,
+    Ended,
+}
+
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) index: usize,
+    pub(crate) id: String,
+    pub(crate) tool: String,
+    pub(crate) arguments: String,
+    pub(crate) place: Place,
+    /// What its request called it, where that is not to be seen from it.
+    pub(crate) item: Option<String>,
+    pub(crate) stage: Stage,
+    pub(crate) said: Said,
+}
+
+impl Call {
+    /// The rest of every id that is made of the call's: unlike the client's id it is unique and of a form that we know.
+    pub(crate) fn token(&self, run: RunId) -> String {
+        format!("{}_{}", rest(run), self.index)
+    }
+
+    /// Whether what it says may be shown before it ends.
+    pub(crate) fn is_live(&self) -> bool {
+        !matches!(self.place, Place::Pool { may_restart: true, .. })
+    }
+
+    /// The last part of the tool's name, in which a namespace may stand before it.
+    pub(crate) fn kind(&self) -> &str {
+        let name = self.tool.rsplit('.').next().unwrap_or(&self.tool);
+        name.rsplit("__").next().unwrap_or(name)
+    }
+}
+
+/// A run's id without what says that it is one.
+pub(crate) fn rest(run: RunId) -> String {
+    let id = run.to_string();
+    id.strip_prefix("run_").map_or_else(|| id.clone(), str::to_owned)
+}
+
+/// The calls of a run in the order in which they were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub(crate) all: Vec<Call>,
+    by_id: HashMap<String, usize>,
+}
+
+impl Calls {
+    /// Takes in calls that were accepted; gives their positions. Nothing that may change later is read of the run, which may
+    /// have come farther than what is told of it.
+    pub(crate) fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run) -> Vec<usize> {
+        let mut added = Vec::with_capacity(opened.len());
+        for call in opened {
+            let index = self.all.len();
+            let accepted = call.call_id.parse::<CallId>().ok().and_then(|id| run.find(&id));
+            let (place, item, arguments) = match accepted.map(run::Call::spec) {
+                Some(spec) => {
+                    // Those of a call that is to be approved come with the question, and may change with the answer.
+                    let arguments = if call.awaits_approval { "" } else { &String::from_utf8_lossy(&spec.arguments) };
+                    (place(&spec.route), spec.metadata.get(ITEM).cloned(), arguments.to_owned())
+                }
+                None => (Place::Nowhere, None, String::new()),
+            };
+            let (id, tool) = (call.call_id.clone(), call.tool.clone());
+            self.by_id.insert(id.clone(), index);
+            let (stage, said) = (Stage::Accepted, Said::default());
+            self.all.push(Call { index, id, tool, arguments, place, item, stage, said });
+            added.push(index);
+        }
+        added
+    }
+
+    pub(crate) fn find(&self, call_id: &str) -> Option<usize> {
+        self.by_id.get(call_id).copied()
+    }
+}
+
+fn place(route: &Route) -> Place {
+    match route {
+        Route::Pool { pool, policy } => Place::Pool {
+            name: pool.to_string(),
+            may_restart: policy.after_partial_output == AfterPartialOutput::Restart
+                && (policy.repeatable || policy.attempts_max > 1),
+        },
+        Route::Client => Place::Client,
+        Route::Refused(_) => Place::Nowhere,
+    }
+}
+
+/// What a call said, as far as it is shown.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    is_cut: bool,
+    /// Some of it was told already.
+    pub(crate) is_told: bool,
+}
+
+impl Said {
+    /// Takes a piece in and gives what of it is shown.
+    pub(crate) fn take(&mut self, is_stderr: bool, text: &str) -> String {
+        if self.is_cut {
+            return String::new();
+        }
+        let room = SAID_BYTES_MAX.saturating_sub(self.stdout.len() + self.stderr.len());
+        let mut shown = text.to_owned();
+        if text.len() > room {
+            let end = (0..=room).rev().find(|end| text.is_char_boundary(*end)).unwrap_or_default();
+            shown.truncate(end);
+            shown.push_str(&format!("\n[cut: more than {SAID_BYTES_MAX} bytes; the run's own events have the rest]"));
+            self.is_cut = true;
+        }
+        let stream = if is_stderr { &mut self.stderr } else { &mut self.stdout };
+        stream.push_str(&shown);
+        shown
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stdout.is_empty() && self.stderr.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A piece of output as text; none for progress.
+pub(crate) fn text_of(output: &v1::CallOutput) -> Option<(bool, String)> {
+    let Some(v1::call_output::Piece::Content(content)) = &output.piece else { return None };
+    Some((output.channel == "stderr", Answer::new(parts(std::slice::from_ref(content))).text()))
+}
+
+pub(crate) fn parts(contents: &[v1::Content]) -> Vec<Part<'_>> {
+    contents.iter().filter_map(part).collect()
+}
+
+fn part(content: &v1::Content) -> Option<Part<'_>> {
+    match content.body.as_ref()? {
+        v1::content::Body::Text(text) => Some(Part::Text(text)),
+        v1::content::Body::Json(json) => Some(Part::Json(json)),
+        v1::content::Body::Data(data) => Some(Part::Data { media_type: &data.media_type, data: &data.data }),
+    }
+}
+
+/// How a call ended without a result.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// As the API names it, without its prefix.
+    pub(crate) state: &'static str,
+    /// The kind of its error; empty where it has none.
+    pub(crate) kind: &'static str,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn of(outcome: &v1::CallOutcome) -> Option<Self> {
+        match outcome.state() {
+            v1::CallState::Completed => None,
+            v1::CallState::Cancelled => {
+                let message = format!("the call was cancelled: {}", outcome.reason);
+                Some(Self { state: "CANCELLED", kind: "", message: message.trim_end_matches([':', ' ']).to_owned() })
+            }
+            v1::CallState::Expired => {
+                let message = format!("the call has expired: {}", outcome.reason);
+                Some(Self { state: "EXPIRED", kind: "", message })
+            }
+            _ => {
+                let error = outcome.error.clone().unwrap_or_default();
+                let kind = error.kind().as_str_name().trim_start_matches("CALL_ERROR_KIND_");
+                Some(Self { state: "FAILED", kind, message: error.message })
+            }
+        }
+    }
+
+    pub(crate) fn is_timeout(&self) -> bool {
+        self.state == "EXPIRED" || matches!(self.kind, "ATTEMPT_TIMEOUT" | "IDLE_TIMEOUT")
+    }
+
+    /// The call itself was wrong, and nothing was executed.
+    pub(crate) fn is_callers(&self) -> bool {
+        matches!(self.kind, "UNKNOWN_TOOL" | "ARGUMENTS_INVALID")
+    }
+}

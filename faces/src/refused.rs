@@ -1,0 +1,47 @@
+//! Why a request of another API is refused.
+
+use proto::v1::ToolOutput;
+
+/// A request that cannot be served, whoever asks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refused {
+    /// For programs.
+    pub code: &'static str,
+    /// A JSON pointer to what is wrong; empty for the request as a whole.
+    pub pointer: String,
+    /// What was wrong and what to do.
+    pub message: String,
+}
+
+impl Refused {
+    pub(crate) fn new(code: &'static str, pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { code, pointer: pointer.into(), message: message.into() }
+    }
+
+    pub(crate) fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new("MALFORMED", pointer, message)
+    }
+
+    /// What is asked for exists and cannot be had here.
+    pub(crate) fn unsupported(pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new("UNSUPPORTED", pointer, message)
+    }
+}
+
+impl From<vendor::Error> for Refused {
+    fn from(error: vendor::Error) -> Self {
+        Self::invalid(error.pointer, error.problem.to_string())
+    }
+}
+
+/// Nobody is asked to answer a call twice.
+pub(crate) fn check_distinct(outputs: &[(String, ToolOutput)]) -> Result<(), Refused> {
+    for (nth, (pointer, output)) in outputs.iter().enumerate() {
+        if outputs.iter().take(nth).any(|(_, other)| other.call_id == output.call_id) {
+            let message = format!("call {} is answered twice: send one output for each call", output.call_id);
+            return Err(Refused::invalid(pointer, message));
+        }
+    }
+    Ok(())
+}

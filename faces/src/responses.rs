@@ -1,0 +1,62 @@
+//! OpenAI's Responses API: a [stream](Stream) of a run's parts, and what is [asked](Asked) in its words.
+
+mod answers;
+mod input;
+mod items;
+mod part;
+mod stream;
+
+use std::fmt;
+use std::str::FromStr;
+
+use run::RunId;
+
+use crate::Refused;
+use crate::calls::rest;
+
+pub use answers::{Continued, input_items};
+pub(crate) use input::metadata;
+pub use input::{Asked, Opened};
+pub use part::Event;
+pub use stream::Stream;
+
+/// What events that the API does not document begin with. A client gets them where it asks for them.
+pub const SLUG: &str = "toolyard:";
+
+/// A response: a part of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ResponseId {
+    pub run: RunId,
+    /// From 0.
+    pub part: u32,
+}
+
+impl fmt::Display for ResponseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.part {
+            0 => write!(f, "resp_{}", rest(self.run)),
+            part => write!(f, "resp_{}_{part}", rest(self.run)),
+        }
+    }
+}
+
+impl FromStr for ResponseId {
+    type Err = Refused;
+
+    fn from_str(text: &str) -> Result<Self, Refused> {
+        let parse = || {
+            let (shard, rest) = text.strip_prefix("resp_")?.split_once('_')?;
+            let (uuid, part) = match rest.split_once('_') {
+                Some((uuid, part)) => (uuid, part.parse().ok().filter(|number: &u32| number.to_string() == part)?),
+                None => (rest, 0),
+            };
+            let run = format!("run_{shard}_{uuid}").parse().ok()?;
+            Some(Self { run, part })
+        };
+        // One that writes the number of the first part is not of our making.
+        parse().filter(|id| id.to_string() == text).ok_or_else(|| {
+            let shown: String = text.chars().take(64).collect();
+            Refused::new("RESPONSE_NOT_FOUND", "", format!("there is no response {shown:?}: it is no id of ours"))
+        })
+    }
+}

@@ -1,0 +1,275 @@
+//! What answers the open calls of an earlier response, and which calls those are.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use proto::convert::api;
+use proto::v1;
+use run::Run;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use vendor::{Answer, Form, Turn};
+
+use super::ResponseId;
+use super::items::{self, Carrier};
+use crate::Refused;
+use crate::calls::{Calls, Failure, parts};
+
+/// What a client answers at once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Continued {
+    pub previous: ResponseId,
+    pub is_streamed: bool,
+    pub is_background: bool,
+    /// With a pointer to each.
+    pub(super) outputs: Vec<(String, v1::ToolOutput)>,
+    pub(super) approvals: Vec<(String, Approval)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Approval {
+    request_id: String,
+    approve: bool,
+    reason: String,
+}
+
+type Answers = (Vec<(String, v1::ToolOutput)>, Vec<(String, Approval)>);
+
+pub(super) fn answers(input: &RawValue) -> Result<Answers, Refused> {
+    let Ok(Value::Array(items)) = serde_json::from_str(input.get()) else {
+        return Err(Refused::invalid("/input", "a list of items was expected: the outputs of the open calls"));
+    };
+    let (mut outputs, mut approvals) = (Vec::new(), Vec::new());
+    for (nth, item) in items.iter().enumerate() {
+        let at = format!("/input/{nth}");
+        match item["type"].as_str().unwrap_or_default() {
+            "mcp_approval_response" => {
+                let text = |name: &str| item[name].as_str().map(str::to_owned);
+                let request_id = text("approval_request_id")
+                    .ok_or_else(|| Refused::invalid(format!("{at}/approval_request_id"), "it is missing"))?;
+                let approve = item["approve"]
+                    .as_bool()
+                    .ok_or_else(|| Refused::invalid(format!("{at}/approve"), "true or false was expected"))?;
+                approvals.push((at, Approval { request_id, approve, reason: text("reason").unwrap_or_default() }));
+            }
+            output if output.ends_with("_call_output") => outputs.push((at.clone(), tool_output(item, output, &at)?)),
+            // What the client repeats of the turn that it answers.
+            "message" | "reasoning" | "mcp_approval_request" => {}
+            call if call.ends_with("_call") => {
+                let is_answered = items.iter().any(|other| {
+                    other["type"].as_str().is_some_and(|kind| kind.ends_with("_call_output"))
+                        && !item["call_id"].is_null()
+                        && other["call_id"] == item["call_id"]
+                });
+                if !is_answered {
+                    let message = "new calls begin a response of their own: leave `previous_response_id` out, and send the \
+                                   outputs of the open ones by themselves";
+                    return Err(Refused::unsupported(at, message));
+                }
+            }
+            _ => return Err(Refused::invalid(format!("{at}/type"), "an output of a call or an approval was expected")),
+        }
+    }
+    if outputs.is_empty() && approvals.is_empty() {
+        return Err(Refused::new("NO_ANSWERS", "/input", "it answers no call: give the outputs of the open calls"));
+    }
+    Ok((outputs, approvals))
+}
+
+fn tool_output(item: &Value, kind: &str, at: &str) -> Result<v1::ToolOutput, Refused> {
+    // The reference calls it `id` for a local shell, agents `call_id`.
+    let id = item["call_id"].as_str().or_else(|| item["id"].as_str().filter(|_| kind == "local_shell_call_output"));
+    let call_id = id.ok_or_else(|| Refused::invalid(format!("{at}/call_id"), "it is missing"))?.to_owned();
+    let output = &item["output"];
+    let content = |body| v1::Content { body: Some(body) };
+    let text = |text: &str| content(v1::content::Body::Text(text.to_owned()));
+    let unexpected = || Refused::invalid(format!("{at}/output"), "a text or a list of parts was expected");
+    if kind == "apply_patch_call_output" && item["status"] == "failed" {
+        let error = output.as_str().filter(|text| !text.is_empty()).unwrap_or("the patch was not applied").to_owned();
+        return Ok(v1::ToolOutput { call_id, result: Vec::new(), error });
+    }
+    let result = match output {
+        Value::String(said) => vec![text(said)],
+        Value::Null if kind == "apply_patch_call_output" => vec![text("")],
+        Value::Array(runs) if kind == "shell_call_output" => {
+            let said = runs.iter().flat_map(|run| [run["stdout"].as_str(), run["stderr"].as_str()]).flatten();
+            let mut result: Vec<_> = said.filter(|said| !said.is_empty()).map(text).collect();
+            let outcome = runs.iter().rev().map(|run| &run["outcome"]).find(|outcome| outcome["type"] != "timeout");
+            if runs.iter().any(|run| run["outcome"]["type"] == "timeout") {
+                let said: String =
+                    result.iter().map(|part| Answer::new(parts(std::slice::from_ref(part))).text()).collect();
+                return Ok(v1::ToolOutput {
+                    call_id,
+                    result: Vec::new(),
+                    error: format!("{said}\nthe shell timed out"),
+                });
+            }
+            if let Some(code) = outcome.and_then(|outcome| outcome["exit_code"].as_i64()) {
+                result.push(content(v1::content::Body::Json(json!({ "exit_code": code }).to_string())));
+            }
+            result
+        }
+        Value::Array(parts) => parts.iter().map(part).collect::<Option<_>>().ok_or_else(unexpected)?,
+        _ => return Err(unexpected()),
+    };
+    Ok(v1::ToolOutput { call_id, result, error: String::new() })
+}
+
+/// A part of an output: text, bytes that are here, and what only a link stands for as it is.
+fn part(part: &Value) -> Option<v1::Content> {
+    let here = |url: &Value| {
+        let (head, data) = url.as_str()?.strip_prefix("data:")?.split_once(";base64,")?;
+        let data = BASE64_STANDARD.decode(data).ok()?.into();
+        Some(v1::content::Body::Data(v1::Data { media_type: head.to_owned(), data }))
+    };
+    let body = match part["type"].as_str()? {
+        "input_text" | "output_text" | "text" => v1::content::Body::Text(part["text"].as_str()?.to_owned()),
+        "input_image" => here(&part["image_url"]).unwrap_or_else(|| v1::content::Body::Json(part.to_string())),
+        "input_file" => here(&part["file_data"]).unwrap_or_else(|| v1::content::Body::Json(part.to_string())),
+        _ => return None,
+    };
+    Some(v1::Content { body: Some(body) })
+}
+
+impl Continued {
+    /// What is to be asked of the run: that its calls are answered, and decided on. `previous` is the response that is
+    /// answered, as it ended.
+    ///
+    /// # Errors
+    /// Where what is answered and what is open are not the same calls, both ways.
+    pub fn requests(
+        &self,
+        run: &Run,
+        previous: &Value,
+    ) -> Result<(Option<v1::SubmitToolOutputsRequest>, Option<v1::DecideCallsRequest>), Refused> {
+        let open = open_items(previous);
+        if open.is_empty() {
+            let message = format!("nothing is open in response {}: there is no call to answer", self.previous);
+            return Err(Refused::new("RESPONSE_NOT_WAITING", "/previous_response_id", message));
+        }
+        let waits = |id: &str, is_approval: bool| {
+            open.iter().any(|item| {
+                let own = if item["type"] == "mcp_approval_request" { &item["id"] } else { &item["call_id"] };
+                own == id && (item["type"] == "mcp_approval_request") == is_approval
+            })
+        };
+        let unknown = |at: &str, id: &str| {
+            let message = format!("{id:?} is not open in response {}", self.previous);
+            Err(Refused::new("CALL_NOT_FOUND", at, message))
+        };
+        for (at, output) in &self.outputs {
+            if !waits(&output.call_id, false) {
+                return unknown(at, &output.call_id);
+            }
+        }
+        let mut decisions = Vec::new();
+        for (at, approval) in &self.approvals {
+            if !waits(&approval.request_id, true) {
+                return unknown(at, &approval.request_id);
+            }
+            let position = approval.request_id.rsplit('_').next().and_then(|index| index.parse::<usize>().ok());
+            let Some(call) = position.and_then(|position| run.calls().get(position)) else {
+                return unknown(at, &approval.request_id);
+            };
+            let decision = match approval.approve {
+                true => v1::call_decision::Decision::Approve(v1::CallApproval { arguments: None }),
+                false => v1::call_decision::Decision::Reject(v1::CallRejection { reason: approval.reason.clone() }),
+            };
+            decisions.push(v1::CallDecision { call_id: call.spec().id.to_string(), decision: Some(decision) });
+        }
+        let is_missing = |item: &&&Value| match item["type"] == "mcp_approval_request" {
+            true => !self.approvals.iter().any(|(_, approval)| item["id"] == approval.request_id.as_str()),
+            false => !self.outputs.iter().any(|(_, output)| item["call_id"] == output.call_id.as_str()),
+        };
+        let missing: Vec<&str> = open.iter().filter(is_missing).filter_map(|item| item["call_id"].as_str()).collect();
+        if !missing.is_empty() {
+            let message =
+                format!("all open calls are answered at once, and those of {} are missing", missing.join(", "));
+            return Err(Refused::new("ANSWERS_MISSING", "/input", message));
+        }
+        let run_id = run.id().to_string();
+        let outputs: Vec<_> = self.outputs.iter().map(|(_, output)| output.clone()).collect();
+        let submit = v1::SubmitToolOutputsRequest { run_id: run_id.clone(), outputs, all_required: false };
+        let decide = v1::DecideCallsRequest { run_id, decisions };
+        Ok((Some(submit).filter(|it| !it.outputs.is_empty()), Some(decide).filter(|it| !it.decisions.is_empty())))
+    }
+}
+
+/// What a response leaves to its client.
+fn open_items(response: &Value) -> Vec<&Value> {
+    let output: Vec<&Value> = response["output"].as_array().into_iter().flatten().collect();
+    let client = [
+        "function_call",
+        "custom_tool_call",
+        "local_shell_call",
+        "shell_call",
+        "apply_patch_call",
+        "mcp_approval_request",
+    ];
+    let is_open = |item: &&&Value| {
+        let asks_approval = item["type"] == "mcp_approval_request";
+        let is_answer = |other: &&Value| {
+            let kind = other["type"].as_str().unwrap_or_default();
+            let answers = if asks_approval { kind != "mcp_approval_request" } else { kind.ends_with("_call_output") };
+            answers && other["call_id"] == item["call_id"]
+        };
+        let is_asked = item["type"].as_str().is_some_and(|kind| client.contains(&kind));
+        is_asked && !output.iter().any(is_answer)
+    };
+    output.iter().filter(is_open).copied().collect()
+}
+
+/// The item that answers a client's call, as the client would have sent it.
+pub(super) fn answer_item(item: &Value, outcome: &v1::CallOutcome) -> Option<Value> {
+    let turn = Turn::parse(item.to_string().as_bytes(), Some(Form::Responses)).ok()?;
+    let failure = Failure::of(outcome);
+    let answer = match &failure {
+        Some(failure) => Answer::error(&failure.message),
+        None => Answer::new(parts(&outcome.result)),
+    };
+    let answered = turn.answers(|_| Some(answer.clone()));
+    serde_json::from_str(answered.first()?.get()).ok()
+}
+
+/// The items that a response was made of: the calls of the first one, for each other one what answered the response before it.
+#[must_use]
+pub fn input_items(run: &Run, previous: Option<&Value>) -> Vec<Value> {
+    let Some(previous) = previous else {
+        let opened = run.calls().iter().map(|call| v1::OpenedCall {
+            call_id: call.spec().id.to_string(),
+            tool: call.spec().tool.to_string(),
+            waits_for_client: false,
+            awaits_approval: false,
+        });
+        let mut calls = Calls::default();
+        calls.accept(&opened.collect::<Vec<_>>(), run);
+        let given = calls.all.iter().map(|call| {
+            let of = |carrier| items::item(run.id(), carrier, call, false);
+            match Carrier::of(call) {
+                carrier @ (Carrier::Custom | Carrier::LocalShell | Carrier::ClientShell | Carrier::ApplyPatch) => {
+                    of(carrier)
+                }
+                _ => of(Carrier::Function),
+            }
+        });
+        return given.collect();
+    };
+    let mut answered = Vec::new();
+    for item in open_items(previous) {
+        let call = item["call_id"].as_str().and_then(|id| run.find(&id.parse().ok()?));
+        let Some(call) = call.map(api::call) else { continue };
+        if item["type"] == "mcp_approval_request" {
+            let Some(decided) = call.decided else { continue };
+            answered.push(json!({
+                "type": "mcp_approval_response",
+                "id": item["id"].as_str().map(|id| id.replacen("mcpr_", "mcpa_", 1)),
+                "approval_request_id": item["id"],
+                "approve": decided.approved,
+                "reason": decided.reason,
+            }));
+        } else if let Some(mut output) = call.outcome.as_ref().and_then(|outcome| answer_item(item, outcome)) {
+            output["id"] = item["id"].as_str().map(|id| format!("out_{id}")).into();
+            answered.push(output);
+        }
+    }
+    answered
+}

@@ -1,0 +1,224 @@
+//! What the API is asked for: the calls of a new response, or [what answers](super::answers) the open calls of an earlier one.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proto::v1;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use vendor::{Arguments, Form, Problem, Turn};
+
+use super::answers::{Continued, answers};
+use crate::Refused;
+use crate::calls::{ITEM, OURS};
+use crate::refused::check_distinct;
+use crate::tools::{Hosted, Tools};
+
+/// Pairs of metadata, and bytes of a name and of a value: as the API has it.
+const METADATA_MAX: usize = 16;
+const METADATA_NAME_BYTES_MAX: usize = 64;
+const METADATA_VALUE_BYTES_MAX: usize = 512;
+
+/// What was asked for.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    /// Calls to execute.
+    Opened(Opened),
+    /// Answers to the open calls of an earlier response.
+    Continued(Continued),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opened {
+    pub request: v1::ExecuteRunRequest,
+    pub is_streamed: bool,
+    /// Answer at once, not when there is nothing more to say.
+    pub is_background: bool,
+}
+
+type Body<'a> = HashMap<String, &'a RawValue>;
+
+impl Asked {
+    /// Reads the body of `POST /responses`.
+    ///
+    /// # Errors
+    /// With a JSON pointer, where the body is not of the API's form or asks for what cannot be had here.
+    pub fn read(body: &[u8], hosted: Hosted<'_>) -> Result<Self, Refused> {
+        let body: Body<'_> = serde_json::from_slice(body)
+            .map_err(|error| Refused::invalid("", format!("a JSON object was expected: {error}")))?;
+        check_honoured(&body)?;
+        let flag = |name: &str| match value(&body, name) {
+            Value::Null => Ok(false),
+            Value::Bool(flag) => Ok(flag),
+            _ => Err(Refused::invalid(format!("/{name}"), "true or false was expected")),
+        };
+        let (is_streamed, is_background) = (flag("stream")?, flag("background")?);
+        let input =
+            body.get("input").ok_or_else(|| Refused::invalid("/input", "it is missing: give the calls to execute"))?;
+        match value(&body, "previous_response_id") {
+            Value::Null => {
+                let request = opened(&body, input, hosted)?;
+                Ok(Self::Opened(Opened { request, is_streamed, is_background }))
+            }
+            Value::String(previous) => {
+                let previous = previous
+                    .parse()
+                    .map_err(|error: Refused| Refused { pointer: "/previous_response_id".into(), ..error })?;
+                let (outputs, approvals) = answers(input)?;
+                check_distinct(&outputs)?;
+                Ok(Self::Continued(Continued { previous, is_streamed, is_background, outputs, approvals }))
+            }
+            _ => Err(Refused::invalid("/previous_response_id", "the id of a response was expected")),
+        }
+    }
+}
+
+fn value(body: &Body<'_>, name: &str) -> Value {
+    body.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
+}
+
+/// What concerns a model (its name, instructions, sampling, …) is ignored, as there is none. What would be promised and not
+/// kept is refused.
+fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
+    if value(body, "store") == Value::Bool(false) {
+        let message = "every response is stored, for as long as the log keeps it: leave `store` out, or send true";
+        return Err(Refused::unsupported("/store", message));
+    }
+    for (name, instead) in [
+        ("conversation", "continue a response with `previous_response_id`"),
+        ("prompt", "there is no model here: send the calls to execute as `input`"),
+        ("context_management", "nothing is kept of a context here"),
+    ] {
+        if !value(body, name).is_null() {
+            return Err(Refused::unsupported(format!("/{name}"), format!("it is not known here: {instead}")));
+        }
+    }
+    Ok(())
+}
+
+// ---- a new response ----
+
+fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::ExecuteRunRequest, Refused> {
+    let items: Vec<Value> = match serde_json::from_str(input.get()) {
+        Ok(Value::Array(items)) => items,
+        Ok(Value::String(_)) => {
+            let message = "there is no model here that could read a text: give the calls to execute, as items";
+            return Err(Refused::unsupported("/input", message));
+        }
+        _ => return Err(Refused::invalid("/input", "a list of items was expected")),
+    };
+    if let Some(nth) = items.iter().position(|item| item["type"] == "mcp_approval_response") {
+        let message = "an approval goes with the `previous_response_id` of the response that asked for it";
+        return Err(Refused::invalid(format!("/input/{nth}"), message));
+    }
+    let place = |error: vendor::Error| {
+        let refused = Refused::from(error);
+        Refused { pointer: format!("/input{}", refused.pointer), ..refused }
+    };
+    let turn = Turn::parse(input.get().as_bytes(), Some(Form::Responses)).map_err(place)?;
+    let tools = Tools::read(Some(&value(body, "tools")), hosted)?;
+    let metadata = metadata(&value(body, "metadata"))?;
+    let is_serial = value(body, "parallel_tool_calls") == Value::Bool(false);
+    if turn.calls.is_empty() {
+        let message = "no call is there to execute: items as `function_call` or `custom_tool_call` without an output were \
+                       expected, or a `previous_response_id` with outputs";
+        return Err(Refused::new("NO_CALLS", "/input", message));
+    }
+    let most = value(body, "max_tool_calls");
+    if most.as_u64().is_some_and(|most| (turn.calls.len() as u64) > most) {
+        let message = format!("{} calls are here, more than `max_tool_calls`", turn.calls.len());
+        return Err(Refused::new("TOO_MANY_CALLS", "/input", message));
+    }
+    let mut calls = Vec::with_capacity(turn.calls.len());
+    for call in &turn.calls {
+        let nth = call.pointer.trim_start_matches('/').parse::<usize>().unwrap_or_default();
+        let kind = items.get(nth).and_then(|item| item["type"].as_str()).unwrap_or_default();
+        let arguments = match &call.arguments {
+            Arguments::Json(json) => json,
+            // Half of a call is not executed. What is no JSON is refused as its tool's arguments; the other calls go on.
+            Arguments::Unreadable { why, .. } if matches!(why.problem, Problem::Incomplete(_)) => {
+                return Err(place(why.clone()));
+            }
+            Arguments::Unreadable { text, .. } => text,
+        };
+        let named = match &call.namespace {
+            Some(namespace) => format!("{namespace}.{}", call.name),
+            None => call.name.clone(),
+        };
+        let mut new = v1::NewCall {
+            call_id: call.id.clone(),
+            tool: hosted(&named).unwrap_or(named),
+            arguments: arguments.clone(),
+            metadata: metadata.clone().into_iter().collect(),
+            ..v1::NewCall::default()
+        };
+        if let Some(own) = tools.own(&new.tool) {
+            if kind != "function_call" {
+                new.metadata.insert(ITEM.to_owned(), kind.to_owned());
+            }
+            let takes_object = matches!(own.format, Some(v1::request_tool::Format::InputSchema(_)));
+            if kind == "custom_tool_call" && !takes_object {
+                new.arguments = items.get(nth).and_then(|item| item["input"].as_str()).unwrap_or_default().to_owned();
+            }
+        } else if matches!(kind, "shell_call" | "local_shell_call")
+            && hosted(&new.tool).is_none()
+            && let Some(bash) = hosted("bash")
+        {
+            (new.tool, new.arguments) = (bash, script(&items[nth]["action"]));
+        }
+        new.approval = tools.approval(&new.tool);
+        if is_serial {
+            new.concurrency = v1::ToolConcurrency::Exclusive.into();
+        }
+        calls.push(new);
+    }
+    Ok(v1::ExecuteRunRequest { calls, request_tools: tools.own, tools: tools.attached, ..Default::default() })
+}
+
+/// A vendor's shell call in the words of a worker's `bash`.
+fn script(action: &Value) -> String {
+    let texts = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+    };
+    let quoted = |word: &String| format!("'{}'", word.replace('\'', r"'\''"));
+    let command = match action["commands"].is_array() {
+        true => texts(&action["commands"]).join("\n"),
+        false => texts(&action["command"]).iter().map(quoted).collect::<Vec<_>>().join(" "),
+    };
+    let mut arguments = json!({ "command": command });
+    if let Some(timeout_ms) = action["timeout_ms"].as_u64() {
+        arguments["timeout_s"] = timeout_ms.div_ceil(1000).clamp(1, 600).into();
+    }
+    if let Some(folder) = action["working_directory"].as_str() {
+        arguments["working_directory"] = folder.into();
+    }
+    arguments.to_string()
+}
+
+/// What goes along with each call, and to its tool.
+pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, Refused> {
+    let members = match value {
+        Value::Null => return Ok(BTreeMap::new()),
+        Value::Object(members) => members,
+        _ => return Err(Refused::invalid("/metadata", "an object of texts was expected")),
+    };
+    if members.len() > METADATA_MAX {
+        let message = format!("{} pairs are here, at most {METADATA_MAX} are taken", members.len());
+        return Err(Refused::invalid("/metadata", message));
+    }
+    let mut metadata = BTreeMap::new();
+    for (name, value) in members {
+        let at = || format!("/metadata/{}", name.replace('~', "~0").replace('/', "~1"));
+        let Some(text) = value.as_str() else { return Err(Refused::invalid(at(), "a text was expected")) };
+        if name.len() > METADATA_NAME_BYTES_MAX || text.len() > METADATA_VALUE_BYTES_MAX {
+            let message = format!(
+                "a name may have {METADATA_NAME_BYTES_MAX} bytes and a value {METADATA_VALUE_BYTES_MAX}: make it shorter"
+            );
+            return Err(Refused::invalid(at(), message));
+        }
+        if name.starts_with(OURS) {
+            return Err(Refused::invalid(at(), format!("names that begin with {OURS:?} are taken: use another one")));
+        }
+        metadata.insert(name.clone(), text.to_owned());
+    }
+    Ok(metadata)
+}

@@ -1,0 +1,350 @@
+//! How each kind of call looks as items: by the tool's name, and by where the call goes.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use proto::v1;
+use run::RunId;
+use serde_json::{Value, json};
+use vendor::Answer;
+
+use crate::NAME;
+use crate::calls::{Call, Failure, Place, parts};
+
+/// The kind of item that carries a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Carrier {
+    /// Any tool that is executed, and what is refused.
+    Mcp,
+    McpList,
+    Shell,
+    Image,
+    FileSearch,
+    WebSearch,
+    /// The client's, from here on.
+    Function,
+    Custom,
+    LocalShell,
+    ClientShell,
+    ApplyPatch,
+}
+
+impl Carrier {
+    pub(super) fn of(call: &Call) -> Self {
+        match (&call.place, call.item.as_deref()) {
+            (Place::Nowhere, _) => Self::Mcp,
+            (Place::Pool { .. }, _) => match call.kind() {
+                "bash" | "shell" | "local_shell" => Self::Shell,
+                "image_generation" => Self::Image,
+                "file_search" => Self::FileSearch,
+                "web_search" => Self::WebSearch,
+                "mcp_list_tools" => Self::McpList,
+                _ => Self::Mcp,
+            },
+            (Place::Client, Some("custom_tool_call")) => Self::Custom,
+            (Place::Client, Some("local_shell_call")) => Self::LocalShell,
+            (Place::Client, Some("shell_call")) => Self::ClientShell,
+            (Place::Client, Some("apply_patch_call")) => Self::ApplyPatch,
+            // A tool of a request that takes text has no object for arguments.
+            (Place::Client, _) if !object(&call.arguments).is_object() => Self::Custom,
+            (Place::Client, _) => Self::Function,
+        }
+    }
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Mcp => "mcp",
+            Self::McpList => "mcpl",
+            Self::Shell | Self::ClientShell => "sh",
+            Self::Image => "ig",
+            Self::FileSearch => "fs",
+            Self::WebSearch => "ws",
+            Self::Function => "fc",
+            Self::Custom => "ctc",
+            Self::LocalShell => "lsh",
+            Self::ApplyPatch => "apc",
+        }
+    }
+
+    /// The events between an item's beginning and its end: when it begins, and when its tool begins to speak.
+    pub(super) fn stages(self) -> (Option<&'static str>, Option<&'static str>) {
+        match self {
+            Self::Mcp => (Some("response.mcp_call.in_progress"), None),
+            Self::McpList => (Some("response.mcp_list_tools.in_progress"), None),
+            Self::Image => {
+                (Some("response.image_generation_call.in_progress"), Some("response.image_generation_call.generating"))
+            }
+            Self::FileSearch => {
+                (Some("response.file_search_call.in_progress"), Some("response.file_search_call.searching"))
+            }
+            Self::WebSearch => {
+                (Some("response.web_search_call.in_progress"), Some("response.web_search_call.searching"))
+            }
+            Self::Shell | Self::Function | Self::Custom | Self::LocalShell | Self::ClientShell | Self::ApplyPatch => {
+                (None, None)
+            }
+        }
+    }
+
+    /// The event that says how the call ended. `.completed` is said of what succeeded only; most have no other.
+    pub(super) fn ending(self, is_failure: bool) -> Option<&'static str> {
+        match (self, is_failure) {
+            (Self::Mcp, false) => Some("response.mcp_call.completed"),
+            (Self::Mcp, true) => Some("response.mcp_call.failed"),
+            (Self::McpList, false) => Some("response.mcp_list_tools.completed"),
+            (Self::McpList, true) => Some("response.mcp_list_tools.failed"),
+            (Self::Image, false) => Some("response.image_generation_call.completed"),
+            (Self::FileSearch, false) => Some("response.file_search_call.completed"),
+            (Self::WebSearch, false) => Some("response.web_search_call.completed"),
+            (
+                Self::Image
+                | Self::FileSearch
+                | Self::WebSearch
+                | Self::Shell
+                | Self::Function
+                | Self::Custom
+                | Self::LocalShell
+                | Self::ClientShell
+                | Self::ApplyPatch,
+                _,
+            ) => None,
+        }
+    }
+}
+
+/// The arguments, where they are an object.
+fn object(arguments: &str) -> Value {
+    let value = serde_json::from_str::<Value>(arguments).unwrap_or_default();
+    if value.is_object() { value } else { Value::Null }
+}
+
+fn server_label(call: &Call) -> &str {
+    match &call.place {
+        Place::Pool { name, .. } => name,
+        Place::Client | Place::Nowhere => NAME,
+    }
+}
+
+pub(super) fn approval_id(run: RunId, call: &Call) -> String {
+    format!("mcpr_{}", call.token(run))
+}
+
+/// The item that asks for approval.
+pub(super) fn approval_request(run: RunId, call: &Call) -> Value {
+    json!({
+        "type": "mcp_approval_request",
+        "id": approval_id(run, call),
+        "call_id": call.id,
+        "server_label": server_label(call),
+        "name": call.tool,
+        "arguments": call.arguments,
+    })
+}
+
+/// A call's item as it is when it is complete, but for what became of an executed one.
+pub(super) fn item(run: RunId, carrier: Carrier, call: &Call, approved: bool) -> Value {
+    let id = format!("{}_{}", carrier.prefix(), call.token(run));
+    let arguments = || object(&call.arguments);
+    match carrier {
+        Carrier::Mcp => json!({
+            "type": "mcp_call",
+            "id": id,
+            "call_id": call.id,
+            "server_label": server_label(call),
+            "name": call.tool,
+            "arguments": call.arguments,
+            "approval_request_id": approved.then(|| approval_id(run, call)),
+            "output": null,
+            "error": null,
+            "status": "in_progress",
+        }),
+        Carrier::McpList => {
+            let label =
+                arguments()["server_label"].as_str().map_or_else(|| server_label(call).to_owned(), str::to_owned);
+            json!({ "type": "mcp_list_tools", "id": id, "call_id": call.id, "server_label": label, "tools": [], "error": null })
+        }
+        Carrier::Shell | Carrier::ClientShell => json!({
+            "type": "shell_call",
+            "id": id,
+            "call_id": call.id,
+            "action": shell_action(&call.arguments),
+            "environment": null,
+            "status": "in_progress",
+        }),
+        Carrier::Image => json!({
+            "type": "image_generation_call", "id": id, "call_id": call.id, "result": null, "status": "in_progress",
+        }),
+        Carrier::FileSearch => json!({
+            "type": "file_search_call",
+            "id": id,
+            "call_id": call.id,
+            "queries": queries(&arguments()),
+            "results": null,
+            "status": "in_progress",
+        }),
+        Carrier::WebSearch => {
+            let queries = queries(&arguments());
+            let action =
+                json!({ "type": "search", "query": queries.first().cloned().unwrap_or_default(), "queries": queries });
+            json!({ "type": "web_search_call", "id": id, "call_id": call.id, "action": action, "status": "in_progress" })
+        }
+        Carrier::Function => json!({
+            "type": "function_call",
+            "id": id,
+            "call_id": call.id,
+            "name": call.tool,
+            "arguments": call.arguments,
+            "status": "completed",
+        }),
+        Carrier::Custom => {
+            json!({ "type": "custom_tool_call", "id": id, "call_id": call.id, "name": call.tool, "input": call.arguments })
+        }
+        Carrier::LocalShell => {
+            let mut action = arguments();
+            action["type"] = "exec".into();
+            for (name, empty) in [("command", json!([])), ("env", json!({}))] {
+                if action[name].is_null() {
+                    action[name] = empty;
+                }
+            }
+            json!({ "type": "local_shell_call", "id": id, "call_id": call.id, "action": action, "status": "completed" })
+        }
+        Carrier::ApplyPatch => json!({
+            "type": "apply_patch_call", "id": id, "call_id": call.id, "operation": arguments(), "status": "completed",
+        }),
+    }
+}
+
+/// What a shell is asked to do, in whatever words its tool is.
+fn shell_action(arguments: &str) -> Value {
+    let object = object(arguments);
+    let strings = |value: &Value| -> Option<Vec<String>> {
+        value.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+    };
+    let commands = match (strings(&object["commands"]), object["command"].as_str(), strings(&object["command"])) {
+        (Some(commands), _, _) => commands,
+        (None, Some(command), _) => vec![command.to_owned()],
+        (None, None, Some(words)) => vec![words.join(" ")],
+        (None, None, None) => vec![arguments.to_owned()],
+    };
+    let timeout_ms = object["timeout_ms"].as_u64().or_else(|| object["timeout_s"].as_u64()?.checked_mul(1000));
+    json!({ "commands": commands, "timeout_ms": timeout_ms, "max_output_length": object["max_output_length"].as_u64() })
+}
+
+fn queries(arguments: &Value) -> Vec<Value> {
+    match (&arguments["queries"], &arguments["query"]) {
+        (Value::Array(queries), _) => queries.iter().filter(|query| query.is_string()).cloned().collect(),
+        (_, Value::String(query)) => vec![query.clone().into()],
+        _ => Vec::new(),
+    }
+}
+
+/// What becomes of an executed call's item when the call has ended: `said` is what its tool said meanwhile.
+pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1::CallOutcome) -> Value {
+    let failure = Failure::of(outcome);
+    if let Some(failure) = &failure {
+        item["toolyard"] =
+            json!({ "state": failure.state, "error": { "kind": failure.kind, "message": failure.message } });
+        item["status"] = if failure.state == "CANCELLED" { "incomplete" } else { "failed" }.into();
+        match carrier {
+            Carrier::Mcp if failure.is_callers() => {
+                item["error"] = json!({ "type": "mcp_protocol_error", "code": -32602, "message": failure.message });
+            }
+            Carrier::Mcp | Carrier::McpList => {
+                let content = json!([{ "type": "text", "text": failure.message }]);
+                item["error"] = json!({ "type": "mcp_tool_execution_error", "content": content });
+            }
+            Carrier::Image | Carrier::FileSearch | Carrier::WebSearch => {}
+            Carrier::Shell
+            | Carrier::Function
+            | Carrier::Custom
+            | Carrier::LocalShell
+            | Carrier::ClientShell
+            | Carrier::ApplyPatch => {}
+        }
+        if carrier == Carrier::McpList {
+            // The one item of these that has no status.
+            item.as_object_mut().map(|item| item.remove("status"));
+        }
+        return item;
+    }
+    let answer = Answer::new(parts(&outcome.result));
+    let result = || {
+        answer.parts.iter().find_map(|part| match part {
+            vendor::Part::Json(json) => serde_json::from_str::<Value>(json).ok(),
+            vendor::Part::Text(_) | vendor::Part::Data { .. } => None,
+        })
+    };
+    let text = match (said, answer.text()) {
+        ("", text) => text,
+        (said, text) if text.is_empty() => said.to_owned(),
+        (said, text) => format!("{said}\n{text}"),
+    };
+    match carrier {
+        Carrier::Mcp => item["output"] = text.into(),
+        Carrier::McpList => {
+            let listed = result().map(|result| if result.is_array() { result } else { result["tools"].clone() });
+            item["tools"] = listed.filter(Value::is_array).unwrap_or_else(|| json!([]));
+            return item;
+        }
+        Carrier::Image => {
+            let image = outcome.result.iter().find_map(image_of);
+            item["result"] = image.map_or(Value::Null, Value::from);
+        }
+        Carrier::FileSearch => {
+            let found = result().map(|result| if result.is_array() { result } else { result["results"].clone() });
+            item["results"] = found.filter(Value::is_array).unwrap_or_default();
+            item["toolyard"] = json!({ "output": text });
+        }
+        Carrier::WebSearch => item["toolyard"] = json!({ "output": text }),
+        Carrier::Shell
+        | Carrier::Function
+        | Carrier::Custom
+        | Carrier::LocalShell
+        | Carrier::ClientShell
+        | Carrier::ApplyPatch => {}
+    }
+    item["status"] = "completed".into();
+    item
+}
+
+/// An image as text, where the content is one.
+pub(super) fn image_of(content: &v1::Content) -> Option<String> {
+    match content.body.as_ref()? {
+        v1::content::Body::Data(data) if data.media_type.starts_with("image/") => {
+            Some(BASE64_STANDARD.encode(&data.data))
+        }
+        v1::content::Body::Data(_) | v1::content::Body::Text(_) | v1::content::Body::Json(_) => None,
+    }
+}
+
+/// The item that says what a shell wrote, while it may still write.
+pub(super) fn shell_output(run: RunId, call: &Call, nth: u32) -> Value {
+    let again = if nth == 0 { String::new() } else { format!("_{nth}") };
+    json!({
+        "type": "shell_call_output",
+        "id": format!("sho_{}{again}", call.token(run)),
+        "call_id": call.id,
+        "max_output_length": crate::SAID_BYTES_MAX,
+        "output": [],
+        "status": "in_progress",
+    })
+}
+
+/// How a shell ended, and what of its result or error is still to be shown: to stdout and to stderr.
+pub(super) fn shell_end(outcome: &v1::CallOutcome, said_nothing: bool) -> (Value, Option<(bool, String)>) {
+    let exit = |code: i64| json!({ "type": "exit", "exit_code": code });
+    if let Some(failure) = Failure::of(outcome) {
+        let how = if failure.is_timeout() { json!({ "type": "timeout" }) } else { exit(1) };
+        return (how, Some((true, failure.message)));
+    }
+    let answer = Answer::new(parts(&outcome.result));
+    let signal = || match answer.parts.last() {
+        Some(vendor::Part::Json(json)) => object(json)["signal"].as_i64(),
+        Some(vendor::Part::Text(_) | vendor::Part::Data { .. }) | None => None,
+    };
+    // As a shell says it of what it started.
+    let ended = answer.exit_code().or_else(|| signal()?.checked_add(128));
+    let shown = if ended.is_some() { answer.without_last() } else { answer.clone() };
+    let text = shown.text();
+    (exit(ended.unwrap_or_default()), (said_nothing && !text.is_empty()).then_some((false, text)))
+}

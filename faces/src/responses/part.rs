@@ -1,0 +1,160 @@
+//! One response while it is told: its items by their final places, and its events by their numbers.
+
+use serde_json::{Value, json};
+
+use super::ResponseId;
+use crate::NAME;
+
+/// An event of a response's stream.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// Which part of the run it belongs to.
+    pub part: u32,
+    /// From 0 along a part, rising. One that is not shown to a reader leaves a gap.
+    pub sequence: u64,
+    /// The name of the event; also in `data`.
+    pub kind: &'static str,
+    pub data: Value,
+}
+
+impl Event {
+    /// Whether the API documents it. Others are shown to those who ask for them.
+    #[must_use]
+    pub fn is_documented(&self) -> bool {
+        !self.kind.starts_with(super::SLUG)
+    }
+
+    /// The last of its response, with the response as it will always be.
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        matches!(self.kind, "response.completed" | "response.failed" | "response.incomplete")
+    }
+}
+
+/// How a response stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing<'a> {
+    InProgress,
+    Completed,
+    Failed { message: &'a str },
+    Cancelled,
+    Expired,
+}
+
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) id: ResponseId,
+    /// In seconds, by the log's clock.
+    created_at: i64,
+    metadata: Value,
+    sequence: u64,
+    output: Vec<Value>,
+    events: Vec<Event>,
+}
+
+impl Part {
+    /// A part that begins, with the events that say so.
+    pub(super) fn begin(id: ResponseId, created_at: i64, metadata: Value) -> Self {
+        let mut part = Self { id, created_at, metadata, sequence: 0, output: Vec::new(), events: Vec::new() };
+        for kind in ["response.created", "response.in_progress"] {
+            let response = part.response(Standing::InProgress, created_at);
+            part.emit(kind, json!({ "response": response }));
+        }
+        part
+    }
+
+    pub(super) fn emit(&mut self, kind: &'static str, mut data: Value) {
+        data["type"] = kind.into();
+        data["sequence_number"] = self.sequence.into();
+        self.events.push(Event { part: self.id.part, sequence: self.sequence, kind, data });
+        self.sequence += 1;
+    }
+
+    /// What was said since this was asked last.
+    pub(super) fn take_events(&mut self, into: &mut Vec<Event>) {
+        into.append(&mut self.events);
+    }
+
+    /// Adds an item, whose place is its last one from here on.
+    pub(super) fn add(&mut self, item: Value) -> usize {
+        let place = self.output.len();
+        self.emit("response.output_item.added", json!({ "output_index": place, "item": item }));
+        self.output.push(item);
+        place
+    }
+
+    /// Says what an item is in the end.
+    pub(super) fn done(&mut self, place: usize, item: Value) {
+        self.emit("response.output_item.done", json!({ "output_index": place, "item": item }));
+        if let Some(slot) = self.output.get_mut(place) {
+            *slot = item;
+        }
+    }
+
+    /// Adds an item that is complete.
+    pub(super) fn add_done(&mut self, item: Value) -> usize {
+        let place = self.add(item.clone());
+        self.done(place, item);
+        place
+    }
+
+    /// An event of an item.
+    pub(super) fn of_item(&mut self, kind: &'static str, place: usize, mut data: Value) {
+        data["output_index"] = place.into();
+        data["item_id"] = self.output.get(place).map_or(Value::Null, |item| item["id"].clone());
+        self.emit(kind, data);
+    }
+
+    pub(super) fn item(&self, place: usize) -> Value {
+        self.output.get(place).cloned().unwrap_or_default()
+    }
+
+    /// The response as it stands.
+    pub(super) fn response(&self, standing: Standing<'_>, at: i64) -> Value {
+        // Why a response is not complete has words in the API for what a model may do, and for nothing else.
+        let (status, error, reason) = match standing {
+            Standing::InProgress => ("in_progress", Value::Null, Value::Null),
+            Standing::Completed => ("completed", Value::Null, Value::Null),
+            Standing::Failed { message } => {
+                ("failed", json!({ "code": "server_error", "message": message }), Value::Null)
+            }
+            Standing::Cancelled => ("cancelled", Value::Null, "cancelled".into()),
+            Standing::Expired => ("incomplete", Value::Null, "expired".into()),
+        };
+        let previous = self.id.part.checked_sub(1).map(|part| ResponseId { part, ..self.id }.to_string());
+        json!({
+            "id": self.id.to_string(),
+            "object": "response",
+            "created_at": self.created_at,
+            "completed_at": if standing == Standing::Completed { at.into() } else { Value::Null },
+            "status": status,
+            "background": true,
+            "error": error,
+            "incomplete_details": null,
+            "instructions": null,
+            "metadata": self.metadata,
+            "model": NAME,
+            "output": self.output,
+            "parallel_tool_calls": true,
+            "previous_response_id": previous,
+            "store": true,
+            "temperature": null,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": null,
+            "usage": null,
+            "toolyard": { "run_id": self.id.run.to_string(), "part": self.id.part, "incomplete": reason },
+        })
+    }
+
+    /// Says the last event.
+    pub(super) fn end(&mut self, standing: Standing<'_>, at: i64) {
+        let response = self.response(standing, at);
+        let kind = match standing {
+            Standing::InProgress | Standing::Completed => "response.completed",
+            Standing::Failed { .. } => "response.failed",
+            Standing::Cancelled | Standing::Expired => "response.incomplete",
+        };
+        self.emit(kind, json!({ "response": response }));
+    }
+}

@@ -1,0 +1,455 @@
+//! The fold: a run's ordered output as the streams of its responses.
+
+use proto::v1;
+use proto::v1::run_event::Event as Told;
+use run::{Run, RunId};
+use serde_json::{Value, json};
+
+use super::ResponseId;
+use super::items::{self, Carrier};
+use super::part::{Event, Part, Standing};
+use crate::calls::{Calls, Failure, OURS, Place, Stage, text_of};
+
+/// A run as responses tell it. Takes its output under the policy `ARRIVAL`, from the beginning.
+#[derive(Debug)]
+pub struct Stream {
+    run: RunId,
+    calls: Calls,
+    /// Where each call's items are in the part that is told.
+    places: Vec<Places>,
+    metadata: Value,
+    part: Option<Part>,
+    /// The number of the part that is told, or is told next.
+    number: u32,
+    /// Why a run that fails fast has failed.
+    failure: String,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    approval: Option<usize>,
+    call: Option<usize>,
+    /// What a shell writes.
+    output: Option<usize>,
+    /// How many such items there were, the one that is open included.
+    outputs: u32,
+    images: u32,
+    approved: bool,
+}
+
+impl Stream {
+    #[must_use]
+    pub fn new(run: RunId) -> Self {
+        Self {
+            run,
+            calls: Calls::default(),
+            places: Vec::new(),
+            metadata: json!({}),
+            part: None,
+            number: 0,
+            failure: String::new(),
+        }
+    }
+
+    /// The response that is being told, as it stands; none between two, and after the last.
+    #[must_use]
+    pub fn standing(&self) -> Option<Value> {
+        self.part.as_ref().map(|part| part.response(Standing::InProgress, 0))
+    }
+
+    /// The part that is told, or would be told next.
+    #[must_use]
+    pub fn part(&self) -> u32 {
+        self.number
+    }
+
+    /// Takes the next event in and says what follows. `run` is the run as far as the event at least.
+    pub fn take(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
+        let Some(told) = &event.event else { return Vec::new() };
+        let at = event.time.map_or(0, |time| time.seconds);
+        if let Told::RunOpened(opened) = told {
+            self.metadata = metadata(opened, run);
+        }
+        let id = ResponseId { run: self.run, part: self.number };
+        let mut part = self.part.take().unwrap_or_else(|| Part::begin(id, at, self.metadata.clone()));
+        let ended = self.tell(told, run, &mut part);
+        if let Some(standing) = ended {
+            if standing == Standing::Completed {
+                self.ask_again(&mut part);
+            }
+            let standing = match standing {
+                Standing::Failed { .. } => Standing::Failed { message: &self.failure },
+                other => other,
+            };
+            part.end(standing, at);
+        }
+        let mut events = Vec::new();
+        part.take_events(&mut events);
+        if ended.is_some() {
+            self.number += 1;
+            for places in &mut self.places {
+                (places.approval, places.call, places.output) = (None, None, None);
+            }
+        } else {
+            self.part = Some(part);
+        }
+        events
+    }
+
+    /// Tells one event; says how the part ends with it.
+    fn tell(&mut self, told: &Told, run: &Run, part: &mut Part) -> Option<Standing<'static>> {
+        match told {
+            Told::RunOpened(opened) => self.accept(&opened.calls, run, part),
+            Told::CallsAppended(appended) => self.accept(&appended.calls, run, part),
+            Told::CallAwaitingApproval(asked) => {
+                let index = self.calls.find(&asked.call_id)?;
+                let call = self.calls.all.get_mut(index)?;
+                call.arguments.clone_from(&asked.arguments);
+                call.stage = Stage::AwaitingApproval;
+                self.ask(index, part);
+            }
+            Told::CallApproved(approved) => {
+                let index = self.calls.find(&approved.call_id)?;
+                let call = self.calls.all.get_mut(index)?;
+                if !approved.arguments.is_empty() {
+                    call.arguments.clone_from(&approved.arguments);
+                }
+                call.stage = Stage::Accepted;
+                self.places.get_mut(index)?.approved = true;
+                self.open(index, part);
+            }
+            Told::CallRejected(rejected) => {
+                let index = self.calls.find(&rejected.call_id)?;
+                self.places.get_mut(index)?.approved = true;
+            }
+            Told::CallWaiting(waiting) => {
+                let index = self.calls.find(&waiting.call_id)?;
+                self.calls.all.get_mut(index)?.stage = Stage::WaitingForClient;
+                self.ask(index, part);
+            }
+            Told::CallSpeaking(speaking) => self.speaks(self.calls.find(&speaking.call_id)?, part),
+            Told::CallOutput(output) => self.says(self.calls.find(&output.call_id)?, output, part),
+            Told::CallOutputWithdrawn(withdrawn) => self.takes_back(self.calls.find(&withdrawn.call_id)?, part),
+            Told::CallEnded(ended) => {
+                let outcome = ended.outcome.as_ref()?;
+                self.ends(self.calls.find(&ended.call_id)?, outcome, part);
+            }
+            Told::AttemptStarted(started) => {
+                let data = json!({ "attempt": started.attempt, "worker_id": started.worker_id, "continues": started.continues });
+                self.aside("toolyard:attempt.started", &started.call_id, data, part);
+            }
+            Told::AttemptEnded(ended) => {
+                let error = ended.error.as_ref().map(|error| json!({ "kind": kind(error), "message": error.message }));
+                let data = json!({ "attempt": ended.attempt, "error": error });
+                self.aside("toolyard:attempt.ended", &ended.call_id, data, part);
+            }
+            Told::CancelRequested(requested) => {
+                self.aside("toolyard:cancel.requested", &requested.call_id, json!({}), part);
+            }
+            Told::CancelDelivered(delivered) => {
+                self.aside("toolyard:cancel.delivered", &delivered.call_id, json!({}), part);
+            }
+            Told::CancelAcknowledged(acknowledged) => {
+                self.aside("toolyard:cancel.acknowledged", &acknowledged.call_id, json!({}), part);
+            }
+            Told::RunClosed(_) => {}
+            Told::RunStatusChanged(changed) => {
+                return (changed.status() == v1::RunStatus::RequiresAction).then_some(Standing::Completed);
+            }
+            Told::RunEnded(ended) => {
+                return Some(match ended.status() {
+                    v1::RunStatus::Cancelled => Standing::Cancelled,
+                    v1::RunStatus::Expired => Standing::Expired,
+                    v1::RunStatus::Failed => Standing::Failed { message: "" },
+                    _ => Standing::Completed,
+                });
+            }
+        }
+        None
+    }
+
+    fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run, part: &mut Part) {
+        let added = self.calls.accept(opened, run);
+        self.places.resize_with(self.calls.all.len(), Places::default);
+        for (index, call) in added.into_iter().zip(opened) {
+            // One that waits for somebody is told when that is said.
+            if !call.waits_for_client && !call.awaits_approval {
+                self.open(index, part);
+            }
+        }
+    }
+
+    /// A call that is executed begins.
+    fn open(&mut self, index: usize, part: &mut Part) {
+        let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
+        let carrier = Carrier::of(call);
+        let mut item = items::item(self.run, carrier, call, places.approved);
+        if carrier == Carrier::Mcp {
+            item["arguments"] = "".into();
+        }
+        let place = part.add(item);
+        places.call = Some(place);
+        if let (Some(stage), _) = carrier.stages() {
+            part.of_item(stage, place, json!({}));
+        }
+        match carrier {
+            Carrier::Mcp => {
+                part.of_item("response.mcp_call_arguments.delta", place, json!({ "delta": call.arguments }));
+                part.of_item("response.mcp_call_arguments.done", place, json!({ "arguments": call.arguments }));
+            }
+            Carrier::Shell => say_commands(part, place),
+            Carrier::McpList
+            | Carrier::Image
+            | Carrier::FileSearch
+            | Carrier::WebSearch
+            | Carrier::Function
+            | Carrier::Custom
+            | Carrier::LocalShell
+            | Carrier::ClientShell
+            | Carrier::ApplyPatch => {}
+        }
+    }
+
+    /// One that was never approved has not begun yet when it ends.
+    fn open_unless_open(&mut self, index: usize, part: &mut Part) {
+        let is_ours = self.calls.all.get(index).is_some_and(|call| call.place != Place::Client);
+        if is_ours && self.places.get(index).is_some_and(|places| places.call.is_none()) {
+            self.open(index, part);
+        }
+    }
+
+    /// Asks the client for what only it can give: an answer, or approval.
+    fn ask(&mut self, index: usize, part: &mut Part) {
+        let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
+        if call.stage == Stage::AwaitingApproval {
+            places.approval = Some(part.add_done(items::approval_request(self.run, call)));
+            return;
+        }
+        let carrier = Carrier::of(call);
+        let item = items::item(self.run, carrier, call, false);
+        let mut begun = item.clone();
+        let text = match carrier {
+            Carrier::Function => Some("arguments"),
+            Carrier::Custom => Some("input"),
+            _ => None,
+        };
+        if !begun["status"].is_null() {
+            begun["status"] = "in_progress".into();
+        }
+        if let Some(text) = text {
+            begun[text] = "".into();
+        }
+        let place = part.add(begun);
+        places.call = Some(place);
+        let (name, text) = (&call.tool, &call.arguments);
+        match carrier {
+            Carrier::Function => {
+                part.of_item("response.function_call_arguments.delta", place, json!({ "delta": text }));
+                let data = json!({ "arguments": text, "name": name });
+                part.of_item("response.function_call_arguments.done", place, data);
+            }
+            Carrier::Custom => {
+                part.of_item("response.custom_tool_call_input.delta", place, json!({ "delta": text }));
+                part.of_item("response.custom_tool_call_input.done", place, json!({ "input": text }));
+            }
+            // It says that it is done itself.
+            Carrier::ClientShell => return say_commands(part, place),
+            Carrier::LocalShell
+            | Carrier::ApplyPatch
+            | Carrier::Mcp
+            | Carrier::McpList
+            | Carrier::Shell
+            | Carrier::Image
+            | Carrier::FileSearch
+            | Carrier::WebSearch => {}
+        }
+        part.done(place, item);
+    }
+
+    /// A response that ends because the client must act says all that it must do.
+    fn ask_again(&mut self, part: &mut Part) {
+        for index in 0..self.calls.all.len() {
+            let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { continue };
+            let is_open = match call.stage {
+                Stage::WaitingForClient => places.call.is_none(),
+                Stage::AwaitingApproval => places.approval.is_none(),
+                Stage::Accepted | Stage::Ended => false,
+            };
+            if is_open {
+                self.ask(index, part);
+            }
+        }
+    }
+
+    fn speaks(&mut self, index: usize, part: &mut Part) {
+        self.open_unless_open(index, part);
+        let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
+        let carrier = Carrier::of(call);
+        if let ((_, Some(stage)), Some(place)) = (carrier.stages(), places.call) {
+            part.of_item(stage, place, json!({}));
+        }
+        if carrier == Carrier::Shell {
+            open_output(self.run, call, places, part);
+        }
+    }
+
+    fn says(&mut self, index: usize, output: &v1::CallOutput, part: &mut Part) {
+        let (Some(call), Some(places)) = (self.calls.all.get_mut(index), self.places.get_mut(index)) else { return };
+        let carrier = Carrier::of(call);
+        if carrier == Carrier::Image
+            && let Some(v1::call_output::Piece::Content(content)) = &output.piece
+            && let (Some(image), Some(place)) = (items::image_of(content), places.call)
+        {
+            let data = json!({ "partial_image_index": places.images, "partial_image_b64": image });
+            part.of_item("response.image_generation_call.partial_image", place, data);
+            places.images += 1;
+            return;
+        }
+        let Some((is_stderr, text)) = text_of(output) else {
+            if let Some(v1::call_output::Piece::Progress(progress)) = &output.piece {
+                let data = json!({ "done": progress.done, "total": progress.total, "message": progress.message });
+                self.aside("toolyard:tool_progress", &output.call_id, data, part);
+            }
+            return;
+        };
+        let shown = call.said.take(is_stderr, &text);
+        if shown.is_empty() {
+            return;
+        }
+        if carrier == Carrier::Shell && call.is_live() {
+            let place = open_output(self.run, call, places, part);
+            say_output(part, place, is_stderr, &shown);
+            call.said.is_told = true;
+        }
+        let data = json!({ "delta": shown, "channel": output.channel });
+        self.aside("toolyard:tool_output.delta", &output.call_id, data, part);
+    }
+
+    /// What the call said is void. Where it was told already, the item that holds it ends as incomplete, and another one holds
+    /// what is said instead.
+    fn takes_back(&mut self, index: usize, part: &mut Part) {
+        let (Some(call), Some(places)) = (self.calls.all.get_mut(index), self.places.get_mut(index)) else { return };
+        if call.said.is_told
+            && let Some(place) = places.output.take()
+        {
+            let outcome = json!({ "type": "exit", "exit_code": 1 });
+            end_output(part, place, call, &outcome, "incomplete");
+        }
+        call.said.clear();
+        let call_id = call.id.clone();
+        self.aside("toolyard:tool_output.withdrawn", &call_id, json!({}), part);
+    }
+
+    fn ends(&mut self, index: usize, outcome: &v1::CallOutcome, part: &mut Part) {
+        if let (Some(failure), "") = (Failure::of(outcome), self.failure.as_str()) {
+            let call = self.calls.all.get(index).map_or("", |call| call.id.as_str());
+            self.failure = format!("call {call}: {}", failure.message);
+        }
+        let Some(call) = self.calls.all.get_mut(index) else { return };
+        call.stage = Stage::Ended;
+        if call.place == Place::Client {
+            return self.answered(index, outcome, part);
+        }
+        self.open_unless_open(index, part);
+        let (Some(call), Some(places)) = (self.calls.all.get_mut(index), self.places.get_mut(index)) else { return };
+        let (carrier, Some(place)) = (Carrier::of(call), places.call) else { return };
+        if carrier == Carrier::Shell {
+            let (how, more) = items::shell_end(outcome, call.said.is_empty());
+            let more = more.map(|(is_stderr, text)| (is_stderr, call.said.take(is_stderr, &text)));
+            let place = open_output(self.run, call, places, part);
+            let held = [(false, call.said.stdout.clone()), (true, call.said.stderr.clone())];
+            let unsaid: Vec<(bool, String)> = if call.said.is_told { more.into_iter().collect() } else { held.into() };
+            for (is_stderr, text) in unsaid.iter().filter(|(_, text)| !text.is_empty()) {
+                say_output(part, place, *is_stderr, text);
+            }
+            let is_cut_short = Failure::of(outcome).is_some_and(|failure| failure.state != "FAILED");
+            end_output(part, place, call, &how, if is_cut_short { "incomplete" } else { "completed" });
+            return;
+        }
+        if let Some(ending) = carrier.ending(Failure::of(outcome).is_some()) {
+            part.of_item(ending, place, json!({}));
+        }
+        let mut item = part.item(place);
+        if carrier == Carrier::Mcp {
+            item["arguments"] = call.arguments.as_str().into();
+        }
+        let said = format!("{}{}", call.said.stdout, call.said.stderr);
+        part.done(place, items::ended(item, carrier, &said, outcome));
+        call.said.clear();
+    }
+
+    /// A call that the client answered while the response that asked for it was still told, or that ended meanwhile without an
+    /// answer. One that was answered later is input of the response that follows.
+    fn answered(&mut self, index: usize, outcome: &v1::CallOutcome, part: &mut Part) {
+        let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { return };
+        let Some(place) = places.call else { return };
+        let item = super::answers::answer_item(&part.item(place), outcome);
+        let mut item =
+            item.unwrap_or_else(|| json!({ "type": "function_call_output", "call_id": call.id, "output": "" }));
+        item["id"] = format!("out_{}", call.token(self.run)).into();
+        item["status"] = if Failure::of(outcome).is_some() { "incomplete" } else { "completed" }.into();
+        part.add_done(item);
+    }
+
+    /// An event that the API does not know, of a call.
+    fn aside(&mut self, kind: &'static str, call_id: &str, mut data: Value, part: &mut Part) {
+        data["call_id"] = call_id.into();
+        let places = self.calls.find(call_id).and_then(|index| self.places.get(index));
+        match places.and_then(|places| places.output.or(places.call)) {
+            Some(place) => part.of_item(kind, place, data),
+            None => part.emit(kind, data),
+        }
+    }
+}
+
+/// What the client said of all calls, and is told with each response.
+fn metadata(opened: &v1::RunOpened, run: &Run) -> Value {
+    let first = opened.calls.first().and_then(|call| run.find(&call.call_id.parse().ok()?));
+    let own = first.map(|call| &call.spec().metadata);
+    let own = own.into_iter().flatten().filter(|(name, _)| !name.starts_with(OURS));
+    Value::Object(own.map(|(name, value)| (name.clone(), value.as_str().into())).collect())
+}
+
+fn kind(error: &v1::CallError) -> &'static str {
+    error.kind().as_str_name().trim_start_matches("CALL_ERROR_KIND_")
+}
+
+/// Says what a shell is asked to do. The call is complete with that; what the shell writes is an item of its own.
+fn say_commands(part: &mut Part, place: usize) {
+    let mut item = part.item(place);
+    let commands = item["action"]["commands"].as_array().cloned().unwrap_or_default();
+    for (nth, command) in commands.into_iter().enumerate() {
+        let of = |name: &str, text: Value| json!({ "output_index": place, "command_index": nth, name: text });
+        part.emit("response.shell_call_command.added", of("command", "".into()));
+        part.emit("response.shell_call_command.delta", of("delta", command.clone()));
+        part.emit("response.shell_call_command.done", of("command", command));
+    }
+    item["status"] = "completed".into();
+    part.done(place, item);
+}
+
+/// The item that holds what a shell writes.
+fn open_output(run: RunId, call: &crate::calls::Call, places: &mut Places, part: &mut Part) -> usize {
+    if let Some(place) = places.output {
+        return place;
+    }
+    let place = part.add(items::shell_output(run, call, places.outputs));
+    places.output = Some(place);
+    places.outputs += 1;
+    place
+}
+
+fn say_output(part: &mut Part, place: usize, is_stderr: bool, text: &str) {
+    let delta = if is_stderr { json!({ "stderr": text }) } else { json!({ "stdout": text }) };
+    part.of_item("response.shell_call_output_content.delta", place, json!({ "command_index": 0, "delta": delta }));
+}
+
+fn end_output(part: &mut Part, place: usize, call: &mut crate::calls::Call, how: &Value, status: &str) {
+    let output = json!([{ "stdout": call.said.stdout, "stderr": call.said.stderr, "outcome": how }]);
+    let data = json!({ "command_index": 0, "output": output });
+    part.of_item("response.shell_call_output_content.done", place, data);
+    let mut item = part.item(place);
+    (item["output"], item["status"]) = (output, status.into());
+    part.done(place, item);
+    call.said.clear();
+}

@@ -1,0 +1,150 @@
+//! The tools that a request lists: what the client answers itself, what it attaches, and what it wants to approve.
+
+use proto::v1;
+use serde_json::{Value, json};
+
+use crate::Refused;
+
+/// Which tools workers host: gives a name that is taken here for one that a model was given. A vendor that forbids dots was
+/// given `__` in their place.
+pub type Hosted<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// What a list of tools comes to.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    /// What no worker hosts: the client answers it.
+    pub(crate) own: Vec<v1::RequestTool>,
+    pub(crate) attached: Vec<String>,
+    approve: Vec<Approve>,
+}
+
+#[derive(Debug)]
+enum Approve {
+    All,
+    These(Vec<String>),
+    AllBut(Vec<String>),
+}
+
+impl Tools {
+    pub(crate) fn read(tools: Option<&Value>, hosted: Hosted<'_>) -> Result<Self, Refused> {
+        let mut read = Self::default();
+        let tools = match tools {
+            None | Some(Value::Null) => return Ok(read),
+            Some(Value::Array(tools)) => tools,
+            Some(_) => return Err(Refused::invalid("/tools", "a list of tools was expected")),
+        };
+        for (nth, tool) in tools.iter().enumerate() {
+            read.add(tool, &format!("/tools/{nth}"), hosted)?;
+        }
+        Ok(read)
+    }
+
+    fn add(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), Refused> {
+        use v1::request_tool::Format;
+        let own = |name: &str, format| v1::RequestTool { name: name.to_owned(), format: Some(format) };
+        let any_object = || Format::InputSchema(r#"{"type":"object"}"#.to_owned());
+        match tool["type"].as_str().unwrap_or_default() {
+            "function" => {
+                // Assistants put a function into a member of its own.
+                let function = if tool["function"].is_object() { &tool["function"] } else { tool };
+                let name = named(function, at)?;
+                if hosted(name).is_none() {
+                    let schema = Some(&function["parameters"]).filter(|schema| schema.is_object());
+                    let schema = schema.map_or_else(|| json!({ "type": "object" }), Clone::clone);
+                    self.own.push(own(name, Format::InputSchema(schema.to_string())));
+                }
+            }
+            "custom" => {
+                let name = named(tool, at)?;
+                let grammar = &tool["format"]["definition"];
+                let format = match (tool["format"]["type"].as_str(), tool["format"]["syntax"].as_str()) {
+                    (None | Some("text"), _) => Format::Text(v1::TextFormat {}),
+                    (Some("grammar"), Some("regex")) => Format::Regex(grammar.as_str().unwrap_or_default().to_owned()),
+                    _ => {
+                        let message = "of custom tools text and regex grammars are taken: others could not be checked";
+                        return Err(Refused::unsupported(format!("{at}/format"), message));
+                    }
+                };
+                self.own.push(own(name, format));
+            }
+            kind @ ("local_shell" | "apply_patch") => self.own.push(own(kind, any_object())),
+            "shell" => match tool["environment"]["type"].as_str() {
+                None | Some("local") => self.own.push(own("shell", any_object())),
+                Some(_) => {
+                    let message = "only a local shell can be had, which the client runs: leave the tool out to have a worker's \
+                                   bash run shell calls";
+                    return Err(Refused::unsupported(format!("{at}/environment"), message));
+                }
+            },
+            "mcp" => self.attach(tool, at, hosted)?,
+            "" => return Err(Refused::invalid(format!("{at}/type"), "the type of the tool is missing")),
+            kind => {
+                let message = format!(
+                    "tools of type {:?} are not known here: tools of workers need not be listed, and others are functions",
+                    kind.chars().take(64).collect::<String>()
+                );
+                return Err(Refused::unsupported(format!("{at}/type"), message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tools of workers are the one MCP server that there is.
+    fn attach(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), Refused> {
+        for member in ["server_url", "connector_id", "authorization", "headers"] {
+            if !tool[member].is_null() {
+                let message = "no MCP server is connected to from here: the tools are those of the workers";
+                return Err(Refused::unsupported(format!("{at}/{member}"), message));
+            }
+        }
+        let allowed = names(&tool["allowed_tools"], &format!("{at}/allowed_tools"))?;
+        self.attached.extend(allowed.into_iter().map(|name| hosted(&name).unwrap_or(name)));
+        let approve = &tool["require_approval"];
+        let of = |which: &str| names(&approve[which], &format!("{at}/require_approval/{which}"));
+        match approve {
+            Value::Null => {}
+            Value::String(when) if when == "never" => {}
+            Value::String(when) if when == "always" => self.approve.push(Approve::All),
+            Value::Object(_) if !approve["always"].is_null() => self.approve.push(Approve::These(of("always")?)),
+            Value::Object(_) if !approve["never"].is_null() => self.approve.push(Approve::AllBut(of("never")?)),
+            _ => {
+                let message = "\"always\", \"never\" or an object with the names of tools was expected";
+                return Err(Refused::invalid(format!("{at}/require_approval"), message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the client itself answers calls of this tool.
+    pub(crate) fn own(&self, name: &str) -> Option<&v1::RequestTool> {
+        self.own.iter().find(|tool| tool.name == name)
+    }
+
+    /// What a call of this tool asks for before it is executed.
+    pub(crate) fn approval(&self, name: &str) -> Option<v1::ApprovalRequest> {
+        let is_meant = |approve: &Approve| match approve {
+            Approve::All => true,
+            Approve::These(names) => names.iter().any(|other| other == name),
+            Approve::AllBut(names) => names.iter().all(|other| other != name),
+        };
+        self.approve.iter().any(is_meant).then(<v1::ApprovalRequest as Default>::default)
+    }
+}
+
+fn named<'a>(tool: &'a Value, at: &str) -> Result<&'a str, Refused> {
+    tool["name"].as_str().ok_or_else(|| Refused::invalid(format!("{at}/name"), "the name of the tool is missing"))
+}
+
+/// A list of names, or an object that has it.
+fn names(value: &Value, at: &str) -> Result<Vec<String>, Refused> {
+    let list = match value {
+        Value::Null => return Ok(Vec::new()),
+        Value::Object(object) if object.keys().all(|key| key == "tool_names") => &value["tool_names"],
+        Value::Object(_) => {
+            return Err(Refused::unsupported(at, "only `tool_names` is taken here: name the tools"));
+        }
+        list => list,
+    };
+    let names = list.as_array().and_then(|list| list.iter().map(|name| name.as_str().map(str::to_owned)).collect());
+    names.ok_or_else(|| Refused::invalid(at, "a list of names was expected"))
+}

@@ -1,0 +1,210 @@
+//! Both faces of random runs: with crashes, retries, forgeries and answers that come late. What the SDKs of the vendor demand
+//! of a stream holds for each of them, and so does that nobody can tell when a reader came.
+
+extern crate run as toolyard_run;
+
+#[allow(dead_code, reason = "the run's own tests use all of it")]
+#[path = "../../run/tests/reader/mod.rs"]
+mod reader;
+#[path = "../../run/tests/story/mod.rs"]
+mod story;
+mod told;
+#[allow(dead_code, unused_imports, reason = "the run's own tests use all of it")]
+#[path = "../../run/tests/world/mod.rs"]
+mod world;
+
+use std::collections::BTreeMap;
+
+use faces::{assistants, responses};
+use proptest::prelude::*;
+use run::RunStatus;
+use serde_json::Value;
+use story::run_id;
+use told::{Told, tell, with_tools};
+use world::{fold, histories, pick, whole_histories};
+
+fn cases(count: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: count.max(default.cases), failure_persistence: None, ..default }
+}
+
+fn responses(told: &[Told]) -> Vec<responses::Event> {
+    let mut stream = responses::Stream::new(run_id());
+    told.iter().flat_map(|Told { event, run }| stream.take(event, run)).collect()
+}
+
+fn steps(told: &[Told]) -> (Vec<assistants::Event>, assistants::Stream) {
+    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    let events = told.iter().flat_map(|Told { event, run }| stream.take(event, run)).collect();
+    (events, stream)
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_default()
+}
+
+/// Holds the stream of one response to what the vendor's SDKs demand of it; gives the text of each of its shells.
+fn check_response(part: u32, events: &[&responses::Event]) -> BTreeMap<String, String> {
+    let id = responses::ResponseId { run: run_id(), part }.to_string();
+    let (mut added, mut done, mut texts) = (Vec::<Value>::new(), BTreeMap::<usize, Value>::new(), BTreeMap::new());
+    for (nth, event) in events.iter().enumerate() {
+        let data = &event.data;
+        assert_eq!((text(data, "type"), data["sequence_number"].as_u64()), (event.kind, Some(event.sequence)));
+        assert_eq!(event.sequence, nth as u64, "numbers rise without gaps where everything is shown");
+        assert_eq!(event.kind == "response.created", nth == 0);
+        assert_eq!(event.is_last(), nth + 1 == events.len() && event.is_last(), "nothing follows the last event");
+        if let Some(response) = data.get("response") {
+            assert_eq!(text(response, "id"), id);
+            for needed in ["created_at", "model", "object", "parallel_tool_calls", "tool_choice", "tools", "output"] {
+                assert!(!response[needed].is_null(), "{needed} is there");
+            }
+        }
+        let Some(place) = data["output_index"].as_u64().map(|place| place as usize) else { continue };
+        match event.kind {
+            "response.output_item.added" => {
+                assert_eq!(place, added.len(), "an item's place is its last one");
+                added.push(data["item"].clone());
+            }
+            "response.output_item.done" => {
+                for name in ["type", "id", "call_id"] {
+                    assert_eq!(added[place][name], data["item"][name], "{name} of an item never changes");
+                }
+                assert!(done.insert(place, data["item"].clone()).is_none(), "an item is done once");
+            }
+            kind => {
+                // A shell's call is done when it is written down, and is attempted then.
+                let is_told = place < added.len() && (!event.is_documented() || !done.contains_key(&place));
+                assert!(is_told, "{kind} is of an item that is told");
+                if !data["item_id"].is_null() {
+                    assert_eq!(data["item_id"], added[place]["id"]);
+                }
+                if kind == "response.shell_call_output_content.delta" {
+                    let said: &mut [String; 2] = texts.entry(place).or_default();
+                    said[0].push_str(text(&data["delta"], "stdout"));
+                    said[1].push_str(text(&data["delta"], "stderr"));
+                }
+            }
+        }
+    }
+    let outputs = done.iter().filter(|(_, item)| item["type"] == "shell_call_output");
+    for (place, item) in outputs.clone() {
+        let [stdout, stderr] = texts.get(place).cloned().unwrap_or_default();
+        assert_eq!((text(&item["output"][0], "stdout"), text(&item["output"][0], "stderr")), (&*stdout, &*stderr));
+    }
+    let stands = outputs.filter(|(_, item)| text(item, "status") != "incomplete");
+    let shells =
+        stands.map(|(_, item)| (text(item, "call_id").to_owned(), text(&item["output"][0], "stdout").to_owned()));
+    let shells = shells.collect();
+    let last = events.last().filter(|event| event.is_last());
+    if let Some(last) = last {
+        assert_eq!(done.len(), added.len(), "every item is done at the end");
+        assert_eq!(last.data["response"]["output"], Value::Array(done.into_values().collect()));
+    }
+    shells
+}
+
+proptest! {
+    #![proptest_config(cases(400))]
+
+    #[test]
+    fn every_response_is_as_the_sdks_want_it(history in whole_histories(), names in any::<u64>()) {
+        let log = with_tools(&history.log, names);
+        let events = responses(&tell(&log));
+        let parts = events.last().expect("something is said").part;
+        for part in 0..=parts {
+            let of_part: Vec<&responses::Event> = events.iter().filter(|event| event.part == part).collect();
+            prop_assert!(of_part.last().is_some_and(|event| event.is_last()), "part {} of {} has no end", part, parts);
+            check_response(part, &of_part);
+        }
+        let response = &events.last().expect("the last event").data["response"];
+        let (status, kind) = match fold(&log).status() {
+            RunStatus::Completed => ("completed", "response.completed"),
+            RunStatus::Failed => ("failed", "response.failed"),
+            RunStatus::Cancelled => ("cancelled", "response.incomplete"),
+            RunStatus::Expired => ("incomplete", "response.incomplete"),
+            RunStatus::InProgress | RunStatus::RequiresAction => unreachable!("it has ended"),
+        };
+        prop_assert_eq!((text(response, "status"), events.last().map(|event| event.kind)), (status, Some(kind)));
+    }
+
+    #[test]
+    fn nobody_can_tell_how_far_the_run_had_come_when_a_face_was_told_of_it(history in histories(), names in any::<u64>()) {
+        let log = with_tools(&history.log, names);
+        let (told, end) = (tell(&log), fold(&log));
+        let late: Vec<Told> = told.iter().map(|told| Told { event: told.event.clone(), run: end.clone() }).collect();
+        prop_assert_eq!(responses(&told), responses(&late));
+        prop_assert_eq!(steps(&told).0, steps(&late).0);
+    }
+
+    #[test]
+    fn who_comes_back_gets_the_rest(history in histories(), names in any::<u64>(), at in pick()) {
+        let log = with_tools(&history.log, names);
+        let whole = responses(&tell(&log));
+        let cut = at.among(log.len() + 1);
+        let before = responses(&tell(&log[..cut]));
+        prop_assert_eq!(&whole[..before.len()], &before[..], "what was said stands");
+        let Some(last) = before.last() else { return Ok(()) };
+        let rest = whole.iter().filter(|event| (event.part, event.sequence) > (last.part, last.sequence));
+        let resumed: Vec<String> = before.iter().chain(rest).map(|event| event.data.to_string()).collect();
+        let uncut: Vec<String> = whole.iter().map(|event| event.data.to_string()).collect();
+        prop_assert_eq!(resumed, uncut);
+    }
+
+    #[test]
+    fn a_shell_shows_what_stands_and_nothing_twice(history in whole_histories()) {
+        let log = with_tools(&history.log, told::SHELLS_ONLY);
+        let told = tell(&log);
+        let events = responses(&told);
+        let stands = told::standing_output(&told);
+        let mut shown = BTreeMap::new();
+        for part in 0..=events.last().expect("something is said").part {
+            let of_part: Vec<&responses::Event> = events.iter().filter(|event| event.part == part).collect();
+            shown.extend(check_response(part, &of_part));
+        }
+        for (call, said) in stands.iter().filter(|(_, said)| !said.is_empty()) {
+            if let Some(shown) = shown.get(call) {
+                prop_assert_eq!(shown, said, "{} shows what stands of its output", call);
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_is_what_its_deltas_add_up_to(history in whole_histories(), names in any::<u64>()) {
+        let log = with_tools(&history.log, names);
+        let told = tell(&log);
+        let (events, stream) = steps(&told);
+        let (mut outputs, mut open) = (BTreeMap::<String, String>::new(), BTreeMap::<String, &str>::new());
+        let mut begun = BTreeMap::<String, u32>::new();
+        for event in &events {
+            let id = text(&event.data, "id").to_owned();
+            match event.kind {
+                "thread.run.step.created" => {
+                    prop_assert!(open.insert(id.clone(), "created").is_none(), "a step begins once");
+                    begun.insert(id, event.part);
+                }
+                "thread.run.step.in_progress" => prop_assert_eq!(open.insert(id, "in_progress"), Some("created")),
+                "thread.run.step.delta" => {
+                    prop_assert_eq!((open.get(&id), begun.get(&id)), (Some(&"in_progress"), Some(&event.part)));
+                    let call = &event.data["delta"]["step_details"]["tool_calls"][0];
+                    outputs.entry(id).or_default().push_str(text(&call["function"], "output"));
+                }
+                kind if kind.starts_with("thread.run.step.") => {
+                    prop_assert_eq!(open.insert(id.clone(), "ended"), Some("in_progress"));
+                    let output = &event.data["step_details"]["tool_calls"][0]["function"]["output"];
+                    prop_assert!(output.is_string());
+                    if begun.get(&id) == Some(&event.part) {
+                        prop_assert_eq!(output.as_str(), outputs.get(&id).map(String::as_str));
+                    }
+                }
+                _ => {}
+            }
+        }
+        prop_assert!(open.values().all(|stage| *stage == "ended"), "every step ends");
+        prop_assert_eq!(stream.steps().len(), open.len());
+        let lasts = events.iter().enumerate().filter(|(nth, event)| {
+            event.is_last() && events.get(nth + 1).is_some_and(|next| next.part == event.part)
+        });
+        prop_assert_eq!(lasts.count(), 0, "nothing follows the last event of a part");
+        prop_assert!(events.last().is_some_and(|event| event.is_last() && event.kind != "thread.run.requires_action"));
+    }
+}

@@ -1,0 +1,272 @@
+//! What both faces say of single runs, word by word.
+
+extern crate run as toolyard_run;
+
+#[path = "../../run/tests/story/mod.rs"]
+mod story;
+mod told;
+
+use bytes::Bytes;
+use faces::{assistants, responses};
+use run::{AttemptOutcome, CallSpec, Content};
+use serde_json::{Value, json};
+use story::{
+    Story, answered, approved, attempt, client, completed, dispatched, ended_as, failed, failed_for_now, once, output,
+    refused, rejected, repeatable, run_cancel_requested, run_id, started, unapproved,
+};
+use told::tell;
+
+fn tool(name: &str, arguments: &'static str, spec: CallSpec) -> CallSpec {
+    CallSpec { tool: name.parse().expect("a name"), arguments: Bytes::from_static(arguments.as_bytes()), ..spec }
+}
+
+fn bash(name: &str) -> CallSpec {
+    tool("bash", r#"{"command":"ls"}"#, once(name))
+}
+
+fn exited(call: u16, number: u32, chunks: u32, code: i64) -> run::Event {
+    let result = vec![Content::Json(format!(r#"{{"exit_code":{code}}}"#))];
+    ended_as(attempt(call, number), "alpha", chunks, AttemptOutcome::Completed(result))
+}
+
+fn events(story: &Story) -> Vec<responses::Event> {
+    let mut stream = responses::Stream::new(run_id());
+    tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect()
+}
+
+/// The documented events, each as its name and its item's place.
+fn words(story: &Story) -> Vec<String> {
+    let shown = events(story).into_iter().filter(responses::Event::is_documented);
+    let word = |event: responses::Event| {
+        let name = event.kind.trim_start_matches("response.").to_owned();
+        match event.data["output_index"].as_u64() {
+            Some(place) => format!("{} {name} {place}", event.part),
+            None => format!("{} {name}", event.part),
+        }
+    };
+    shown.map(word).collect()
+}
+
+fn last(story: &Story) -> Value {
+    let events = events(story);
+    let last = events.last().expect("something is said");
+    assert!(last.is_last(), "{last:?}");
+    last.data["response"].clone()
+}
+
+fn types(response: &Value) -> Vec<&str> {
+    response["output"].as_array().into_iter().flatten().filter_map(|item| item["type"].as_str()).collect()
+}
+
+#[test]
+fn a_shell_another_tool_and_a_question_are_told_in_the_events_that_the_sdks_know() {
+    let add = tool("add", r#"{"a":1}"#, repeatable("b"));
+    let ask = tool("ask_user", r#"{"question":"?"}"#, client("c"));
+    let mut story = Story::of([bash("a"), add, ask]);
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        output(0, 1, 0..2),
+        dispatched(1),
+        started(1, 1),
+        completed(1, 1, 0),
+        exited(0, 1, 2, 3),
+    ]);
+    let told = [
+        "0 created",
+        "0 in_progress",
+        "0 output_item.added 0",
+        "0 shell_call_command.added 0",
+        "0 shell_call_command.delta 0",
+        "0 shell_call_command.done 0",
+        "0 output_item.done 0",
+        "0 output_item.added 1",
+        "0 mcp_call.in_progress 1",
+        "0 mcp_call_arguments.delta 1",
+        "0 mcp_call_arguments.done 1",
+        "0 output_item.added 2",
+        "0 function_call_arguments.delta 2",
+        "0 function_call_arguments.done 2",
+        "0 output_item.done 2",
+        "0 output_item.added 3",
+        "0 shell_call_output_content.delta 3",
+        "0 shell_call_output_content.delta 3",
+        "0 shell_call_output_content.done 3",
+        "0 output_item.done 3",
+        "0 mcp_call.completed 1",
+        "0 output_item.done 1",
+        "0 completed",
+    ];
+    assert_eq!(words(&story), told);
+    let response = last(&story);
+    assert_eq!(types(&response), ["shell_call", "mcp_call", "function_call", "shell_call_output"]);
+    assert_eq!(response["id"], format!("resp_{}", run_id().to_string().trim_start_matches("run_")));
+    assert_eq!(response["status"], "completed");
+    let output = &response["output"];
+    assert_eq!(output[0]["action"]["commands"], json!(["ls"]));
+    assert_eq!((&output[1]["output"], &output[1]["server_label"]), (&json!("done"), &json!("alpha")));
+    assert_eq!((&output[2]["call_id"], &output[2]["arguments"]), (&json!("c"), &json!(r#"{"question":"?"}"#)));
+    let outcome = json!({ "type": "exit", "exit_code": 3 });
+    assert_eq!(output[3]["output"], json!([{ "stdout": "0/1/1/00/1/1/1", "stderr": "", "outcome": outcome }]));
+}
+
+#[test]
+fn an_answer_begins_the_next_response_in_which_the_approved_call_runs() {
+    let mut story = Story::of([unapproved("a", std::time::Duration::from_secs(60)), client("b")]);
+    let asked = last(&story);
+    assert_eq!(types(&asked), ["mcp_approval_request", "function_call"]);
+    story.tell_all([approved(0), answered(1, "blue"), dispatched(0), started(0, 1), completed(0, 1, 0)]);
+    let response = last(&story);
+    assert_eq!(response["previous_response_id"], asked["id"]);
+    assert_eq!(types(&response), ["mcp_call"]);
+    assert_eq!(response["output"][0]["approval_request_id"], asked["output"][0]["id"]);
+    assert_eq!(response["output"][0]["output"], "done");
+    let inputs = responses::input_items(&story.run, Some(&asked));
+    assert_eq!((&inputs[0]["type"], &inputs[0]["approve"]), (&json!("mcp_approval_response"), &json!(true)));
+    assert_eq!((&inputs[1]["type"], &inputs[1]["output"]), (&json!("function_call_output"), &json!("blue")));
+    let first = responses::input_items(&story.run, None);
+    assert_eq!(first.iter().map(|item| item["call_id"].as_str().expect("an id")).collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
+fn a_call_that_was_not_approved_is_seen_to_fail() {
+    let mut story = Story::of([unapproved("a", std::time::Duration::from_secs(60))]);
+    story.tell(rejected(0, "too dear"));
+    let response = last(&story);
+    assert_eq!((&response["status"], types(&response)), (&json!("completed"), vec!["mcp_call"]));
+    assert_eq!(response["output"][0]["status"], "failed");
+    assert!(
+        response["output"][0]["error"]["content"][0]["text"].as_str().is_some_and(|text| text.contains("too dear"))
+    );
+}
+
+#[test]
+fn what_may_be_withdrawn_is_shown_when_it_cannot_be_any_more() {
+    let mut story = Story::of([tool("bash", r#"{"command":"ls"}"#, repeatable("a"))]);
+    story.tell_all([dispatched(0), started(0, 1), output(0, 1, 0..2), failed_for_now(0, 1)]);
+    let says = |story: &Story| words(story).iter().filter(|word| word.contains("content.delta")).count();
+    assert_eq!(says(&story), 0);
+    story.tell_all([started(0, 2), output(0, 2, 0..2)]);
+    assert_eq!(says(&story), 0);
+    story.tell(exited(0, 2, 2, 0));
+    assert_eq!(says(&story), 1);
+    assert_eq!(last(&story)["output"][1]["output"][0]["stdout"], "0/2/2/00/2/2/1");
+}
+
+#[test]
+fn who_asks_for_it_hears_what_the_api_has_no_words_for_under_the_same_numbers() {
+    let mut story = Story::of([repeatable("a")]);
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        output(0, 1, 0..1),
+        failed_for_now(0, 1),
+        started(0, 2),
+        completed(0, 2, 0),
+    ]);
+    let events = events(&story);
+    let ours: Vec<&str> = events.iter().filter(|event| !event.is_documented()).map(|event| event.kind).collect();
+    let expected = [
+        "toolyard:attempt.started",
+        "toolyard:tool_output.delta",
+        "toolyard:attempt.ended",
+        "toolyard:attempt.started",
+        "toolyard:tool_output.withdrawn",
+    ];
+    assert_eq!(ours, expected);
+    let numbers: Vec<u64> = events.iter().map(|event| event.sequence).collect();
+    assert_eq!(numbers, (0..events.len() as u64).collect::<Vec<_>>());
+    assert_eq!(last(&story)["output"][0]["output"], "done", "nothing of the attempt that was withdrawn");
+}
+
+#[test]
+fn a_run_that_is_cancelled_ends_as_incomplete_and_a_tool_that_fails_fails_its_item_alone() {
+    let mut cancelled = Story::of([client("a")]);
+    cancelled.tell(run_cancel_requested());
+    let response = last(&cancelled);
+    assert_eq!((&response["status"], types(&response)), (&json!("cancelled"), vec![]));
+
+    let mut story = Story::of([once("a"), refused("b")]);
+    story.tell_all([dispatched(0), started(0, 1), failed(0, 1)]);
+    let response = last(&story);
+    assert_eq!((&response["status"], &response["error"]), (&json!("completed"), &Value::Null));
+    let of = |nth: usize, name: &str| response["output"][nth][name].clone();
+    assert_eq!((of(0, "status"), of(0, "error")["type"].clone()), (json!("failed"), json!("mcp_tool_execution_error")));
+    assert_eq!(of(1, "error")["type"], "mcp_protocol_error");
+    assert_eq!(of(0, "toolyard")["error"]["kind"], "TOOL_FAILED");
+
+    let mut fast = Story::failing_fast([once("a"), client("b")], false);
+    fast.tell_all([dispatched(0), started(0, 1), failed(0, 1)]);
+    let response = last(&fast);
+    assert_eq!((&response["status"], &response["error"]["code"]), (&json!("failed"), &json!("server_error")));
+}
+
+#[test]
+fn what_a_search_found_and_an_image_go_where_their_items_have_room() {
+    let search = tool("file_search", r#"{"query":"moon"}"#, repeatable("a"));
+    let paint = tool("image_generation", "{}", repeatable("b"));
+    let mut story = Story::of([search, paint]);
+    let found = vec![Content::Json(r#"{"results":[{"file_id":"f","filename":"moon.md","score":0.5}]}"#.into())];
+    let image = vec![Content::Data { media_type: "image/png".into(), data: Bytes::from_static(b"png") }];
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        ended_as(attempt(0, 1), "alpha", 0, AttemptOutcome::Completed(found)),
+    ]);
+    story.tell_all([
+        dispatched(1),
+        started(1, 1),
+        ended_as(attempt(1, 1), "alpha", 0, AttemptOutcome::Completed(image)),
+    ]);
+    let stages: Vec<String> = words(&story).into_iter().filter(|word| word.contains("_call.")).collect();
+    let expected = [
+        "0 file_search_call.in_progress 0",
+        "0 image_generation_call.in_progress 1",
+        "0 file_search_call.searching 0",
+        "0 file_search_call.completed 0",
+        "0 image_generation_call.generating 1",
+        "0 image_generation_call.completed 1",
+    ];
+    assert_eq!(stages, expected);
+    let response = last(&story);
+    assert_eq!(response["output"][0]["queries"], json!(["moon"]));
+    assert_eq!(response["output"][0]["results"][0]["filename"], "moon.md");
+    assert_eq!(response["output"][1]["result"], "cG5n");
+}
+
+#[test]
+fn the_same_run_requires_action_as_assistants_tell_it() {
+    let mut story = Story::of([bash("a"), client("b")]);
+    story.tell_all([dispatched(0), started(0, 1), output(0, 1, 0..1), exited(0, 1, 1, 0), answered(1, "blue")]);
+    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    let names: Vec<String> =
+        told.iter().map(|event| format!("{} {}", event.part, event.kind.trim_start_matches("thread.run."))).collect();
+    let expected = [
+        "0 created",
+        "0 queued",
+        "0 in_progress",
+        "0 step.created",
+        "0 step.in_progress",
+        "0 step.delta",
+        "0 step.created",
+        "0 step.in_progress",
+        "0 step.delta",
+        "0 step.delta",
+        "0 step.delta",
+        "0 step.completed",
+        "0 requires_action",
+        "1 step.completed",
+        "1 queued",
+        "1 in_progress",
+        "1 completed",
+    ];
+    assert_eq!(names, expected);
+    let parked = &told[12].data;
+    let asked = &parked["required_action"]["submit_tool_outputs"]["tool_calls"];
+    assert_eq!(asked, &json!([{ "id": "b", "type": "function", "function": { "name": "tool", "arguments": "{}" } }]));
+    let steps = stream.steps();
+    let output = |nth: usize| steps[nth]["step_details"]["tool_calls"][0]["function"]["output"].clone();
+    assert_eq!((output(0), output(1)), (json!("0/1/1/0\n{\"exit_code\":0}"), json!("blue")));
+    assert_eq!(stream.run()["status"], "completed");
+}

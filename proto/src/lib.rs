@@ -8,6 +8,7 @@ pub mod export;
 pub mod json;
 pub mod names;
 pub mod nats;
+pub mod openapi;
 pub mod schema;
 pub mod subject;
 

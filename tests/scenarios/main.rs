@@ -21,6 +21,7 @@ mod full_log;
 mod functions;
 mod hooks;
 mod http;
+mod http_api;
 mod index;
 mod main_job;
 mod manifest;

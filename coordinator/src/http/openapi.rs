@@ -1,0 +1,207 @@
+//! The document that describes what is served: OpenAPI 3.1, made of the list of routes and of the descriptors of the messages.
+
+use std::sync::LazyLock;
+
+use axum::extract::State;
+use axum::response::Response;
+use http::Method as Verb;
+use proto::openapi::{Method, Schemas, message};
+use serde_json::{Map, Value, json};
+
+use super::routes::{Meaning, OPERATIONS, Operation, text_response};
+use crate::door::Door;
+
+static DOCUMENT: LazyLock<String> =
+    LazyLock::new(|| serde_json::to_string_pretty(&document()).expect("JSON always serializes") + "\n");
+
+pub(super) async fn serve(State(_): State<Door>) -> Response {
+    text_response(DOCUMENT.clone())
+}
+
+/// Of this document itself.
+pub(super) fn described() -> Value {
+    json!({
+        "operationId": "GetDocument",
+        "summary": "Gets this document.",
+        "responses": { "200": { "description": "This document.", "content": { "application/json": { "schema": { "type": "object" } } } } },
+    })
+}
+
+fn document() -> Value {
+    let mut schemas = Schemas::from([("Problem".to_owned(), problem())]);
+    let mut paths = Map::new();
+    for operation in OPERATIONS {
+        let path = paths.entry(operation.path).or_insert_with(|| json!({}));
+        let mut described = match &operation.meaning {
+            Meaning::Method(service, name) => {
+                let method = Method::find(service, name).expect("the list names methods of the API");
+                of_method(operation, &method, &mut schemas)
+            }
+            Meaning::Other(described) => described(),
+        };
+        described["responses"]["default"] = json!({
+            "description": "A problem: nothing was changed, unless it says otherwise.",
+            "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+        });
+        path[operation.method.as_str().to_lowercase()] = described;
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Toolyard",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Runs the tool calls of agents. Messages are those of the gRPC API in the protobuf JSON mapping: times are \
+                            RFC 3339, durations seconds with an `s`, bytes base64.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "paths": paths,
+        "components": { "schemas": schemas },
+    })
+}
+
+/// The names in the braces of a path.
+fn names(path: &str) -> Vec<&str> {
+    path.split('/').filter_map(|step| step.strip_prefix('{')?.strip_suffix('}')).collect()
+}
+
+fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> Value {
+    let in_path = names(operation.path);
+    let mut parameters: Vec<Value> = in_path
+        .iter()
+        .map(|name| {
+            let description = method.field(name).expect("the path names fields of the message");
+            json!({ "name": name, "in": "path", "required": true, "description": description, "schema": { "type": "string" } })
+        })
+        .collect();
+    let mut described = json!({ "operationId": method.name(), "description": method.description() });
+    let mut takes = None;
+    if operation.method == Verb::GET {
+        parameters.extend(method.parameters(&in_path, schemas));
+    } else {
+        takes = Some(method.takes(schemas));
+    }
+    let mut content = json!({});
+    match method.streams() {
+        true => content["text/event-stream"] = events(method, schemas),
+        false => content["application/json"] = json!({ "schema": method.gives(schemas) }),
+    }
+    match method.name() {
+        "CreateRun" => {
+            parameters.push(header("Idempotency-Key", "The `request_id`, for who would rather say it in a header."));
+            content["text/event-stream"] = json!({ "schema": message("RunEvent", schemas), "description": EVENTS });
+            let executed = message("ExecuteRunRequest", schemas);
+            takes = takes.map(|takes| json!({ "anyOf": [takes, executed] }));
+            described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
+        }
+        "WatchRun" => parameters.push(header("Last-Event-ID", "Goes before `after_sequence`: the number of the last event that the client has.")),
+        "ListTools" => parameters.push(json!({
+            "name": "format", "in": "query", "description": FORMAT, "schema": { "type": "string", "enum": proto::export::Format::ALL.map(|(name, _)| name) },
+        })),
+        _ => {}
+    }
+    if let Some(schema) = takes {
+        described["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
+    }
+    if !parameters.is_empty() {
+        described["parameters"] = parameters.into();
+    }
+    let status = if method.name() == "CreateRun" { "201" } else { "200" };
+    described["responses"] = json!({});
+    described["responses"][status] = json!({ "description": "Done.", "content": content });
+    described
+}
+
+const EVENTS: &str = "Each event has its `sequence` as its id, and no name. A comment comes after 15 silent seconds. The last event is \
+    named `end` and holds a StreamEnd, or `problem` and holds a Problem.";
+const CREATE: &str = "A client that accepts `text/event-stream` is answered with the output of the run, with status 200; its request is an \
+    ExecuteRunRequest.";
+const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and `names`, which says \
+    whose a name is that is not a tool's own.";
+
+fn events(method: &Method, schemas: &mut Schemas) -> Value {
+    match method.name() {
+        "WatchRun" => json!({ "schema": message("RunEvent", schemas), "description": EVENTS }),
+        _ => {
+            json!({ "schema": method.gives(schemas), "description": "Each message as an event; the last event is named `end`, or `problem`." })
+        }
+    }
+}
+
+fn header(name: &str, description: &str) -> Value {
+    json!({ "name": name, "in": "header", "description": description, "schema": { "type": "string" } })
+}
+
+fn problem() -> Value {
+    let text = |description: &str| json!({ "type": "string", "description": description });
+    json!({
+        "type": "object",
+        "description": "Why a request was not served (RFC 9457).",
+        "properties": {
+            "type": text("`about:blank`: `reason` says more."),
+            "title": text("What the status means."),
+            "status": { "type": "integer", "description": "The status of the response." },
+            "detail": text("For people; its wording may change."),
+            "domain": text("Whose the reason is: `toolyard.dev`."),
+            "reason": text("For programs: the same as over gRPC, and stable."),
+            "remedy": text("What to do."),
+            "metadata": { "type": "object", "description": "What the detail says, for programs.", "additionalProperties": { "type": "string" } },
+            "errors": {
+                "type": "array",
+                "description": "Where in the request it lies.",
+                "items": { "type": "object", "properties": {
+                    "detail": text("What is wrong there."),
+                    "pointer": text("A JSON pointer into the body."),
+                    "parameter": text("A part of the path, or of the query."),
+                    "header": text("A header."),
+                    "arguments_pointer": text("A JSON pointer into the arguments of the call that the metadata names."),
+                } },
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Methods whose work is done by other routes than their own.
+    const OTHERWISE: [&str; 2] = ["ExecuteRun", "ExecuteRuns"];
+
+    #[test]
+    fn every_method_of_the_api_is_served() {
+        let served: Vec<String> = OPERATIONS
+            .iter()
+            .filter_map(|operation| match operation.meaning {
+                Meaning::Method(service, name) => Some(format!("{service}.{name}")),
+                Meaning::Other(_) => None,
+            })
+            .collect();
+        for (service, name) in Method::all() {
+            assert!(
+                served.contains(&format!("{service}.{name}")) || OTHERWISE.contains(&&*name),
+                "{service}.{name} is not served"
+            );
+        }
+    }
+
+    #[test]
+    fn the_document_that_lies_in_the_repository_is_current() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/openapi.json");
+        if std::env::var_os("TOOLYARD_WRITE_OPENAPI").is_some() {
+            std::fs::write(&path, &*DOCUMENT).expect("it can be written");
+        }
+        let there = std::fs::read_to_string(&path).expect("it is there");
+        assert!(there == *DOCUMENT, "docs/openapi.json is out of date: run this test with TOOLYARD_WRITE_OPENAPI=1");
+    }
+
+    #[test]
+    fn every_reference_of_the_document_leads_somewhere() {
+        let document = document();
+        let text = document.to_string();
+        for reference in text.split("\"$ref\":\"#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap_or_default();
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+        assert!(document["components"]["schemas"].as_object().is_some_and(|schemas| schemas.len() > 60));
+    }
+}

@@ -2,6 +2,7 @@
 //! It is served by the port of the gRPC door.
 
 pub(crate) mod ask;
+mod batch;
 mod openapi;
 pub(crate) mod problem;
 mod routes;

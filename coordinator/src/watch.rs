@@ -158,6 +158,11 @@ impl Reader {
         }
     }
 
+    /// The run as far as its entries were taken in, which may be further than what was said.
+    pub(crate) fn run(&self) -> &Run {
+        &self.run
+    }
+
     fn take(&mut self, entry: Arc<Entry>) {
         self.heard.clear();
         self.run.apply(&entry, &mut self.heard);

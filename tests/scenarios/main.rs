@@ -22,6 +22,7 @@ mod functions;
 mod hooks;
 mod http;
 mod http_api;
+mod http_batch;
 mod index;
 mod main_job;
 mod manifest;

@@ -40,7 +40,11 @@ impl Problem {
 
     /// A part of the request is not what it should be.
     pub(crate) fn malformed(place: Place, detail: impl Into<String>) -> Self {
-        let problem = Self::new(StatusCode::BAD_REQUEST, "MALFORMED", detail);
+        Self::at(StatusCode::BAD_REQUEST, "MALFORMED", place, detail)
+    }
+
+    pub(crate) fn at(status: StatusCode, reason: &'static str, place: Place, detail: impl Into<String>) -> Self {
+        let problem = Self::new(status, reason, detail);
         let errors = vec![(place, problem.detail.clone())];
         Self { errors, ..problem }
     }
@@ -163,6 +167,10 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "SHUTTING_DOWN" => "send the request to another coordinator",
         "DEADLINE_EXCEEDED" => "allow more time, or read the run's events",
         "NO_SUCH_ROUTE" | "METHOD_NOT_ALLOWED" => "look at GET /v1/openapi.json",
+        "FORM_UNKNOWN" | "FORM_AMBIGUOUS" => {
+            "send a vendor's assistant turn as it came, or name its form with `format`"
+        }
+        "FORM_MISMATCH" => "name the form that the turn has, or none",
         "UNSUPPORTED_MEDIA_TYPE" => "send JSON in UTF-8, uncompressed, with the content type application/json",
         "REQUEST_TIMEOUT" => "send the body without pauses",
         _ => "look at `detail`",

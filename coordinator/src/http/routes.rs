@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::ask::Ask;
 use super::problem::{Place, Problem};
-use super::{openapi, sse};
+use super::{batch, openapi, sse};
 use crate::door::{Door, Told};
 
 /// Something that can be asked for.
@@ -68,6 +68,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/index/rebuild", meaning: Rpc("IndexService", "RebuildIndex"), handler: unary!(post, rebuild_index) },
     Operation { method: Method::GET, path: "/v1/tools", meaning: Rpc("ToolService", "ListTools"), handler: || get(list_tools) },
     Operation { method: Method::GET, path: "/v1/tools/{name}", meaning: Rpc("ToolService", "GetTool"), handler: || get(get_tool) },
+    Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other(batch::described), handler: || post(batch::batch) },
     Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other(openapi::described), handler: || get(openapi::serve) },
 ];
 

@@ -1,0 +1,177 @@
+//! What was heard of a run's calls: what each said, and how it ended, as a model is told of it.
+
+use std::collections::HashMap;
+
+use proto::v1;
+use proto::v1::content::Body;
+use proto::v1::run_event::Event;
+use vendor::{Answer, Part};
+
+/// Bytes of a call's output that a model is told; as many as a result may have.
+const SAID_BYTES_MAX: usize = 256 * 1024;
+
+/// The calls of a run by their ids.
+#[derive(Debug, Default)]
+pub(super) struct Heard(HashMap<String, Call>);
+
+#[derive(Debug, Default)]
+struct Call {
+    said: Vec<v1::Content>,
+    said_bytes: usize,
+    left_out_bytes: usize,
+    end: Option<End>,
+}
+
+#[derive(Debug)]
+struct End {
+    result: Vec<v1::Content>,
+    /// What the model is told of a call that gave no result.
+    fault: Option<String>,
+}
+
+impl Heard {
+    pub(super) fn take(&mut self, event: &v1::RunEvent) {
+        match &event.event {
+            Some(Event::CallOutput(output)) => {
+                if let Some(v1::call_output::Piece::Content(content)) = &output.piece {
+                    self.0.entry(output.call_id.clone()).or_default().say(content);
+                }
+            }
+            Some(Event::CallOutputWithdrawn(withdrawn)) => {
+                self.0.remove(&withdrawn.call_id);
+            }
+            Some(Event::CallEnded(ended)) => {
+                let call = self.0.entry(ended.call_id.clone()).or_default();
+                call.end = ended.outcome.as_ref().map(|outcome| call.ended(outcome));
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn has_ended(&self, call: &str) -> bool {
+        self.0.get(call).is_some_and(|call| call.end.is_some())
+    }
+
+    /// What the call said, and then its result or why there is none; `None` before its end.
+    pub(super) fn answer(&self, call: &str) -> Option<Answer<'_>> {
+        let call = self.0.get(call)?;
+        let end = call.end.as_ref()?;
+        let parts = call.said.iter().chain(&end.result).filter_map(part);
+        let fault = end.fault.iter().map(|fault| Part::Text(fault));
+        Some(Answer { parts: parts.chain(fault).collect(), is_error: end.fault.is_some() })
+    }
+}
+
+impl Call {
+    fn say(&mut self, content: &v1::Content) {
+        let bytes = prost::Message::encoded_len(content);
+        if self.left_out_bytes > 0 || self.said_bytes + bytes > SAID_BYTES_MAX {
+            self.left_out_bytes += bytes;
+            return;
+        }
+        self.said_bytes += bytes;
+        let last = self.said.last_mut().and_then(|last| last.body.as_mut());
+        match (last, &content.body) {
+            // Pieces of one text.
+            (Some(Body::Text(text)), Some(Body::Text(piece))) => text.push_str(piece),
+            _ => self.said.push(content.clone()),
+        }
+    }
+
+    fn ended(&mut self, outcome: &v1::CallOutcome) -> End {
+        if self.left_out_bytes > 0 {
+            let note = format!("[{} bytes more were said, and are left out]", self.left_out_bytes);
+            self.said.push(v1::Content { body: Some(Body::Text(note)) });
+        }
+        let why = |what: &str| match outcome.reason.as_str() {
+            "" => what.to_owned(),
+            reason => format!("{what}: {reason}"),
+        };
+        let fault = match outcome.state() {
+            v1::CallState::Completed => None,
+            v1::CallState::Cancelled => Some(why("the call was cancelled")),
+            v1::CallState::Expired => Some(why("the call ended without a result")),
+            v1::CallState::Failed
+            | v1::CallState::Unspecified
+            | v1::CallState::Accepted
+            | v1::CallState::AwaitingApproval
+            | v1::CallState::WaitingForClient
+            | v1::CallState::Queued
+            | v1::CallState::Running => {
+                let message = outcome.error.as_ref().map(|error| error.message.clone());
+                Some(message.unwrap_or_else(|| why("the call failed")))
+            }
+        };
+        End { result: outcome.result.clone(), fault }
+    }
+}
+
+fn part(content: &v1::Content) -> Option<Part<'_>> {
+    match content.body.as_ref()? {
+        Body::Text(text) => Some(Part::Text(text)),
+        Body::Json(json) => Some(Part::Json(json)),
+        Body::Data(v1::Data { media_type, data }) => Some(Part::Data { media_type, data }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> v1::Content {
+        v1::Content { body: Some(Body::Text(text.to_owned())) }
+    }
+
+    fn said(piece: &str) -> Event {
+        let piece = Some(v1::call_output::Piece::Content(text(piece)));
+        Event::CallOutput(v1::CallOutput { call_id: "a".to_owned(), piece, ..v1::CallOutput::default() })
+    }
+
+    fn ended(outcome: v1::CallOutcome) -> Event {
+        Event::CallEnded(v1::CallEnded { call_id: "a".to_owned(), outcome: Some(outcome) })
+    }
+
+    fn heard(events: impl IntoIterator<Item = Event>) -> Heard {
+        let mut heard = Heard::default();
+        for event in events {
+            heard.take(&v1::RunEvent { event: Some(event), ..v1::RunEvent::default() });
+        }
+        heard
+    }
+
+    fn completed() -> v1::CallOutcome {
+        v1::CallOutcome {
+            state: v1::CallState::Completed.into(),
+            result: vec![text("done")],
+            ..v1::CallOutcome::default()
+        }
+    }
+
+    #[test]
+    fn a_model_is_told_what_was_said_and_the_result() {
+        let withdrawn = v1::CallOutputWithdrawn { call_id: "a".to_owned(), attempt: 1 };
+        let events =
+            [said("lost"), Event::CallOutputWithdrawn(withdrawn), said("one "), said("two"), ended(completed())];
+        assert_eq!(heard(events).answer("a"), Some(Answer::new(vec![Part::Text("one two"), Part::Text("done")])));
+        assert_eq!(heard([said("one")]).answer("a"), None, "it has not ended");
+    }
+
+    #[test]
+    fn a_model_is_told_what_went_wrong_after_what_was_said() {
+        let error = v1::CallError { message: "it broke".to_owned(), ..v1::CallError::default() };
+        let failed =
+            v1::CallOutcome { state: v1::CallState::Failed.into(), error: Some(error), ..v1::CallOutcome::default() };
+        let expected = Answer { parts: vec![Part::Text("so far"), Part::Text("it broke")], is_error: true };
+        assert_eq!(heard([said("so far"), ended(failed)]).answer("a"), Some(expected));
+    }
+
+    #[test]
+    fn output_beyond_what_a_result_may_have_is_left_out_and_counted() {
+        let long = "x".repeat(100 * 1024);
+        let heard = heard((0..4).map(|_| said(&long)).chain([ended(completed())]));
+        let answer = heard.answer("a").expect("it has ended");
+        let [Part::Text(said), Part::Text(note), Part::Text("done")] = answer.parts[..] else { panic!("{answer:?}") };
+        assert_eq!(said.len(), 200 * 1024);
+        assert!(note.contains("bytes more were said"), "{note}");
+    }
+}

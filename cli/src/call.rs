@@ -99,7 +99,7 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
     };
     let request_id = request_id.unwrap_or_default();
     // Who types a call has agreed to it, unless --approval says otherwise.
-    let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into() });
+    let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let request = v1::ExecuteRunRequest { calls: vec![call], request_id, rules, ..v1::ExecuteRunRequest::default() };
     let mut interrupts = Interrupts::listen()?;
     let watch = client.execute(request).await?;

@@ -86,7 +86,7 @@ async fn show(
         terminal.line(&format!("A broker, a coordinator and a worker are up. {count} at once, one ordered output:"))?;
     }
     // Who starts the demo has agreed to it.
-    let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into() });
+    let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let request = v1::ExecuteRunRequest { calls, rules, ..Default::default() };
     let watch = client.execute(request).await?;
     Follow::new(&client, terminal, view, answers).until_end(watch, interrupts).await

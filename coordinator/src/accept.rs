@@ -13,6 +13,7 @@ use run::{
 };
 
 use crate::custom::{Custom, CustomTools};
+use crate::limits;
 use crate::registry::{Entry, Registry};
 use crate::runs::Refusal;
 
@@ -106,6 +107,7 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         (Route::Pool { .. }, true) => Route::Client,
         (route, _) => route,
     };
+    let refusal = refusal.or_else(|| limits::beyond(index, scope.rules));
     let route = refusal.map_or(route, Route::Refused);
     let id = id.unwrap_or_else(|| made_id(index));
     let manifest = found.map(|(_, entry)| &entry.hosted.manifest);

@@ -37,7 +37,8 @@ impl Runs {
         if calls.len() > limit::CALLS_PER_RUN_MAX {
             return;
         }
-        let questions: Vec<Option<Question>> = calls.iter().map(|call| question(call, scope, run, tenant)).collect();
+        let placed = calls.iter().zip(scope.first..);
+        let questions: Vec<_> = placed.map(|(call, index)| question(call, index, scope, (run, tenant))).collect();
         let answers = stream::iter(questions).map(|question| async {
             match question {
                 Some(question) => self.hooks.before(question).await,
@@ -165,11 +166,16 @@ fn audit(run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, decision: &'sta
 }
 
 /// What is asked about a call; `None` for one that is refused anyway.
-fn question(call: &Asked, scope: &Scope<'_>, run: RunId, tenant: Option<&TenantId>) -> Option<Question> {
+fn question(
+    call: &Asked,
+    index: usize,
+    scope: &Scope<'_>,
+    (run, tenant): (RunId, Option<&TenantId>),
+) -> Option<Question> {
     if call.arguments.len() > limit::ARGUMENTS_BYTES_MAX {
         return None;
     }
-    let spec = accept::accept_one(call.clone(), scope.first, scope);
+    let spec = accept::accept_one(call.clone(), index, scope);
     match spec.route {
         Route::Pool { .. } | Route::Client => {}
         Route::Refused(_) => return None,

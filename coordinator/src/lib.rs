@@ -10,6 +10,7 @@ mod http;
 mod index;
 mod known;
 mod ledger;
+mod limits;
 mod members;
 mod metrics;
 mod nats;

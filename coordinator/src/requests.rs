@@ -57,9 +57,11 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     hash.number(new.tools.len() as u64);
     new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
     // As long as nobody gives any, what was asked before there were rules stays the same.
-    if let Rules { confirm: Some(confirm) } = new.rules {
+    if new.rules != Rules::default() {
+        let Rules { confirm, running_max, calls_max } = new.rules;
+        let numbers = [confirm.map(u16::from), running_max, calls_max];
         hash.text("rules");
-        hash.number(u64::from(confirm));
+        numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
     }
     hash.number(new.calls.len() as u64);
     for call in &new.calls {

@@ -389,7 +389,7 @@ impl Runs {
             tenant: run.tenant().cloned(),
             tools: run.tools().to_vec(),
             // Whether it awaited approval is said of the call itself.
-            rules: Rules { confirm: Some(false) },
+            rules: Rules { confirm: Some(false), ..Rules::default() },
             request_id: None,
         };
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;

@@ -97,7 +97,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, once for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 19] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 20] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -117,6 +117,7 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 19] = [
     (ErrorKind::RateLimited, v1::CallErrorKind::RateLimited),
     (ErrorKind::Denied, v1::CallErrorKind::Denied),
     (ErrorKind::HookFailed, v1::CallErrorKind::HookFailed),
+    (ErrorKind::LimitExceeded, v1::CallErrorKind::LimitExceeded),
 ];
 
 fn error_kind_out(kind: ErrorKind) -> v1::CallErrorKind {
@@ -216,13 +217,18 @@ pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
 
 /// `None` where nothing differs from what holds without it.
 pub(crate) fn rules_out(rules: Rules) -> Option<v1::RunRules> {
-    let Rules { confirm } = rules;
+    let Rules { confirm, running_max, calls_max } = rules;
+    let most = |max: Option<u16>| max.map_or(0, u32::from);
     let confirmation = match confirm {
         None => v1::Confirmation::Unspecified,
         Some(true) => v1::Confirmation::Ask,
         Some(false) => v1::Confirmation::None,
     };
-    (rules != Rules::default()).then(|| v1::RunRules { confirmation: confirmation.into() })
+    (rules != Rules::default()).then(|| v1::RunRules {
+        confirmation: confirmation.into(),
+        running_max: most(running_max),
+        calls_max: most(calls_max),
+    })
 }
 
 /// How a run's calls are run; what this program does not know is the default.
@@ -234,7 +240,8 @@ pub fn rules(wire: Option<v1::RunRules>) -> Rules {
         v1::Confirmation::Ask => Some(true),
         v1::Confirmation::None => Some(false),
     };
-    Rules { confirm }
+    let most = |max: u32| (max > 0).then(|| u16::try_from(max).unwrap_or(u16::MAX));
+    Rules { confirm, running_max: most(wire.running_max), calls_max: most(wire.calls_max) }
 }
 
 pub(crate) fn approval_default_out(default: DefaultDecision) -> v1::ApprovalDefault {

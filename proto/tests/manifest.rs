@@ -60,6 +60,7 @@ prop_compose! {
         permission in prop::sample::select(vec![Permission::Read, Permission::Write, Permission::External]),
         concurrency in prop::sample::select(vec![Concurrency::Parallel, Concurrency::Exclusive]),
         version in prop::option::of("[0-9]{1,9}([.][0-9]{1,9}){0,3}"),
+        limit in prop::option::of(1..u32::MAX),
         aliases in prop::collection::btree_map(name(), ".{0,60}", 0..=limit::ALIASES_MAX),
     ) -> Manifest {
         let [read_only, idempotent, destructive, open_world, definition_only, streaming, .., hidden] = flags;
@@ -85,6 +86,7 @@ prop_compose! {
             hidden,
             concurrency,
             version: version.map(|version| version.parse().expect("a version")),
+            max_concurrent: limit,
         }
     }
 }

@@ -61,6 +61,7 @@ fn error() -> impl Strategy<Value = CallError> {
         ErrorKind::RateLimited,
         ErrorKind::Denied,
         ErrorKind::HookFailed,
+        ErrorKind::LimitExceeded,
     ]);
     let violation = (".*", ".*").prop_map(|(path, message)| Violation { path, message });
     let retry_after = prop::option::of((0..3_600_000u64).prop_map(Duration::from_millis));
@@ -194,7 +195,11 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                 fail_fast,
                 client_only,
                 tenant: is_named.then(|| "team-1".parse().expect("a tenant")),
-                rules: run::Rules { confirm: is_named.then_some(fail_fast) },
+                rules: run::Rules {
+                    confirm: is_named.then_some(fail_fast),
+                    running_max: open.then_some(3),
+                    calls_max: client_only.then_some(7),
+                },
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
             })]
         ),

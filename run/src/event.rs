@@ -339,6 +339,8 @@ pub enum ErrorKind {
     Denied,
     /// Somebody whom the deployment asks about calls did not answer, so it was not allowed.
     HookFailed,
+    /// The run or the deployment allows no more such calls.
+    LimitExceeded,
 }
 
 impl CallError {

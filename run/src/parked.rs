@@ -39,6 +39,7 @@ impl Call {
                 | ErrorKind::RateLimited
                 | ErrorKind::Denied
                 | ErrorKind::HookFailed
+                | ErrorKind::LimitExceeded
                 | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
             },
             Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,

@@ -77,6 +77,7 @@ pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
         | ErrorKind::NeedsInput
         | ErrorKind::Denied
         | ErrorKind::HookFailed
+        | ErrorKind::LimitExceeded
         | ErrorKind::ClientFailed => false,
         ErrorKind::ToolFailed | ErrorKind::RateLimited if error.retryable => on.retryable,
         ErrorKind::ToolFailed | ErrorKind::RateLimited => on.other,

@@ -5,4 +5,8 @@
 pub struct Rules {
     /// Whether somebody confirms calls of dangerous tools; `None` leaves it to the deployment.
     pub confirm: Option<bool>,
+    /// Calls that a pool may have or execute at once, at least 1; the others wait for their turn.
+    pub running_max: Option<u16>,
+    /// Calls that the run may have; those after them are refused.
+    pub calls_max: Option<u16>,
 }

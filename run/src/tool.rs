@@ -41,6 +41,8 @@ pub struct Manifest {
     /// Tells manifests of one name apart: among live ones with different schemas the newest counts.
     pub version: Option<Version>,
     pub aliases: Vec<Alias>,
+    /// Calls of it that one worker executes at once; `None` for as many as it has slots.
+    pub max_concurrent: Option<u32>,
 }
 
 /// The class of permission that a caller needs.

@@ -8,6 +8,7 @@ use crate::event::{CallError, DeadlineKind, Outcome, Stopped, WithoutWorker};
 use crate::id::{PoolId, Timestamp, ToolName};
 use crate::run::Run;
 use crate::tool::Concurrency;
+use crate::turn::Held;
 
 impl Run {
     /// Says it of a call of the run, as of `now`; `workers` is how many workers of the call's pool live, where that is
@@ -15,8 +16,8 @@ impl Run {
     #[must_use]
     pub fn why(&self, call: &Call, now: Timestamp, workers: Option<usize>) -> String {
         match call.state() {
-            CallState::Accepted => match self.waits_for(call) {
-                Some(ahead) => call.why_held(ahead, now),
+            CallState::Accepted => match self.held_by(call) {
+                Some((ahead, held)) => call.why_held(ahead, held, now),
                 None => format!(
                     "accepted {} ago; the owner of its shard is about to put its job into the log",
                     span(now.since(call.accepted_at()))
@@ -46,13 +47,14 @@ impl Call {
         format!("awaits approval since {since}; if nobody decides it {follows} in {}", span(due.since(now)))
     }
 
-    fn why_held(&self, ahead: &Self, now: Timestamp) -> String {
-        let exclusive = match self.spec().concurrency {
-            Concurrency::Exclusive => "it",
-            Concurrency::Parallel => "that one",
+    fn why_held(&self, ahead: &Self, held: Held, now: Timestamp) -> String {
+        let why = match (held, self.spec().concurrency) {
+            (Held::Alone, Concurrency::Exclusive) => "it runs alone",
+            (Held::Alone, Concurrency::Parallel) => "that one runs alone",
+            (Held::Full, _) => "the run has no more at once than there are now",
         };
         format!(
-            "waits for its turn since {}: call {} is ahead and {}, and {exclusive} runs alone; it expires in {}",
+            "waits for its turn since {}: call {} is ahead and {}, and {why}; it expires in {}",
             span(now.since(self.in_line_since)),
             ahead.spec().id,
             ahead.state_name(),

@@ -56,6 +56,12 @@ fn dispatches(effect: &Effect) -> bool {
     matches!(effect, Effect::Dispatch { .. })
 }
 
+fn for_any_entry(log: &[Entry], holds: impl Fn(&Run) -> bool) -> bool {
+    let mut any = false;
+    for_each_entry(log, |_, _, run, _| any |= holds(run));
+    any
+}
+
 fn fails_fast(log: &[Entry]) -> bool {
     let mut events = log.iter().flat_map(|entry| &entry.events);
     events.any(|event| matches!(event, Event::RunOpened(opened) if opened.fail_fast))
@@ -189,6 +195,8 @@ proptest! {
             let alone = |call: &&Call| call.spec().concurrency == Concurrency::Exclusive;
             let calls: Vec<_> = run.calls().iter().filter(in_flight).collect();
             assert!(calls.len() < 2 || !calls.iter().any(alone), "{calls:?}");
+            let room = run.rules().running_max.map_or(usize::MAX, usize::from);
+            assert!(calls.len() <= room, "{} at once, {room} may be", calls.len());
 
             let now: Vec<Effect> = run.outstanding(Timestamp(0)).into_iter().filter(dispatches).collect();
             let held = |call: &Call| *call.state() == CallState::Accepted;
@@ -511,7 +519,7 @@ proptest! {
 fn the_histories_are_not_dull() {
     let mut runner = TestRunner::new_with_rng(cases(1), TestRng::deterministic_rng(RngAlgorithm::XorShift));
     let mut seen: BTreeMap<&str, u32> = BTreeMap::new();
-    for _ in 0..800 {
+    for _ in 0..1000 {
         let history = whole_histories().new_tree(&mut runner).expect("a history").current();
         let mut note = |what| *seen.entry(what).or_default() += 1;
         let run = history.fold();
@@ -541,6 +549,11 @@ fn the_histories_are_not_dull() {
             RunStatus::Expired => note("run expired"),
             RunStatus::InProgress | RunStatus::RequiresAction => {}
         }
+        let parallel = |call: &Call| call.spec().concurrency == Concurrency::Parallel;
+        let is_full = |run: &Run, call: &Call| parallel(call) && run.waits_for(call).is_some_and(parallel);
+        if for_any_entry(&history.log, |run| run.calls().iter().any(|call| is_full(run, call))) {
+            note("waited for room");
+        }
         for_each_entry(&history.log, |entry, _, _, heard| match entry.events.first().expect("not empty") {
             Event::AttemptStarted { .. } if heard.is_empty() => note("a start not heard"),
             Event::Output { .. } if heard.is_empty() => note("output not heard"),
@@ -569,6 +582,6 @@ fn the_histories_are_not_dull() {
             }
         }
     }
-    assert_eq!(seen.len(), 30, "{seen:?}");
+    assert_eq!(seen.len(), 31, "{seen:?}");
     assert!(seen.values().all(|count| *count >= 10), "{seen:?}");
 }

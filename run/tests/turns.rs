@@ -3,7 +3,7 @@
 mod story;
 
 use story::{Story, cancel_requested, client, completed, dispatched, exclusive, failed_for_now, repeatable, started};
-use toolyard_run::{CallIndex, CallSpec, Concurrency, Effect, Event};
+use toolyard_run::{CallIndex, CallSpec, Concurrency, Effect, Event, Rules};
 
 /// The calls whose jobs the owner should append now.
 fn due(story: &Story) -> Vec<u16> {
@@ -53,6 +53,37 @@ fn a_call_that_is_tried_again_keeps_its_turn() {
 fn a_call_that_ends_in_line_holds_nobody_up() {
     let mut story = Story::of([repeatable("a"), exclusive("b"), repeatable("c")]);
     story.tell_all([dispatched(0), started(0, 1), cancel_requested(1)]);
+    assert_eq!(due(&story), [2]);
+}
+
+#[test]
+fn no_more_calls_begin_at_once_than_their_run_may_have() {
+    let read = repeatable;
+    type Case<'a> = (u16, Vec<CallSpec>, &'a [&'a [u16]]);
+    let table: [Case<'_>; 4] = [
+        (2, vec![read("a"), read("b"), read("c"), read("d"), read("e")], &[&[0, 1], &[2, 3], &[4]]),
+        (1, vec![read("a"), client("b"), read("c")], &[&[0], &[2]]),
+        (2, vec![read("a"), exclusive("b"), read("c"), read("d"), read("e")], &[&[0], &[1], &[2, 3], &[4]]),
+        (9, vec![read("a"), read("b")], &[&[0, 1]]),
+    ];
+    for (running_max, calls, expected) in table {
+        let mut story = Story::under(Rules { running_max: Some(running_max), ..Rules::default() }, calls);
+        for turn in expected {
+            assert_eq!(finish_due(&mut story), *turn, "{running_max} at once");
+        }
+        assert_eq!(due(&story), []);
+    }
+}
+
+#[test]
+fn a_place_that_becomes_free_is_taken_at_once() {
+    let rules = Rules { running_max: Some(2), ..Rules::default() };
+    let mut story = Story::under(rules, [repeatable("a"), repeatable("b"), repeatable("c")]);
+    story.tell_all([dispatched(0), dispatched(1), started(0, 1), failed_for_now(0, 1)]);
+    assert_eq!(due(&story), [], "one that is tried again keeps its place");
+    let why = story.run.why(story.call(2), story.now, None);
+    assert!(why.contains("call a is ahead and queued, and the run has no more at once"), "{why}");
+    story.tell(completed(1, 1, 0));
     assert_eq!(due(&story), [2]);
 }
 

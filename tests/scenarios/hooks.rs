@@ -212,7 +212,7 @@ async fn hooks_are_told_of_calls_that_are_not_executed() {
 }
 
 async fn awaits_approval(yard: &Yard, confirmation: Confirmation) -> bool {
-    let rules = Some(v1::RunRules { confirmation: confirmation.into() });
+    let rules = Some(v1::RunRules { confirmation: confirmation.into(), ..v1::RunRules::default() });
     let calls = vec![call("a", "described", json!({}))];
     let request = v1::CreateRunRequest { calls, rules, ..v1::CreateRunRequest::default() };
     let run = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();

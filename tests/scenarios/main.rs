@@ -24,6 +24,7 @@ mod http;
 mod http_api;
 mod http_batch;
 mod index;
+mod limits;
 mod main_job;
 mod manifest;
 mod many;

@@ -64,6 +64,7 @@ async fn every_field_of_a_manifest_reaches_whoever_lists_the_tools() {
         aliases: vec![alias],
         alias_of: String::new(),
         available: true,
+        max_concurrent: 3,
     };
     assert_eq!(tool, expected);
     assert!(tool.input_schema.contains(r#""type":"object""#), "{}", tool.input_schema);

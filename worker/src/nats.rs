@@ -74,6 +74,8 @@ pub(crate) struct Core {
     pub(crate) answered: Rc<Cell<Option<Instant>>>,
     progress: Arc<progress::Progress>,
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
+    /// Calls that hold a slot and wait until their tool has room for them.
+    waiting: Cell<usize>,
 }
 
 pub(crate) async fn serve(
@@ -108,6 +110,7 @@ pub(crate) async fn serve(
         answered: Rc::default(),
         progress: Arc::default(),
         running: RefCell::default(),
+        waiting: Cell::default(),
     });
     let set = tokio::task::LocalSet::new();
     set.run_until(work(core, options, admin, stop, ready)).await;
@@ -233,7 +236,8 @@ impl Core {
 
     /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.
     pub(crate) fn is_pulling(&self, slots: u32) -> bool {
-        let is_full = u32::try_from(self.running_count()).is_ok_and(|running| running >= slots);
+        let busy = self.running_count() + self.waiting.get();
+        let is_full = u32::try_from(busy).is_ok_and(|running| running >= slots);
         is_full || self.answered.get().is_some_and(|answered| answered.elapsed() < pull::LOST)
     }
 

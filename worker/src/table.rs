@@ -11,6 +11,7 @@ use run::{AfterPartialOutput, CallError, ErrorKind, Manifest, ToolName};
 use schemars::JsonSchema;
 use serde_json::Value;
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::hooked::Watched;
@@ -33,6 +34,8 @@ pub(crate) struct Hosted {
     /// `None` for a tool that only the client can answer.
     body: Option<Box<dyn Body>>,
     blocking: bool,
+    /// How many of its calls may run at once, where that is limited.
+    room: Option<Arc<Semaphore>>,
 }
 
 impl Hosted {
@@ -213,8 +216,16 @@ impl Table {
             return Err(InvalidTool::NameTaken { tool, name });
         }
         self.aliases.extend(names().skip(1).map(|alias| (alias.clone(), tool.clone())));
-        self.tools.insert(tool, Arc::new(Hosted { manifest, schema, body, blocking }));
+        // More than a semaphore can count is as good as no limit.
+        let room = manifest.max_concurrent.and_then(|calls| usize::try_from(calls).ok());
+        let room = room.filter(|calls| *calls < Semaphore::MAX_PERMITS).map(|calls| Arc::new(Semaphore::new(calls)));
+        self.tools.insert(tool, Arc::new(Hosted { manifest, schema, body, blocking, room }));
         Ok(self)
+    }
+
+    /// What a call of the tool takes a place in while it runs, where only so many may.
+    pub(crate) fn room(&self, tool: &ToolName) -> Option<&Arc<Semaphore>> {
+        self.tools.get(self.aliases.get(tool).unwrap_or(tool))?.room.as_ref()
     }
 
     pub(crate) fn manifests(&self) -> impl Iterator<Item = &Manifest> {

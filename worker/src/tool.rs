@@ -98,6 +98,7 @@ pub struct About {
     version: String,
     /// Names and descriptions.
     aliases: Vec<(String, String)>,
+    max_concurrent: u32,
     /// Empty where the author does not say.
     output_schema: String,
 }
@@ -127,6 +128,7 @@ impl About {
             concurrency: None,
             version: String::new(),
             aliases: Vec::new(),
+            max_concurrent: 0,
             output_schema: String::new(),
         }
     }
@@ -300,6 +302,15 @@ impl About {
         self
     }
 
+    /// How many calls of it one worker executes at once; as many as the worker has slots unless set. Those beyond wait in the
+    /// worker for their turn, each in a slot, so a tool that is often at its limit is best hosted in a pool of its own. For all
+    /// workers together it is as many times that: what must not be overrun anywhere is guarded where it is.
+    #[must_use]
+    pub fn max_concurrent(mut self, calls: u32) -> Self {
+        self.max_concurrent = calls;
+        self
+    }
+
     /// What its result is: the schema of `T`, as JSON. Nobody holds a result to it.
     #[must_use]
     pub fn output_schema<T: JsonSchema>(mut self) -> Self {
@@ -335,6 +346,7 @@ impl About {
             aliases: aliases.collect(),
             alias_of: String::new(),
             available: false,
+            max_concurrent: self.max_concurrent,
         }
     }
 

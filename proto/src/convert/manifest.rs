@@ -163,6 +163,7 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
             .collect(),
         alias_of: String::new(),
         available: false,
+        max_concurrent: manifest.max_concurrent.unwrap_or(0),
     }
 }
 
@@ -267,6 +268,7 @@ fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
         hidden: wire.hidden,
         concurrency: concurrency.unwrap_or_else(|| Concurrency::of(permission)),
         version,
+        max_concurrent: (wire.max_concurrent > 0).then_some(wire.max_concurrent),
     }
 }
 

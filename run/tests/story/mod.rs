@@ -10,7 +10,7 @@ use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Run, RunId, RunOpened, Sequencer,
+    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Rules, Run, RunId, RunOpened, Sequencer,
     Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
 };
 
@@ -239,6 +239,14 @@ impl Story {
     pub(crate) fn of(calls: impl IntoIterator<Item = CallSpec>) -> Self {
         let mut story = Self::unopened();
         story.tell(opened(calls, false));
+        story
+    }
+
+    /// A run of calls that are run so.
+    pub(crate) fn under(rules: Rules, calls: impl IntoIterator<Item = CallSpec>) -> Self {
+        let mut story = Self::unopened();
+        let opened = RunOpened { deadline: START.after(RUN_LIFE), calls: shared(calls), ..RunOpened::default() };
+        story.tell(Event::RunOpened(RunOpened { rules, ..opened }));
         story
     }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use toolyard_run::{
-    AfterPartialOutput, Approval, CallId, Concurrency, Decision, DefaultDecision, Effects, Policy, RetryOn,
+    AfterPartialOutput, Approval, CallId, Concurrency, Decision, DefaultDecision, Effects, Policy, RetryOn, Rules,
 };
 
 #[derive(Debug, Clone)]
@@ -11,6 +11,7 @@ pub(super) struct Plan {
     pub(super) spare: Vec<Arc<CallSpec>>,
     pub(super) open: bool,
     pub(super) fail_fast: bool,
+    pub(super) rules: Rules,
     pub(super) life: Duration,
     pub(super) steps: Vec<Step>,
 }
@@ -165,12 +166,17 @@ pub(super) fn plan() -> impl Strategy<Value = Plan> {
     let calls = prop::collection::vec(call(), 1..4);
     let spare = prop::collection::vec(call(), 2);
     let steps = prop::collection::vec(step(), 0..100);
-    let run = (any::<bool>(), prop::bool::weighted(0.2), seconds(30..900));
-    (calls, spare, run, steps).prop_map(|(calls, spare, (open, fail_fast, life), steps)| {
+    let run = (any::<bool>(), prop::bool::weighted(0.2), rules(), seconds(30..900));
+    (calls, spare, run, steps).prop_map(|(calls, spare, (open, fail_fast, rules, life), steps)| {
         let calls = calls.into_iter().enumerate().map(|(index, call)| named(&format!("call-{index}"), call)).collect();
         let spare = spare.into_iter().enumerate().map(|(index, call)| named(&format!("spare-{index}"), call)).collect();
-        Plan { calls, spare, open, fail_fast, life, steps }
+        Plan { calls, spare, open, fail_fast, rules, life, steps }
     })
+}
+
+pub(super) fn rules() -> impl Strategy<Value = Rules> {
+    let running_max = prop::option::weighted(0.2, 1..4u16);
+    running_max.prop_map(|running_max| Rules { running_max, ..Rules::default() })
 }
 
 fn named(name: &str, spec: CallSpec) -> Arc<CallSpec> {

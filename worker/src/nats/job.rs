@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream;
@@ -64,10 +65,33 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
         _ => core.counts.redeliveries.add(1),
     }
     let lease = core.leases.hold(reply.to_string());
+    let room = core.table.room(&delivery.job.spec.tool).map(Arc::clone);
+    let (mut waited, mut place) = (false, None);
+    if let Some(room) = room {
+        place = Arc::clone(&room).try_acquire_owned().ok();
+        waited = place.is_none();
+        if waited {
+            core.waiting.set(core.waiting.get() + 1);
+            let (mut given_back, mut lost) = (false, false);
+            tokio::select! {
+                taken = room.acquire_owned() => place = taken.ok(),
+                () = core.give_back.cancelled() => given_back = true,
+                () = lease.lost.cancelled() => lost = true,
+            }
+            core.waiting.set(core.waiting.get() - 1);
+            match (lost, given_back) {
+                (true, _) => return,
+                (false, true) => return settle(&core, reply, NOT_NOW.into()).await,
+                (false, false) => {}
+            }
+        }
+    }
+    // Held until the tool is gone.
+    let _place = place;
     // A call may be cancelled while it is queued. A job that is not fresh is asked about first; a tool that is not safe to
     // repeat is called only after its start is known to be heard.
     let in_time = delivery.job.spec.queue_deadline.is_none_or(|by| proto::now() < by);
-    let answer = if in_time && delivery.delivered == 1 && delivery.age < names::JOB_FRESH {
+    let answer = if in_time && !waited && delivery.delivered == 1 && delivery.age < names::JOB_FRESH {
         let verdict = Verdict::Go { number: AttemptNumber(1), used: 0, from: ChunkIndex(0) };
         Some(Answer { verdict, last_output: 0 })
     } else {

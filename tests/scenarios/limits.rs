@@ -1,0 +1,119 @@
+//! How many calls there may be, at once and in all.
+
+use std::path::Path;
+
+use harness::{Yard, call};
+use proto::v1::run_event::Event;
+use proto::v1::{self, CallErrorKind, CallState, FloorPolicy};
+use serde_json::json;
+
+use crate::{FIXTURE, check, count};
+
+fn sleep(id: &str, ms: u64) -> v1::NewCall {
+    call(id, "sleep", json!({ "ms": ms, "text": id }))
+}
+
+/// How many ran at once at most, as the log has it.
+fn at_once(events: &[v1::RunEvent]) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for kind in check::kinds(events) {
+        match kind {
+            Event::AttemptStarted(_) => now += 1,
+            Event::CallEnded(_) => now = now.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(now);
+    }
+    most
+}
+
+#[tokio::test]
+async fn a_run_has_no_more_calls_at_once_than_it_may_and_all_come_through() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let calls: Vec<v1::NewCall> = (0..7).map(|number| sleep(&format!("call-{number}"), 200)).collect();
+    let request = |running_max| v1::ExecuteRunRequest {
+        calls: calls.clone(),
+        rules: Some(v1::RunRules { running_max, ..v1::RunRules::default() }),
+        floor_policy: FloorPolicy::Interleaved.into(),
+        ..v1::ExecuteRunRequest::default()
+    };
+    for (running_max, expected) in [(2, 2..=2), (0, 3..=7)] {
+        let stream = yard.client.execute_request(request(running_max)).await.expect("the run is accepted");
+        let events = stream.to_end().await;
+        check::whole(&events, false);
+        assert!(expected.contains(&at_once(&events)), "{} at once, {running_max} may be", at_once(&events));
+        let outcomes = check::outcomes(&events);
+        assert!(outcomes.len() == 7 && outcomes.values().all(|outcome| outcome.state() == CallState::Completed));
+    }
+}
+
+#[tokio::test]
+async fn calls_beyond_those_that_a_run_may_have_are_refused_and_the_others_kept() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let request = v1::CreateRunRequest {
+        calls: vec![count("a", 1, 0), count("b", 1, 0)],
+        keep_open: true,
+        rules: Some(v1::RunRules { calls_max: 3, ..v1::RunRules::default() }),
+        ..v1::CreateRunRequest::default()
+    };
+    let created = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();
+    let run_id = created.run.expect("the response has the run").run_id;
+    let calls = vec![count("c", 1, 0), count("d", 1, 0), count("e", 1, 0)];
+    let request = v1::AppendCallsRequest { run_id: run_id.clone(), calls, ..v1::AppendCallsRequest::default() };
+    yard.client.runs.clone().append_calls(request).await.expect("they are taken in");
+    yard.client.runs.clone().close_run(v1::CloseRunRequest { run_id: run_id.clone() }).await.expect("it is open");
+    let run = harness::Run { client: yard.client.clone(), id: run_id };
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    for (id, state) in [("a", CallState::Completed), ("b", CallState::Completed), ("c", CallState::Completed)] {
+        assert_eq!(outcomes[id].state(), state, "{id}");
+    }
+    for id in ["d", "e"] {
+        let error = outcomes[id].error.clone().expect("it is refused");
+        assert_eq!(error.kind(), CallErrorKind::LimitExceeded, "{error:?}");
+        assert!(error.message.contains("the run may have 3 calls"), "{error:?}");
+    }
+}
+
+fn edit(id: &str, path: &Path) -> v1::NewCall {
+    let edit = call(id, "single", json!({ "path": path, "name": id, "for_ms": 150 }));
+    v1::NewCall { concurrency: v1::ToolConcurrency::Parallel.into(), ..edit }
+}
+
+#[tokio::test]
+async fn a_worker_executes_no_more_calls_of_a_tool_at_once_than_the_tool_says() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("edits");
+    let calls = (0..4).map(|number| edit(&format!("call-{number}"), &path)).chain([sleep("beside", 1)]);
+    let events = yard.client.execute(calls.collect()).await.to_end().await;
+    let written = std::fs::read_to_string(&path).expect("the tool writes");
+    let lines: Vec<&str> = written.lines().collect();
+    assert_eq!(lines.len(), 8);
+    for pair in lines.chunks(2) {
+        assert_eq!(pair[0].strip_prefix("begin "), pair[1].strip_prefix("end "), "one at a time: {lines:?}");
+    }
+    assert!(check::outcomes(&events).values().all(|outcome| outcome.state() == CallState::Completed));
+}
+
+#[tokio::test]
+async fn a_call_that_is_cancelled_while_it_waits_in_its_worker_is_not_executed() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("edits");
+    let long = call("long", "single", json!({ "path": path, "name": "long", "for_ms": 2000 }));
+    let mut stream = yard.client.execute(vec![long]).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+    let run = yard.client.create(vec![edit("waits", &path)]).await;
+    run.cancel("enough").await;
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(outcomes["waits"].state(), CallState::Cancelled, "it ends before its turn comes");
+    stream.to_end().await;
+    // The place is free again, and nobody has written in between.
+    yard.client.execute(vec![edit("last", &path)]).await.to_end().await;
+    let written = std::fs::read_to_string(&path).expect("the tool writes");
+    assert_eq!(written, "begin long\nend long\nbegin last\nend last\n");
+}

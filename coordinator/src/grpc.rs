@@ -5,6 +5,7 @@ mod deadline;
 mod incoming;
 mod index;
 mod many;
+mod pages;
 mod runs;
 mod status;
 mod tools;
@@ -80,12 +81,14 @@ pub(crate) async fn serve(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the descriptors were made by the build of this very program");
+    let is_local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
     let stopped = tell_health(health, reached, door.stop.clone());
     let routes = Routes::from(crate::http::router(door).fallback(no_such_route));
     Server::builder()
         .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(Some(STREAMS_PER_CONNECTION_MAX))
+        .layer(tower::layer::layer_fn(move |inner| pages::Pages::new(inner, is_local)))
         .layer(tower::layer::layer_fn(deadline::Deadlines::new))
         .add_routes(routes)
         .add_service(health_service)

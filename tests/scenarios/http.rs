@@ -222,3 +222,19 @@ async fn a_request_that_cannot_be_read_is_told_where_and_what_to_do() {
         assert_eq!(error, place, "{told}: {problem}");
     }
 }
+
+#[tokio::test]
+async fn a_page_that_a_browser_has_open_cannot_ask_for_anything() {
+    let yard = Yard::start(FIXTURE).await;
+    let http = yard.http();
+    let body = json!({ "calls": [question("a")] }).to_string();
+    let json = ("content-type", "application/json");
+    let foreign = http.ask(Method::POST, "/v1/runs", &[json, ("origin", "https://evil.example")], body.clone()).await;
+    assert_eq!(foreign.problem(), (403, "PAGE_REFUSED".to_owned()));
+    // Also not by way of gRPC, for which no preflight is asked where the page's name is pointed here.
+    let grpc = [("content-type", "application/grpc"), ("origin", "https://evil.example")];
+    let foreign = http.ask(Method::POST, "/toolyard.v1.RunService/CreateRun", &grpc, "").await;
+    assert_eq!(foreign.problem(), (403, "PAGE_REFUSED".to_owned()));
+    let own = format!("http://{}", yard.coordinator.address());
+    assert_eq!(http.ask(Method::POST, "/v1/runs", &[json, ("origin", &own)], body).await.status, 201);
+}

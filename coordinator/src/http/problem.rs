@@ -171,6 +171,7 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
             "send a vendor's assistant turn as it came, or name its form with `format`"
         }
         "FORM_MISMATCH" => "name the form that the turn has, or none",
+        "PAGE_REFUSED" => "ask from a program, or from a page of the same host; see docs/http.md",
         "UNSUPPORTED_MEDIA_TYPE" => "send JSON in UTF-8, uncompressed, with the content type application/json",
         "REQUEST_TIMEOUT" => "send the body without pauses",
         _ => "look at `detail`",

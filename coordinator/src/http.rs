@@ -3,6 +3,7 @@
 
 pub(crate) mod ask;
 mod batch;
+mod openai;
 mod openapi;
 pub(crate) mod problem;
 mod routes;
@@ -23,7 +24,7 @@ pub(crate) fn router(door: Door) -> Router {
         let handler = (operation.handler)();
         routes.route(operation.path, handler)
     });
-    routes.method_not_allowed_fallback(no_such_method).with_state(door)
+    routes.merge(openai::routes()).method_not_allowed_fallback(no_such_method).with_state(door)
 }
 
 pub(crate) fn no_such_route(request: &http::Request<Body>) -> Response {

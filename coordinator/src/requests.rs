@@ -30,6 +30,11 @@ impl RequestKey {
         Self::new(&["redrive", &run.to_string(), call.as_str()])
     }
 
+    /// The key under which it is noted that a response of the Responses API was deleted.
+    pub(crate) fn deleted(response: &str) -> Self {
+        Self::new(&["deleted", response])
+    }
+
     fn new(parts: &[&str]) -> Self {
         let mut hash = Hash::default();
         parts.iter().for_each(|part| hash.text(part));

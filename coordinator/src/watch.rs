@@ -105,6 +105,11 @@ impl Reader {
     /// The next events, waiting for some; `None` when the run has ended and everything was said. May be dropped while it
     /// waits: nothing is lost.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, WatchError> {
+        self.next_through(u64::MAX).await
+    }
+
+    /// As [`Self::next`], and `None` also when everything was said that follows from the log up to the entry `through`.
+    pub(crate) async fn next_through(&mut self, through: u64) -> Result<Option<Vec<v1::RunEvent>>, WatchError> {
         let mut events = Vec::new();
         let mut bytes = 0;
         loop {
@@ -126,7 +131,8 @@ impl Reader {
                 }
                 bytes += events.iter().skip(before).map(size).sum::<usize>();
             }
-            if self.run.status().is_final() {
+            let is_through = self.source.page.is_empty() && self.source.last >= through;
+            if is_through || self.run.status().is_final() {
                 return Ok((!events.is_empty()).then_some(events));
             }
             let entry = match (self.source.ready(), events.is_empty()) {

@@ -29,6 +29,7 @@ mod main_job;
 mod manifest;
 mod many;
 mod mixed;
+mod openai;
 mod ordering;
 mod ownership;
 mod parked;

@@ -6,6 +6,7 @@ use futures::Stream;
 use prost::Message;
 use proto::convert::api;
 use proto::v1;
+use run::Run;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +42,8 @@ impl Piece {
     }
 }
 
-struct Streaming {
+/// A run's output while it is told.
+pub(crate) struct Streaming {
     reader: Reader,
     stop: CancellationToken,
     /// When the client stops waiting.
@@ -58,7 +60,7 @@ pub(crate) fn pieces(
     stop: CancellationToken,
     deadline: Option<Instant>,
 ) -> impl Stream<Item = Result<Piece, Fault>> + Send {
-    let streaming = Streaming { reader, stop, deadline, ended: false, sent: Instant::now(), quick: 0 };
+    let streaming = Streaming::new(reader, stop, deadline);
     futures::stream::unfold(streaming, async |mut streaming| {
         if streaming.ended {
             return None;
@@ -70,7 +72,16 @@ pub(crate) fn pieces(
 }
 
 impl Streaming {
-    async fn next(&mut self) -> Result<Piece, Fault> {
+    pub(crate) fn new(reader: Reader, stop: CancellationToken, deadline: Option<Instant>) -> Self {
+        Self { reader, stop, deadline, ended: false, sent: Instant::now(), quick: 0 }
+    }
+
+    /// The run as far as it was told, or farther.
+    pub(crate) fn run(&self) -> &Run {
+        self.reader.run()
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Piece, Fault> {
         if self.quick >= QUICK_MAX {
             tokio::time::sleep_until(self.sent + PACE).await;
         }

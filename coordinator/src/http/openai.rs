@@ -1,0 +1,205 @@
+//! What the faces of OpenAI's APIs share: errors in the form that its SDKs read, runs that are told to them, and answers that
+//! wait for what is told.
+
+mod assistants;
+mod responses;
+
+use axum::Router;
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use faces::Refused;
+use futures::{Stream, StreamExt as _};
+use http::{HeaderValue, StatusCode, header};
+use proto::v1;
+use run::RunId;
+use serde_json::{Value, json};
+
+use super::ask::Ask;
+use super::problem::{Problem, status};
+use super::sse;
+use crate::door::output::{Piece, Streaming};
+use crate::door::{Door, Fault};
+use crate::runs::Refusal;
+use crate::watch::Reader;
+
+/// Routes as the SDKs ask for them, whether their base address ends with `/v1` or not.
+pub(crate) fn routes() -> Router<Door> {
+    let routes = || responses::routes().merge(assistants::routes());
+    routes().nest("/v1", routes())
+}
+
+/// Why a request was not served.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    status: StatusCode,
+    code: String,
+    message: String,
+    /// What is wrong: a JSON pointer into the body, or the name of a parameter.
+    param: Option<String>,
+    retry_after: Option<u64>,
+}
+
+impl Wrong {
+    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>, param: Option<&str>) -> Self {
+        let (code, message, param) = (code.to_owned(), message.into(), param.map(str::to_owned));
+        Self { status, code, message, param, retry_after: None }
+    }
+
+    fn json(&self) -> Value {
+        let kind = if self.status.is_server_error() { "server_error" } else { "invalid_request_error" };
+        json!({ "error": { "type": kind, "code": self.code, "message": self.message, "param": self.param } })
+    }
+}
+
+impl From<Refused> for Wrong {
+    fn from(refused: Refused) -> Self {
+        let status = match refused.code {
+            "RESPONSE_NOT_FOUND" | "CALL_NOT_FOUND" => StatusCode::NOT_FOUND,
+            "ANSWERS_MISSING" | "RESPONSE_NOT_WAITING" => StatusCode::CONFLICT,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        let param = Some(refused.pointer).filter(|pointer| !pointer.is_empty());
+        Self::new(status, refused.code, refused.message, param.as_deref())
+    }
+}
+
+impl From<Fault> for Wrong {
+    fn from(fault: Fault) -> Self {
+        let place = fault.violations.first().map(|(place, _)| place.as_str());
+        let wrong = Self::new(status(fault.code, fault.reason), fault.reason, fault.message, place);
+        Self { retry_after: fault.retry_after.map(|wait| wait.as_secs().max(1)), ..wrong }
+    }
+}
+
+impl From<Refusal> for Wrong {
+    fn from(refusal: Refusal) -> Self {
+        Fault::from(refusal).into()
+    }
+}
+
+impl From<Problem> for Wrong {
+    fn from(problem: Problem) -> Self {
+        let json = problem.json();
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let status = json["status"].as_u64().and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
+        let first = &json["errors"][0];
+        let param = ["pointer", "parameter", "header"].iter().find_map(|place| text(&first[place]));
+        Self {
+            status: status.unwrap_or(StatusCode::BAD_REQUEST),
+            code: text(&json["reason"]).unwrap_or_default(),
+            message: text(&json["detail"]).unwrap_or_default(),
+            param,
+            retry_after: None,
+        }
+    }
+}
+
+impl IntoResponse for Wrong {
+    fn into_response(self) -> Response {
+        let mut response = answer(&self.json());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        } else if self.status == StatusCode::CONFLICT {
+            // The SDKs would try again, which changes nothing.
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+        }
+        response
+    }
+}
+
+fn answer(value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A list as the SDKs page through it.
+fn list(items: Vec<Value>, ask: &Ask) -> Result<Value, Wrong> {
+    let said = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    let limit = match said("limit").map(str::parse::<usize>) {
+        None => 20,
+        Some(Ok(limit)) if (1..=100).contains(&limit) => limit,
+        Some(_) => return Err(malformed("limit", "a number from 1 to 100 was expected")),
+    };
+    let mut items = items;
+    match said("order") {
+        None | Some("desc") => items.reverse(),
+        Some("asc") => {}
+        Some(_) => return Err(malformed("order", "asc or desc was expected")),
+    }
+    if let Some(after) = said("after") {
+        let place = items.iter().position(|item| item["id"] == after);
+        let place = place.ok_or_else(|| malformed("after", "no item of the list has this id"))?;
+        items.drain(..=place);
+    }
+    let has_more = items.len() > limit;
+    items.truncate(limit);
+    let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+    let (first, last) = (id(items.first()), id(items.last()));
+    Ok(json!({ "object": "list", "data": items, "first_id": first, "last_id": last, "has_more": has_more }))
+}
+
+fn malformed(parameter: &str, message: &str) -> Wrong {
+    Wrong::new(StatusCode::BAD_REQUEST, "MALFORMED", format!("{parameter}: {message}"), Some(parameter))
+}
+
+/// The name of a tool that a worker hosts, for one that a model was given.
+fn hosted(door: &Door) -> impl Fn(&str) -> Option<String> + 'static {
+    let registry = std::sync::Arc::clone(&door.runs.registry.borrow());
+    move |name| {
+        let known = |name: &str| registry.catalog.find(&name.parse().ok()?).map(|entry| entry.name.to_string());
+        known(name).or_else(|| known(&name.replace("__", ".")))
+    }
+}
+
+/// A run from its beginning, in the order in which faces take it.
+async fn watch(door: &Door, run: RunId) -> Result<Reader, Wrong> {
+    let policy = v1::FloorPolicy::Arrival.into();
+    let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
+    Ok(door.watch_run(request).await?)
+}
+
+/// A run's own id, as one of the parts of a path.
+fn path<'a>(ask: &'a Ask, name: &str) -> &'a str {
+    ask.path.iter().find(|(other, _)| other == name).map_or("", |(_, value)| value.as_str())
+}
+
+/// A face while it is told of a run; says what is worth saying.
+trait Face: Send + 'static {
+    /// Takes events in; gives what is to be sent, and whether it was the last.
+    fn take(&mut self, events: &[v1::RunEvent], run: &run::Run, text: &mut Vec<u8>) -> bool;
+}
+
+/// A stream of what a face says, with comments where it is silent for long.
+fn streamed<F: Face>(reader: Reader, door: &Door, face: F) -> Response {
+    let telling = (Streaming::new(reader, door.stop.clone(), None), face, false);
+    let texts = futures::stream::unfold(telling, async |(mut streaming, mut face, ended)| {
+        if ended {
+            return None;
+        }
+        let mut text = Vec::new();
+        let ended = match streaming.next().await {
+            Ok(Piece { events, heartbeat, end }) => {
+                if heartbeat.is_some() {
+                    text.extend_from_slice(sse::HEARTBEAT);
+                }
+                // One that ends without its last event was cut off, as the SDKs take it: it is read again elsewhere.
+                face.take(&events, streaming.run(), &mut text) || end.is_some()
+            }
+            Err(fault) => {
+                sse::event(&mut text, None, Some("error"), &Wrong::from(fault).json().to_string());
+                true
+            }
+        };
+        Some((Bytes::from(text), (streaming, face, ended)))
+    });
+    sse::response(without_silence(texts))
+}
+
+/// Nothing need be sent of what says nothing.
+fn without_silence(texts: impl Stream<Item = Bytes> + Send + 'static) -> impl Stream<Item = Bytes> + Send + 'static {
+    texts.filter(|text| std::future::ready(!text.is_empty()))
+}

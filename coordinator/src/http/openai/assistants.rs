@@ -1,0 +1,150 @@
+//! OpenAI's Assistants API, as far as runs go: their calls are steps, and what waits for the client requires action.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{get, post};
+use faces::assistants::{Asked, Event, Stream, tool_outputs};
+use http::StatusCode;
+use proto::v1;
+use run::{Run, RunId};
+use serde_json::json;
+use tokio::time::Instant;
+use uuid::Builder;
+
+use super::{Face, Wrong, answer, hosted, list, path, streamed, watch};
+use crate::door::{Door, Fault};
+use crate::http::ask::Ask;
+use crate::http::problem::Problem;
+use crate::http::sse;
+use crate::runs::Refusal;
+use crate::watch::Reader;
+
+/// How long the log may take to give what it is known to hold.
+const READ_WAIT: Duration = Duration::from_secs(10);
+
+pub(super) fn routes() -> Router<Door> {
+    Router::new()
+        .route("/threads", post(thread))
+        .route("/threads/runs", post(create))
+        .route("/threads/{thread_id}/runs", post(create))
+        .route("/threads/{thread_id}/runs/{run_id}", get(retrieve))
+        .route("/threads/{thread_id}/runs/{run_id}/steps", get(steps))
+        .route("/threads/{thread_id}/runs/{run_id}/submit_tool_outputs", post(submit))
+        .route("/threads/{thread_id}/runs/{run_id}/cancel", post(cancel))
+}
+
+type Asks = Result<Ask, Problem>;
+type Answered = Result<Response, Wrong>;
+
+/// A thread is a name: nothing is stored of it.
+async fn thread(ask: Asks) -> Answered {
+    ask?;
+    let (now, random) = (proto::now().0, rand::random());
+    let id = format!("thread_{}", Builder::from_unix_timestamp_millis(now, &random).into_uuid().simple());
+    Ok(answer(
+        &json!({ "id": id, "object": "thread", "created_at": now / 1000, "metadata": {}, "tool_resources": null }),
+    ))
+}
+
+async fn create(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let Asked { mut request, is_streamed } = Asked::read(&ask.body, &hosted(&door))?;
+    request.request_id = ask.request_id(String::new())?;
+    let reader = door.execute_run(request).await?;
+    let run = reader.run().id();
+    let thread = match path(&ask, "thread_id") {
+        "" => run.to_string().replacen("run_", "thread_", 1),
+        thread => thread.to_owned(),
+    };
+    if is_streamed {
+        return Ok(streamed(reader, &door, Telling { stream: Stream::new(run, &thread), from: 0 }));
+    }
+    Ok(answer(&standing(&door, reader, &thread).await?.run()))
+}
+
+fn named(ask: &Ask) -> Result<(RunId, &str), Wrong> {
+    let run = path(ask, "run_id").parse::<RunId>().map_err(|error| {
+        Wrong::new(StatusCode::NOT_FOUND, "RUN_NOT_FOUND", format!("there is no such run: {error}"), Some("run_id"))
+    })?;
+    Ok((run, path(ask, "thread_id")))
+}
+
+async fn find(door: &Door, ask: &Ask) -> Result<Stream, Wrong> {
+    let (run, thread) = named(ask)?;
+    standing(door, watch(door, run).await?, thread).await
+}
+
+async fn retrieve(State(door): State<Door>, ask: Asks) -> Answered {
+    Ok(answer(&find(&door, &ask?).await?.run()))
+}
+
+async fn steps(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    Ok(answer(&list(find(&door, &ask).await?.steps(), &ask)?))
+}
+
+async fn submit(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let (run, thread) = named(&ask)?;
+    let (outputs, is_streamed) = tool_outputs(&ask.body, &run.to_string())?;
+    // What is streamed is what follows the outputs. Of a run that has ended the same outputs, sent again, give its last part.
+    let before = find(&door, &ask).await?;
+    let from = before.part() - u32::from(before.has_ended());
+    door.submit_tool_outputs(outputs).await?;
+    let reader = watch(&door, run).await?;
+    if is_streamed {
+        return Ok(streamed(reader, &door, Telling { stream: Stream::new(run, thread), from }));
+    }
+    Ok(answer(&standing(&door, reader, thread).await?.run()))
+}
+
+/// The run is told to be cancelling until all of its calls have ended.
+async fn cancel(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let (run, _) = named(&ask)?;
+    door.cancel_run(v1::CancelRunRequest { run_id: run.to_string(), reason: "the run was cancelled".into() }).await?;
+    let mut told = find(&door, &ask).await?.run();
+    if told["status"] == "in_progress" || told["status"] == "queued" {
+        told["status"] = "cancelling".into();
+    }
+    Ok(answer(&told))
+}
+
+/// The run as the log has it.
+async fn standing(door: &Door, mut reader: Reader, thread: &str) -> Result<Stream, Wrong> {
+    let through = door.runs.journal.last_of_run(reader.run().id()).await.map_err(Refusal::from)?;
+    let mut stream = Stream::new(reader.run().id(), thread);
+    let give_up = Instant::now() + READ_WAIT;
+    loop {
+        let events = tokio::time::timeout_at(give_up, reader.next_through(through)).await;
+        let events = events.map_err(|_| Refusal::BrokerUnavailable("the log does not give what it holds".into()))?;
+        let Some(events) = events.map_err(Fault::from)? else { return Ok(stream) };
+        for event in &events {
+            stream.take(event, reader.run());
+        }
+    }
+}
+
+/// A run that is streamed until it requires action or has ended.
+struct Telling {
+    stream: Stream,
+    /// The part that is told.
+    from: u32,
+}
+
+impl Face for Telling {
+    fn take(&mut self, events: &[v1::RunEvent], run: &Run, text: &mut Vec<u8>) -> bool {
+        let told: Vec<Event> = events.iter().flat_map(|event| self.stream.take(event, run)).collect();
+        for event in told.iter().filter(|event| event.part == self.from) {
+            sse::event(text, None, Some(event.kind), &event.data.to_string());
+            if event.is_last() {
+                sse::event(text, None, Some("done"), "[DONE]");
+                return true;
+            }
+        }
+        false
+    }
+}

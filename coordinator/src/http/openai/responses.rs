@@ -1,0 +1,299 @@
+//! OpenAI's Responses API: `POST /responses` executes the calls that it is given, and answers those that are open.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{get, post};
+use faces::responses::{Asked, Continued, Event, Opened, ResponseId, Stream, input_items};
+use http::StatusCode;
+use proto::v1;
+use run::Run;
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout};
+
+use super::{Face, Wrong, answer, hosted, list, malformed, path, streamed, watch};
+use crate::door::{Door, Fault};
+use crate::http::ask::Ask;
+use crate::http::problem::Problem;
+use crate::http::sse;
+use crate::requests::{RequestKey, Taken};
+use crate::runs::Refusal;
+use crate::watch::Reader;
+
+/// How long a cancelled response may take to end before it is told as it stands: a tool has 5 s to stop.
+const CANCEL_WAIT: Duration = Duration::from_secs(8);
+/// How long the log may take to give what it is known to hold.
+const READ_WAIT: Duration = Duration::from_secs(10);
+
+pub(super) fn routes() -> Router<Door> {
+    Router::new()
+        .route("/responses", post(create))
+        .route("/responses/{response_id}", get(retrieve).delete(delete))
+        .route("/responses/{response_id}/cancel", post(cancel))
+        .route("/responses/{response_id}/input_items", get(items))
+}
+
+type Asks = Result<Ask, Problem>;
+type Answered = Result<Response, Wrong>;
+
+async fn create(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let shows_all = shows_all(&ask)?;
+    let asked = Asked::read(&ask.body, &hosted(&door))?;
+    let (reader, id, is_streamed, is_background) = match asked {
+        Asked::Opened(Opened { mut request, is_streamed, is_background }) => {
+            request.request_id = ask.request_id(String::new())?;
+            let reader = door.execute_run(request).await.map_err(|fault| located(fault, &ask))?;
+            let id = ResponseId { run: reader.run().id(), part: 0 };
+            (reader, id, is_streamed, is_background)
+        }
+        Asked::Continued(continued) => {
+            let (is_streamed, is_background) = (continued.is_streamed, continued.is_background);
+            let (reader, id) = go_on(&door, &continued).await?;
+            (reader, id, is_streamed, is_background)
+        }
+    };
+    if is_streamed {
+        return Ok(streamed(reader, &door, Telling { stream: Stream::new(id.run), id, after: None, shows_all }));
+    }
+    let mut told = Told::new(reader, id);
+    let response = if is_background { told.begun(&door).await? } else { told.ended(&door).await? };
+    Ok(answer(&response))
+}
+
+/// A fault of a run says where it is wrong with the run's own request, which the client did not send.
+fn located(fault: Fault, ask: &Ask) -> Wrong {
+    let is_key = fault.reason == "REQUEST_ID_TAKEN" || fault.violations.iter().any(|(field, _)| field == "request_id");
+    let wrong = Wrong::from(fault);
+    let param = if is_key && ask.headers.contains_key("idempotency-key") { "idempotency-key" } else { "input" };
+    Wrong { param: wrong.param.as_ref().map(|_| param.to_owned()), ..wrong }
+}
+
+/// Answers what a response left open; the next one tells of what follows.
+async fn go_on(door: &Door, continued: &Continued) -> Result<(Reader, ResponseId), Wrong> {
+    let previous = continued.previous;
+    let found =
+        find(door, previous).await.map_err(|wrong| Wrong { param: Some("previous_response_id".into()), ..wrong })?;
+    if !found.has_ended {
+        let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
+        return Err(Wrong::new(StatusCode::CONFLICT, "RESPONSE_IN_PROGRESS", message, Some("previous_response_id")));
+    }
+    let (submit, decide) = continued.requests(&found.run, &found.response)?;
+    if let Some(submit) = submit {
+        door.submit_tool_outputs(submit).await?;
+    }
+    if let Some(decide) = decide {
+        door.decide_calls(decide).await?;
+    }
+    let next = ResponseId { part: previous.part + 1, ..previous };
+    Ok((watch(door, next.run).await?, next))
+}
+
+async fn retrieve(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let said = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    let after = said("starting_after").map(str::parse::<u64>).transpose();
+    let after = after.map_err(|_| malformed("starting_after", "the sequence number of an event was expected"))?;
+    let shows_all = shows_all(&ask)?;
+    match said("stream") {
+        None | Some("false") if after.is_some() => Err(malformed("starting_after", "it goes with stream=true")),
+        None | Some("false") => Ok(answer(&find(&door, id).await?.response)),
+        Some("true") => {
+            // What does not exist is told in an answer, not in a stream.
+            let found = find(&door, id).await?;
+            if let Some(after) = after.filter(|after| found.next <= *after) {
+                let message =
+                    format!("starting_after: response {id} has no event {after} yet, its next one is {}", found.next);
+                return Err(Wrong::new(
+                    StatusCode::BAD_REQUEST,
+                    "UNKNOWN_SEQUENCE_NUMBER",
+                    message,
+                    Some("starting_after"),
+                ));
+            }
+            let reader = watch(&door, id.run).await?;
+            Ok(streamed(reader, &door, Telling { stream: Stream::new(id.run), id, after, shows_all }))
+        }
+        Some(_) => Err(malformed("stream", "true or false was expected")),
+    }
+}
+
+async fn cancel(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let found = find(&door, id).await?;
+    if !found.is_newest || found.run.status().is_final() {
+        return Ok(answer(&found.response));
+    }
+    door.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason: "the response was cancelled".into() })
+        .await?;
+    if found.has_ended {
+        // It asked for something that nobody will answer any more; what it said stands.
+        return Ok(answer(&found.response));
+    }
+    let mut told = Told::new(watch(&door, id.run).await?, id);
+    match timeout(CANCEL_WAIT, told.ended(&door)).await {
+        Ok(response) => Ok(answer(&response?)),
+        Err(_) => Ok(answer(&find(&door, id).await?.response)),
+    }
+}
+
+/// The response is not found any more. The log keeps what happened for as long as it keeps everything.
+async fn delete(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let found = find(&door, id).await?;
+    if found.is_newest && !found.run.status().is_final() {
+        let reason = "its response was deleted".to_owned();
+        door.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
+    }
+    let taken = Taken { run: id.run, digest: Default::default() };
+    door.runs.requests.take(&RequestKey::deleted(&id.to_string()), taken).await.map_err(Refusal::from)?;
+    Ok(answer(&json!({ "id": id.to_string(), "object": "response", "deleted": true })))
+}
+
+async fn items(State(door): State<Door>, ask: Asks) -> Answered {
+    let ask = ask?;
+    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let found = find(&door, id).await?;
+    Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
+}
+
+/// Whether the client asks for the events that the API does not document.
+fn shows_all(ask: &Ask) -> Result<bool, Wrong> {
+    match ask.query.iter().find(|(name, _)| name == "events").map(|(_, value)| value.as_str()) {
+        None | Some("documented") => Ok(false),
+        Some("all") => Ok(true),
+        Some(_) => Err(malformed("events", "documented or all was expected")),
+    }
+}
+
+/// A response as it stands.
+struct Found {
+    response: Value,
+    has_ended: bool,
+    /// The number of its next event; of one that has ended, one more than its last.
+    next: u64,
+    /// Nothing of its run came after it.
+    is_newest: bool,
+    /// The response before it.
+    previous: Option<Value>,
+    run: Run,
+}
+
+async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
+    let unknown = || {
+        let message = format!("there is no response {id}");
+        Wrong::new(StatusCode::NOT_FOUND, "RESPONSE_NOT_FOUND", message, Some("response_id"))
+    };
+    let key = RequestKey::deleted(&id.to_string());
+    if door.runs.requests.find(&key).await.map_err(Refusal::from)?.is_some() {
+        return Err(unknown());
+    }
+    let through = door.runs.journal.last_of_run(id.run).await.map_err(Refusal::from)?;
+    let reader = watch(door, id.run).await;
+    let reader = reader.map_err(|wrong| if wrong.status == StatusCode::NOT_FOUND { unknown() } else { wrong })?;
+    let mut told = Told::new(reader, id);
+    let (mut ended, mut previous, mut next) = (None, None, 0);
+    let give_up = Instant::now() + READ_WAIT;
+    loop {
+        let events = tokio::time::timeout_at(give_up, told.reader.next_through(through)).await;
+        let events = events.map_err(|_| Refusal::BrokerUnavailable("the log does not give what it holds".into()))?;
+        let Some(events) = events.map_err(Fault::from)? else { break };
+        for event in told.take(&events) {
+            if event.part == id.part {
+                next = event.sequence + 1;
+            }
+            if event.is_last() && event.part == id.part {
+                ended = Some(event.data["response"].clone());
+            } else if event.is_last() && Some(event.part) == id.part.checked_sub(1) {
+                previous = Some(event.data["response"].clone());
+            }
+        }
+    }
+    let now = told.stream.part();
+    let is_newest =
+        if ended.is_some() { now == id.part + 1 && told.stream.standing().is_none() } else { now == id.part };
+    let has_ended = ended.is_some();
+    let standing = || told.stream.standing().filter(|_| now == id.part);
+    let response = ended.or_else(standing).ok_or_else(unknown)?;
+    Ok(Found { response, has_ended, next, is_newest, previous, run: told.reader.run().clone() })
+}
+
+/// A response that is followed for its object alone.
+struct Told {
+    reader: Reader,
+    stream: Stream,
+    id: ResponseId,
+}
+
+impl Told {
+    fn new(reader: Reader, id: ResponseId) -> Self {
+        Self { reader, stream: Stream::new(id.run), id }
+    }
+
+    fn take(&mut self, events: &[v1::RunEvent]) -> Vec<Event> {
+        events.iter().flat_map(|event| self.stream.take(event, self.reader.run())).collect()
+    }
+
+    /// The response when it has ended.
+    async fn ended(&mut self, door: &Door) -> Result<Value, Wrong> {
+        loop {
+            for event in self.next(door).await? {
+                if event.part == self.id.part && event.is_last() {
+                    return Ok(event.data["response"].clone());
+                }
+            }
+        }
+    }
+
+    /// The response as soon as there is one.
+    async fn begun(&mut self, door: &Door) -> Result<Value, Wrong> {
+        loop {
+            let events = self.next(door).await?;
+            let mut of_part =
+                events.into_iter().filter(|event| event.part == self.id.part && event.data.get("response").is_some());
+            if let Some(event) = of_part.next_back() {
+                let standing = self.stream.standing().filter(|_| !event.is_last());
+                return Ok(standing.unwrap_or_else(|| event.data["response"].clone()));
+            }
+        }
+    }
+
+    async fn next(&mut self, door: &Door) -> Result<Vec<Event>, Wrong> {
+        let events = tokio::select! {
+            () = door.stop.cancelled() => return Err(Refusal::ShuttingDown.into()),
+            events = self.reader.next() => events.map_err(Fault::from)?,
+        };
+        let unended = || Fault::from(Refusal::BrokerUnavailable("the run ended without a word".into()));
+        Ok(self.take(&events.ok_or_else(unended)?))
+    }
+}
+
+/// A response that is streamed.
+struct Telling {
+    stream: Stream,
+    id: ResponseId,
+    after: Option<u64>,
+    shows_all: bool,
+}
+
+impl Face for Telling {
+    fn take(&mut self, events: &[v1::RunEvent], run: &Run, text: &mut Vec<u8>) -> bool {
+        let told = events.iter().flat_map(|event| self.stream.take(event, run));
+        for event in told.filter(|event| event.part == self.id.part).collect::<Vec<_>>() {
+            let is_new = self.after.is_none_or(|after| event.sequence > after);
+            if is_new && (self.shows_all || event.is_documented()) {
+                sse::event(text, None, Some(event.kind), &event.data.to_string());
+            }
+            if event.is_last() {
+                text.extend_from_slice(b"data: [DONE]\n\n");
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,116 @@
+//! The faces of OpenAI's APIs: what they tell of a run is the same bytes, whoever tells it and whatever died in between. How
+//! the vendor's own SDKs read them is shown by `tests/sdk`.
+
+use harness::http::events;
+use harness::{Http, Yard, client_answer};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::FIXTURE;
+
+fn count(id: &str, pieces: u32, every_ms: u64) -> Value {
+    let arguments = json!({ "label": id, "pieces": pieces, "every_ms": every_ms }).to_string();
+    json!({ "type": "function_call", "call_id": id, "name": "count", "arguments": arguments })
+}
+
+fn question(id: &str) -> Value {
+    json!({ "type": "function_call", "call_id": id, "name": "ask_user", "arguments": "{\"question\":\"Which one?\"}" })
+}
+
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
+#[tokio::test]
+async fn a_response_that_a_kill_cut_off_is_read_on_elsewhere_without_a_byte_of_difference() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let body = json!({ "input": [count("a", 60, 50), count("b", 20, 50)], "stream": true });
+    let mut broken = yard.http().begin(Method::POST, "/responses?events=all", &JSON, body.to_string()).await;
+    broken.until(|bytes| events(bytes).len() > 20).await;
+    yard.coordinator.kill().await;
+    while broken.next().await.is_ok_and(|goes_on| goes_on) {}
+    let whole = broken.bytes.windows(2).rposition(|end| end == b"\n\n").expect("an event came whole") + 2;
+    broken.bytes.truncate(whole);
+    let sent = broken.sent();
+    let id = sent[0].json()["response"]["id"].as_str().expect("a response has an id").to_owned();
+    let last = sent.last().expect("events came").json()["sequence_number"].clone();
+
+    let elsewhere = yard.fixture.coordinator(&yard.broker.url()).await;
+    let http = Http::new(elsewhere.address());
+    let stream = |after: &str| format!("/v1/responses/{id}?stream=true&events=all{after}");
+    let rest = http.get(&stream(&format!("&starting_after={last}"))).await;
+    let late = http.get(&stream("")).await;
+    let resumed = [broken.bytes, rest.body.to_vec()].concat();
+    assert_eq!(String::from_utf8(resumed), String::from_utf8(late.body.to_vec()));
+    let sent = events(&late.body);
+    let [.., last, done] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!((last.name.as_deref(), done.data.as_str()), (Some("response.completed"), "[DONE]"));
+    let response = last.json()["response"].clone();
+    assert_eq!(http.get(&format!("/responses/{id}")).await.json(), response);
+    assert_eq!(response["output"][0]["output"], format!("{}\ncounted to 60", crate::counted("a", 60)));
+}
+
+#[tokio::test]
+async fn a_run_that_requires_action_is_answered_through_either_face_or_none() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    for through in ["responses", "assistants", "native"] {
+        let asked = http.post("/responses", &json!({ "input": [question("ask"), count("a", 2, 1)] })).await.json();
+        let id = asked["id"].as_str().expect("an id").to_owned();
+        let open = asked["output"].as_array().expect("items").iter().filter(|item| item["type"] == "function_call");
+        assert_eq!((asked["status"].as_str(), open.count()), (Some("completed"), 1), "{asked}");
+        let run = id.replacen("resp_", "run_", 1);
+        let seen = http.get(&format!("/threads/thread_1/runs/{run}")).await.json();
+        let required = &seen["required_action"]["submit_tool_outputs"]["tool_calls"][0]["id"];
+        assert_eq!((&seen["status"], required), (&json!("requires_action"), &json!("ask")));
+        match through {
+            "responses" => {
+                let output = json!({ "type": "function_call_output", "call_id": "ask", "output": "blue" });
+                let body = json!({ "previous_response_id": id, "input": [output] });
+                let answered = http.post("/responses", &body).await.json();
+                assert_eq!((&answered["status"], &answered["output"]), (&json!("completed"), &json!([])), "{answered}");
+            }
+            "assistants" => {
+                let body = json!({ "tool_outputs": [{ "tool_call_id": "ask", "output": "blue" }] });
+                let path = format!("/threads/thread_1/runs/{run}/submit_tool_outputs");
+                assert_eq!(http.post(&path, &body).await.status, 200);
+            }
+            _ => {
+                let run = harness::Run { client: yard.client.clone(), id: run.clone() };
+                run.submit(vec![client_answer("ask", "blue")]).await.expect("the call waits");
+            }
+        }
+        let next = http.get(&format!("/responses/{id}_1?stream=true")).await;
+        assert_eq!(events(&next.body).iter().rev().nth(1).expect("events").name.as_deref(), Some("response.completed"));
+        let items = http.get(&format!("/responses/{id}_1/input_items")).await.json();
+        assert_eq!(items["data"][0]["output"], "blue");
+        assert_eq!(http.get(&format!("/threads/thread_1/runs/{run}")).await.json()["status"], "completed");
+        assert_eq!(http.get(&format!("/responses/{id}")).await.json(), asked, "a response never changes");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_served_is_told_why_in_the_form_of_the_api() {
+    let yard = Yard::start(FIXTURE).await;
+    let http = yard.http();
+    let plain = http.ask(Method::POST, "/responses", &[("content-type", "text/plain")], "{}").await;
+    let error = |answer: &harness::http::Answer| {
+        let error = answer.json()["error"].clone();
+        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{error}");
+        (answer.status, error["code"].as_str().expect("a code").to_owned(), error["param"].clone())
+    };
+    let of = |status, code: &str, param: Value| (status, code.to_owned(), param);
+    assert_eq!(error(&plain), of(415, "UNSUPPORTED_MEDIA_TYPE", Value::Null));
+    let broken = http.ask(Method::POST, "/v1/responses", &JSON, "{\"input\":").await;
+    assert_eq!(error(&broken), of(400, "MALFORMED", Value::Null));
+    let twice = http.post("/responses", &json!({ "input": [count("a", 1, 1), count("a", 1, 1)] })).await;
+    assert_eq!(error(&twice), of(400, "MALFORMED", json!("/input/1")));
+    let unknown = http.get("/responses/resp_none").await;
+    assert_eq!(error(&unknown), of(404, "RESPONSE_NOT_FOUND", Value::Null));
+    let old = http.get("/responses/resp_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071").await;
+    assert_eq!(error(&old), of(410, "EVENTS_EXPIRED", Value::Null));
+    let garbled = http.get("/responses/resp_%0d%0aset-cookie:x=1").await;
+    assert_eq!((garbled.status, garbled.headers.contains_key("set-cookie")), (404, false));
+    let wild = http.get("/threads/t/runs/run_x").await;
+    assert_eq!(error(&wild), of(404, "RUN_NOT_FOUND", json!("run_id")));
+}

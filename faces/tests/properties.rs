@@ -173,34 +173,35 @@ proptest! {
         let log = with_tools(&history.log, names);
         let told = tell(&log);
         let (events, stream) = steps(&told);
-        let (mut outputs, mut open) = (BTreeMap::<String, String>::new(), BTreeMap::<String, &str>::new());
-        let mut begun = BTreeMap::<String, u32>::new();
+        let (mut outputs, mut ended) = (BTreeMap::<String, String>::new(), BTreeMap::<String, u32>::new());
+        // The SDK for Node throws where two steps are under way, and where one begins or ends twice.
+        let mut active: Option<String> = None;
         for event in &events {
             let id = text(&event.data, "id").to_owned();
             match event.kind {
                 "thread.run.step.created" => {
-                    prop_assert!(open.insert(id.clone(), "created").is_none(), "a step begins once");
-                    begun.insert(id, event.part);
+                    prop_assert!(active.is_none() && !ended.contains_key(&id), "{} begins while {:?} goes on", id, active);
+                    active = Some(id);
                 }
-                "thread.run.step.in_progress" => prop_assert_eq!(open.insert(id, "in_progress"), Some("created")),
+                "thread.run.step.in_progress" => prop_assert_eq!(active.as_ref(), Some(&id)),
                 "thread.run.step.delta" => {
-                    prop_assert_eq!((open.get(&id), begun.get(&id)), (Some(&"in_progress"), Some(&event.part)));
+                    prop_assert_eq!(active.as_ref(), Some(&id));
                     let call = &event.data["delta"]["step_details"]["tool_calls"][0];
                     outputs.entry(id).or_default().push_str(text(&call["function"], "output"));
                 }
                 kind if kind.starts_with("thread.run.step.") => {
-                    prop_assert_eq!(open.insert(id.clone(), "ended"), Some("in_progress"));
+                    prop_assert!(active.as_ref().is_none_or(|active| *active == id));
+                    prop_assert!(ended.insert(id.clone(), event.part).is_none(), "a step ends once");
                     let output = &event.data["step_details"]["tool_calls"][0]["function"]["output"];
                     prop_assert!(output.is_string());
-                    if begun.get(&id) == Some(&event.part) {
+                    if active.take().is_some() {
                         prop_assert_eq!(output.as_str(), outputs.get(&id).map(String::as_str));
                     }
                 }
-                _ => {}
+                _ => prop_assert!(!event.is_last() || active.is_none(), "a part ends between steps"),
             }
         }
-        prop_assert!(open.values().all(|stage| *stage == "ended"), "every step ends");
-        prop_assert_eq!(stream.steps().len(), open.len());
+        prop_assert_eq!(stream.steps().len(), ended.len());
         let lasts = events.iter().enumerate().filter(|(nth, event)| {
             event.is_last() && events.get(nth + 1).is_some_and(|next| next.part == event.part)
         });

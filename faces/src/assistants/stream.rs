@@ -52,12 +52,12 @@ pub struct Stream {
     events: Vec<Event>,
 }
 
-/// A call as a step; told from when it is executed, or asked of the client.
+/// A call as a step. The SDKs bear one step under way at a time, so a step is told while its call has the floor; of the
+/// client's own calls only the end is.
 #[derive(Debug)]
 struct Step {
     status: Option<&'static str>,
-    /// The part in which it was begun.
-    part: u32,
+    is_told: bool,
     created_at: i64,
     ended_at: Option<i64>,
     output: Option<String>,
@@ -147,7 +147,11 @@ impl Stream {
             }
             Told::CallWaiting(waiting) => {
                 self.with(&waiting.call_id, |call| call.stage = Stage::WaitingForClient);
-                self.begin(&waiting.call_id, at);
+            }
+            Told::CallSpeaking(speaking) => {
+                let Some(index) = self.calls.find(&speaking.call_id) else { return };
+                self.begin(&speaking.call_id, at);
+                self.tell_step(index);
             }
             Told::CallOutput(output) => self.says(output),
             Told::CallOutputWithdrawn(withdrawn) => {
@@ -179,7 +183,6 @@ impl Stream {
                 self.end_part(status, kind);
             }
             Told::CallRejected(_)
-            | Told::CallSpeaking(_)
             | Told::AttemptStarted(_)
             | Told::AttemptEnded(_)
             | Told::CancelRequested(_)
@@ -199,10 +202,16 @@ impl Stream {
 
     fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run, at: i64) {
         self.calls.accept(opened, run);
-        let blank =
-            || Step { status: None, part: 0, created_at: 0, ended_at: None, output: None, last_error: Value::Null };
+        let blank = || Step {
+            status: None,
+            is_told: false,
+            created_at: 0,
+            ended_at: None,
+            output: None,
+            last_error: Value::Null,
+        };
         self.steps.resize_with(self.calls.all.len(), blank);
-        for call in opened.iter().filter(|call| !call.waits_for_client && !call.awaits_approval) {
+        for call in opened.iter().filter(|call| !call.awaits_approval) {
             self.begin(&call.call_id, at);
         }
     }
@@ -213,13 +222,19 @@ impl Stream {
         }
     }
 
+    /// The call is executed from here on, or waits for its client.
     fn begin(&mut self, call_id: &str, at: i64) {
-        let Some(index) = self.calls.find(call_id) else { return };
-        let Some(step) = self.steps.get_mut(index) else { return };
-        if step.status.is_some() {
-            return;
+        let step = self.calls.find(call_id).and_then(|index| self.steps.get_mut(index));
+        if let Some(step) = step.filter(|step| step.status.is_none()) {
+            (step.status, step.created_at) = (Some("in_progress"), at);
         }
-        (step.status, step.part, step.created_at) = (Some("in_progress"), self.part, at);
+    }
+
+    /// Tells of a step of ours.
+    fn tell_step(&mut self, index: usize) {
+        let is_ours = self.calls.all.get(index).is_some_and(|call| call.place != Place::Client);
+        let Some(step) = self.steps.get_mut(index).filter(|step| is_ours && !step.is_told) else { return };
+        step.is_told = true;
         for kind in ["thread.run.step.created", "thread.run.step.in_progress"] {
             let mut step = self.step(index);
             // The call itself comes as a delta.
@@ -247,8 +262,7 @@ impl Stream {
     fn adds(&mut self, index: usize, text: &str) {
         let Some(step) = self.steps.get_mut(index) else { return };
         step.output.get_or_insert_default().push_str(text);
-        if step.part != self.part {
-            // Who reads this part has not heard of the step: its end says it all.
+        if !step.is_told {
             return;
         }
         self.say_delta(index, json!({ "index": 0, "type": "function", "function": { "output": text } }));
@@ -258,6 +272,7 @@ impl Stream {
         let (Some(index), Some(outcome)) = (self.calls.find(&ended.call_id), &ended.outcome) else { return };
         // One that was never approved has not begun.
         self.begin(&ended.call_id, at);
+        self.tell_step(index);
         let Some(call) = self.calls.all.get_mut(index) else { return };
         call.stage = Stage::Ended;
         let failure = Failure::of(outcome);

@@ -122,7 +122,20 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         deadline: now.after(timeout.unwrap_or(run::limit::APPROVAL_TIMEOUT)).min(deadline),
         default: if must { DefaultDecision::Reject } else { default },
     });
-    CallSpec { id, tool, arguments, metadata, route, deadline, queue_deadline, without_worker, concurrency, approval }
+    let result_use = manifest.map(|manifest| manifest.result_use).unwrap_or_default();
+    CallSpec {
+        id,
+        tool,
+        arguments,
+        metadata,
+        route,
+        deadline,
+        queue_deadline,
+        without_worker,
+        concurrency,
+        approval,
+        result_use,
+    }
 }
 
 /// What a tool wants, and the deployment of a dangerous one.

@@ -63,10 +63,11 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
     // As long as nobody gives any, what was asked before there were rules stays the same.
     if new.rules != Rules::default() {
-        let Rules { confirm, running_max, calls_max } = new.rules;
+        let Rules { confirm, running_max, calls_max, fails_with_call } = new.rules;
         let numbers = [confirm.map(u16::from), running_max, calls_max];
         hash.text("rules");
         numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
+        hash.number(u64::from(fails_with_call));
     }
     hash.number(new.calls.len() as u64);
     for call in &new.calls {

@@ -217,7 +217,8 @@ pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
 
 /// `None` where nothing differs from what holds without it.
 pub(crate) fn rules_out(rules: Rules) -> Option<v1::RunRules> {
-    let Rules { confirm, running_max, calls_max } = rules;
+    let Rules { confirm, running_max, calls_max, fails_with_call } = rules;
+    let error_policy = if fails_with_call { v1::ErrorPolicy::FailRun } else { v1::ErrorPolicy::Unspecified };
     let most = |max: Option<u16>| max.map_or(0, u32::from);
     let confirmation = match confirm {
         None => v1::Confirmation::Unspecified,
@@ -228,6 +229,7 @@ pub(crate) fn rules_out(rules: Rules) -> Option<v1::RunRules> {
         confirmation: confirmation.into(),
         running_max: most(running_max),
         calls_max: most(calls_max),
+        error_policy: error_policy.into(),
     })
 }
 
@@ -241,7 +243,11 @@ pub fn rules(wire: Option<v1::RunRules>) -> Rules {
         v1::Confirmation::None => Some(false),
     };
     let most = |max: u32| (max > 0).then(|| u16::try_from(max).unwrap_or(u16::MAX));
-    Rules { confirm, running_max: most(wire.running_max), calls_max: most(wire.calls_max) }
+    let fails_with_call = match wire.error_policy() {
+        v1::ErrorPolicy::Unspecified | v1::ErrorPolicy::ToModel => false,
+        v1::ErrorPolicy::FailRun => true,
+    };
+    Rules { confirm, running_max: most(wire.running_max), calls_max: most(wire.calls_max), fails_with_call }
 }
 
 pub(crate) fn approval_default_out(default: DefaultDecision) -> v1::ApprovalDefault {

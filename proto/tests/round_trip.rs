@@ -141,6 +141,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 deadline: Timestamp(deadline),
                 queue_deadline: queue_deadline.map(Timestamp),
                 without_worker: if fails { WithoutWorker::Fail } else { WithoutWorker::Wait },
+                result_use: run::ResultUse { is_final: fails, return_direct: !fails },
                 concurrency,
                 approval,
             })
@@ -199,6 +200,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                     confirm: is_named.then_some(fail_fast),
                     running_max: open.then_some(3),
                     calls_max: client_only.then_some(7),
+                    fails_with_call: fail_fast,
                 },
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
             })]

@@ -12,7 +12,7 @@ use crate::id::{
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::rules::Rules;
-use crate::tool::{Concurrency, Policy};
+use crate::tool::{Concurrency, Policy, ResultUse};
 
 /// One message of the log: events that were stored together.
 #[derive(Debug, Clone, PartialEq)]
@@ -161,6 +161,8 @@ pub struct CallSpec {
     pub concurrency: Concurrency,
     /// What it asks for before it is executed; `None` where nobody need agree.
     pub approval: Option<Approval>,
+    /// As its tool said.
+    pub result_use: ResultUse,
 }
 
 /// What a call does while no worker of its pool lives.

@@ -52,7 +52,9 @@ pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
 pub use run::{Heard, Run, RunStatus};
 pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
-pub use tool::{AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Permission, Policy, RetryOn, Version};
+pub use tool::{
+    AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Permission, Policy, ResultUse, RetryOn, Version,
+};
 pub use verdict::Verdict;
 pub use why::{expiry, no_worker};
 

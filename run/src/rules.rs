@@ -9,4 +9,6 @@ pub struct Rules {
     pub running_max: Option<u16>,
     /// Calls that the run may have; those after them are refused.
     pub calls_max: Option<u16>,
+    /// A call that failed or expired fails the run, once all have ended. Otherwise that is for the model to mend.
+    pub fails_with_call: bool,
 }

@@ -33,6 +33,8 @@ pub struct Run {
     client_only: bool,
     /// A call failed or expired, and the run was to fail with it.
     pub(crate) failed: bool,
+    /// A call failed or expired, and the run fails for it at its end.
+    spoiled: bool,
     tenant: Option<TenantId>,
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
@@ -47,7 +49,7 @@ pub enum RunStatus {
     /// Only the client's answers and approvals are outstanding.
     RequiresAction,
     Completed,
-    /// A call failed or expired in a run that was to fail fast.
+    /// A call failed or expired in a run that was to fail with it.
     Failed,
     Cancelled,
     Expired,
@@ -127,6 +129,7 @@ impl Run {
             fail_fast: false,
             client_only: false,
             failed: false,
+            spoiled: false,
             tenant: None,
             tools: Vec::new(),
             rules: Rules::default(),
@@ -182,6 +185,15 @@ impl Run {
     #[must_use]
     pub fn rules(&self) -> Rules {
         self.rules
+    }
+
+    /// The run completed, and its results are the answer: the model need not be asked again. One call that is not for that,
+    /// or did not complete, has all results go to the model.
+    #[must_use]
+    pub fn returns_direct(&self) -> bool {
+        let is_direct =
+            |call: &Call| call.spec.result_use.return_direct && matches!(call.outcome(), Some(Outcome::Completed(_)));
+        self.status == RunStatus::Completed && !self.calls.is_empty() && self.calls.iter().all(is_direct)
     }
 
     #[must_use]
@@ -372,11 +384,13 @@ impl Run {
         }
     }
 
-    /// A call that failed takes the others along, where the run was opened so. One that its caller cancelled does not.
+    /// A call that failed takes the others along, or spoils the run for its end, where the run was opened so. One that its
+    /// caller cancelled does neither.
     ///
     /// The run stays open until its owner closes it: calls that somebody appends meanwhile are stored and so must end too.
     fn fail_if_asked_to(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
-        if !self.fail_fast || self.cancel_requested || self.expired || self.status.is_final() {
+        let may_fail = self.fail_fast || self.rules.fails_with_call;
+        if !may_fail || self.cancel_requested || self.expired || self.status.is_final() {
             return;
         }
         let failed =
@@ -384,6 +398,10 @@ impl Run {
         let Some(reason) = failed.map(|call| format!("call {} failed, and the run fails with it", call.spec.id)) else {
             return;
         };
+        self.spoiled = true;
+        if !self.fail_fast {
+            return;
+        }
         self.failed = true;
         self.calls.iter_mut().for_each(|call| call.cancel_requested_at(at, &reason, heard));
     }
@@ -519,7 +537,7 @@ impl Run {
             (false, true, _) => RunStatus::RequiresAction,
             (false, false, false) if self.expired => RunStatus::Expired,
             // What came first counts: a run that was cancelled does not fail any more.
-            (false, false, false) if self.failed => RunStatus::Failed,
+            (false, false, false) if self.spoiled => RunStatus::Failed,
             (false, false, false) if self.cancel_requested => RunStatus::Cancelled,
             (false, false, false) => RunStatus::Completed,
         }

@@ -31,10 +31,7 @@ pub struct Manifest {
     /// A person must approve each call before it runs.
     pub requires_confirmation: bool,
     pub tags: Vec<String>,
-    /// A successful call of it ends the run's turn.
-    pub is_final: bool,
-    /// A call's result goes to the user as it is.
-    pub return_direct: bool,
+    pub result_use: ResultUse,
     /// The tool is not listed, and can be called only where it is attached.
     pub hidden: bool,
     pub concurrency: Concurrency,
@@ -43,6 +40,15 @@ pub struct Manifest {
     pub aliases: Vec<Alias>,
     /// Calls of it that one worker executes at once; `None` for as many as it has slots.
     pub max_concurrent: Option<u32>,
+}
+
+/// What becomes of a result beside being given to the model. Two things that do not hang together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct ResultUse {
+    /// It is a part of what the assistant says to the user. The model is given it all the same, and goes on.
+    pub is_final: bool,
+    /// It may be the answer: where that holds for all calls of a run and all complete, the model need not be asked again.
+    pub return_direct: bool,
 }
 
 /// The class of permission that a caller needs.

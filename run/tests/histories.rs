@@ -12,7 +12,8 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use reader::hall::Hall;
 use reader::log::{
-    attempt_of, chunks_that_count, continuing, for_each_entry, forged, newest_attempts, pooled, twin, was_returned,
+    attempt_of, chunks_that_count, continuing, fails_fast, for_any_entry, for_each_entry, forged, newest_attempts,
+    pooled, twin, was_returned,
 };
 use reader::{listen, pieces, resumed, unfold};
 use story::{START, ended_as, run_id, speak, started_from};
@@ -54,17 +55,6 @@ fn newest_only(call: &Call) -> bool {
 
 fn dispatches(effect: &Effect) -> bool {
     matches!(effect, Effect::Dispatch { .. })
-}
-
-fn for_any_entry(log: &[Entry], holds: impl Fn(&Run) -> bool) -> bool {
-    let mut any = false;
-    for_each_entry(log, |_, _, run, _| any |= holds(run));
-    any
-}
-
-fn fails_fast(log: &[Entry]) -> bool {
-    let mut events = log.iter().flat_map(|entry| &entry.events);
-    events.any(|event| matches!(event, Event::RunOpened(opened) if opened.fail_fast))
 }
 
 fn apply(run: &Run, event: Event) -> (Run, Vec<Heard>) {
@@ -430,6 +420,26 @@ proptest! {
             let fails = heard.contains(&Heard::StatusChanged(RunStatus::Failed));
             let failed = |call: &Call| matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_)));
             assert!(!fails || run.calls().iter().any(failed), "{run:?}");
+        });
+    }
+
+    #[test]
+    fn a_run_fails_with_a_call_where_that_was_asked_for_and_nowhere_else(history in histories()) {
+        for_each_entry(&history.log, |_, before, run, _| {
+            let failed = run.calls().iter().any(|call| matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_))));
+            let may_fail = run.rules().fails_with_call || fails_fast(&history.log);
+            match run.status() {
+                RunStatus::Failed => assert!(failed && may_fail, "{run:?}"),
+                RunStatus::Completed => assert!(!(failed && may_fail), "{run:?}"),
+                RunStatus::InProgress | RunStatus::RequiresAction | RunStatus::Cancelled | RunStatus::Expired => {}
+            }
+            assert!(!before.returns_direct() || run.returns_direct(), "what was the answer is not taken back");
+            let completes = |call: &Call| {
+                matches!(call.outcome(), Some(Outcome::Completed(_))) && call.spec().result_use.return_direct
+            };
+            let all = run.status().is_final() && !run.calls().is_empty() && run.calls().iter().all(completes);
+            assert!(!run.returns_direct() || all, "{run:?}");
+            assert!(!(all && run.status() == RunStatus::Completed) || run.returns_direct(), "{run:?}");
         });
     }
 

@@ -390,6 +390,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         without_worker: run::WithoutWorker::Wait,
         concurrency: run::Concurrency::Parallel,
         approval: None,
+        result_use: run::ResultUse::default(),
     });
     let (call, number, nonce) = (CallIndex(0), run::AttemptNumber(1), run::Nonce(7));
     let attempt = run::AttemptId { call, number, nonce };

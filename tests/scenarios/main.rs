@@ -37,6 +37,7 @@ mod permissions;
 mod readers;
 mod registry;
 mod requests;
+mod results;
 mod room;
 mod tls;
 mod worker_crash;

@@ -223,6 +223,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         without_worker: if gives_up { WithoutWorker::Fail } else { WithoutWorker::Wait },
         concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },
         approval,
+        result_use: run::ResultUse::default(),
     }
 }
 

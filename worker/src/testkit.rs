@@ -95,6 +95,7 @@ pub(crate) fn context(tool: ToolName, arguments: String, timeout: Duration) -> (
         without_worker: WithoutWorker::Wait,
         concurrency: Concurrency::Parallel,
         approval: None,
+        result_use: run::ResultUse::default(),
     };
     let context = Context {
         run: RUN.parse().expect("a run id"),

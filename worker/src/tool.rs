@@ -258,14 +258,15 @@ impl About {
         self
     }
 
-    /// A successful call of it ends the run's turn.
+    /// What it gives is a part of what the assistant says to the user. The model is given it all the same, and goes on.
     #[must_use]
     pub fn final_(mut self) -> Self {
         self.is_final = true;
         self
     }
 
-    /// A call's result goes to the user as it is.
+    /// What it gives may be the answer: where that holds for all calls of a run and all complete, the model need not be asked
+    /// again.
     #[must_use]
     pub fn return_direct(mut self) -> Self {
         self.return_direct = true;

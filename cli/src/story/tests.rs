@@ -33,7 +33,7 @@ fn completed(call_id: &str, result: &str) -> Event {
         result: vec![text(result)],
         ..v1::CallOutcome::default()
     };
-    Event::CallEnded(v1::CallEnded { call_id: call_id.to_owned(), outcome: Some(outcome) })
+    Event::CallEnded(v1::CallEnded { call_id: call_id.to_owned(), outcome: Some(outcome), ..v1::CallEnded::default() })
 }
 
 /// Tells events that are 100 ms apart.
@@ -61,7 +61,7 @@ fn a_speaker_has_a_header_bars_and_an_outcome() {
         output("a", "stderr", "oops\n"),
         completed("a", "exit 0"),
         completed("b", "noon"),
-        Event::RunEnded(v1::RunEnded { status: v1::RunStatus::Completed.into() }),
+        Event::RunEnded(v1::RunEnded { status: v1::RunStatus::Completed.into(), return_direct: false }),
     ];
     let expected = "\
 · run_1 · 2 calls

@@ -69,6 +69,7 @@ pub fn run(run: &Run) -> v1::Run {
         open: run.is_open(),
         calls: run.calls().iter().map(call).collect(),
         tenant: run.tenant().map(ToString::to_string).unwrap_or_default(),
+        return_direct: run.returns_direct(),
     }
 }
 
@@ -104,6 +105,8 @@ pub fn call(call: &Call) -> v1::Call {
         },
         approval_deadline: spec.approval.map(|approval| timestamp(approval.deadline)),
         decided: call.decided().map(decided),
+        r#final: spec.result_use.is_final,
+        return_direct: spec.result_use.return_direct,
     }
 }
 
@@ -314,11 +317,22 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
             Wire::CallOutputWithdrawn(v1::CallOutputWithdrawn { call_id: id_of(run, *call), attempt: number.0 })
         }
         Utterance::CallEnded { call } => {
-            let outcome = run.call(*call)?.outcome().map(outcome);
-            Wire::CallEnded(v1::CallEnded { call_id: id_of(run, *call), outcome })
+            let (call_id, call) = (id_of(run, *call), run.call(*call)?);
+            let (spec, outcome) = (call.spec(), call.outcome().map(outcome));
+            let has_result = matches!(call.outcome(), Some(Outcome::Completed(_)));
+            Wire::CallEnded(v1::CallEnded {
+                call_id,
+                outcome,
+                tool: spec.tool.to_string(),
+                r#final: has_result && spec.result_use.is_final,
+                return_direct: has_result && spec.result_use.return_direct,
+            })
         }
         Utterance::StatusChanged(to) => Wire::RunStatusChanged(v1::RunStatusChanged { status: status(*to).into() }),
-        Utterance::RunEnded(to) => Wire::RunEnded(v1::RunEnded { status: status(*to).into() }),
+        Utterance::RunEnded(to) => {
+            let return_direct = run.returns_direct();
+            Wire::RunEnded(v1::RunEnded { status: status(*to).into(), return_direct })
+        }
     })
 }
 

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use run::{
     Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Concurrency,
-    DeadlineKind, Decider, Decision, Entry, Event, Nonce, PoolId, Route, RunId, RunOpened, StopStage, Timestamp,
-    WithoutWorker,
+    DeadlineKind, Decider, Decision, Entry, Event, Nonce, PoolId, ResultUse, Route, RunId, RunOpened, StopStage,
+    Timestamp, WithoutWorker,
 };
 
 use super::api::without_worker;
@@ -296,6 +296,8 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
             deadline_ms: approval.deadline.0,
             default: approval_default_out(approval.default).into(),
         }),
+        r#final: spec.result_use.is_final,
+        return_direct: spec.result_use.return_direct,
         route: Some(route),
     }
 }
@@ -325,6 +327,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
             deadline: Timestamp(approval.deadline_ms),
             default: approval_default(v1::ApprovalDefault::try_from(approval.default).unwrap_or_default()),
         }),
+        result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct },
     })
 }
 

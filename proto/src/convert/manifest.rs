@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::time::Duration;
 
-use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Permission, Policy, ToolName, limit};
+use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Permission, Policy, ResultUse, ToolName, limit};
 
 use super::{concurrency, policy_in, policy_out, time_in};
 use crate::schema::{InvalidSchema, Schema};
@@ -153,8 +153,8 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         side_effect_scope: manifest.side_effect_scope.clone(),
         requires_confirmation: manifest.requires_confirmation,
         tags: manifest.tags.clone(),
-        r#final: manifest.is_final,
-        return_direct: manifest.return_direct,
+        r#final: manifest.result_use.is_final,
+        return_direct: manifest.result_use.return_direct,
         hidden: manifest.hidden,
         concurrency: concurrency_out(manifest.concurrency).into(),
         version: manifest.version.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -263,8 +263,7 @@ fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
         side_effect_scope: wire.side_effect_scope,
         requires_confirmation: wire.requires_confirmation,
         tags: wire.tags,
-        is_final: wire.r#final,
-        return_direct: wire.return_direct,
+        result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct },
         hidden: wire.hidden,
         concurrency: concurrency.unwrap_or_else(|| Concurrency::of(permission)),
         version,

@@ -20,6 +20,17 @@ pub(crate) fn for_each_entry(log: &[Entry], mut check: impl FnMut(&Entry, &Run, 
     }
 }
 
+pub(crate) fn for_any_entry(log: &[Entry], holds: impl Fn(&Run) -> bool) -> bool {
+    let mut any = false;
+    for_each_entry(log, |_, _, run, _| any |= holds(run));
+    any
+}
+
+pub(crate) fn fails_fast(log: &[Entry]) -> bool {
+    let mut events = log.iter().flat_map(|entry| &entry.events);
+    events.any(|event| matches!(event, Event::RunOpened(opened) if opened.fail_fast))
+}
+
 pub(crate) fn pooled(call: &Call) -> Option<(&PoolId, &Policy)> {
     match &call.spec().route {
         Route::Pool { pool, policy } => Some((pool, policy)),

@@ -2,7 +2,8 @@
 
 use super::*;
 use toolyard_run::{
-    AfterPartialOutput, Approval, CallId, Concurrency, Decision, DefaultDecision, Effects, Policy, RetryOn, Rules,
+    AfterPartialOutput, Approval, CallId, Concurrency, Decision, DefaultDecision, Effects, Policy, ResultUse, RetryOn,
+    Rules,
 };
 
 #[derive(Debug, Clone)]
@@ -176,7 +177,11 @@ pub(super) fn plan() -> impl Strategy<Value = Plan> {
 
 pub(super) fn rules() -> impl Strategy<Value = Rules> {
     let running_max = prop::option::weighted(0.2, 1..4u16);
-    running_max.prop_map(|running_max| Rules { running_max, ..Rules::default() })
+    (running_max, prop::bool::weighted(0.2)).prop_map(|(running_max, fails_with_call)| Rules {
+        running_max,
+        fails_with_call,
+        ..Rules::default()
+    })
 }
 
 fn named(name: &str, spec: CallSpec) -> Arc<CallSpec> {
@@ -220,10 +225,12 @@ fn call() -> impl Strategy<Value = CallSpec> {
         1 => Just(Route::Refused(error(ErrorKind::UnknownTool))),
     ];
     let alone = prop::bool::weighted(0.2);
+    let direct = prop::bool::weighted(0.7);
     let approval = prop::option::weighted(0.2, approval());
-    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300)), alone, approval).prop_map(
-        |(route, life, queue, alone, approval)| CallSpec {
+    (route, seconds(10..1200), prop::option::weighted(0.3, seconds(1..300)), (alone, direct), approval).prop_map(
+        |(route, life, queue, (alone, return_direct), approval)| CallSpec {
             approval,
+            result_use: ResultUse { return_direct, ..ResultUse::default() },
             deadline: START.after(life),
             queue_deadline: queue.map(|queue| START.after(queue)),
             concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },

@@ -47,13 +47,13 @@ fn withdrawn(call_id: &str, attempt: u32) -> Event {
 fn ended(call_id: &str, state: CallState, result: &str) -> Event {
     let result = if result.is_empty() { Vec::new() } else { vec![content(result)] };
     let outcome = Some(v1::CallOutcome { state: state.into(), result, ..v1::CallOutcome::default() });
-    Event::CallEnded(v1::CallEnded { call_id: call_id.to_owned(), outcome })
+    Event::CallEnded(v1::CallEnded { call_id: call_id.to_owned(), outcome, ..v1::CallEnded::default() })
 }
 
 fn failed(call_id: &str, kind: CallErrorKind) -> Event {
     let error = Some(v1::CallError { kind: kind.into(), message: "no".to_owned(), ..v1::CallError::default() });
     let outcome = Some(v1::CallOutcome { state: CallState::Failed.into(), error, ..v1::CallOutcome::default() });
-    Event::CallEnded(v1::CallEnded { call_id: call_id.to_owned(), outcome })
+    Event::CallEnded(v1::CallEnded { call_id: call_id.to_owned(), outcome, ..v1::CallEnded::default() })
 }
 
 fn counted(call_id: &str) -> Event {
@@ -61,7 +61,7 @@ fn counted(call_id: &str) -> Event {
 }
 
 fn run_ended() -> Event {
-    Event::RunEnded(v1::RunEnded { status: v1::RunStatus::Completed.into() })
+    Event::RunEnded(v1::RunEnded { status: v1::RunStatus::Completed.into(), return_direct: false })
 }
 
 fn numbered(events: Vec<Event>) -> Vec<RunEvent> {

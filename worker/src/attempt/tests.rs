@@ -108,6 +108,7 @@ where
         without_worker: WithoutWorker::Wait,
         concurrency: Concurrency::Parallel,
         approval: None,
+        result_use: run::ResultUse::default(),
     };
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
     let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec) };

@@ -1,0 +1,89 @@
+//! What becomes of results: for the model, for the user, or for nobody because the run fails.
+
+use harness::{Yard, call};
+use proto::v1::run_event::Event;
+use proto::v1::{self, CallState, ErrorPolicy, FloorPolicy, RunStatus};
+use serde_json::json;
+
+use crate::{FIXTURE, check, count};
+
+fn tool(id: &str, tool: &str) -> v1::NewCall {
+    call(id, tool, json!({ "text": id }))
+}
+
+fn ended(events: &[v1::RunEvent]) -> v1::RunEnded {
+    let last = events.last().and_then(|event| event.event.clone());
+    let Some(Event::RunEnded(ended)) = last else { panic!("a run ends: {events:#?}") };
+    ended
+}
+
+/// What is said of each call's result: its tool, whether it is a part of what the assistant says, whether it may be the answer.
+fn told(events: &[v1::RunEvent], id: &str) -> (String, bool, bool) {
+    let told = check::kinds(events).into_iter().find_map(|kind| match kind {
+        Event::CallEnded(ended) if ended.call_id == id => {
+            Some((ended.tool.clone(), ended.r#final, ended.return_direct))
+        }
+        _ => None,
+    });
+    told.expect("the call ends")
+}
+
+#[tokio::test]
+async fn results_are_the_answer_where_all_calls_return_directly_and_complete() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let unknown = call("c", "nowhere", json!({}));
+    let table = [
+        (vec![tool("a", "answers")], true),
+        (vec![tool("a", "answers"), tool("b", "answers")], true),
+        (vec![tool("a", "answers"), tool("b", "echo")], false),
+        (vec![tool("a", "answers"), unknown], false),
+        (vec![tool("a", "answers"), call("b", "answers", json!({}))], false),
+        (vec![tool("a", "shows")], false),
+    ];
+    for (calls, expected) in table {
+        let run = yard.client.create(calls.clone()).await;
+        let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+        assert_eq!(ended(&events).return_direct, expected, "of {calls:?}");
+        assert_eq!(run.get().await.return_direct, expected, "of {calls:?}");
+        assert_eq!(ended(&events).status(), RunStatus::Completed);
+    }
+}
+
+#[tokio::test]
+async fn a_final_result_is_a_part_of_what_the_assistant_says_and_the_run_goes_on_to_the_model() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![tool("a", "shows"), tool("b", "answers"), call("c", "shows", json!({}))]).await;
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(told(&events, "a"), ("shows".to_owned(), true, false));
+    assert_eq!(told(&events, "b"), ("answers".to_owned(), false, true));
+    assert_eq!(told(&events, "c"), ("shows".to_owned(), false, false), "one that failed has nothing to show");
+    assert!(!ended(&events).return_direct);
+    let calls = run.get().await.calls;
+    assert_eq!((calls[0].r#final, calls[0].return_direct), (true, false));
+    assert_eq!((calls[1].r#final, calls[1].return_direct), (false, true));
+}
+
+#[tokio::test]
+async fn an_error_is_for_the_model_unless_its_run_is_to_fail_and_the_others_go_on_either_way() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let table = [
+        (ErrorPolicy::Unspecified, RunStatus::Completed),
+        (ErrorPolicy::ToModel, RunStatus::Completed),
+        (ErrorPolicy::FailRun, RunStatus::Failed),
+    ];
+    for (policy, status) in table {
+        let request = v1::ExecuteRunRequest {
+            calls: vec![call("a", "panics", json!({})), count("b", 3, 100)],
+            rules: Some(v1::RunRules { error_policy: policy.into(), ..v1::RunRules::default() }),
+            ..v1::ExecuteRunRequest::default()
+        };
+        let events = yard.client.execute_request(request).await.expect("it is accepted").to_end().await;
+        check::whole(&events, true);
+        assert_eq!(ended(&events).status(), status, "{policy:?}");
+        let outcomes = check::outcomes(&events);
+        assert_eq!((outcomes["a"].state(), outcomes["b"].state()), (CallState::Failed, CallState::Completed));
+    }
+}

@@ -146,7 +146,7 @@ async fn a_tool_can_be_called_by_another_name_that_has_its_own_description() {
 async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = worker(&yard, "shelf", "catalogue").await;
-    let _other = worker(&yard, "other", "callable").await;
+    let _other = worker(&yard, "other", "external").await;
     until(&yard.client, |page| page.tools.len() == 5).await;
     let all = ListToolsRequest::default;
     let cases: [(ListToolsRequest, &[&str]); 7] = [

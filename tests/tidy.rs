@@ -12,7 +12,7 @@ const BANNED_WORDS: [&str; 6] = ["Manager", "Helper", "Utils", "Util", "Misc", "
 const RIMS: [(&str, &[&str]); 3] = [
     ("async_nats", &["coordinator/src/nats", "worker/src/nats", "proto/src/nats", "tests/"]),
     ("redis", &["coordinator/src/redis", "tests/"]),
-    ("tonic", &["coordinator/src/grpc", "proto/", "cli/", "tests/"]),
+    ("tonic", &["coordinator/src/grpc", "telemetry/src/otlp", "proto/", "cli/", "tests/"]),
 ];
 
 fn root() -> PathBuf {

@@ -73,6 +73,10 @@ pub(crate) enum Failure {
     NotHosted(#[from] worker::NotHosted),
     #[error(transparent)]
     Logs(#[from] telemetry::Error),
+    #[error(transparent)]
+    Telemetry(#[from] telemetry::otlp::SettingsError),
+    #[error(transparent)]
+    Export(#[from] telemetry::otlp::StartError),
     #[error("cannot hear signals: {0}")]
     Signals(io::Error),
     #[error("cannot start: {0}")]
@@ -82,7 +86,7 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Usage(_) | Self::Logs(_) => Exit::Refused,
+            Self::Usage(_) | Self::Logs(_) | Self::Telemetry(_) => Exit::Refused,
             Self::Unreachable { .. } => Exit::Unreachable,
             Self::Refused(status) => match status.code() {
                 Code::Unavailable => Exit::Unreachable,
@@ -116,6 +120,7 @@ impl Failure {
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Unwatchable(_)
+            | Self::Export(_)
             | Self::Signals(_)
             | Self::Runtime(_) => Exit::Failed,
         }
@@ -125,7 +130,7 @@ impl Failure {
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Refused(status) => reason(status).unwrap_or_else(|| "UNKNOWN".to_owned()),
-            Self::Usage(_) | Self::Logs(_) => "USAGE".to_owned(),
+            Self::Usage(_) | Self::Logs(_) | Self::Telemetry(_) => "USAGE".to_owned(),
             Self::Unreachable { .. } => "UNREACHABLE".to_owned(),
             Self::RunUnknown => "RUN_UNKNOWN".to_owned(),
             Self::Interrupted => "INTERRUPTED".to_owned(),
@@ -139,6 +144,7 @@ impl Failure {
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Unwatchable(_)
+            | Self::Export(_)
             | Self::Signals(_)
             | Self::Runtime(_) => "FAILED".to_owned(),
         }

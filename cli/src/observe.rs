@@ -1,6 +1,11 @@
 //! How a process that serves lets be seen what it does.
 
 use std::net::SocketAddr;
+use std::time::Duration;
+
+use telemetry::otlp::{Exporter, Settings};
+
+use crate::exit::Failure;
 
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "To be observed")]
@@ -9,4 +14,25 @@ pub(crate) struct ObserveArgs {
     /// they are. Port 0 takes a free one and logs it [default: nowhere]
     #[arg(long, env = "TOOLYARD_ADMIN_LISTEN", value_name = "ADDR")]
     pub(crate) admin_listen: Option<SocketAddr>,
+    /// The OpenTelemetry collector that traces and metrics are sent to, over gRPC without TLS, as in http://127.0.0.1:4317.
+    /// The variables OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TIMEOUT,
+    /// OTEL_METRIC_EXPORT_INTERVAL, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_SDK_DISABLED count [default: nobody]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    otlp_endpoint: Option<String>,
+}
+
+impl ObserveArgs {
+    /// Begins to export telemetry, where somebody said where to.
+    pub(crate) fn exporter(&self, service: &str) -> Result<Option<Exporter>, Failure> {
+        let settings = Settings::read(self.otlp_endpoint.as_deref(), service, |name| std::env::var(name).ok())?;
+        let now = || Duration::from_millis(proto::now().0);
+        Ok(settings.map(|settings| Exporter::start(settings, now)).transpose()?)
+    }
+}
+
+/// Exports what is left.
+pub(crate) async fn finish(exporter: Option<Exporter>) {
+    if let Some(exporter) = exporter {
+        exporter.finish().await;
+    }
 }

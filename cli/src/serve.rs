@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::BrokerArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
-use crate::observe::ObserveArgs;
+use crate::observe::{ObserveArgs, finish};
 
 const COORDINATOR_EXAMPLES: &str = "\
 Examples:
@@ -109,6 +109,9 @@ pub(crate) struct WorkerArgs {
     /// Do not host these built-in tools
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
+    /// Put arguments and results of calls into traces. Whoever sees the traces then reads them
+    #[arg(long, env = "TOOLYARD_INCLUDE_CONTENT")]
+    include_content: bool,
     #[command(flatten)]
     observe: ObserveArgs,
     /// The file that names the hooks to ask about results and errors, before they are stored (docs/hooks.md)
@@ -130,24 +133,30 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, door, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
+    let exporter = observe.exporter("toolyard-coordinator")?;
     let serving = Box::pin(async {
         let coordinator = Coordinator::bind(options).await?;
         coordinator.with_hooks(hooks).serve(stop.clone(), || {}).await
     });
-    interrupts.stop_well(serving, &stop).await?;
+    let served = interrupts.stop_well(serving, &stop).await;
+    finish(exporter).await;
+    served?;
     Ok(Exit::Completed)
 }
 
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let WorkerArgs { pool, slots, root, drain, enable, disable, observe, hooks, .. } = args;
+    let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
     let table = table.with_hooks(read_hooks(hooks.as_deref())?)?;
     let (drain, admin) = (Duration::from_secs(drain), observe.admin_listen);
-    let options = worker::Options { nats_url, credentials, pool, slots, drain, admin };
+    let options = worker::Options { nats_url, credentials, pool, slots, drain, admin, include_content };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
+    let exporter = observe.exporter("toolyard-worker")?;
     let serving = worker::serve(options, table, stop.clone(), |_| {});
-    interrupts.stop_well(serving, &stop).await?;
+    let served = interrupts.stop_well(serving, &stop).await;
+    finish(exporter).await;
+    served?;
     Ok(Exit::Completed)
 }

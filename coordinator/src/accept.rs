@@ -16,6 +16,7 @@ use crate::custom::{Custom, CustomTools};
 use crate::limits;
 use crate::registry::{Entry, Registry};
 use crate::runs::Refusal;
+use crate::trace;
 
 /// Names that an error for an unknown tool lists: enough for any sensible set, bounded for the others.
 const TOOLS_LISTED_MAX: usize = 64;
@@ -95,9 +96,20 @@ pub(crate) fn accept(calls: Vec<Asked>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>>
 }
 
 pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
-    let Asked { id, tool, arguments, metadata, timeout, queue_timeout, without_worker, concurrency, approval, refusal } =
-        call;
+    let Asked {
+        id,
+        tool,
+        arguments,
+        mut metadata,
+        timeout,
+        queue_timeout,
+        without_worker,
+        concurrency,
+        approval,
+        refusal,
+    } = call;
     let Scope { offer, run_deadline, now, .. } = *scope;
+    trace::carry_on(&mut metadata);
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
     let takes_object = offer.custom.get(&tool).is_none_or(Custom::takes_object);
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };

@@ -9,6 +9,7 @@ mod pages;
 mod runs;
 mod status;
 mod tools;
+mod trace;
 
 use std::time::Duration;
 
@@ -89,6 +90,7 @@ pub(crate) async fn serve(
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(Some(STREAMS_PER_CONNECTION_MAX))
         .layer(tower::layer::layer_fn(move |inner| pages::Pages::new(inner, is_local)))
+        .layer(tower::layer::layer_fn(trace::Traces::new))
         .layer(tower::layer::layer_fn(deadline::Deadlines::new))
         .add_routes(routes)
         .add_service(health_service)

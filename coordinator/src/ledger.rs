@@ -41,6 +41,7 @@ use crate::nats::signals::{Asked, Questions, Signals};
 use crate::nats::snapshots::Snapshots;
 use crate::registry::Registry;
 use crate::shards::{Owned, every};
+use crate::trace;
 
 pub(crate) use self::overdue::OVERDUE;
 pub(crate) use self::watcher::{Live, Standing};
@@ -313,7 +314,12 @@ impl Keeper {
             return self.stop_late_starts(id, &entry);
         };
         self.heard.clear();
+        let traces = leads && telemetry::trace::is_on();
+        let before = if traces { trace::before(&open.known.run, &entry.events) } else { None };
         open.known.apply(&entry, &mut self.heard);
+        if let Some(before) = before {
+            trace::after(&before, &open.known.run, &self.rim.registry.borrow(), entry.at);
+        }
         self.rim.index.note(&open.known.run, &entry, &self.heard);
         if leads {
             for heard in &self.heard {
@@ -321,6 +327,10 @@ impl Keeper {
                     && let Some(call) = open.known.run.call(*call)
                 {
                     self.ends.count(call, &self.rim.registry.borrow());
+                    tracing::debug!(run.id = %id, call.id = %call.spec().id, state = call.state_name(), "a call ended");
+                    if traces {
+                        trace::call_ended(&open.known.run, call, entry.at);
+                    }
                 }
             }
         }

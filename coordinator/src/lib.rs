@@ -21,6 +21,7 @@ mod runs;
 mod shards;
 mod stranded;
 mod tls;
+mod trace;
 mod watch;
 
 use std::net::SocketAddr;

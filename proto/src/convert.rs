@@ -120,6 +120,12 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 20] = [
     (ErrorKind::LimitExceeded, v1::CallErrorKind::LimitExceeded),
 ];
 
+/// A kind of error in one word, as in `tool_failed`.
+#[must_use]
+pub fn error_word(kind: ErrorKind) -> String {
+    error_kind_out(kind).as_str_name().trim_start_matches("CALL_ERROR_KIND_").to_lowercase()
+}
+
 fn error_kind_out(kind: ErrorKind) -> v1::CallErrorKind {
     ERROR_KINDS.iter().find(|(known, _)| *known == kind).map(|(_, wire)| *wire).unwrap_or_default()
 }

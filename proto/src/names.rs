@@ -38,6 +38,9 @@ pub fn pool_consumer(pool: &PoolId) -> String {
     format!("pool-{pool}")
 }
 
+/// What the subject of a job looks like: names in traces have no ids.
+pub const JOB_TEMPLATE: &str = "ty.run.{shard}.{run}.{call}.job.{pool}";
+
 /// The jobs of a pool, of all runs.
 #[must_use]
 pub fn pool_jobs(pool: &PoolId) -> String {

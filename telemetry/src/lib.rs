@@ -1,4 +1,5 @@
-//! What a process lets be seen of itself: its logs, what it counts, and an admin port for probes and scrapers. Knows no
+//! What a process lets be seen of itself: its logs, what it counts, its part of traces, and an
+//! admin port for probes and scrapers. Knows no
 //! run and no tool.
 //!
 //! Logs go to standard error: for people, or a JSON object a line for machines. What is logged is chosen by `TOOLYARD_LOG`,
@@ -6,6 +7,8 @@
 
 pub mod admin;
 pub mod metrics;
+pub mod otlp;
+pub mod trace;
 
 use std::env::VarError;
 use std::io::{IsTerminal as _, stderr};

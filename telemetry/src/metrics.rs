@@ -102,6 +102,13 @@ impl Histogram {
     }
 }
 
+/// A series as it is exported.
+#[derive(Debug)]
+pub(crate) struct Series<M> {
+    pub(crate) labels: Vec<(&'static str, Box<str>)>,
+    pub(crate) metric: M,
+}
+
 /// The values of a series' labels, in the order of its family's.
 type Values = Box<[Box<str>]>;
 
@@ -128,6 +135,13 @@ impl<M> Family<M> {
 }
 
 impl<M: Clone + Default> Family<M> {
+    /// All series there are now.
+    pub(crate) fn read(&self) -> Vec<Series<M>> {
+        let labelled = |values: &Values| self.labels.iter().copied().zip(values.iter().cloned()).collect();
+        let series = self.series();
+        series.iter().map(|(values, metric)| Series { labels: labelled(values), metric: metric.clone() }).collect()
+    }
+
     /// The series with these values, one a label. To be kept: looking it up takes a lock.
     pub fn with(&self, values: &[&str]) -> M {
         debug_assert_eq!(values.len(), self.labels.len(), "a value for each label of {}", self.name);
@@ -166,6 +180,14 @@ impl Metric {
             Self::Counter(family) => family.name,
             Self::Gauge(family) => family.name,
             Self::Histogram(family) => family.name,
+        }
+    }
+
+    pub(crate) fn help(&self) -> &'static str {
+        match self {
+            Self::Counter(family) => family.help,
+            Self::Gauge(family) => family.help,
+            Self::Histogram(family) => family.help,
         }
     }
 }

@@ -3,6 +3,7 @@
 mod admin;
 mod certificates;
 mod client;
+mod collector;
 pub mod http;
 mod keys;
 mod process;
@@ -13,6 +14,7 @@ pub use self::http::Http;
 pub use admin::Admin;
 pub use certificates::{Authority, Certified};
 pub use client::{Client, Run, Stream, call, client_answer, reason};
+pub use collector::{Collector, Span, SpanKind, hex, said};
 pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};
 pub use shards::Shards;

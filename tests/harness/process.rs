@@ -14,12 +14,13 @@ use crate::PATIENCE;
 pub struct Fixture {
     program: PathBuf,
     environment: Vec<(&'static str, String)>,
+    log: Option<PathBuf>,
 }
 
 impl Fixture {
     #[must_use]
     pub fn new(program: &str) -> Self {
-        Self { program: program.into(), environment: Vec::new() }
+        Self { program: program.into(), environment: Vec::new(), log: None }
     }
 
     /// The same program with a variable of its environment set.
@@ -28,6 +29,12 @@ impl Fixture {
         let mut fixture = self.clone();
         fixture.environment.push((name, value.to_string()));
         fixture
+    }
+
+    /// The same program with its log in a file.
+    #[must_use]
+    pub fn logging_to(&self, file: &std::path::Path) -> Self {
+        Self { log: Some(file.to_owned()), ..self.clone() }
     }
 
     /// Its coordinators share an index in this store.
@@ -73,7 +80,11 @@ impl Fixture {
     }
 
     async fn start(&self, arguments: &[&str]) -> (Child, String) {
-        let mut child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        if let Some(log) = &self.log {
+            command.stderr(std::fs::File::create(log).expect("a file can be made"));
+        }
+        let mut child = command
             .args(arguments)
             .env_remove("TOOLYARD_REDIS_URL")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))

@@ -40,6 +40,7 @@ mod requests;
 mod results;
 mod room;
 mod tls;
+mod traces;
 mod worker_crash;
 mod worker_life;
 

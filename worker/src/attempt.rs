@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::log::Job;
-use run::{AttemptId, AttemptOutcome, CallError, Chunk, ChunkIndex, ErrorKind, Event, Policy, Route, StopStage, limit};
+use run::{
+    AttemptId, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, Policy, Route, StopStage, limit,
+};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
@@ -37,6 +39,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) output: OutputCount,
     /// Who is asked about its end, where anybody is.
     pub(crate) watched: Option<Watched>,
+    /// Whether its end tells the result.
+    pub(crate) tells_result: bool,
 }
 
 /// Why an attempt should stop before its tool is done.
@@ -61,7 +65,10 @@ pub(crate) enum End {
 /// What a stored end means for the job.
 pub(crate) enum Ending {
     /// Nothing is left to do.
-    Completed,
+    Completed {
+        /// As text, where it was asked for.
+        result: Option<String>,
+    },
     Cancelled,
     Expired,
     /// Another attempt may be due.
@@ -82,7 +89,7 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals, output: count, watched } = attempt;
+    let Attempt { job, id, from, start, signals, output: count, watched, tells_result } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
 
@@ -94,12 +101,12 @@ where
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            return (conclude(publisher, id, AttemptOutcome::Failed(error), watched, &signals).await, None);
+            return (conclude(publisher, id, AttemptOutcome::Failed(error), (watched, false), &signals).await, None);
         }
     };
     // A call that is overdue never starts late.
     let Some(deadline) = deadline(job, policy) else {
-        return (store(publisher, AttemptOutcome::Expired).await, None);
+        return (store(publisher, AttemptOutcome::Expired, false).await, None);
     };
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
     let stop_tool = Stop::default();
@@ -121,9 +128,9 @@ where
         // Its effect may have happened, or half of it: nobody else may begin it again.
         Some(AttemptOutcome::Returned) if !policy.repeatable => {
             let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
-            store(publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message))).await
+            store(publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message)), false).await
         }
-        Some(outcome) => conclude(publisher, id, outcome, watched, &signals).await,
+        Some(outcome) => conclude(publisher, id, outcome, (watched, tells_result), &signals).await,
         None => End::Abandoned,
     };
     (end, lingering)
@@ -134,13 +141,13 @@ async fn conclude<F>(
     mut publisher: Publisher<F>,
     id: AttemptId,
     outcome: AttemptOutcome,
-    watched: Option<(Watched, &Job, &Handle)>,
+    (watched, tells_result): (Option<(Watched, &Job, &Handle)>, bool),
     signals: &Signals,
 ) -> End
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Some((watched, job, tools)) = watched else { return store(publisher, outcome).await };
+    let Some((watched, job, tools)) = watched else { return store(publisher, outcome, tells_result).await };
     let held = publisher.let_go();
     // What is not held back need not wait.
     publisher.send();
@@ -168,17 +175,17 @@ where
         }
     }
     match fits {
-        true => store(publisher, judged.outcome).await,
-        false => store(publisher, AttemptOutcome::Failed(limits::too_much_output())).await,
+        true => store(publisher, judged.outcome, tells_result).await,
+        false => store(publisher, AttemptOutcome::Failed(limits::too_much_output()), false).await,
     }
 }
 
-async fn store<F>(publisher: Publisher<F>, outcome: AttemptOutcome) -> End
+async fn store<F>(publisher: Publisher<F>, outcome: AttemptOutcome, tells_result: bool) -> End
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
     let ending = match &outcome {
-        AttemptOutcome::Completed(_) => Ending::Completed,
+        AttemptOutcome::Completed(result) => Ending::Completed { result: tells_result.then(|| text(result)) },
         AttemptOutcome::Cancelled => Ending::Cancelled,
         AttemptOutcome::Expired => Ending::Expired,
         AttemptOutcome::Failed(error) => Ending::Failed(error.clone()),
@@ -188,6 +195,15 @@ where
         Ok(()) => End::Stored(ending),
         Err(Lost) => End::Abandoned,
     }
+}
+
+/// A result in words; what is no text, by its kind and size.
+fn text(result: &[Content]) -> String {
+    let part = |content: &Content| match content {
+        Content::Text(text) | Content::Json(text) => text.clone(),
+        Content::Data { media_type, data } => format!("[{media_type}, {} bytes]", data.len()),
+    };
+    result.iter().map(part).collect::<Vec<_>>().join("\n")
 }
 
 /// By when the attempt has ended, and as what if it has not.

@@ -112,13 +112,15 @@ pub struct Options {
     pub drain: Duration,
     /// Where probes, scrapers and operators find it; `None`: nowhere.
     pub admin: Option<SocketAddr>,
+    /// Whether traces tell the arguments and results of calls. Whoever sees the traces then reads them.
+    pub include_content: bool,
 }
 
 impl Options {
     #[must_use]
     pub fn new(nats_url: impl Into<String>, pool: PoolId) -> Self {
         let (nats_url, credentials) = (nats_url.into(), Credentials::default());
-        Self { nats_url, credentials, pool, slots: SLOTS, drain: DRAIN, admin: None }
+        Self { nats_url, credentials, pool, slots: SLOTS, drain: DRAIN, admin: None, include_content: false }
     }
 }
 

@@ -142,7 +142,7 @@ impl OfTool {
     pub(crate) fn ended(&self, how: Option<&Ending>, took: Duration) {
         self.attempt.record(took);
         let count = match how {
-            Some(Ending::Completed) => &self.completed,
+            Some(Ending::Completed { .. }) => &self.completed,
             Some(Ending::Failed(_)) => &self.failed,
             Some(Ending::Cancelled) => &self.cancelled,
             Some(Ending::Expired) => &self.expired,
@@ -155,6 +155,18 @@ impl OfTool {
     /// Counts an attempt's output, whose job was stored so long before `since`.
     pub(crate) fn output(&self, since: Instant, waited: Duration) -> OutputCount {
         OutputCount { first: Some((self.first_chunk.clone(), since, waited)), bytes: self.output_bytes.clone() }
+    }
+}
+
+/// How an attempt ended, in a word.
+pub(crate) fn word(how: Option<&Ending>) -> &'static str {
+    match how {
+        Some(Ending::Completed { .. }) => "completed",
+        Some(Ending::Failed(_)) => "failed",
+        Some(Ending::Cancelled) => "cancelled",
+        Some(Ending::Expired) => "expired",
+        Some(Ending::Returned) => "returned",
+        None => "abandoned",
     }
 }
 

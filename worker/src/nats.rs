@@ -6,6 +6,7 @@ mod job;
 mod leases;
 mod progress;
 mod pull;
+mod trace;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -76,6 +77,8 @@ pub(crate) struct Core {
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
     /// Calls that hold a slot and wait until their tool has room for them.
     waiting: Cell<usize>,
+    /// Traces tell what tools were asked and gave back.
+    include_content: bool,
 }
 
 pub(crate) async fn serve(
@@ -111,7 +114,11 @@ pub(crate) async fn serve(
         progress: Arc::default(),
         running: RefCell::default(),
         waiting: Cell::default(),
+        include_content: options.include_content,
     });
+    if options.include_content {
+        tracing::warn!("arguments and results of calls go into traces: whoever sees the traces reads them");
+    }
     let set = tokio::task::LocalSet::new();
     set.run_until(work(core, options, admin, stop, ready)).await;
     if !matches!(tokio::time::timeout(LAST_WORDS, client.flush()).await, Ok(Ok(()))) {

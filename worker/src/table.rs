@@ -178,6 +178,12 @@ impl Table {
         Ok(self)
     }
 
+    /// What a tool says of itself; nothing of one that is not hosted.
+    pub(crate) fn description(&self, tool: &ToolName) -> &str {
+        let tool = self.aliases.get(tool).unwrap_or(tool);
+        self.tools.get(tool).map_or("", |hosted| hosted.manifest.description.as_str())
+    }
+
     /// The names under which tools are called, each with the tool's own.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&ToolName, &ToolName)> {
         self.tools.keys().map(|name| (name, name)).chain(&self.aliases)

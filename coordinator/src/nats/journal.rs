@@ -19,6 +19,7 @@ use proto::names;
 use proto::nats::unstored::Unstored;
 use proto::subject::{self, Place, Subject};
 use run::{CallSpec, Entry, Event, RunId, Shard, Timestamp};
+use telemetry::trace::Moment;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +28,7 @@ use self::room::Room;
 use super::Broker;
 use crate::known::Known;
 use crate::metrics::COUNTS;
+use crate::trace;
 
 /// How long an append is tried for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(15);
@@ -126,12 +128,16 @@ impl Journal {
         let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
         let subject = Subject { run, place }.to_string();
         let payload = log::encode_as(rand::random(), events, job);
+        let began = telemetry::trace::is_on().then(|| Moment::now(proto::now().0));
         let give_up = Instant::now() + APPEND_PATIENCE;
         let (mut unsure, mut pause) = (false, APPEND_PAUSE);
         loop {
             let error = match self.publish(&subject, payload.clone(), expected).await {
                 Ok(sequence) => {
                     self.room.take(payload.len());
+                    if let Some(began) = began {
+                        trace::sent(run, events, job, sequence, began);
+                    }
                     return Ok(sequence);
                 }
                 Err(error) => error,

@@ -136,7 +136,7 @@ mod tests {
         assert!(!rendered("test_idle").contains("bucket"), "where nothing was recorded there is nothing to see");
     }
 
-    /// Run with `--release -- --ignored --nocapture` for the number in docs/performance.md.
+    /// `cargo test -p toolyard-telemetry --release -- --ignored --nocapture`
     #[test]
     #[ignore = "a measurement"]
     fn two_thousand_tools_are_scraped_quickly() {

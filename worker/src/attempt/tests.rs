@@ -125,7 +125,16 @@ where
     let began = Instant::now();
     let other = tokio::spawn(meanwhile(signals.clone()));
     let output = OutputCount::default();
-    let attempt = Attempt { job: &job, id, from: ChunkIndex(0), start: None, signals, output, watched: None };
+    let attempt = Attempt {
+        job: &job,
+        id,
+        from: ChunkIndex(0),
+        start: None,
+        signals,
+        output,
+        watched: None,
+        tells_result: false,
+    };
     let (end, _) = run_it(attempt, prepared, append).await;
     let took = began.elapsed();
     other.abort();

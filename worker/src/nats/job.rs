@@ -20,8 +20,9 @@ use run::{
 };
 use tokio::time::Instant;
 
-use super::Core;
+use super::{Core, trace};
 use crate::attempt::{self, Attempt, End, Ending};
+use crate::metrics;
 use crate::publisher::Lost;
 
 /// How long an entry is sent again for: an election of the broker's leader takes 4-9 s.
@@ -181,6 +182,7 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     }
     let began = Instant::now();
     let id = AttemptId { call: job.call, number, nonce: Nonce(rand::random()) };
+    let mut traced = trace::begin(job, id, delivery.sequence, &core.worker, core.include_content);
     let (signals, registered) = core.register(job.run, id, lease.lost.clone());
     let (pool, worker) = (job.pool.clone(), core.worker.clone());
     let held = Bytes::copy_from_slice(reply.as_bytes());
@@ -191,6 +193,9 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
         // Once the tool is called its effect may happen, or it goes on where the last attempt broke off: the log must know
         // before, and know of this start alone, right behind what the owner had seen.
         if !start_alone(core, delivery, start, id, last_output).await {
+            if let Some(traced) = traced {
+                traced.superseded();
+            }
             tracing::info!(run.id = %job.run, "an attempt does not count; asking again what to do with its job");
             return settle(core, reply.clone(), NOT_NOW.into()).await;
         }
@@ -199,7 +204,13 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     let count = core.counts.of(&job.spec.tool);
     let output = count.output(delivery.here, delivery.age);
     let watched = core.table.watched(&job.spec.tool);
-    let attempt = Attempt { job, id, from, start, signals, output, watched };
+    let tells_result = traced.as_ref().is_some_and(|traced| traced.includes_content());
+    let carried_on = traced.as_mut().map(|traced| {
+        traced.tool_begins(job, &core.table);
+        traced.carried_on(job)
+    });
+    let seen = carried_on.as_ref().unwrap_or(job);
+    let attempt = Attempt { job: seen, id, from, start, signals, output, watched, tells_result };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
     let ending = match &end {
@@ -207,7 +218,17 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
         End::Abandoned => None,
     };
     count.ended(ending, began.elapsed());
+    tracing::debug!(
+        run.id = %job.run, call.id = %job.spec.id, attempt = number.0, tool = %job.spec.tool,
+        outcome = metrics::word(ending), "an attempt ended"
+    );
+    if let Some(traced) = &mut traced {
+        traced.tool_ends(ending);
+    }
     finish(core, delivery, end, (used, began, &lease)).await;
+    if let Some(traced) = traced {
+        traced.end();
+    }
     drop(lease);
     if let Some(tool) = lingering {
         tracing::warn!(run.id = %job.run, tool = %job.spec.tool, "a tool does not stop; it keeps its slot until it does");
@@ -272,7 +293,7 @@ async fn finish(
         return settle(core, reply.clone(), "+ACK".into()).await;
     }
     let answer = match ending {
-        Ending::Completed | Ending::Cancelled | Ending::Expired => "+ACK".into(),
+        Ending::Completed { .. } | Ending::Cancelled | Ending::Expired => "+ACK".into(),
         Ending::Returned => "-NAK".into(),
         Ending::Failed(error) => {
             let Route::Pool { policy, .. } = &job.spec.route else { return };

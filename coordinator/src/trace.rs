@@ -1,0 +1,147 @@
+//! Spans of calls, as their shard's owner reads them from the log, and of jobs that are sent. A call carries the context of
+//! the request that asked for it among its metadata; its own span has an id that follows from its run, so that whoever
+//! executes it hangs its spans below, whoever owns it tells it, and neither hands anything to the other.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto::names::JOB_TEMPLATE;
+use run::limit::METADATA_BYTES_MAX;
+use run::{
+    AttemptId, Call, CallError, CallIndex, CallSpec, CallState, ErrorKind, Event, Outcome, Route, Run, RunId,
+    Timestamp, WorkerId,
+};
+use telemetry::trace::{self, Kind, Moment, Span, SpanContext, TRACEPARENT, call_span};
+
+use crate::registry::Registry;
+
+/// Where a call is accepted for a traced request, its metadata carry on the trace; unless the caller has put a context
+/// there for this call, or there is no room for one: tracing refuses nobody.
+pub(crate) fn carry_on(metadata: &mut BTreeMap<String, String>) {
+    let Some(context) = trace::current() else { return };
+    let traceparent = context.traceparent();
+    let size: usize = metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size + TRACEPARENT.len() + traceparent.len() <= METADATA_BYTES_MAX {
+        metadata.entry(TRACEPARENT.to_owned()).or_insert(traceparent);
+    }
+}
+
+fn context(spec: &CallSpec) -> Option<SpanContext> {
+    spec.metadata.get(TRACEPARENT).and_then(|text| SpanContext::sampled(text))
+}
+
+fn time(at: Timestamp) -> Duration {
+    Duration::from_millis(at.0)
+}
+
+/// A job is in the log since `began`, at this place.
+pub(crate) fn sent(run: RunId, events: &[Event], job: Option<&CallSpec>, sequence: u64, began: Moment) {
+    let dispatched = events.iter().find_map(|event| match event {
+        Event::CallDispatched { call, .. } => Some(*call),
+        _ => None,
+    });
+    let Some(call) = dispatched else { return };
+    let opened = events.iter().find_map(|event| match event {
+        Event::RunOpened(opened) => opened.calls.get(call.as_usize()).map(AsRef::as_ref),
+        _ => None,
+    });
+    let Some((spec, parent)) = opened.or(job).and_then(|spec| Some((spec, context(spec)?))) else { return };
+    let parent = parent.with_span(call_span(run.uuid().into_bytes(), call.0));
+    Span::below(parent, 0, format!("send {JOB_TEMPLATE}"), Kind::Producer, began.since_epoch())
+        .text("messaging.system", "nats")
+        .text("messaging.operation.name", "send")
+        .text("messaging.operation.type", "send")
+        .text("messaging.destination.template", JOB_TEMPLATE)
+        .text("messaging.message.id", sequence)
+        .text("messaging.message.conversation_id", run)
+        .text("gen_ai.tool.call.id", &spec.id)
+        .end(began.later());
+}
+
+/// A call has ended.
+pub(crate) fn call_ended(run: &Run, call: &Call, at: Timestamp) {
+    let spec = call.spec();
+    let Some(parent) = context(spec) else { return };
+    let id = call_span(run.id().uuid().into_bytes(), call.index().0);
+    let span = Span::below(parent, id, format!("call {}", tool(call)), Kind::Internal, time(call.accepted_at()))
+        .text("gen_ai.tool.name", tool(call))
+        .text("gen_ai.tool.call.id", &spec.id)
+        .text("toolyard.run.id", run.id())
+        .text("toolyard.call.outcome", call.state_name())
+        .number("toolyard.call.attempts", call.attempts_used());
+    let span = match &spec.route {
+        Route::Pool { pool, .. } => span.text("toolyard.pool", pool),
+        Route::Client | Route::Refused(_) => span,
+    };
+    let span = match call.outcome() {
+        Some(Outcome::Completed(_)) | None => span,
+        Some(Outcome::Failed(error)) => span.failed(error_type(error)),
+        Some(Outcome::Cancelled { .. } | Outcome::Expired(_)) => span.failed(call.state_name()),
+    };
+    span.end(time(at));
+}
+
+/// What a span is named after: not what nobody hosts, for that is the caller's free text.
+fn tool(call: &Call) -> &str {
+    match &call.spec().route {
+        Route::Refused(CallError { kind: ErrorKind::UnknownTool, .. }) => telemetry::metrics::OTHER,
+        Route::Pool { .. } | Route::Client | Route::Refused(_) => call.spec().tool.as_str(),
+    }
+}
+
+fn error_type(error: &CallError) -> String {
+    proto::convert::error_word(error.kind)
+}
+
+/// An attempt that runs before an entry is applied which may end it.
+#[derive(Debug)]
+pub(crate) struct Before {
+    call: CallIndex,
+    attempt: AttemptId,
+    since: Timestamp,
+    worker: WorkerId,
+}
+
+/// The attempt of which an entry may be the end, where its call is traced.
+pub(crate) fn before(run: &Run, events: &[Event]) -> Option<Before> {
+    let call = events.iter().find_map(|event| match event {
+        Event::AttemptStarted { attempt, .. } | Event::AttemptEnded { attempt, .. } => Some(attempt.call),
+        Event::CallExpired { call, .. } => Some(*call),
+        _ => None,
+    })?;
+    let CallState::Running(running) = run.call(call)?.state() else { return None };
+    context(run.call(call)?.spec())?;
+    let (worker, _) = running.worker.as_ref()?;
+    Some(Before { call, attempt: running.attempt, since: running.since, worker: worker.clone() })
+}
+
+/// Tells the attempt of a worker that died and cannot tell it any more: another one follows it, or the call has ended for
+/// want of its word.
+pub(crate) fn after(before: &Before, run: &Run, registry: &Registry, at: Timestamp) {
+    let Some(call) = run.call(before.call) else { return };
+    let is_lost = match call.state() {
+        CallState::Running(running) => running.attempt != before.attempt,
+        CallState::Ended(ended) => match &ended.outcome {
+            Outcome::Failed(error) => matches!(error.kind, ErrorKind::Interrupted | ErrorKind::WorkerLost),
+            Outcome::Expired(_) => true,
+            Outcome::Completed(_) | Outcome::Cancelled { .. } => false,
+        },
+        CallState::Accepted | CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Queued { .. } => {
+            false
+        }
+    };
+    let Some(parent) = context(call.spec()).filter(|_| is_lost && !registry.is_alive(&before.worker)) else { return };
+    let parent = parent.with_span(call_span(run.id().uuid().into_bytes(), before.call.0));
+    let name = format!("process {JOB_TEMPLATE}");
+    Span::below(parent, before.attempt.nonce.0, name, Kind::Consumer, time(before.since))
+        .text("messaging.system", "nats")
+        .text("messaging.operation.name", "process")
+        .text("messaging.operation.type", "process")
+        .text("messaging.destination.template", JOB_TEMPLATE)
+        .text("messaging.message.conversation_id", run.id())
+        .text("gen_ai.tool.call.id", &call.spec().id)
+        .number("toolyard.attempt", before.attempt.number.0)
+        .text("toolyard.worker.id", &before.worker)
+        .failed("worker_lost")
+        .end(time(at));
+}

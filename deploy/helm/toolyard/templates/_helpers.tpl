@@ -75,6 +75,16 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{- define "toolyard.telemetryEnv" -}}
+{{- with .Values.telemetry.otlpEndpoint }}
+- {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
+- {name: OTEL_TRACES_SAMPLER_ARG, value: {{ $.Values.telemetry.sampling | quote }}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- {name: OTEL_RESOURCE_ATTRIBUTES, value: {{ printf "k8s.namespace.name=%s,k8s.pod.name=$(POD_NAME)" $.Release.Namespace | quote }}}
+{{- end }}
+{{- end }}
+
 {{- define "toolyard.natsMounts" -}}
 {{- $root := index . 0 -}}
 {{- if $root.Values.nats.keysSecret }}

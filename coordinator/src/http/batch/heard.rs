@@ -128,7 +128,7 @@ mod tests {
     }
 
     fn ended(outcome: v1::CallOutcome) -> Event {
-        Event::CallEnded(v1::CallEnded { call_id: "a".to_owned(), outcome: Some(outcome) })
+        Event::CallEnded(v1::CallEnded { call_id: "a".to_owned(), outcome: Some(outcome), ..v1::CallEnded::default() })
     }
 
     fn heard(events: impl IntoIterator<Item = Event>) -> Heard {

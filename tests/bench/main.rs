@@ -15,6 +15,7 @@ mod process;
 mod readers;
 mod results;
 mod roles;
+mod sse;
 mod stream;
 mod submission;
 mod takeover;
@@ -68,6 +69,8 @@ enum Section {
     Open,
     /// How long a killed coordinator is missed.
     Takeover,
+    /// The first chunk by server-sent events, and 5,000 readers of a run that waits.
+    Sse,
     /// What a fleet without work costs.
     Idle,
     /// The cost of a call over retained calls, tools, workers and coordinators.
@@ -139,6 +142,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Takeover) {
         takeover::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Sse) {
+        sse::measure(effort, &mut results).await?;
     }
     if wanted(Section::Idle) {
         idle::measure(effort, &mut results).await?;

@@ -8,7 +8,6 @@ use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
-use crate::json;
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
 use crate::terminal::Terminal;
 use crate::words::{call_state, counted, error_kind, harmless};
@@ -130,8 +129,7 @@ async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Ex
     };
     let told = |call: &v1::CancelledCall| {
         if terminal.is_json() {
-            return terminal
-                .object(&json::Object::default().field("run_id", &call.run_id).field("call_id", &call.call_id));
+            return terminal.message(call);
         }
         terminal.line(&format!("{}  {}", call.run_id, harmless(&call.call_id)))
     };
@@ -154,7 +152,7 @@ async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Fa
     };
     let (calls, coverage) = client.list_calls(request, limit).await?;
     if terminal.is_json() {
-        calls.iter().try_for_each(|call| terminal.object(&json::listed_call(call)))?;
+        calls.iter().try_for_each(|call| terminal.message(call))?;
     } else if calls.is_empty() {
         terminal.note("no such call");
     } else {

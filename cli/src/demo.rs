@@ -125,11 +125,10 @@ fn summarize(tally: &Tally, terminal: &Terminal) -> Result<(), Failure> {
     let Some(wall) = tally.worked() else { return Ok(()) };
     if terminal.is_json() {
         let summary = Object::default()
-            .field("type", "summary")
             .field("calls", took.len())
             .field("calls_s", sum.as_secs_f64())
             .field("wall_s", wall.as_secs_f64());
-        return terminal.object(&summary);
+        return terminal.object(&Object::default().field("summary", summary));
     }
     let (calls, sum, wall) = (counted(took.len(), "call"), duration(sum), duration(wall));
     terminal.line(&format!("  {calls} of {sum} together took {wall}, since they ran at the same time."))?;

@@ -6,7 +6,6 @@ use proto::v1::run_event::Event;
 use crate::client::Client;
 use crate::exit::{Failure, reason};
 use crate::interrupts::Interrupts;
-use crate::json;
 use crate::plain::{Piece, Plain};
 use crate::prompt::{Keyboard, Question};
 use crate::story::Story;
@@ -50,7 +49,7 @@ impl View {
                     Ok(())
                 }
             }),
-            Self::Json => terminal.object(&json::event(event)),
+            Self::Json => terminal.message(event),
         }
     }
 }

@@ -10,7 +10,6 @@ use crate::calls::line;
 use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
-use crate::json;
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::terminal::Terminal;
@@ -87,7 +86,7 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
         v1::ListCallsRequest { inbox: true, tool, tenant, created_from: ago(since), ..v1::ListCallsRequest::default() };
     let (calls, coverage) = client.list_calls(request, limit).await?;
     if terminal.is_json() {
-        calls.iter().try_for_each(|call| terminal.object(&json::listed_call(call)))?;
+        calls.iter().try_for_each(|call| terminal.message(call))?;
     } else if calls.is_empty() {
         terminal.note("nothing waits for anybody");
     } else {

@@ -5,7 +5,6 @@ use proto::v1;
 use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
-use crate::json;
 use crate::list::{columns, tell_coverage};
 use crate::terminal::Terminal;
 use crate::words::{call_state, counted, run_status};
@@ -61,7 +60,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
 
 fn count(counts: &v1::CountRunsResponse, terminal: &Terminal) -> Result<(), Failure> {
     if terminal.is_json() {
-        return terminal.object(&json::counts(counts));
+        return terminal.message(counts);
     }
     let mut lines: Vec<[String; 3]> = Vec::new();
     let line = |what: &str, stands: String, count: u64| [what.to_owned(), stands, format!("{count:>9}")];
@@ -82,17 +81,14 @@ async fn verify(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
     loop {
         let word = words.message().await.map_err(|status| client.failure(status))?;
         let Some(word) = word else { return Err(client.failure(tonic::Status::internal("the comparison broke off"))) };
-        for found in &word.differences {
-            if terminal.is_json() {
-                terminal.object(&json::difference(found))?;
-            } else {
-                terminal.line(&format!("{} {}", found.run_id, found.what))?;
-            }
+        if terminal.is_json() {
+            terminal.message(&word)?;
+        } else {
+            let lines = word.differences.iter().map(|found| format!("{} {}", found.run_id, found.what));
+            lines.into_iter().try_for_each(|line| terminal.line(&line))?;
         }
         let Some(end) = &word.end else { continue };
-        if terminal.is_json() {
-            terminal.object(&json::verified(&word, end))?;
-        } else {
+        if !terminal.is_json() {
             let seen = format!("{} in a log of {}", many(word.runs, "run"), many(word.entries, "message"));
             let found = match end.differences {
                 0 => "index and log agree".to_owned(),

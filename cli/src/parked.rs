@@ -8,7 +8,6 @@ use crate::calls::line;
 use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
-use crate::json;
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::terminal::{Paint, Terminal};
@@ -102,7 +101,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
         Command::Show(Which { run, call }) => {
             let explained = client.explain(&run, &call).await?;
             if terminal.is_json() {
-                terminal.object(&json::explained(&explained))?;
+                terminal.message(&explained)?;
             } else {
                 terminal.write(described(&explained, terminal.paint()).as_bytes())?;
             }
@@ -110,7 +109,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
         Command::Ls(filter) => {
             let (calls, coverage) = find(&client, filter).await?;
             if terminal.is_json() {
-                calls.iter().try_for_each(|call| terminal.object(&json::listed_call(call)))?;
+                calls.iter().try_for_each(|call| terminal.message(call))?;
             } else if calls.is_empty() {
                 terminal.note("nothing is parked");
             } else {

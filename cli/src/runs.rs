@@ -140,7 +140,7 @@ async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Fa
     let request = v1::ListRunsRequest { status, tenant, created_from: ago(since), ..v1::ListRunsRequest::default() };
     let (runs, coverage) = client.list_runs(request, limit).await?;
     if terminal.is_json() {
-        runs.iter().try_for_each(|run| terminal.object(&json::listed_run(run)))?;
+        runs.iter().try_for_each(|run| terminal.message(run))?;
     } else if runs.is_empty() {
         terminal.note("no such run");
     } else {
@@ -197,7 +197,7 @@ fn exit_of(status: Option<v1::RunStatus>) -> Exit {
 /// Shows a run as it stands.
 pub(crate) fn show(run: &v1::Run, terminal: &Terminal) -> Result<(), Failure> {
     if terminal.is_json() {
-        return terminal.object(&json::run(run));
+        return terminal.message(run);
     }
     terminal.write(described(run, terminal.paint()).as_bytes())
 }

@@ -82,6 +82,11 @@ impl Terminal {
         self.line(&object.to_string())
     }
 
+    /// A message of the API, on a line of its own.
+    pub(crate) fn message<M: prost::Message + prost::Name>(&self, message: &M) -> Result<(), Failure> {
+        self.line(&proto::json::write(message))
+    }
+
     /// Writes to standard error, as it is. Where nobody reads that there is nobody to tell.
     pub(crate) fn aside(&self, text: &str) {
         let mut stderr = io::stderr().lock();

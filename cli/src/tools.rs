@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
-use crate::json::{self, Object};
+use crate::json::Object;
 use crate::reference;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, counted, duration, harmless};
@@ -99,7 +99,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
         Command::Get { name } => {
             let tool = client.tool(&name).await?;
             if terminal.is_json() {
-                terminal.object(&json::tool(&tool))?;
+                terminal.message(&tool)?;
             } else {
                 terminal.write(described(&tool, terminal.paint()).as_bytes())?;
             }
@@ -121,9 +121,7 @@ fn definitions(tools: &[v1::Tool], format: Format, terminal: &Terminal) -> Resul
 fn list(listed: &v1::ListToolsResponse, terminal: &Terminal) -> Result<(), Failure> {
     let tools = &listed.tools;
     if terminal.is_json() {
-        let tools: Vec<Object> = tools.iter().map(json::tool).collect();
-        let refused: Vec<Object> = listed.refused.iter().map(json::refused_tool).collect();
-        return terminal.object(&Object::default().field("tools", tools).field("refused", refused));
+        return terminal.message(listed);
     }
     if tools.is_empty() {
         terminal.note("no live worker hosts such a tool");

@@ -3,7 +3,6 @@
 use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
-use crate::json;
 use crate::terminal::Terminal;
 use crate::words::harmless;
 
@@ -26,7 +25,7 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
     let client = Client::connect(door).await?;
     let explained = client.explain(&args.run, &args.call).await?;
     if terminal.is_json() {
-        terminal.object(&json::explained(&explained))?;
+        terminal.message(&explained)?;
     } else {
         terminal.write(format!("{}\n", harmless(&explained.why)).as_bytes())?;
     }

@@ -25,14 +25,6 @@ pub(crate) fn error_kind(kind: v1::CallErrorKind) -> String {
     word(kind.as_str_name(), "CALL_ERROR_KIND_")
 }
 
-pub(crate) fn tool_permission(permission: v1::ToolPermission) -> String {
-    word(permission.as_str_name(), "TOOL_PERMISSION_")
-}
-
-pub(crate) fn tool_concurrency(concurrency: v1::ToolConcurrency) -> String {
-    word(concurrency.as_str_name(), "TOOL_CONCURRENCY_")
-}
-
 /// As short as it is still useful: `12 ms`, `2.3 s`, `4 min 10 s`, `5 min`.
 pub(crate) fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();

@@ -58,9 +58,8 @@ fn for_programs_it_is_json_and_nobody_is_asked() {
     for (event, number) in lines.iter().zip(0..) {
         assert_eq!(event["sequence"], number, "{event}");
     }
-    assert_eq!(lines.first().unwrap()["type"], "run_opened");
-    assert_eq!(lines.last().unwrap()["type"], "run_ended");
-    assert_eq!(summary["type"], "summary");
+    assert!(lines.first().unwrap()["run_opened"].is_object() && lines.last().unwrap()["run_ended"].is_object());
+    let summary = &summary["summary"];
     let (together, wall) = (summary["calls_s"].as_f64().unwrap(), summary["wall_s"].as_f64().unwrap());
     assert!(together > wall, "the calls ran at the same time: {summary}");
 }

@@ -11,7 +11,8 @@ fn one_call_is_approved_with_other_arguments_and_one_is_rejected() {
     let run_of = |opened: serde_json::Value| opened["run_id"].as_str().expect("a run").to_owned();
     let runs = [&first, &second].map(|call| run_of(call.stdout.event("run_opened")));
     let asked = first.stdout.event("call_awaiting_approval");
-    assert_eq!((&asked["arguments"]["time_zone"], &asked["default"]), (&"UTC".into(), &"reject".into()));
+    assert_eq!(asked["arguments"], "{\"time_zone\":\"UTC\"}");
+    assert_eq!(asked["default"], "APPROVAL_DEFAULT_REJECT");
     second.stdout.event("call_awaiting_approval");
     let waiting = loop {
         let waiting = dev.run(["inbox", "-o", "json"]).json();
@@ -19,7 +20,7 @@ fn one_call_is_approved_with_other_arguments_and_one_is_rejected() {
             break waiting;
         }
     };
-    assert!(waiting.iter().all(|call| call["state"] == "awaiting_approval"), "{waiting:?}");
+    assert!(waiting.iter().all(|call| call["call"]["state"] == "CALL_STATE_AWAITING_APPROVAL"), "{waiting:?}");
     assert!(dev.run(["why", &runs[0], "call_0"]).stdout().contains("awaits approval"));
 
     let wrong = dev.run(["calls", "approve", &runs[0], "call_0", "--json", "{\"time_zone\": 1}"]);

@@ -27,7 +27,7 @@ fn a_call_that_no_worker_took_up_is_parked_redriven_and_dropped() {
         assert_eq!(late.code(), 4, "{}", late.stderr());
     }
     let parked = listed(&dev, ["parked", "ls", "--tool", "get_current_time", "-o", "json"], 2);
-    let (run, call) = (parked[0]["run_id"].as_str().unwrap(), parked[0]["call_id"].as_str().unwrap());
+    let (run, call) = (parked[0]["run_id"].as_str().unwrap(), parked[0]["call"]["call_id"].as_str().unwrap());
     let shown = dev.run(["parked", "show", run, call]);
     assert!(shown.stdout().contains("queue deadline"), "{}", shown.stdout());
     busy.iter().for_each(|call| drop(call.stdout.event("run_ended")));
@@ -36,7 +36,7 @@ fn a_call_that_no_worker_took_up_is_parked_redriven_and_dropped() {
     let again = redriven[0]["run_id"].as_str().unwrap();
     assert_ne!(again, run);
     let ended = dev.run(["runs", "watch", again, "-o", "json"]).json();
-    assert_eq!(ended.last().unwrap()["status"], "completed");
+    assert_eq!(ended.last().unwrap()["run_ended"]["status"], "RUN_STATUS_COMPLETED");
     listed(&dev, ["parked", "ls", "-o", "json"], 1);
     assert_eq!(dev.run(["parked", "drop", "--tool", "get_current_time"]).code(), 0);
     listed(&dev, ["parked", "ls", "-o", "json"], 0);

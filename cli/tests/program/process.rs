@@ -129,10 +129,10 @@ impl Lines {
         }
     }
 
-    /// The next JSON object with this type.
+    /// What the next event of this kind says.
     pub fn event(&self, kind: &str) -> Value {
         let parse = |line: &str| serde_json::from_str::<Value>(line).expect("a line is JSON");
-        parse(&self.until(|line| parse(line)["type"] == kind))
+        parse(&self.until(|line| parse(line).get(kind).is_some()))[kind].take()
     }
 
     /// What is still to come, to the end.

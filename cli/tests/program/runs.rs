@@ -12,7 +12,7 @@ fn a_call_that_waits_for_its_client_is_answered_by_another_process() {
     let waits = dev.run(["runs", "get", run]).stdout();
     assert!(waits.contains("requires_action") && waits.contains("ask_user · call_0 · waiting_for_client"), "{waits}");
     let submitted = dev.run(["submit", run, "call_0", "blue", "-o", "json"]);
-    assert_eq!((submitted.code(), &submitted.json()[0]["status"]), (0, &"completed".into()));
+    assert_eq!((submitted.code(), &submitted.json()[0]["status"]), (0, &"RUN_STATUS_COMPLETED".into()));
     assert_eq!(call.stdout.rest(), ["blue"]);
     assert_eq!(call.code(), 0);
 
@@ -30,9 +30,11 @@ fn an_answer_may_be_json_or_the_reason_why_there_is_none() {
         let run = call.stdout.event("run_opened")["run_id"].as_str().unwrap().to_owned();
         call.stdout.event("call_waiting");
         assert_eq!(dev.run(["submit", &run, "call_0", answer[0], answer[1]]).code(), 0);
-        let ended = call.stdout.until(|line| line.contains("\"type\":\"call_ended\""));
-        let told = if code == 0 { "{\"json\":{\"n\": 1.50}}" } else { "client_failed" };
-        assert!(ended.contains(told), "{ended}");
+        let outcome = call.stdout.event("call_ended")["outcome"].take();
+        match code {
+            0 => assert_eq!(outcome["result"][0]["json"], "{\"n\": 1.50}"),
+            _ => assert_eq!(outcome["error"]["kind"], "CALL_ERROR_KIND_CLIENT_FAILED"),
+        }
         assert_eq!(call.code(), code);
     }
 }
@@ -41,7 +43,7 @@ fn an_answer_may_be_json_or_the_reason_why_there_is_none() {
 fn a_run_is_read_again_from_any_place() {
     let dev = Dev::start();
     let called = dev.run(["call", "-o", "json", "bash", "command=echo one; echo two"]).json();
-    let run = called[0]["run_id"].as_str().unwrap();
+    let run = called[0]["run_opened"]["run_id"].as_str().unwrap();
     assert_eq!(dev.run(["runs", "watch", run, "-o", "json"]).json(), called);
     let rest = dev.run(["runs", "watch", run, "-o", "json", "--after", "1"]).json();
     assert_eq!(rest, called[2..]);

@@ -124,6 +124,9 @@ async fn a_reader_that_reads_nothing_slows_nobody_and_misses_nothing() {
     assert!(events(&slow.bytes).len() > 120_000);
 }
 
+/// A request (method, path, headers, body), and what it is told: status and reason, and where it lies.
+type Case<'a> = (Method, &'a str, &'a [(&'a str, &'a str)], &'a str, (u16, &'a str), Value);
+
 #[tokio::test]
 async fn a_request_that_cannot_be_read_is_told_where_and_what_to_do() {
     let yard = Yard::start(FIXTURE).await;
@@ -132,7 +135,7 @@ async fn a_request_that_cannot_be_read_is_told_where_and_what_to_do() {
     let huge = "x".repeat(5 * 1024 * 1024);
     let deep = "[".repeat(200_000);
     let id = create(http, &[question("ask")]).await;
-    let cases: [(Method, &str, &[(&str, &str)], &str, (u16, &str), Value); 16] = [
+    let cases: [Case; 16] = [
         (Method::POST, "/v1/runs", &[json], "{\"calls\": [", (400, "MALFORMED"), json!({ "pointer": "/calls" })),
         (Method::POST, "/v1/runs", &[json], &deep, (400, "MALFORMED"), json!({ "pointer": "" })),
         (

@@ -16,6 +16,8 @@ pub(crate) struct Tools {
     pub(crate) own: Vec<v1::RequestTool>,
     pub(crate) attached: Vec<String>,
     approve: Vec<Approve>,
+    /// Whether calls of dangerous tools are confirmed where nothing else asks for it; unspecified: as the deployment has it.
+    confirmation: v1::Confirmation,
 }
 
 #[derive(Debug)]
@@ -103,10 +105,19 @@ impl Tools {
         let of = |which: &str| names(&approve[which], &format!("{at}/require_approval/{which}"));
         match approve {
             Value::Null => {}
-            Value::String(when) if when == "never" => {}
+            Value::String(when) if when == "never" => self.confirmation = v1::Confirmation::None,
             Value::String(when) if when == "always" => self.approve.push(Approve::All),
-            Value::Object(_) if !approve["always"].is_null() => self.approve.push(Approve::These(of("always")?)),
-            Value::Object(_) if !approve["never"].is_null() => self.approve.push(Approve::AllBut(of("never")?)),
+            Value::Object(_) if !approve["always"].is_null() || !approve["never"].is_null() => {
+                if !approve["never"].is_null() {
+                    self.confirmation = v1::Confirmation::None;
+                }
+                let these = (of("always")?, of("never")?);
+                self.approve.push(if approve["always"].is_null() {
+                    Approve::AllBut(these.1)
+                } else {
+                    Approve::These(these.0)
+                });
+            }
             _ => {
                 let message = "\"always\", \"never\" or an object with the names of tools was expected";
                 return Err(Refused::invalid(format!("{at}/require_approval"), message));
@@ -118,6 +129,14 @@ impl Tools {
     /// Whether the client itself answers calls of this tool.
     pub(crate) fn own(&self, name: &str) -> Option<&v1::RequestTool> {
         self.own.iter().find(|tool| tool.name == name)
+    }
+
+    /// How calls that are asked for with these tools are run.
+    pub(crate) fn rules(&self, is_serial: bool, calls_max: u32) -> Option<v1::RunRules> {
+        let running_max = u32::from(is_serial);
+        let confirmation = self.confirmation.into();
+        let rules = v1::RunRules { confirmation, running_max, calls_max, ..v1::RunRules::default() };
+        (rules != v1::RunRules::default()).then_some(rules)
     }
 
     /// What a call of this tool asks for before it is executed.

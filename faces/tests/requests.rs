@@ -52,8 +52,9 @@ fn calls_of_every_kind_are_taken() {
         { "type": "custom", "name": "write" },
         { "type": "mcp", "server_label": "yard", "require_approval": { "always": { "tool_names": ["bash"] } } },
     ]);
-    let request =
-        opened(&json!({ "input": input, "tools": tools, "metadata": { "user": "7" }, "parallel_tool_calls": false }));
+    let request = opened(
+        &json!({ "input": input, "tools": tools, "metadata": { "user": "7" }, "parallel_tool_calls": false, "max_tool_calls": 9 }),
+    );
     let calls: Vec<(&str, &str, &str)> =
         request.calls.iter().map(|call| (call.call_id.as_str(), call.tool.as_str(), call.arguments.as_str())).collect();
     let bash = r#"{"command":"ls\npwd","timeout_s":2}"#;
@@ -68,7 +69,7 @@ fn calls_of_every_kind_are_taken() {
         request.calls.iter().map(|call| call.approval.is_some()).collect::<Vec<_>>(),
         [false, false, false, true]
     );
-    assert!(request.calls.iter().all(|call| call.concurrency() == v1::ToolConcurrency::Exclusive));
+    assert_eq!(request.rules, Some(v1::RunRules { running_max: 1, calls_max: 9, ..v1::RunRules::default() }));
     assert!(request.calls.iter().all(|call| call.metadata.get("user").is_some_and(|user| user == "7")));
     let own: Vec<(&str, bool)> = request
         .request_tools
@@ -76,6 +77,24 @@ fn calls_of_every_kind_are_taken() {
         .map(|tool| (tool.name.as_str(), matches!(tool.format, Some(Format::Text(_)))))
         .collect();
     assert_eq!(own, [("ask", false), ("write", true)], "what a worker hosts is not the client's");
+}
+
+#[test]
+fn who_approves_is_said_for_all_tools_or_by_their_names() {
+    let approval = |require: Value| {
+        let tools = json!([{ "type": "mcp", "allowed_tools": ["add", "math__add"], "require_approval": require }]);
+        let input = json!([function("a", "add", "{}"), function("b", "math__add", "{}")]);
+        let request = opened(&json!({ "input": input, "tools": tools }));
+        assert_eq!(request.tools, ["add", "math.add"]);
+        let asks: Vec<bool> = request.calls.iter().map(|call| call.approval.is_some()).collect();
+        (asks, request.rules.unwrap_or_default().confirmation())
+    };
+    assert_eq!(approval(Value::Null), (vec![false, false], v1::Confirmation::Unspecified));
+    assert_eq!(approval(json!("always")), (vec![true, true], v1::Confirmation::Unspecified));
+    assert_eq!(approval(json!("never")), (vec![false, false], v1::Confirmation::None));
+    let named = json!({ "tool_names": ["math.add"] });
+    assert_eq!(approval(json!({ "always": named })), (vec![false, true], v1::Confirmation::Unspecified));
+    assert_eq!(approval(json!({ "never": named })), (vec![true, false], v1::Confirmation::None));
 }
 
 #[test]
@@ -92,7 +111,7 @@ fn what_cannot_be_kept_is_refused_with_a_pointer() {
     assert_eq!(with("stream", json!("yes")), of("MALFORMED", "/stream"));
     assert_eq!(with("metadata", json!({ "a/b": 1 })), of("MALFORMED", "/metadata/a~1b"));
     assert_eq!(with("metadata", json!({ "toolyard.item": "x" })), of("MALFORMED", "/metadata/toolyard.item"));
-    assert_eq!(with("max_tool_calls", json!(0)), of("TOO_MANY_CALLS", "/input"));
+    assert_eq!(with("max_tool_calls", json!(0)), of("MALFORMED", "/max_tool_calls"));
     assert_eq!(with("tools", json!([{ "type": "web_search" }])), of("UNSUPPORTED", "/tools/0/type"));
     assert_eq!(
         with("tools", json!([{ "type": "mcp", "server_url": "http://x" }])),

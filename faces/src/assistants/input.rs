@@ -80,9 +80,6 @@ impl Asked {
                 tool,
                 ..v1::NewCall::default()
             };
-            if is_serial {
-                new.concurrency = v1::ToolConcurrency::Exclusive.into();
-            }
             let takes_text = tools
                 .own(&new.tool)
                 .is_some_and(|own| !matches!(own.format, Some(v1::request_tool::Format::InputSchema(_))));
@@ -93,8 +90,14 @@ impl Asked {
             }
             calls.push(new);
         }
-        let request =
-            v1::ExecuteRunRequest { calls, request_tools: tools.own, tools: tools.attached, ..Default::default() };
+        let rules = tools.rules(is_serial, 0);
+        let request = v1::ExecuteRunRequest {
+            calls,
+            rules,
+            request_tools: tools.own,
+            tools: tools.attached,
+            ..Default::default()
+        };
         Ok(Self { request, is_streamed: is_streamed(&body)? })
     }
 }

@@ -123,11 +123,14 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
                        expected, or a `previous_response_id` with outputs";
         return Err(Refused::new("NO_CALLS", "/input", message));
     }
-    let most = value(body, "max_tool_calls");
-    if most.as_u64().is_some_and(|most| (turn.calls.len() as u64) > most) {
-        let message = format!("{} calls are here, more than `max_tool_calls`", turn.calls.len());
-        return Err(Refused::new("TOO_MANY_CALLS", "/input", message));
-    }
+    let most = match value(body, "max_tool_calls") {
+        Value::Null => 0,
+        most => most
+            .as_u64()
+            .and_then(|most| u32::try_from(most).ok())
+            .filter(|most| *most > 0)
+            .ok_or_else(|| Refused::invalid("/max_tool_calls", "a number of at least 1 was expected"))?,
+    };
     let mut calls = Vec::with_capacity(turn.calls.len());
     for call in &turn.calls {
         let nth = call.pointer.trim_start_matches('/').parse::<usize>().unwrap_or_default();
@@ -166,12 +169,10 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
             (new.tool, new.arguments) = (bash, script(&items[nth]["action"]));
         }
         new.approval = tools.approval(&new.tool);
-        if is_serial {
-            new.concurrency = v1::ToolConcurrency::Exclusive.into();
-        }
         calls.push(new);
     }
-    Ok(v1::ExecuteRunRequest { calls, request_tools: tools.own, tools: tools.attached, ..Default::default() })
+    let rules = tools.rules(is_serial, most);
+    Ok(v1::ExecuteRunRequest { calls, rules, request_tools: tools.own, tools: tools.attached, ..Default::default() })
 }
 
 /// A vendor's shell call in the words of a worker's `bash`.

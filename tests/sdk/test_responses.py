@@ -25,6 +25,8 @@ def output(call_id, text):
 
 QUESTION = call("ask", "ask_user", '{"question":"Which one?"}')
 TIME = call("time", "get_current_time", '{"time_zone":"Asia/Shanghai"}')
+# Without it calls of bash, which reaches beyond the system, await approval.
+UNASKED = [{"type": "mcp", "server_label": "toolyard", "require_approval": "never"}]
 COUNT = "for i in 1 2 3; do echo $i; sleep 0.2; done; echo late >&2; exit 3"
 
 
@@ -44,7 +46,7 @@ class Responses(unittest.TestCase):
         return last.response
 
     def test_calls_are_executed_and_their_results_are_items(self):
-        response = client.responses.create(input=[bash("a", "echo hello"), TIME, call("none", "no_such_tool")])
+        response = client.responses.create(input=[bash("a", "echo hello"), TIME, call("none", "no_such_tool")], tools=UNASKED)
         Response.model_validate(response.to_dict())
         kinds = [item.type for item in response.output]
         self.assertEqual((response.status, sorted(kinds)), ("completed", ["mcp_call", "mcp_call", "shell_call", "shell_call_output"]))
@@ -55,7 +57,7 @@ class Responses(unittest.TestCase):
         self.assertEqual(calls["no_such_tool"].status, "failed")
 
     def test_a_stream_is_read_and_what_it_tells_adds_up(self):
-        events = list(client.responses.create(input=[bash("a", COUNT), TIME], stream=True))
+        events = list(client.responses.create(input=[bash("a", COUNT), TIME], tools=UNASKED, stream=True))
         response = self.check(events)
         deltas = [event for event in events if event.type == "response.shell_call_output_content.delta"]
         self.assertGreater(len(deltas), 1, "it comes bit by bit")
@@ -65,7 +67,7 @@ class Responses(unittest.TestCase):
         self.assertEqual(client.responses.retrieve(response.id).to_dict(), response.to_dict())
 
     def test_the_accumulating_stream_ends_with_the_response(self):
-        with client.responses.stream(input=[bash("a", COUNT), TIME, QUESTION], model="none") as stream:
+        with client.responses.stream(input=[bash("a", COUNT), TIME, QUESTION], tools=UNASKED, model="none") as stream:
             events = list(stream)
             final = stream.get_final_response()
         self.assertEqual(events[-1].type, "response.completed")
@@ -74,7 +76,7 @@ class Responses(unittest.TestCase):
         client.responses.cancel(final.id)
 
     def test_who_comes_back_gets_exactly_the_rest(self):
-        whole = list(client.responses.create(input=[bash("a", COUNT), TIME], stream=True))
+        whole = list(client.responses.create(input=[bash("a", COUNT), TIME], tools=UNASKED, stream=True))
         response = self.check(whole)
         for after in (0, 3, whole[-1].sequence_number - 1):
             rest = list(client.responses.retrieve(response.id, stream=True, starting_after=after))
@@ -88,7 +90,7 @@ class Responses(unittest.TestCase):
         self.assertEqual((refused.exception.code, refused.exception.param), ("UNKNOWN_SEQUENCE_NUMBER", "starting_after"))
 
     def test_a_broken_stream_is_read_on(self):
-        stream = client.responses.create(input=[bash("a", COUNT)], stream=True)
+        stream = client.responses.create(input=[bash("a", COUNT)], tools=UNASKED, stream=True)
         read = [next(stream) for _ in range(4)]
         stream.close()
         response_id = read[0].response.id
@@ -114,13 +116,15 @@ class Responses(unittest.TestCase):
         self.assertEqual([item.call_id for item in first], ["ask", "time"], "page by page")
 
     def test_what_is_to_be_approved_waits_for_it(self):
-        tools = [{"type": "mcp", "server_label": "toolyard", "require_approval": "always"}]
-        asked = client.responses.create(input=[TIME], tools=tools)
+        asked = client.responses.create(input=[bash("a", "echo hello")])
         (request,) = asked.output
         self.assertEqual(request.type, "mcp_approval_request")
         approval = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
         done = client.responses.create(previous_response_id=asked.id, input=[approval])
-        self.assertEqual([(item.type, item.status, item.approval_request_id) for item in done.output], [("mcp_call", "completed", request.id)])
+        self.assertEqual([item.type for item in done.output], ["shell_call", "shell_call_output"])
+        always = [{**UNASKED[0], "require_approval": "always"}]
+        (request,) = client.responses.create(input=[TIME], tools=always).output
+        self.assertEqual((request.type, request.name), ("mcp_approval_request", "get_current_time"))
 
     def test_a_tool_of_the_request_is_the_clients(self):
         tools = [{"type": "custom", "name": "write"}, {"type": "function", "name": "pick", "parameters": {"type": "object"}}]
@@ -133,7 +137,7 @@ class Responses(unittest.TestCase):
         self.assertEqual(client.responses.create(previous_response_id=response.id, input=outputs).status, "completed")
 
     def test_a_response_in_the_background_is_cancelled(self):
-        response = client.responses.create(input=[bash("a", "sleep 60")], background=True)
+        response = client.responses.create(input=[bash("a", "sleep 60")], tools=UNASKED, background=True)
         self.assertEqual(response.status, "in_progress")
         self.assertEqual(client.responses.cancel(response.id).status, "cancelled")
         self.assertEqual(client.responses.retrieve(response.id).status, "cancelled")

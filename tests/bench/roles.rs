@@ -7,6 +7,7 @@ use std::time::Duration;
 use proto::nats::Credentials;
 use schemars::JsonSchema;
 use serde::Deserialize;
+use telemetry::otlp::{Exporter, Settings};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +56,11 @@ pub(crate) async fn start(arguments: &[&str]) -> anyhow::Result<Process> {
 }
 
 pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
+    let endpoint = std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT").ok();
+    let settings = Settings::read(endpoint.as_deref(), "bench", |name| std::env::var(name).ok())?;
+    let now = || Duration::from_millis(proto::now().0);
+    // Until the process is killed.
+    let _exporter = settings.map(|settings| Exporter::start(settings, now)).transpose()?;
     std::thread::spawn(|| {
         let ended = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(i32::from(ended.is_err()));

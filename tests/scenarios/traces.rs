@@ -209,9 +209,14 @@ async fn a_secret_that_went_through_is_in_no_log_no_trace_and_no_metric() {
 #[tokio::test]
 async fn content_is_in_a_trace_where_it_was_asked_for_and_a_tool_may_trace_on() {
     let collector = Collector::start().await;
-    let fixture = collector.of(&Fixture::new(FIXTURE)).with("TOOLYARD_INCLUDE_CONTENT", true);
-    let yard = Yard::start_with(fixture).await;
-    let _worker = yard.worker().await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let log = folder.path().join("worker");
+    let yard = Yard::start_with(collector.of(&Fixture::new(FIXTURE))).await;
+    let fixture = yard.fixture.with("TOOLYARD_INCLUDE_CONTENT", true).with("TOOLYARD_LOG", "warn").logging_to(&log);
+    let _worker = fixture.worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("echo").await;
+    let warned = std::fs::read_to_string(&log).expect("it logged");
+    assert!(warned.contains("whoever sees the traces reads them"), "{warned}");
     let mut runs = yard.client.runs.clone();
     let calls = vec![call("c", "echo", json!({ "text": "hi" }))];
     let mut stream = runs.execute_run(request(calls, "01")).await.expect("it is accepted").into_inner();

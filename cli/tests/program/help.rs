@@ -86,6 +86,9 @@ fn wrong_usage_is_told_and_has_its_exit_code() {
         vec!["calls", "ls", "--waiting", "--state", "queued"],
         vec!["worker"],
         vec!["worker", "--pool", "two words"],
+        vec!["worker", "--pool", "p", "--admin-listen", "here"],
+        vec!["worker", "--pool", "p", "--otlp-endpoint", "https://collector"],
+        vec!["coordinator", "--otlp-endpoint", "collector:4317"],
         vec!["tools", "ls", "--url", "no address"],
     ] {
         let ended = run(&arguments);

@@ -161,3 +161,39 @@ fn histogram(series: Series<metrics::Histogram>, (began, now): (u64, u64)) -> me
         ..metric::HistogramDataPoint::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{Counter, Family, Histogram};
+
+    const TIMES: (u64, u64) = (1, 2);
+
+    #[test]
+    fn a_counter_is_a_cumulative_sum_with_its_labels() {
+        static CALLS: Family<Counter> = Family::new("calls_total", "Calls.", &["pool"]);
+        CALLS.with(&["main"]).add(3);
+        let exported = metric(Metric::Counter(&CALLS), TIMES);
+        let Some(metric::metric::Data::Sum(sum)) = exported.data else { panic!("no sum: {exported:?}") };
+        assert!(sum.is_monotonic && sum.aggregation_temporality() == metric::AggregationTemporality::Cumulative);
+        let [point] = sum.data_points.as_slice() else { panic!("one series has one point: {sum:?}") };
+        assert_eq!(point.attributes, [text("pool", "main")]);
+        assert_eq!((point.start_time_unix_nano, point.time_unix_nano), TIMES);
+        assert_eq!(point.value, Some(metric::number_data_point::Value::AsInt(3)));
+    }
+
+    #[test]
+    fn a_histogram_has_a_bucket_behind_its_last_bound() {
+        static WAIT: Family<Histogram> = Family::new("wait_seconds", "Waiting.", &[]);
+        WAIT.with(&[]).record(Duration::from_secs(3600));
+        WAIT.with(&[]).record(Duration::from_millis(1));
+        let exported = metric(Metric::Histogram(&WAIT), TIMES);
+        assert_eq!(exported.unit, "s");
+        let Some(metric::metric::Data::Histogram(histogram)) = exported.data else { panic!("none: {exported:?}") };
+        let [point] = histogram.data_points.as_slice() else { panic!("one series has one point: {histogram:?}") };
+        assert_eq!((point.count, point.sum), (2, Some(3600.001)));
+        assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
+        assert_eq!((point.bucket_counts.first(), point.bucket_counts.last()), (Some(&1), Some(&1)));
+        assert_eq!(point.explicit_bounds.last(), Some(&1800.0));
+    }
+}

@@ -123,8 +123,6 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
     let route = refusal.map_or(route, Route::Refused);
     let id = id.unwrap_or_else(|| made_id(index));
     let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
-    let says = manifest.map(|manifest| manifest.concurrency);
-    let concurrency = concurrency.or(says).unwrap_or(Concurrency::Parallel);
     let confirmation = found.map_or(Confirmation::NotNeeded, |(_, entry)| confirmation(entry, scope));
     let (asks, must) = (confirmation != Confirmation::NotNeeded, confirmation == Confirmation::Required);
     // What is not executed here need not be approved here.
@@ -134,6 +132,8 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         deadline: now.after(timeout.unwrap_or(run::limit::APPROVAL_TIMEOUT)).min(deadline),
         default: if must { DefaultDecision::Reject } else { default },
     });
+    let says = || found.map(|(_, entry)| entry.hosted.concurrency.of(&arguments, approval.is_some()));
+    let concurrency = concurrency.or_else(says).unwrap_or(Concurrency::Parallel);
     let result_use = manifest.map(|manifest| manifest.result_use).unwrap_or_default();
     CallSpec {
         id,

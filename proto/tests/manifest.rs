@@ -86,6 +86,8 @@ prop_compose! {
             concurrency,
             version: version.map(|version| version.parse().expect("a version")),
             max_concurrent: limit,
+            exclusive_when: if has_output { json!({ "required": [output] }).to_string() } else { String::new() },
+            parallel_when: if is_final { json!(true).to_string() } else { String::new() },
         }
     }
 }
@@ -164,6 +166,9 @@ fn each_field_that_is_wrong_is_refused_by_its_name() {
         ("tags", v1::Tool { tags: vec!["t".repeat(65)], ..tool() }),
         ("tags", v1::Tool { tags: vec!["twice".to_owned(), "twice".to_owned()], ..tool() }),
         ("concurrency", v1::Tool { concurrency: -1, ..tool() }),
+        ("exclusive_when", v1::Tool { exclusive_when: "{ not json".to_owned(), ..tool() }),
+        ("exclusive_when", v1::Tool { exclusive_when: schema(json!({ "allOf": [{ "$ref": "#" }] })), ..tool() }),
+        ("parallel_when", v1::Tool { parallel_when: schema(json!({ "type": "objekt" })), ..tool() }),
         ("version", v1::Tool { version: "1.x".to_owned(), ..tool() }),
         ("version", v1::Tool { version: "1..2".to_owned(), ..tool() }),
         ("version", v1::Tool { version: format!("0.{}", "1".repeat(70)), ..tool() }),

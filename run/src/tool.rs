@@ -40,6 +40,10 @@ pub struct Manifest {
     pub aliases: Vec<Alias>,
     /// Calls of it that one worker executes at once; `None` for as many as it has slots.
     pub max_concurrent: Option<u32>,
+    /// JSON Schema of the arguments with which a call runs alone, as JSON text; empty where `concurrency` holds for all.
+    pub exclusive_when: String,
+    /// As [`Self::exclusive_when`], for calls that may run beside others.
+    pub parallel_when: String,
 }
 
 /// What becomes of a result beside being given to the model. Two things that do not hang together.

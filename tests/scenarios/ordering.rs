@@ -81,6 +81,20 @@ async fn calls_of_a_tool_that_does_not_say_run_one_at_a_time_unless_their_caller
 }
 
 #[tokio::test]
+async fn a_tool_says_by_the_input_which_of_its_calls_run_alone() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("edits");
+    let calls = ["beside a", "beside b", "beside nobody", "alone"].map(|name| edit(name, &path, 700));
+    yard.client.execute(calls.into()).await.to_end().await;
+    let written = std::fs::read_to_string(&path).expect("the tool writes");
+    let lines: Vec<&str> = written.lines().collect();
+    assert!(lines[..2].iter().all(|line| line.starts_with("begin beside ")), "two at once: {lines:?}");
+    assert_eq!(lines[4..], ["begin beside nobody", "end beside nobody", "begin alone", "end alone"]);
+}
+
+#[tokio::test]
 async fn turns_are_kept_when_the_coordinator_is_killed() {
     let mut yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

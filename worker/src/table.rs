@@ -214,7 +214,7 @@ impl Table {
         let input_schema = schemars::schema_for!(Input).to_value().to_string();
         let blocking = about.blocking;
         // What an author says is read as what a stranger says: there is one check, and it names all that is wrong.
-        let Usable { manifest, schema } = manifest_in(about.advertised(name, input_schema, body.is_none()))?;
+        let Usable { manifest, schema, .. } = manifest_in(about.advertised(name, input_schema, body.is_none()))?;
         let tool = manifest.name.clone();
         let taken = |name: &ToolName| self.tools.contains_key(name) || self.aliases.contains_key(name);
         let names = || std::iter::once(&tool).chain(manifest.aliases.iter().map(|alias| &alias.name));

@@ -99,6 +99,8 @@ pub struct About {
     /// Names and descriptions.
     aliases: Vec<(String, String)>,
     max_concurrent: u32,
+    exclusive_when: String,
+    parallel_when: String,
     /// Empty where the author does not say.
     output_schema: String,
 }
@@ -129,6 +131,8 @@ impl About {
             version: String::new(),
             aliases: Vec::new(),
             max_concurrent: 0,
+            exclusive_when: String::new(),
+            parallel_when: String::new(),
             output_schema: String::new(),
         }
     }
@@ -303,6 +307,28 @@ impl About {
         self
     }
 
+    /// A call whose arguments fit this JSON Schema runs alone, whatever [`Self::concurrency`] says. It is the coordinator that
+    /// looks, before any worker is asked:
+    ///
+    /// ```
+    /// # use toolyard_worker::About;
+    /// let about = About::new("Asks a database.").read_only();
+    /// let about = about.exclusive_when(r#"{"properties":{"mode":{"const":"vacuum"}},"required":["mode"]}"#);
+    /// ```
+    #[must_use]
+    pub fn exclusive_when(mut self, schema: impl Into<String>) -> Self {
+        self.exclusive_when = schema.into();
+        self
+    }
+
+    /// A call whose arguments fit this JSON Schema may run beside others, unless they fit [`Self::exclusive_when`] too, or
+    /// somebody is to approve it, who may change them.
+    #[must_use]
+    pub fn parallel_when(mut self, schema: impl Into<String>) -> Self {
+        self.parallel_when = schema.into();
+        self
+    }
+
     /// How many calls of it one worker executes at once; as many as the worker has slots unless set. Those beyond wait in the
     /// worker for their turn, each in a slot, so a tool that is often at its limit is best hosted in a pool of its own. For all
     /// workers together it is as many times that: what must not be overrun anywhere is guarded where it is.
@@ -348,6 +374,8 @@ impl About {
             alias_of: String::new(),
             available: false,
             max_concurrent: self.max_concurrent,
+            exclusive_when: self.exclusive_when,
+            parallel_when: self.parallel_when,
         }
     }
 

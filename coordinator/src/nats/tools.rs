@@ -309,7 +309,7 @@ fn set(revision: u64, advertised: Vec<Result<Usable, InvalidManifest>>) -> Set {
     let mut set = Set { revision, tools: Vec::new(), unusable: Vec::new() };
     for tool in advertised {
         match tool {
-            Ok(Usable { manifest, schema }) => set.tools.push(Hosted::new(manifest, schema)),
+            Ok(usable) => set.tools.push(Hosted::new(usable)),
             Err(error) => set.unusable.push(Unusable { reason: error.to_string(), tool: error.name }),
         }
     }

@@ -4,6 +4,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use proto::concurrency::ByInput;
+use proto::convert::manifest::Usable;
 use proto::schema::Schema;
 use run::{Manifest, PoolId, ToolName, Version};
 use sha2::{Digest as _, Sha256};
@@ -37,6 +39,7 @@ pub(crate) struct Hosted {
     pub(crate) manifest: Arc<Manifest>,
     /// Compiled once, when it was advertised.
     pub(crate) schema: Schema,
+    pub(crate) concurrency: ByInput,
     contract: [u8; 32],
 }
 
@@ -60,14 +63,15 @@ pub(crate) struct Refused {
 }
 
 impl Hosted {
-    pub(crate) fn new(manifest: Manifest, schema: Schema) -> Self {
+    pub(crate) fn new(usable: Usable) -> Self {
+        let Usable { manifest, schema, concurrency } = usable;
         let mut hash = Sha256::new();
         for text in [&manifest.input_schema, &manifest.output_schema] {
             hash.update((text.len() as u64).to_be_bytes());
             hash.update(text);
         }
         hash.update([u8::from(manifest.definition_only)]);
-        Self { manifest: Arc::new(manifest), schema, contract: hash.finalize().into() }
+        Self { manifest: Arc::new(manifest), schema, concurrency, contract: hash.finalize().into() }
     }
 }
 

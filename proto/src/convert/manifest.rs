@@ -8,6 +8,7 @@ use std::time::Duration;
 use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Permission, Policy, ResultUse, ToolName, limit};
 
 use super::{concurrency, policy_in, policy_out, time_in};
+use crate::concurrency::ByInput;
 use crate::schema::{InvalidSchema, Schema};
 use crate::v1;
 
@@ -17,6 +18,7 @@ pub struct Usable {
     pub manifest: Manifest,
     /// Compiled once, for every call.
     pub schema: Schema,
+    pub concurrency: ByInput,
 }
 
 /// A manifest that cannot be used, with all that is wrong with it.
@@ -164,6 +166,8 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         alias_of: String::new(),
         available: false,
         max_concurrent: manifest.max_concurrent.unwrap_or(0),
+        exclusive_when: manifest.exclusive_when.clone(),
+        parallel_when: manifest.parallel_when.clone(),
     }
 }
 
@@ -212,10 +216,21 @@ pub fn manifest_in(wire: v1::Tool) -> Result<Usable, InvalidManifest> {
     let name = wire.name.chars().take(64).collect();
     let read = read(wire, &mut faults);
     let schema = faults_of(&read, &mut faults);
+    let concurrency = ByInput {
+        otherwise: read.concurrency,
+        exclusive_when: optional(&mut faults, "exclusive_when", &read.exclusive_when),
+        parallel_when: optional(&mut faults, "parallel_when", &read.parallel_when),
+    };
     match schema {
-        Some(schema) if faults.is_empty() => Ok(Usable { manifest: read, schema }),
+        Some(schema) if faults.is_empty() => Ok(Usable { manifest: read, schema, concurrency }),
         Some(_) | None => Err(InvalidManifest { name, faults }),
     }
+}
+
+/// A schema that need not be there.
+fn optional(faults: &mut Vec<Fault>, field: &'static str, schema: &str) -> Option<Schema> {
+    let schema = (!schema.is_empty()).then(|| Schema::compile(schema))?;
+    schema.map_err(|error| faults.push(Fault::Schema { field, error })).ok()
 }
 
 /// What the wire says, with a stand-in for each thing that it says wrongly.
@@ -268,6 +283,8 @@ fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
         concurrency: concurrency.unwrap_or_else(|| Concurrency::of(permission)),
         version,
         max_concurrent: (wire.max_concurrent > 0).then_some(wire.max_concurrent),
+        exclusive_when: wire.exclusive_when,
+        parallel_when: wire.parallel_when,
     }
 }
 

@@ -1,0 +1,30 @@
+//! Whether a call may run beside others, told by its arguments: as its tool has said it beforehand.
+
+use run::Concurrency;
+
+use crate::schema::Schema;
+
+/// What a tool says of its calls, compiled once.
+#[derive(Debug, Clone)]
+pub struct ByInput {
+    /// Where neither schema says anything.
+    pub otherwise: Concurrency,
+    pub exclusive_when: Option<Schema>,
+    pub parallel_when: Option<Schema>,
+}
+
+impl ByInput {
+    /// Whether a call with these arguments may run beside others. `may_change` where somebody may still change them: then
+    /// what they are now lets nobody beside it.
+    #[must_use]
+    pub fn of(&self, arguments: &[u8], may_change: bool) -> Concurrency {
+        let fits = |schema: &Schema| schema.check(arguments).is_ok();
+        match (&self.exclusive_when, &self.parallel_when) {
+            (None, None) => self.otherwise,
+            _ if may_change => Concurrency::Exclusive,
+            (Some(exclusive), _) if fits(exclusive) => Concurrency::Exclusive,
+            (_, Some(parallel)) if fits(parallel) => Concurrency::Parallel,
+            _ => self.otherwise,
+        }
+    }
+}

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::stream;
 use hooks::{AUDIT, Happened, Hooks, Moment, Question};
-use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
+use run::{
+    CallError, CallIndex, CallSpec, Decider, Decision, DefaultDecision, ErrorKind, Event, Route, Run, RunId, TenantId,
+    limit,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -150,6 +153,16 @@ impl Runs {
             tracing::warn!(run.id = %run, tool = %spec.tool, "hooks are not told of a call that is not executed: they are slow");
         }
     }
+}
+
+/// Writes down what was decided of a call because nobody did in time.
+pub(crate) fn note_default(run: &Run, call: CallIndex) {
+    let Some(spec) = run.call(call).map(run::Call::spec) else { return };
+    let decision = match spec.approval.map(|approval| approval.default) {
+        Some(DefaultDecision::Approve) => "approved_by_default",
+        Some(DefaultDecision::Reject) | None => "rejected_by_default",
+    };
+    audit(run.id(), run.tenant(), spec, decision, None);
 }
 
 /// A line for every decision: who, which call, and what was decided; never arguments or results.

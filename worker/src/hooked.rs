@@ -131,3 +131,40 @@ pub(crate) fn too_much_held() -> CallError {
     );
     CallError::new(ErrorKind::OutputTooLarge, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use run::Content;
+
+    use super::*;
+
+    fn piece(bytes: usize) -> Chunk {
+        Chunk::Content { channel: String::new(), content: Content::Text("x".repeat(bytes)) }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_held_back_shows_from_time_to_time_that_there_is_more_of_it() {
+        let mut held = Held::new();
+        let mut signs = Vec::new();
+        for _ in 0..12 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            signs.extend(held.keep(piece(1)).expect("there is room"));
+        }
+        let counts = signs.iter().map(|sign| match sign {
+            Chunk::Progress(progress) => (progress.done, progress.message.as_str()),
+            Chunk::Content { .. } => panic!("what is held back was shown: {sign:?}"),
+        });
+        assert_eq!(counts.collect::<Vec<_>>(), [(5.0, ""), (10.0, "")]);
+        assert_eq!(held.into_chunks().len(), 12);
+    }
+
+    #[tokio::test]
+    async fn no_more_is_held_back_than_can_be_looked_at() {
+        let mut held = Held::new();
+        assert!(held.keep(piece(HELD_BYTES_MAX)).is_some());
+        assert!(held.keep(piece(1)).is_none());
+        let mut held = Held::new();
+        assert!((0..HELD_CHUNKS_MAX).all(|_| held.keep(piece(1)).is_some()));
+        assert!(held.keep(piece(1)).is_none());
+    }
+}

@@ -7,6 +7,7 @@ mod demo;
 mod doctor;
 mod fleet;
 mod help;
+mod hooks;
 mod inbox;
 mod index;
 mod nats_config;

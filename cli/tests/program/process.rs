@@ -17,8 +17,8 @@ const GRACE: Duration = Duration::from_secs(15);
 /// The program with these arguments, without a terminal and without the caller's settings.
 pub fn toolyard<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_toolyard"));
-    let settings =
-        ["URL", "LOG", "NATS_URL", "LISTEN", "POOL", "DURABILITY"].map(|setting| format!("TOOLYARD_{setting}"));
+    let settings = ["URL", "LOG", "NATS_URL", "LISTEN", "POOL", "DURABILITY", "HOOKS"]
+        .map(|setting| format!("TOOLYARD_{setting}"));
     for name in settings.iter().map(String::as_str).chain(["NO_COLOR"]) {
         command.env_remove(name);
     }
@@ -67,7 +67,10 @@ pub struct Background {
 
 impl Background {
     pub fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Self {
-        let mut command = toolyard(arguments);
+        Self::of(&mut toolyard(arguments))
+    }
+
+    pub fn of(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program starts");
         let stdout = Lines::of(child.stdout.take().expect("its output is ours"));
         let stderr = Lines::of(child.stderr.take().expect("its errors are ours"));

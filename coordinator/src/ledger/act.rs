@@ -9,6 +9,7 @@ use run::{AttemptId, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run,
 use tokio::time::Instant;
 
 use super::Keeper;
+use crate::gate;
 use crate::known::Known;
 use crate::metrics;
 use crate::nats::journal::AppendError;
@@ -79,6 +80,10 @@ impl Keeper {
             return;
         }
         let (journal, signals) = (self.rim.journal.clone(), self.rim.signals.clone());
+        let decided = match effect {
+            Effect::Decide { call } => self.open(id).map(|open| (Arc::clone(&open.known.run), call)),
+            _ => None,
+        };
         self.effects.spawn(async move {
             let result = match act {
                 Act::Stop { pool, attempt } => {
@@ -89,6 +94,9 @@ impl Keeper {
                     let appended = journal.append(id, &[event], job.as_deref(), expected).await;
                     if let (Ok(_), Some(lease)) = (&appended, hand_back) {
                         signals.hand_back(&lease).await;
+                    }
+                    if let (Ok(_), Some((run, call))) = (&appended, decided) {
+                        gate::note_default(&run, call);
                     }
                     appended.map(|_| ())
                 }

@@ -41,11 +41,14 @@ fn check_version(version: u32) -> Result<(), InvalidMessage> {
     if version == VERSION { Ok(()) } else { Err(InvalidMessage::Version(version)) }
 }
 
+/// Ten thousand years: no longer time can be written.
+const DURATION_SECONDS_MAX: i64 = 315_576_000_000;
+
 /// A domain duration as the wire's.
 #[must_use]
 pub fn duration(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX).min(DURATION_SECONDS_MAX),
         nanos: i32::try_from(duration.subsec_nanos()).unwrap_or_default(),
     }
 }

@@ -164,6 +164,18 @@ mod tests {
         assert_eq!(read(text.as_bytes(), &[]), Ok(event));
     }
 
+    #[test]
+    fn times_beyond_all_calendars_are_written_too() {
+        let error = v1::CallError {
+            retry_after: Some(crate::convert::duration(std::time::Duration::MAX)),
+            ..v1::CallError::default()
+        };
+        assert!(write(&error).contains("\"315576000000."), "{}", write(&error));
+        let created = Some(crate::convert::api::timestamp(run::Timestamp(u64::MAX)));
+        let run = v1::Run { create_time: created, ..v1::Run::default() };
+        assert!(write(&run).contains("9999-12-31T23:59:59"), "{}", write(&run));
+    }
+
     fn refused(text: &str) -> (String, String) {
         let refused = read::<v1::CreateRunRequest>(text.as_bytes(), &[]).expect_err(text);
         (refused.field, refused.reason)

@@ -11,11 +11,14 @@ use super::{
 };
 use crate::v1;
 
+/// The end of the year 9999: no later moment can be written.
+const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
+
 /// A moment as the wire's.
 #[must_use]
 pub fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp {
-        seconds: i64::try_from(at.0 / 1000).unwrap_or(i64::MAX),
+        seconds: i64::try_from(at.0 / 1000).unwrap_or(i64::MAX).min(TIMESTAMP_SECONDS_MAX),
         nanos: i32::try_from(at.0 % 1000).unwrap_or_default() * 1_000_000,
     }
 }

@@ -220,14 +220,7 @@ impl Coordinator {
         parts.spawn(journal.clone().watch_room(reached_sender, inner.clone()));
         let serving = Arc::new(AtomicBool::new(false));
         if let Some(listener) = admin {
-            let queues = nats::stats::Stats::new(&broker, registry.clone());
-            let (serving, reached, stop) = (Arc::clone(&serving), reached.clone(), stop.clone());
-            let process = telemetry::admin::Process {
-                is_ready: Box::new(move || {
-                    serving.load(Ordering::Relaxed) && *reached.borrow() && !stop.is_cancelled()
-                }),
-                stats: Box::new(move || Box::pin(queues.clone().tell())),
-            };
+            let process = process(&broker, registry.clone(), Arc::clone(&serving), reached.clone(), stop.clone());
             parts.spawn(telemetry::admin::serve(listener, process, inner.clone()));
         }
         let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
@@ -265,5 +258,20 @@ impl Coordinator {
             tracing::warn!("the broker does not hear that this coordinator leaves");
         }
         Ok(())
+    }
+}
+
+/// What the admin port tells: ready while requests are served and the log answers.
+fn process(
+    broker: &Broker,
+    registry: watch_channel::Receiver<Arc<registry::Registry>>,
+    serving: Arc<AtomicBool>,
+    reached: watch_channel::Receiver<bool>,
+    stop: CancellationToken,
+) -> telemetry::admin::Process {
+    let queues = nats::stats::Stats::new(broker, registry);
+    telemetry::admin::Process {
+        is_ready: Box::new(move || serving.load(Ordering::Relaxed) && *reached.borrow() && !stop.is_cancelled()),
+        stats: Box::new(move || Box::pin(queues.clone().tell())),
     }
 }

@@ -20,7 +20,8 @@ use run::{
 };
 use tokio::time::Instant;
 
-use super::{Core, trace};
+use super::Core;
+use super::trace::{self, Traced};
 use crate::attempt::{self, Attempt, End, Ending};
 use crate::metrics;
 use crate::publisher::Lost;
@@ -201,8 +202,7 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
         }
         None
     };
-    let count = core.counts.of(&job.spec.tool);
-    let output = count.output(delivery.here, delivery.age);
+    let output = core.counts.of(&job.spec.tool).output(delivery.here, delivery.age);
     let watched = core.table.watched(&job.spec.tool);
     let tells_result = traced.as_ref().is_some_and(|traced| traced.includes_content());
     let carried_on = traced.as_mut().map(|traced| {
@@ -213,18 +213,7 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     let attempt = Attempt { job: seen, id, from, start, signals, output, watched, tells_result };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
-    let ending = match &end {
-        End::Stored(ending) => Some(ending),
-        End::Abandoned => None,
-    };
-    count.ended(ending, began.elapsed());
-    tracing::debug!(
-        run.id = %job.run, call.id = %job.spec.id, attempt = number.0, tool = %job.spec.tool,
-        outcome = metrics::word(ending), "an attempt ended"
-    );
-    if let Some(traced) = &mut traced {
-        traced.tool_ends(ending);
-    }
+    tell(core, job, id, &end, (began, &mut traced));
     finish(core, delivery, end, (used, began, &lease)).await;
     if let Some(traced) = traced {
         traced.end();
@@ -237,6 +226,22 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
             _ = tool => {}
             () = core.give_back.cancelled() => {}
         }
+    }
+}
+
+/// Counts, logs and traces how an attempt ended.
+fn tell(core: &Core, job: &Job, id: AttemptId, end: &End, (began, traced): (Instant, &mut Option<Box<Traced>>)) {
+    let ending = match end {
+        End::Stored(ending) => Some(ending),
+        End::Abandoned => None,
+    };
+    core.counts.of(&job.spec.tool).ended(ending, began.elapsed());
+    tracing::debug!(
+        run.id = %job.run, call.id = %job.spec.id, attempt = id.number.0, tool = %job.spec.tool,
+        outcome = metrics::word(ending), "an attempt ended"
+    );
+    if let Some(traced) = traced {
+        traced.tool_ends(ending);
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) struct Traced {
 
 /// Begins to trace an attempt, where its call is traced and we trace at all. Its span's id is the attempt's nonce, by which
 /// the owner tells it of a worker that died.
-pub(super) fn begin(job: &Job, id: AttemptId, sequence: u64, worker: &WorkerId, content: bool) -> Option<Traced> {
+pub(super) fn begin(job: &Job, id: AttemptId, sequence: u64, worker: &WorkerId, content: bool) -> Option<Box<Traced>> {
     if !trace::is_on() {
         return None;
     }
@@ -42,7 +42,8 @@ pub(super) fn begin(job: &Job, id: AttemptId, sequence: u64, worker: &WorkerId, 
         .text("gen_ai.tool.call.id", &job.spec.id)
         .number("toolyard.attempt", id.number.0)
         .text("toolyard.worker.id", worker);
-    Some(Traced { began, process, tool: None, includes_content: content })
+    // In a box, so that a call that is not traced does not carry the room for it.
+    Some(Box::new(Traced { began, process, tool: None, includes_content: content }))
 }
 
 impl Traced {

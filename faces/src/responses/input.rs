@@ -166,7 +166,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
             && hosted(&new.tool).is_none()
             && let Some(bash) = hosted("bash")
         {
-            (new.tool, new.arguments) = (bash, script(&items[nth]["action"]));
+            (new.tool, new.arguments) = (bash, script(items.get(nth).map_or(&Value::Null, |item| &item["action"])));
         }
         new.approval = tools.approval(&new.tool);
         calls.push(new);

@@ -16,6 +16,7 @@ mod hooked;
 mod limits;
 mod metrics;
 mod nats;
+mod output;
 mod publisher;
 mod table;
 

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::error::ToolError;
+pub use crate::output::Output;
 
 /// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the
 /// long form, for a tool with more to it than a function:
@@ -577,50 +578,5 @@ impl Context {
             said.fetch_add(1, Ordering::Relaxed);
         }
         self.output.send(chunk).await.map_err(|_| ToolError::new("the attempt is over"))
-    }
-}
-
-/// A call's result.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output(pub(crate) Vec<Content>);
-
-impl Output {
-    /// A JSON value.
-    ///
-    /// # Errors
-    /// When it does not serialize.
-    pub fn json(value: &impl Serialize) -> Result<Self, ToolError> {
-        Ok(Self(vec![Content::Json(serde_json::to_string(value)?)]))
-    }
-
-    #[must_use]
-    pub fn data(media_type: impl Into<String>, data: impl Into<Bytes>) -> Self {
-        Self(vec![Content::Data { media_type: media_type.into(), data: data.into() }])
-    }
-
-    /// Another part after this one.
-    #[must_use]
-    pub fn and(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
-        self
-    }
-}
-
-impl From<String> for Output {
-    fn from(text: String) -> Self {
-        Self(vec![Content::Text(text)])
-    }
-}
-
-impl From<&str> for Output {
-    fn from(text: &str) -> Self {
-        text.to_owned().into()
-    }
-}
-
-/// A tool with nothing to say still answers: models take an empty result for a failure.
-impl From<()> for Output {
-    fn from((): ()) -> Self {
-        "Done".into()
     }
 }

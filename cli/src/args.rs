@@ -4,7 +4,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::door::Door;
 use crate::{
-    call, calls, demo, dev, doctor, inbox, index, json, nats_config, parked, queues, runs, serve, submit, tools, why,
+    call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, parked, queues, runs, serve, submit, tools,
+    why,
 };
 
 const EXAMPLES: &str = "\
@@ -71,6 +72,8 @@ pub(crate) enum Command {
     Inbox(inbox::Args),
     #[command(subcommand)]
     Index(index::Command),
+    #[command(subcommand)]
+    Key(key::Command),
     Submit(submit::Args),
     Why(why::Args),
     #[command(subcommand)]

@@ -8,10 +8,11 @@ use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use tokio::time::{Instant, sleep};
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status, Streaming};
 
-use crate::door::Door;
+use crate::door::{Door, Key};
 use crate::exit::{Failure, reason};
 use crate::watch::Watch;
 
@@ -30,12 +31,15 @@ const NOTICED: Duration = Duration::from_secs(3);
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
+/// The connection, on which every request says who we are.
+type Transport = InterceptedService<Channel, Key>;
+
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     url: String,
-    pub(crate) runs: RunServiceClient<Channel>,
-    tools: ToolServiceClient<Channel>,
-    index: IndexServiceClient<Channel>,
+    pub(crate) runs: RunServiceClient<Transport>,
+    tools: ToolServiceClient<Transport>,
+    index: IndexServiceClient<Transport>,
 }
 
 impl Client {
@@ -51,11 +55,12 @@ impl Client {
             .connect()
             .await
             .map_err(|error| Failure::Unreachable { url: door.url.clone(), reason: root_cause(&error) })?;
+        let transport = InterceptedService::new(channel, door.key()?);
         Ok(Self {
             url: door.url.clone(),
-            runs: RunServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
-            tools: ToolServiceClient::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
-            index: IndexServiceClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            runs: RunServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            tools: ToolServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            index: IndexServiceClient::new(transport).max_decoding_message_size(RESPONSE_BYTES_MAX),
         })
     }
 
@@ -122,6 +127,17 @@ impl Client {
         present(self.persist(async || self.runs.clone().decide_calls(request.clone()).await).await?.run)
     }
 
+    pub(crate) async fn answer_token(
+        &self,
+        run_id: String,
+        call_id: String,
+        lifetime: Option<Duration>,
+    ) -> Result<v1::CreateAnswerTokenResponse, Failure> {
+        let lifetime = lifetime.and_then(|lifetime| lifetime.try_into().ok());
+        let request = v1::CreateAnswerTokenRequest { run_id, call_id, lifetime };
+        self.persist(async || self.runs.clone().create_answer_token(request.clone()).await).await
+    }
+
     /// Runs, the newest first, and how much of them the index knows.
     pub(crate) async fn list_runs(
         &self,
@@ -178,7 +194,7 @@ impl Client {
     }
 
     pub(crate) async fn counts(&self) -> Result<v1::CountRunsResponse, Failure> {
-        let counts = self.index.clone().count_runs(v1::CountRunsRequest {}).await;
+        let counts = self.index.clone().count_runs(v1::CountRunsRequest::default()).await;
         Ok(counts.map_err(|status| self.failure(status))?.into_inner())
     }
 

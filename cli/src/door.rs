@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Request, Status};
 
 use crate::exit::Failure;
 
@@ -20,12 +23,39 @@ pub(crate) struct Door {
     /// The file of its private key (PEM)
     #[arg(long, env = "TOOLYARD_CLIENT_KEY", value_name = "FILE", requires = "client_cert", global = true)]
     client_key: Option<PathBuf>,
+    /// The file of our key or token, where the coordinator asks who we are
+    #[arg(long, env = "TOOLYARD_KEY_FILE", value_name = "FILE", global = true)]
+    key_file: Option<PathBuf>,
+}
+
+/// What says who we are, put on every request.
+#[derive(Debug, Clone)]
+pub(crate) struct Key(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Key {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(key) = &self.0 {
+            request.metadata_mut().insert("authorization", key.clone());
+        }
+        Ok(request)
+    }
 }
 
 impl Door {
     /// A door of this machine, open to all.
     pub(crate) fn at(url: String) -> Self {
-        Self { url, ca: None, client_cert: None, client_key: None }
+        Self { url, ca: None, client_cert: None, client_key: None, key_file: None }
+    }
+
+    /// What the key's file holds.
+    pub(crate) fn key(&self) -> Result<Key, Failure> {
+        let Some(file) = &self.key_file else { return Ok(Key(None)) };
+        let text = String::from_utf8_lossy(&read(file)?).trim().to_owned();
+        let value = MetadataValue::try_from(format!("Bearer {text}")).ok().filter(|_| !text.is_empty());
+        let mut value = value.ok_or_else(|| Failure::Usage(format!("{} holds no key", file.display())))?;
+        // It is not written into logs.
+        value.set_sensitive(true);
+        Ok(Key(Some(value)))
     }
 
     pub(crate) fn endpoint(&self) -> Result<Endpoint, Failure> {

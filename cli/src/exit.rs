@@ -181,6 +181,8 @@ fn advice(reason: &str) -> Option<&'static str> {
         }
         "BROKER_UNAVAILABLE" => "the coordinator is there, its broker is not: look at nats-server",
         "INDEX_UNAVAILABLE" => "look at the Redis or Valkey server; nothing else depends on it",
+        "CREDENTIAL_MISSING" => "--key-file names the file of your key",
+        "KEY_UNKNOWN" => "is it the key of this coordinator, and still in its file of callers?",
         "LOG_FULL" | "CONTENDED" | "SHUTTING_DOWN" => "try again in a moment",
         _ => return None,
     })

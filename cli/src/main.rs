@@ -10,6 +10,7 @@ mod dev;
 mod doctor;
 mod inbox;
 mod index;
+mod key;
 mod nats_config;
 mod parked;
 mod queues;
@@ -94,6 +95,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Runs(_)
         | Command::Inbox(_)
         | Command::Index(_)
+        | Command::Key(_)
         | Command::Submit(_)
         | Command::Why(_)
         | Command::Parked(_) => LevelFilter::WARN,
@@ -115,6 +117,7 @@ async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit,
         Command::Runs(command) => runs::run(command, door, terminal).await,
         Command::Inbox(args) => inbox::run(args, door, terminal).await,
         Command::Index(command) => index::run(command, door, terminal).await,
+        Command::Key(command) => key::run(command, door, terminal).await,
         Command::Submit(args) => submit::run(args, door, terminal).await,
         Command::Why(args) => why::run(args, door, terminal).await,
         Command::Parked(command) => parked::run(command, door, terminal).await,

@@ -53,6 +53,9 @@ pub(crate) struct CoordinatorArgs {
     /// The file that names the hooks to ask before calls are accepted, and which calls await approval (docs/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
+    /// The file that says who may what (TOML, or JSON). Read again when it changes. Without it everybody may everything
+    #[arg(long, env = "TOOLYARD_AUTH", value_name = "FILE")]
+    auth: Option<PathBuf>,
 }
 
 /// The door's certificate.
@@ -126,10 +129,11 @@ pub(crate) fn read_hooks(file: Option<&Path>) -> Result<Hooks, Failure> {
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, tls, hooks, .. } = args;
+    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, tls, hooks, auth, .. } =
+        args;
     let hooks = read_hooks(hooks.as_deref())?;
     let (log, admin) = (LogOptions { durability, bytes_max }, observe.admin_listen);
-    let door = DoorOptions { tls: tls.files() };
+    let door = DoorOptions { tls: tls.files(), callers: auth };
     let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, door, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();

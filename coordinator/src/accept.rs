@@ -12,6 +12,7 @@ use run::{
     Timestamp, ToolName, WithoutWorker,
 };
 
+use crate::callers::{Caller, not_permitted};
 use crate::custom::{Custom, CustomTools};
 use crate::limits;
 use crate::registry::{Entry, Registry};
@@ -86,6 +87,7 @@ pub(crate) struct Scope<'here> {
     /// Which calls a person confirms, and how the run is to be run.
     pub(crate) confirm: &'here Confirm,
     pub(crate) rules: Rules,
+    pub(crate) caller: &'here Caller,
 }
 
 /// Accepts calls. One that cannot be executed is accepted too, and ended at once with an error that the model can mend; the
@@ -180,9 +182,12 @@ fn route(
         return checked.map_or_else(Route::Refused, |()| Route::Client);
     }
     let Some((pool, entry)) = found else {
-        return Route::Refused(unknown_tool(tool, &scope.offer));
+        return Route::Refused(unknown_tool(tool, scope));
     };
     let hosted = &entry.hosted;
+    if !scope.caller.may_call(&hosted.manifest) {
+        return Route::Refused(not_permitted(tool, "its caller has not the right"));
+    }
     if is_sized && let Err(violations) = hosted.schema.check(arguments) {
         let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
         return Route::Refused(CallError { violations, ..error });
@@ -211,8 +216,11 @@ pub(crate) fn check_changed(spec: &CallSpec, arguments: &Bytes, registry: &Regis
     entry.hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
 }
 
-fn unknown_tool(tool: &ToolName, offer: &Offer<'_>) -> CallError {
-    let offered = |entry: &&Entry| offer.holds(entry) && offer.registry.is_available(entry);
+fn unknown_tool(tool: &ToolName, scope: &Scope<'_>) -> CallError {
+    let offer = &scope.offer;
+    let offered = |entry: &&Entry| {
+        offer.holds(entry) && offer.registry.is_available(entry) && scope.caller.may_call(&entry.hosted.manifest)
+    };
     let hosted = offer.registry.catalog.after(None).iter().filter(offered).map(|entry| &entry.name);
     let mut names: Vec<&str> = offer.custom.keys().chain(hosted).map(ToolName::as_str).collect();
     let more = names.len().saturating_sub(TOOLS_LISTED_MAX);

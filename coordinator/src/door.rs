@@ -3,6 +3,7 @@
 
 pub(crate) mod fault;
 mod lists;
+pub(crate) mod needs;
 pub(crate) mod output;
 pub(crate) mod read;
 mod tools;
@@ -14,7 +15,7 @@ use run::Rejection;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::fault::Fault;
-use self::read::{answer, asked, call_id, custom_tools, decision, new_run, reason, run_id};
+use self::read::{answer, asked, call_id, custom_tools, decision, new_run, reason, run_id, timeout};
 use crate::index::Index;
 use crate::nats::scan::Log;
 use crate::runs::{Refusal, Runs};
@@ -37,6 +38,12 @@ pub(crate) struct Door {
 pub(crate) type Told<T> = BoxStream<'static, Result<T, Fault>>;
 
 impl Door {
+    /// The door for whoever asks, as it stands in the extensions of the request.
+    pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
+        let Self { runs, index, log, stop } = self;
+        Self { runs: runs.by(extensions), index: index.clone(), log: log.clone(), stop: stop.clone() }
+    }
+
     pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, Fault> {
         let run = self.runs.create(new_run(request)?).await?;
         Ok(v1::CreateRunResponse { run: Some(api::run(&run)) })
@@ -88,7 +95,16 @@ impl Door {
         let answers = request.outputs.into_iter().enumerate().map(|(index, output)| answer(index, output));
         let answers = answers.collect::<Result<Vec<_>, _>>()?;
         let run = self.runs.submit_outputs(run_id(&request.run_id)?, &answers, request.all_required).await?;
-        Ok(v1::SubmitToolOutputsResponse { run: Some(api::run(&run)) })
+        Ok(v1::SubmitToolOutputsResponse { run: Some(self.runs.shown(&run)) })
+    }
+
+    pub(crate) async fn create_answer_token(
+        &self,
+        request: v1::CreateAnswerTokenRequest,
+    ) -> Result<v1::CreateAnswerTokenResponse, Fault> {
+        let (run, call) = (run_id(&request.run_id)?, call_id(&request.call_id)?);
+        let (token, until) = self.runs.answer_token(run, &call, timeout("lifetime", request.lifetime)?).await?;
+        Ok(v1::CreateAnswerTokenResponse { token, expire_time: Some(api::timestamp(until)) })
     }
 
     pub(crate) async fn decide_calls(&self, request: v1::DecideCallsRequest) -> Result<v1::DecideCallsResponse, Fault> {

@@ -2,6 +2,7 @@
 //! shared. A gRPC request goes to what all doors share; its fault becomes a status.
 
 mod deadline;
+mod gate;
 mod incoming;
 mod index;
 mod many;
@@ -72,6 +73,7 @@ pub(crate) async fn serve(
     door: Door,
     reached: watch::Receiver<bool>,
 ) -> Result<(), ServeError> {
+    let callers = door.runs.callers.clone();
     let (health, health_service) = tonic_health::server::health_reporter();
     let run_service = v1::run_service_server::RunServiceServer::new(runs::RunDoor(door.clone()))
         .max_decoding_message_size(REQUEST_BYTES_MAX);
@@ -92,6 +94,7 @@ pub(crate) async fn serve(
         .layer(tower::layer::layer_fn(move |inner| pages::Pages::new(inner, is_local)))
         .layer(tower::layer::layer_fn(trace::Traces::new))
         .layer(tower::layer::layer_fn(deadline::Deadlines::new))
+        .layer(tower::layer::layer_fn(move |inner| gate::Gate::new(inner, callers.clone())))
         .add_routes(routes)
         .add_service(health_service)
         .add_service(reflection)
@@ -105,9 +108,13 @@ pub(crate) async fn serve(
 
 /// A path that nobody serves, told in the protocol of whoever asked.
 async fn no_such_route(request: http::Request<axum::body::Body>) -> axum::response::Response {
-    let kind = request.headers().get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
-    if kind.is_some_and(|kind| kind.starts_with(b"application/grpc")) {
+    if is_grpc(request.headers()) {
         return Status::unimplemented("no such method").into_http();
     }
     crate::http::no_such_route(&request)
+}
+
+fn is_grpc(headers: &http::HeaderMap) -> bool {
+    let kind = headers.get(http::header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }

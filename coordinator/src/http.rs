@@ -9,22 +9,67 @@ pub(crate) mod problem;
 mod routes;
 pub(crate) mod sse;
 
+use std::convert::Infallible;
+
 use axum::Router;
 use axum::body::Body;
-use axum::extract::Request;
+use axum::extract::{FromRequestParts, Request};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
+use http::request::Parts;
 
 use self::problem::Problem;
-use crate::door::Door;
+use self::routes::{Needs, OPERATIONS};
+use crate::audit;
+use crate::callers::Role;
+use crate::door::{Door, Fault};
+use crate::runs::Refusal;
 
 /// Everything that is served over HTTP; who asks for anything else is to be told so by [`no_such_route`].
 pub(crate) fn router(door: Door) -> Router {
-    let routes = routes::OPERATIONS.iter().fold(Router::new(), |routes, operation| {
+    let routes = OPERATIONS.iter().fold(Router::new(), |routes, operation| {
         let handler = (operation.handler)();
+        let handler = match operation.meaning.needs() {
+            Needs::Nothing => handler,
+            Needs::Role(role) => {
+                let name = operation.meaning.name();
+                let judge = move |door: Door, request: Request, next: Next| judged((name, role), door, request, next);
+                handler.route_layer(from_fn_with_state(door.clone(), judge))
+            }
+        };
         routes.route(operation.path, handler)
     });
     routes.merge(openai::routes()).method_not_allowed_fallback(no_such_method).with_state(door)
+}
+
+/// Who asks for this is not asked who they are.
+pub(crate) fn is_open(path: &str) -> bool {
+    OPERATIONS.iter().any(|operation| operation.path == path && operation.meaning.needs() == Needs::Nothing)
+}
+
+/// Lets through whoever may ask for this at all.
+async fn judged(
+    (operation, role): (&'static str, Role),
+    door: Door,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let caller = &door.runs.caller;
+    if let Err(denied) = caller.must(role) {
+        audit::refused(caller, operation, denied.reason);
+        return Err(Fault::from(Refusal::from(denied)).into());
+    }
+    Ok(next.run(request).await)
+}
+
+/// The door for whoever asks.
+impl FromRequestParts<Self> for Door {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Self) -> Result<Self, Infallible> {
+        Ok(door.by(&parts.extensions))
+    }
 }
 
 pub(crate) fn no_such_route(request: &http::Request<Body>) -> Response {

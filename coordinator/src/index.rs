@@ -21,13 +21,17 @@ use std::sync::Arc;
 
 use proto::names::SHARDS;
 use proto::v1::{CallState, RunStatus};
-use run::{CallIndex, RunId, Shard, Timestamp, ToolName};
+use run::{CallIndex, RunId, Shard, TenantId, Timestamp, ToolName};
 
 use self::filter::{Ask, CallFilter, Coverage, Key, Page, Place, RunFilter};
 use self::memory::Memory;
 pub(crate) use self::rebuild::RebuildError;
 use self::summary::Summary;
 use crate::redis::{RedisStore, UrlError};
+
+/// Runs of a tenant that are counted, and how many of them at a time.
+const COUNTED_MAX: usize = 20_000;
+const PAGE: usize = 500;
 
 /// Where the index is kept. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -109,6 +113,25 @@ impl Index {
         match self {
             Self::Memory(memory) => Ok(memory.count()),
             Self::Redis(redis) => redis.count().await,
+        }
+    }
+
+    /// Counts the newest runs of a tenant, of which both stores keep a list and no counts.
+    pub(crate) async fn count_of(&self, tenant: TenantId) -> Result<(Counts, Coverage), Unavailable> {
+        let filter = RunFilter { tenant: Some(tenant), ..RunFilter::default() };
+        let (mut counts, mut counted, mut behind) = (Counts::default(), 0, None);
+        loop {
+            let page = self.list_runs(&filter, Ask { size: PAGE, behind }).await?;
+            counted += page.items.len();
+            page.items.iter().for_each(|run| counts.add(run));
+            behind = page.behind;
+            match behind {
+                Some(_) if counted < COUNTED_MAX => {}
+                Some(last) => {
+                    return Ok((counts, Coverage { cut_before: Some(last.created_at()), ..page.coverage }));
+                }
+                None => return Ok((counts, page.coverage)),
+            }
         }
     }
 

@@ -31,6 +31,7 @@ use self::slice::{Open, Slice};
 use self::takeover::{Joined, Taken, Written};
 use self::unclaimed::{Look, Unclaimed};
 use self::watcher::Watcher;
+use crate::callers::Callers;
 use crate::index::projector::Projector;
 use crate::known::Known;
 use crate::metrics::Ends;
@@ -107,6 +108,7 @@ pub(crate) struct Rim {
     pub(crate) written: mpsc::Sender<Shard>,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) index: Projector,
+    pub(crate) callers: Callers,
 }
 
 pub(crate) struct Keeper {

@@ -2,6 +2,8 @@
 //! that it owns, and gives out each run's ordered output. Never executes a tool.
 
 mod accept;
+mod audit;
+mod callers;
 mod custom;
 mod door;
 mod gate;
@@ -25,6 +27,7 @@ mod trace;
 mod watch;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -39,6 +42,7 @@ use proto::nats::clock::ClockError;
 
 use crate::nats::{Broker, BrokerError};
 
+pub use crate::callers::{CallersError, new_key};
 pub use crate::grpc::ServeError;
 pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
@@ -73,6 +77,8 @@ pub struct Options {
 pub struct DoorOptions {
     /// `None`: whoever reaches the door can read along.
     pub tls: Option<TlsFiles>,
+    /// The file that says who may what (TOML, or JSON where it ends in .json); `None`: everybody may everything.
+    pub callers: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +95,8 @@ pub enum Error {
     Admin(#[from] telemetry::admin::ListenError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Callers(#[from] CallersError),
     #[error(transparent)]
     Index(#[from] UrlError),
     #[error(transparent)]
@@ -132,6 +140,7 @@ pub struct Coordinator {
     index: index::Index,
     tls: Option<(tls::Current, tls::Keeper)>,
     hooks: hooks::Hooks,
+    callers: Option<(callers::Callers, callers::Keeper)>,
 }
 
 impl Coordinator {
@@ -142,6 +151,7 @@ impl Coordinator {
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let index = index::Index::new(options.redis_url.as_deref())?;
         let tls = options.door.tls.map(TlsFiles::load).transpose()?;
+        let callers = options.door.callers.as_deref().map(callers::open).transpose()?;
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
@@ -150,7 +160,7 @@ impl Coordinator {
             None => None,
         };
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
-        Ok(Self { listener, address, admin, broker, index, tls, hooks: hooks::Hooks::default() })
+        Ok(Self { listener, address, admin, broker, index, tls, callers, hooks: hooks::Hooks::default() })
     }
 
     /// Asks these hooks before calls are accepted, and tells them of calls that are not executed.
@@ -182,7 +192,9 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, admin, broker, index, tls, hooks } = self;
+        let Self { listener, address, admin, broker, index, tls, callers, hooks } = self;
+        let (callers, callers_keeper) = callers.unzip();
+        let callers = callers.unwrap_or_default();
         let clock = nats::clock::begin(&broker).await?;
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
@@ -200,6 +212,7 @@ impl Coordinator {
             written: written_sender,
             registry: registry.clone(),
             index: projector,
+            callers: callers.clone(),
         };
         let (ledger, keeper) = ledger::new(rim);
 
@@ -214,6 +227,9 @@ impl Coordinator {
         parts.spawn(index_keeper.keep(inner.clone()));
         let (tls, tls_keeper) = tls.unzip();
         if let Some(keeper) = tls_keeper {
+            parts.spawn(keeper.keep(inner.clone()));
+        }
+        if let Some(keeper) = callers_keeper {
             parts.spawn(keeper.keep(inner.clone()));
         }
         let (reached_sender, reached) = watch_channel::channel(true);
@@ -231,7 +247,8 @@ impl Coordinator {
         let requests = nats::requests::Requests::new(&broker);
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
-        let runs = runs::Runs { journal, requests, ledger, registry, owned, hooks, skips };
+        let caller = callers.unsaid();
+        let runs = runs::Runs { journal, requests, ledger, registry, owned, hooks, skips, callers, caller };
         let door = door::Door { runs, index, log, stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);
         tracing::info!(%address, "serving");

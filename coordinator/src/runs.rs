@@ -1,25 +1,30 @@
 //! What clients ask of runs: each command looks, decides, and appends; a conflict means to look again.
 
+mod refusal;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use hooks::{Hooks, Moment, Question};
+use proto::names;
 use proto::subject::Place;
-use proto::{names, schema};
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, Call, CallError, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
-    Route, Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, Violation, limit,
+    Answer, Call, CallId, CallState, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
+    Route, Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
+pub(crate) use self::refusal::Refusal;
 use crate::accept::{self, Asked, AskedApproval, Offer, Scope};
+use crate::audit;
+use crate::callers::{Caller, Callers, Role};
 use crate::custom::CustomTools;
 use crate::known::Known;
-use crate::ledger::{Ledger, Stopped};
+use crate::ledger::Ledger;
 use crate::metrics::COUNTS;
-use crate::nats::journal::{AppendError, Journal, ReadError};
+use crate::nats::journal::{AppendError, Journal};
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::registry::Registry;
@@ -29,6 +34,8 @@ use crate::watch::{Reader, WatchError};
 
 /// How often a command is decided again because somebody else appended first.
 const DECISIONS_MAX: usize = 16;
+/// How long a token for one answer is good where nobody says: a person who was asked is there.
+const ANSWER_TOKEN: Duration = Duration::from_secs(15 * 60);
 
 /// Everything that a door needs. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -41,60 +48,9 @@ pub(crate) struct Runs {
     pub(crate) hooks: Hooks,
     /// Where hooks are told of calls that are not executed.
     pub(crate) skips: mpsc::Sender<Question>,
-}
-
-/// Why a request was not served.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Refusal {
-    #[error("{field}: {reason}")]
-    Malformed { field: String, reason: String },
-    #[error(transparent)]
-    Rejected(#[from] Rejection),
-    #[error("there is no run {0}")]
-    RunNotFound(RunId),
-    #[error("run {0} is older than the log: events are kept for {hours} hours", hours = RETENTION.as_secs() / 3600)]
-    EventsExpired(RunId),
-    #[error("the changed arguments of call {call}: {}", schema::describe(violations))]
-    ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
-    #[error("the changed arguments of call {call}: {}", error.message)]
-    Denied { call: CallId, error: CallError },
-    #[error("there is no tool {0}")]
-    ToolNotFound(ToolName),
-    #[error("the request id was used for another request, which made run {run}: use another id")]
-    RequestIdTaken { run: RunId },
-    #[error("the log is full: it accepts nothing new until it has drained")]
-    LogFull,
-    #[error("the calls do not fit one event of the log: put large input in files")]
-    TooLarge,
-    #[error("too many others change the run at the same time")]
-    Contended,
-    #[error("the broker does not answer: {0}")]
-    BrokerUnavailable(String),
-    #[error("the coordinator is shutting down")]
-    ShuttingDown,
-}
-
-impl From<Stopped> for Refusal {
-    fn from(Stopped: Stopped) -> Self {
-        Self::ShuttingDown
-    }
-}
-
-impl From<ReadError> for Refusal {
-    fn from(error: ReadError) -> Self {
-        Self::BrokerUnavailable(error.to_string())
-    }
-}
-
-impl From<AppendError> for Refusal {
-    fn from(error: AppendError) -> Self {
-        match error {
-            AppendError::Conflict => Self::Contended,
-            AppendError::Full => Self::LogFull,
-            AppendError::TooLarge => Self::TooLarge,
-            AppendError::Unavailable(reason) => Self::BrokerUnavailable(reason),
-        }
-    }
+    pub(crate) callers: Callers,
+    /// Who asks. Where nobody said it, and callers are known: nobody, who may nothing.
+    pub(crate) caller: Caller,
 }
 
 /// A run as it was asked for.
@@ -135,15 +91,35 @@ enum Placed {
 }
 
 impl Runs {
+    /// For a request in whose extensions it stands who asks.
+    pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
+        let caller = extensions.get::<Caller>().cloned().unwrap_or_else(|| self.callers.unsaid());
+        Self { caller, ..self.clone() }
+    }
+
     pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, Refusal> {
-        let key = new.key();
-        self.create_under(key, new).await
+        let tools = audit::tools(&self.caller, &new.calls);
+        let done = async {
+            let new = self.owned_by_caller(new)?;
+            let key = new.key();
+            self.create_under(key, new).await
+        };
+        let done = done.await;
+        let run = done.as_ref().ok().map(|run| run.id());
+        audit::command(&self.caller, "CreateRun", (run, None), tools.as_deref(), done.as_ref().err());
+        done
+    }
+
+    fn owned_by_caller(&self, new: NewRun) -> Result<NewRun, Refusal> {
+        self.caller.must(Role::Submit)?;
+        let tenant = self.caller.makes_for(new.tenant)?;
+        Ok(NewRun { tenant, ..new })
     }
 
     async fn create_under(&self, key: Option<RequestKey>, new: NewRun) -> Result<Arc<Run>, Refusal> {
         let (id, events) = match self.place(key, new).await? {
             Placed::New { id, events } => (id, events),
-            Placed::Known(id) => return self.get(id).await,
+            Placed::Known(id) => return self.known(id).await.map(|known| known.run),
         };
         let sequence = match self.journal.append(id, &events, None, NOTHING).await {
             Ok(sequence) => sequence,
@@ -158,17 +134,26 @@ impl Runs {
     }
 
     pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Reader, Refusal> {
+        let tools = audit::tools(&self.caller, &new.calls);
+        let done = self.execute_as_caller(new, policy).await;
+        let run = done.as_ref().ok().map(|(run, _)| *run);
+        audit::command(&self.caller, "ExecuteRun", (run, None), tools.as_deref(), done.as_ref().err());
+        done.map(|(_, reader)| reader)
+    }
+
+    async fn execute_as_caller(&self, new: NewRun, policy: FloorPolicy) -> Result<(RunId, Reader), Refusal> {
+        let new = self.owned_by_caller(new)?;
         let (id, events) = match self.place(new.key(), new).await? {
             Placed::New { id, events } => (id, events),
-            Placed::Known(id) => return self.watch(id, policy, None).await,
+            Placed::Known(id) => return Ok((id, self.read(id, policy, None).await?)),
         };
         let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
         match self.journal.append(id, &events, None, NOTHING).await {
             Ok(_) => {
                 self.note(id, None, &events);
-                Ok(reader)
+                Ok((id, reader))
             }
-            Err(AppendError::Conflict) => self.watch(id, policy, None).await,
+            Err(AppendError::Conflict) => Ok((id, self.read(id, policy, None).await?)),
             Err(error) => Err(error.into()),
         }
     }
@@ -214,12 +199,17 @@ impl Runs {
     fn decide_new(&self, mut new: NewRun, apart: bool) -> Result<Vec<Event>, Refusal> {
         self.check_room()?;
         let registry = Arc::clone(&self.registry.borrow());
+        // A stream of many runs may be older than what its caller may do.
+        let asks = self.callers.renewed(&self.caller);
+        asks.must(Role::Submit)?;
         let calls = std::mem::take(&mut new.calls);
-        let scope = self.scope_of(&new, &registry);
+        let scope = Scope { caller: &asks, ..self.scope_of(&new, &registry) };
         let (deadline, now) = (scope.run_deadline, scope.now);
         let calls = accept::accept(calls, &scope);
+        let caller = asks.name().cloned();
         let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, .. } = new;
-        Ok(Run::open(Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, rules, apart }, now)?)
+        let opening = Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, apart };
+        Ok(Run::open(opening, now)?)
     }
 
     /// What is known where the calls of a new run are accepted.
@@ -233,6 +223,7 @@ impl Runs {
             now,
             confirm: &self.hooks.confirm,
             rules: new.rules,
+            caller: &self.caller,
         }
     }
 
@@ -251,6 +242,7 @@ impl Runs {
             now: proto::now(),
             confirm: &self.hooks.confirm,
             rules: run.rules(),
+            caller: &self.caller,
         }
     }
 
@@ -261,6 +253,14 @@ impl Runs {
     }
 
     pub(crate) async fn watch(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Reader, Refusal> {
+        self.caller.must(Role::Read)?;
+        if !matches!(self.caller, Caller::Anyone) {
+            self.known(id).await?;
+        }
+        self.read(id, policy, after).await
+    }
+
+    async fn read(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Reader, Refusal> {
         let reader = Reader::of_run(self.journal.clone(), self.ledger.clone(), id, policy, after).await;
         reader.map_err(|error| match error {
             WatchError::Unknown => missing(id),
@@ -271,26 +271,47 @@ impl Runs {
     }
 
     pub(crate) async fn get(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
+        self.caller.must(Role::Read)?;
         self.known(id).await.map(|known| known.run)
     }
 
     /// The run as the ledger has it, or else the log.
-    async fn known(&self, id: RunId) -> Result<Known, Refusal> {
+    pub(crate) async fn known(&self, id: RunId) -> Result<Known, Refusal> {
         match self.ledger.state(id).await? {
-            Some(known) => Ok(known),
+            Some(known) => self.behind_the_wall(known),
             None => self.replay(id).await,
         }
+    }
+
+    /// Another tenant's run is not there.
+    fn behind_the_wall(&self, known: Known) -> Result<Known, Refusal> {
+        if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id())) }
     }
 
     /// The run as the log has it, which may be newer than the ledger's.
     async fn replay(&self, id: RunId) -> Result<Known, Refusal> {
         let known = self.journal.known(id).await?;
-        if known.run.opened_at().is_none() { Err(missing(id)) } else { Ok(known) }
+        if known.run.opened_at().is_none() { Err(missing(id)) } else { self.behind_the_wall(known) }
     }
 
     /// New work is refused while there is still room for what was accepted to end in.
     fn check_room(&self) -> Result<(), Refusal> {
         if self.journal.is_crowded() { Err(Refusal::LogFull) } else { Ok(()) }
+    }
+
+    /// A command of a caller, who must have a role. The audit hears how it went.
+    async fn judged(
+        &self,
+        (word, role): (&'static str, Role),
+        (id, call): (RunId, Option<&CallId>),
+        work: impl Future<Output = Result<Arc<Run>, Refusal>>,
+    ) -> Result<Arc<Run>, Refusal> {
+        let done = match self.caller.must(role) {
+            Ok(()) => work.await,
+            Err(denied) => Err(denied.into()),
+        };
+        audit::command(&self.caller, word, (Some(id), call), None, done.as_ref().err());
+        done
     }
 
     pub(crate) async fn append_calls(
@@ -299,24 +320,32 @@ impl Runs {
         calls: &[Asked],
         custom: &CustomTools,
     ) -> Result<Arc<Run>, Refusal> {
-        self.check_room()?;
-        let mut calls = calls.to_vec();
-        if self.hooks.has(Moment::PreToolUse) {
-            let run = self.get(id).await?;
-            let registry = Arc::clone(&self.registry.borrow());
-            let scope = self.scope_in(&run, custom, &registry);
-            Box::pin(self.ask(&mut calls, &scope, id, run.tenant())).await;
-        }
-        self.command(id, |run| {
-            let registry = Arc::clone(&self.registry.borrow());
-            let scope = self.scope_in(run, custom, &registry);
-            Command::AppendCalls { calls: accept::accept(calls.clone(), &scope) }
-        })
-        .await
+        let work = async {
+            self.check_room()?;
+            let mut calls = calls.to_vec();
+            let asks = self.hooks.has(Moment::PreToolUse);
+            if asks || !matches!(self.caller, Caller::Anyone) {
+                let run = self.known(id).await?.run;
+                self.caller.may_add_to(&run)?;
+                if asks {
+                    let registry = Arc::clone(&self.registry.borrow());
+                    let scope = self.scope_in(&run, custom, &registry);
+                    Box::pin(self.ask(&mut calls, &scope, id, run.tenant())).await;
+                }
+            }
+            self.command(id, |run| {
+                let registry = Arc::clone(&self.registry.borrow());
+                let scope = self.scope_in(run, custom, &registry);
+                Command::AppendCalls { calls: accept::accept(calls.clone(), &scope) }
+            })
+            .await
+        };
+        self.judged(("AppendCalls", Role::Submit), (id, None), work).await
     }
 
     pub(crate) async fn close(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
-        self.command(id, |_| Command::Close).await
+        let work = self.command(id, |_| Command::Close);
+        self.judged(("CloseRun", Role::Submit), (id, None), work).await
     }
 
     pub(crate) async fn submit_outputs(
@@ -325,14 +354,57 @@ impl Runs {
         answers: &[Answer],
         all_required: bool,
     ) -> Result<Arc<Run>, Refusal> {
-        self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec(), all_required }).await
+        let work = async {
+            self.caller.may_answer(id, answers)?;
+            self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec(), all_required }).await
+        };
+        let only = if let [answer] = answers { Some(&answer.call) } else { None };
+        self.judged(("SubmitToolOutputs", Role::Answer), (id, only), work).await
+    }
+
+    /// A token with which a call that waits for its client can be answered, and until when.
+    pub(crate) async fn answer_token(
+        &self,
+        id: RunId,
+        call: &CallId,
+        lifetime: Option<Duration>,
+    ) -> Result<(String, Timestamp), Refusal> {
+        let made = async {
+            self.caller.must(Role::Answer)?;
+            self.caller.may_give_out()?;
+            let run = self.known(id).await?.run;
+            let found = run.find(call).ok_or_else(|| Rejection::UnknownCall { call: call.clone() })?;
+            if *found.state() != CallState::WaitingForClient {
+                return Err(Rejection::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
+            }
+            let until = proto::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(found.spec().deadline);
+            let token = self.callers.answer_token(&self.caller, (id, call.clone(), run.tenant().cloned()), until)?;
+            Ok((token, until))
+        };
+        let made = made.await;
+        audit::command(&self.caller, "CreateAnswerToken", (Some(id), Some(call)), None, made.as_ref().err());
+        made
+    }
+
+    /// A run as its caller may see it: whoever holds a token for one answer sees that call.
+    pub(crate) fn shown(&self, run: &Run) -> proto::v1::Run {
+        let mut shown = proto::convert::api::run(run);
+        if let Some(only) = self.caller.only() {
+            shown.calls.retain(|call| call.call_id == only.as_str());
+        }
+        shown
     }
 
     /// Decides on calls that await approval. Arguments that replace a call's own must fit its tool's schema.
     pub(crate) async fn decide(&self, id: RunId, decisions: Vec<(CallId, Decision)>) -> Result<Arc<Run>, Refusal> {
-        let mut decisions = decisions;
+        let only = if let [(call, _)] = &*decisions { Some(call.clone()) } else { None };
+        let work = self.decide_checked(id, decisions);
+        self.judged(("DecideCalls", Role::Approve), (id, only.as_ref()), work).await
+    }
+
+    async fn decide_checked(&self, id: RunId, mut decisions: Vec<(CallId, Decision)>) -> Result<Arc<Run>, Refusal> {
         if decisions.iter().any(|(_, decision)| matches!(decision, Decision::Approved { arguments: Some(_) })) {
-            let run = self.get(id).await?;
+            let run = self.known(id).await?.run;
             let registry = Arc::clone(&self.registry.borrow());
             for (call, decision) in &mut decisions {
                 let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) else {
@@ -349,19 +421,26 @@ impl Runs {
     }
 
     pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Arc<Run>, Refusal> {
-        self.command(id, |_| Command::CancelRun { reason: reason.to_owned() }).await
+        let work = self.command(id, |_| Command::CancelRun { reason: reason.to_owned() });
+        self.judged(("CancelRun", Role::Submit), (id, None), work).await
     }
 
-    pub(crate) async fn cancel_call(&self, id: RunId, call: &run::CallId, reason: &str) -> Result<Arc<Run>, Refusal> {
-        self.command(id, |_| Command::CancelCall { call: call.clone(), reason: reason.to_owned() }).await
+    pub(crate) async fn cancel_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<Arc<Run>, Refusal> {
+        let work = self.command(id, |_| Command::CancelCall { call: call.clone(), reason: reason.to_owned() });
+        self.judged(("CancelCall", Role::Submit), (id, Some(call)), work).await
     }
 
     /// Asks for a parked call once more, as the only call of a run of its own. Asking twice gives the same run.
     pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
+        let work = self.redrive_call(id, call_id);
+        self.judged(("RedriveCall", Role::Submit), (id, Some(call_id)), work).await
+    }
+
+    async fn redrive_call(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
         let run = self.replay(id).await?.run;
         let call = run.find(call_id).ok_or_else(|| Rejection::UnknownCall { call: call_id.clone() })?;
         if let Some(Fate::Redriven { into }) = call.fate() {
-            return self.get(into).await;
+            return self.known(into).await.map(|known| known.run);
         }
         // Nothing is made of a call that is not parked; which run it would be does not matter yet.
         run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
@@ -405,7 +484,8 @@ impl Runs {
 
     /// Puts a parked call aside.
     pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
-        self.command(id, |_| Command::Drop { call: call.clone() }).await
+        let work = self.command(id, |_| Command::Drop { call: call.clone() });
+        self.judged(("DropCall", Role::Submit), (id, Some(call)), work).await
     }
 
     /// What a call waits for, or why it ended as it did, in one line.

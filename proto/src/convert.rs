@@ -100,7 +100,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
 }
 
 /// The kinds of errors, once for both directions.
-const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 20] = [
+const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 21] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
     (ErrorKind::ToolFailed, v1::CallErrorKind::ToolFailed),
@@ -121,6 +121,7 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 20] = [
     (ErrorKind::Denied, v1::CallErrorKind::Denied),
     (ErrorKind::HookFailed, v1::CallErrorKind::HookFailed),
     (ErrorKind::LimitExceeded, v1::CallErrorKind::LimitExceeded),
+    (ErrorKind::NotPermitted, v1::CallErrorKind::NotPermitted),
 ];
 
 /// A kind of error in one word, as in `tool_failed`.

@@ -62,6 +62,7 @@ fn error() -> impl Strategy<Value = CallError> {
         ErrorKind::Denied,
         ErrorKind::HookFailed,
         ErrorKind::LimitExceeded,
+        ErrorKind::NotPermitted,
     ]);
     let violation = (".*", ".*").prop_map(|(path, message)| Violation { path, message });
     let retry_after = prop::option::of((0..3_600_000u64).prop_map(Duration::from_millis));
@@ -202,6 +203,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                     calls_max: client_only.then_some(7),
                     fails_with_call: fail_fast,
                 },
+                caller: is_named.then(|| "shop/ada@example.com".parse().expect("a caller")),
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
             })]
         ),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::approval::Decision;
 use crate::event::{CallError, CallSpec, Content};
-use crate::id::{CallId, RunId, TenantId, Timestamp, ToolName};
+use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::rules::Rules;
 
 /// What a run begins with.
@@ -19,6 +19,8 @@ pub struct Opening {
     /// Nothing of it is executed here: what a pool would execute waits for the client.
     pub client_only: bool,
     pub tenant: Option<TenantId>,
+    /// Who asks for it, where callers are known.
+    pub caller: Option<CallerName>,
     /// The tools that its calls may name; empty for all that are listed.
     pub tools: Vec<ToolName>,
     pub rules: Rules,

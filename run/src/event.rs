@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use crate::approval::{Approval, Decider, Decision};
 use crate::id::{
-    AttemptNumber, CallId, CallIndex, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName, WorkerId,
+    AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName,
+    WorkerId,
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::rules::Rules;
@@ -128,6 +129,8 @@ pub struct RunOpened {
     pub client_only: bool,
     /// For whom the run is, where that was said.
     pub tenant: Option<TenantId>,
+    /// Who asked for it, where callers are known.
+    pub caller: Option<CallerName>,
     /// The tools that its calls may name; empty for all that are listed.
     pub tools: Vec<ToolName>,
     pub rules: Rules,
@@ -343,6 +346,8 @@ pub enum ErrorKind {
     HookFailed,
     /// The run or the deployment allows no more such calls.
     LimitExceeded,
+    /// Whoever asked for the call may not call the tool.
+    NotPermitted,
 }
 
 impl CallError {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::limit::{CALL_ID_BYTES_MAX, TOKEN_BYTES_MAX, TOOL_NAME_BYTES_MAX};
+use crate::limit::{CALL_ID_BYTES_MAX, CALLER_BYTES_MAX, TOKEN_BYTES_MAX, TOOL_NAME_BYTES_MAX};
 
 /// Why a text is not the id it should be. Carries the text (shortened) so that a caller can be told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -200,6 +200,10 @@ name!(
     /// For whom a run is: what its caller says, or what the caller's key says.
     TenantId, "tenant", "1 to 64 of A-Z a-z 0-9 _ -", TOKEN_BYTES_MAX,
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
+);
+name!(
+    /// Who asked for a run, where callers are known: a name of theirs, and behind a slash the subject of their token.
+    CallerName, "caller", "1 to 640 bytes without control characters", CALLER_BYTES_MAX, |c| !c.is_control()
 );
 name!(
     /// One worker process, from its start to its end.

@@ -45,8 +45,8 @@ pub use event::{
     Position, Progress, Route, RunOpened, StopStage, Stopped, Violation, WithoutWorker,
 };
 pub use id::{
-    AttemptNumber, CallId, CallIndex, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard, TenantId,
-    Timestamp, ToolName, ToolSetId, WorkerId,
+    AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,
+    TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;

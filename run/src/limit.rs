@@ -34,6 +34,8 @@ pub const FAILURES_KEPT_MAX: usize = 8;
 pub const ATTEMPTS_SKIPPED_MAX: u32 = 1 << 20;
 /// Bytes of a client's call id.
 pub const CALL_ID_BYTES_MAX: usize = 128;
+/// Bytes of a caller's name: one of ours, and what a token's issuer calls its subject.
+pub const CALLER_BYTES_MAX: usize = 640;
 /// Bytes of the name of a tool, as the vendors of models allow it.
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
 /// Bytes of a tool's description: it is sent to the model with every turn.

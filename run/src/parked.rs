@@ -40,6 +40,7 @@ impl Call {
                 | ErrorKind::Denied
                 | ErrorKind::HookFailed
                 | ErrorKind::LimitExceeded
+                | ErrorKind::NotPermitted
                 | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
             },
             Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,

@@ -78,6 +78,7 @@ pub fn is_retried(policy: &Policy, error: &CallError) -> bool {
         | ErrorKind::Denied
         | ErrorKind::HookFailed
         | ErrorKind::LimitExceeded
+        | ErrorKind::NotPermitted
         | ErrorKind::ClientFailed => false,
         ErrorKind::ToolFailed | ErrorKind::RateLimited if error.retryable => on.retryable,
         ErrorKind::ToolFailed | ErrorKind::RateLimited => on.other,

@@ -9,7 +9,7 @@ use crate::command::{Answer, Command, Opening, Rejection};
 use crate::event::{
     AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
 };
-use crate::id::{CallId, CallIndex, RunId, TenantId, Timestamp, ToolName, WorkerId};
+use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName, WorkerId};
 use crate::limit::{
     ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
 };
@@ -36,6 +36,7 @@ pub struct Run {
     /// A call failed or expired, and the run fails for it at its end.
     spoiled: bool,
     tenant: Option<TenantId>,
+    caller: Option<CallerName>,
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
@@ -131,6 +132,7 @@ impl Run {
             failed: false,
             spoiled: false,
             tenant: None,
+            caller: None,
             tools: Vec::new(),
             rules: Rules::default(),
             revision: 0,
@@ -173,6 +175,12 @@ impl Run {
     #[must_use]
     pub fn tenant(&self) -> Option<&TenantId> {
         self.tenant.as_ref()
+    }
+
+    /// Who asked for it, where callers are known.
+    #[must_use]
+    pub fn caller(&self) -> Option<&CallerName> {
+        self.caller.as_ref()
     }
 
     /// The tools that its calls may name; empty for all that are listed.
@@ -223,7 +231,7 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open, fail_fast, client_only, tenant, tools, rules, apart } = opening;
+        let Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, apart } = opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -239,7 +247,7 @@ impl Run {
             _ => None,
         };
         let opened =
-            Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools, rules });
+            Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules });
         Ok(std::iter::once(opened).chain(dispatched).collect())
     }
 
@@ -421,6 +429,7 @@ impl Run {
         self.fail_fast = opened.fail_fast;
         self.client_only = opened.client_only;
         self.tenant.clone_from(&opened.tenant);
+        self.caller.clone_from(&opened.caller);
         self.tools.clone_from(&opened.tools);
         self.rules = opened.rules;
         heard.push(Heard::RunOpened);

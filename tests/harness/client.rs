@@ -8,17 +8,37 @@ use proto::v1::run_event::Event;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use proto::v1::{self, FloorPolicy, RunEvent};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 use tonic_types::StatusExt as _;
 
 use crate::PATIENCE;
 
+/// A connection on which every request says who asks.
+pub type Transport = InterceptedService<Channel, Key>;
+
+/// What says who asks; nothing where nobody wants to know.
+#[derive(Debug, Clone)]
+pub struct Key(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Key {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(key) = &self.0 {
+            request.metadata_mut().insert("authorization", key.clone());
+        }
+        Ok(request)
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct Client {
-    pub runs: RunServiceClient<Channel>,
-    pub tools: ToolServiceClient<Channel>,
-    pub index: IndexServiceClient<Channel>,
+    channel: Channel,
+    pub runs: RunServiceClient<Transport>,
+    pub tools: ToolServiceClient<Transport>,
+    pub index: IndexServiceClient<Transport>,
 }
 
 /// A call of `tool` under the id `id`.
@@ -48,13 +68,25 @@ impl Client {
         Self::through(endpoint.connect().await.expect("the coordinator listens"))
     }
 
+    /// The same connection for somebody who has a key or a token.
+    #[must_use]
+    pub fn with_key(&self, key: &str) -> Self {
+        Self::over(&self.channel, Key(Some(format!("Bearer {key}").parse().expect("a key is a header"))))
+    }
+
     /// A client of whoever is at the other end.
     #[must_use]
     pub fn through(channel: Channel) -> Self {
+        Self::over(&channel, Key(None))
+    }
+
+    fn over(channel: &Channel, key: Key) -> Self {
+        let transport = InterceptedService::new(channel.clone(), key);
         Self {
-            runs: RunServiceClient::new(channel.clone()),
-            tools: ToolServiceClient::new(channel.clone()),
-            index: IndexServiceClient::new(channel),
+            channel: channel.clone(),
+            runs: RunServiceClient::new(transport.clone()),
+            tools: ToolServiceClient::new(transport.clone()),
+            index: IndexServiceClient::new(transport),
         }
     }
 
@@ -70,7 +102,7 @@ impl Client {
 
     /// Whether the coordinator's index covers all runs.
     pub async fn index_is_complete(&self) -> bool {
-        let counts = self.index.clone().count_runs(v1::CountRunsRequest {}).await.expect("the index answers");
+        let counts = self.index.clone().count_runs(v1::CountRunsRequest::default()).await.expect("the index answers");
         counts.into_inner().coverage.is_some_and(|known| known.complete)
     }
 

@@ -1,6 +1,7 @@
 //! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
 
 mod admin;
+mod callers;
 mod certificates;
 mod client;
 mod collector;
@@ -12,8 +13,9 @@ mod traffic;
 
 pub use self::http::Http;
 pub use admin::Admin;
+pub use callers::{Callers, Guarded};
 pub use certificates::{Authority, Certified};
-pub use client::{Client, Run, Stream, call, client_answer, reason};
+pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reason};
 pub use collector::{Collector, Span, SpanKind, hex, said};
 pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};

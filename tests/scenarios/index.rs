@@ -47,7 +47,7 @@ async fn list_calls(client: &Client, request: v1::ListCallsRequest) -> Result<v1
 }
 
 async fn counts(client: &Client) -> Result<v1::CountRunsResponse, Status> {
-    Ok(client.index.clone().count_runs(v1::CountRunsRequest {}).await?.into_inner())
+    Ok(client.index.clone().count_runs(v1::CountRunsRequest::default()).await?.into_inner())
 }
 
 /// Asks until the answer is the one that is waited for.
@@ -401,6 +401,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         fail_fast: false,
         client_only: false,
         tenant: None,
+        caller: None,
         tools: Vec::new(),
         rules: run::Rules::default(),
     });

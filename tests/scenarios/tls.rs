@@ -108,6 +108,7 @@ async fn a_door_whose_files_are_no_certificate_does_not_open() {
                 key: files.key.clone(),
                 client_ca: None,
             }),
+            callers: None,
         },
     };
     let bind = async |options| {

@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 31] = [
+const COMMANDS: [&[&str]; 34] = [
     &[],
     &["demo"],
     &["dev"],
@@ -24,6 +24,9 @@ const COMMANDS: [&[&str]; 31] = [
     &["index", "count"],
     &["index", "verify"],
     &["index", "rebuild"],
+    &["key"],
+    &["key", "new"],
+    &["key", "answer"],
     &["submit"],
     &["why"],
     &["doctor"],
@@ -52,7 +55,7 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 5] = [&["tools", "ls"], &["runs"], &["parked"], &["calls"], &["index"]];
+    let groups: [&[&str]; 6] = [&["key"], &["tools", "ls"], &["runs"], &["parked"], &["calls"], &["index"]];
     for command in COMMANDS.into_iter().filter(|command| !groups.contains(command)) {
         let text = run(command.iter().chain([&"-h"])).stdout();
         assert!(text.contains("Example"), "{command:?}:\n{text}");

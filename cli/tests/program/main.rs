@@ -10,6 +10,7 @@ mod help;
 mod hooks;
 mod inbox;
 mod index;
+mod key;
 mod nats_config;
 mod parked;
 mod process;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use run::{CallId, Rejection, Violation};
 
+use crate::callers::Unknown;
 use crate::index::{RebuildError, Unavailable};
 use crate::runs::Refusal;
 use crate::watch::WatchError;
@@ -18,6 +19,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidArgument,
+    Unauthenticated,
     PermissionDenied,
     NotFound,
     OutOfRange,
@@ -75,6 +77,7 @@ impl From<Refusal> for Fault {
         match refusal {
             Refusal::Malformed { field, .. } => Self::malformed(&field, message),
             Refusal::Rejected(rejection) => rejected(&rejection),
+            Refusal::NotPermitted(denied) => Self::new(Code::PermissionDenied, denied.reason, message, []),
             Refusal::RunNotFound(run) => {
                 Self::new(Code::NotFound, "RUN_NOT_FOUND", message, [("run_id", run.to_string())])
             }
@@ -96,6 +99,18 @@ impl From<Refusal> for Fault {
             Refusal::Contended => Self::passing(Code::Aborted, "CONTENDED", message),
             Refusal::BrokerUnavailable(_) => Self::passing(Code::Unavailable, "BROKER_UNAVAILABLE", message),
             Refusal::ShuttingDown => Self::passing(Code::Unavailable, "SHUTTING_DOWN", message),
+        }
+    }
+}
+
+impl From<Unknown> for Fault {
+    fn from(unknown: Unknown) -> Self {
+        let (reason, message) = (unknown.reason(), unknown.to_string());
+        match unknown {
+            Unknown::KeysMissing => Self::passing(Code::Unavailable, reason, message),
+            Unknown::Missing | Unknown::TooLarge | Unknown::Key | Unknown::Token(_) | Unknown::Certificate => {
+                Self::new(Code::Unauthenticated, reason, message, [])
+            }
         }
     }
 }

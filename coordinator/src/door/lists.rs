@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use super::read::reason;
 use super::{Door, Fault, Told};
+use crate::callers::{Caller, Role};
 use crate::index::filter::{Ask, CallFilter, Coverage, Created, Page, Place, RunFilter, Token};
 use crate::index::summary::Summary;
 use crate::index::verify::{End, Word, verify};
@@ -42,13 +43,13 @@ impl Door {
     pub(crate) async fn list_runs(&self, mut request: v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Fault> {
         let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
         request.page_size = 0;
+        let tenant = tenant(&self.runs.caller, &mut request.tenant)?;
         let list = request.encode_to_vec();
         let status = match request.status() {
             v1::RunStatus::Unspecified if request.status != 0 => return Err(malformed("status", NOT_KNOWN).into()),
             v1::RunStatus::Unspecified => None,
             status => Some(status),
         };
-        let tenant = tenant(&request.tenant)?;
         let created = created(request.created_from, request.created_before)?;
         let behind = behind(&token, &list)?;
         let page = self.index.list_runs(&RunFilter { status, tenant, created }, Ask { size, behind }).await?;
@@ -62,6 +63,7 @@ impl Door {
     pub(crate) async fn list_calls(&self, mut request: v1::ListCallsRequest) -> Result<v1::ListCallsResponse, Fault> {
         let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
         request.page_size = 0;
+        let tenant = tenant(&self.runs.caller, &mut request.tenant)?;
         let list = request.encode_to_vec();
         let state = match request.state() {
             v1::CallState::Unspecified if request.state != 0 => return Err(malformed("state", NOT_KNOWN).into()),
@@ -69,7 +71,6 @@ impl Door {
             state => Some(state),
         };
         let tool = tool(&request.tool)?;
-        let tenant = tenant(&request.tenant)?;
         let created = created(request.created_from, request.created_before)?;
         let behind = behind(&token, &list)?;
         let filter = CallFilter { state, tool, tenant, parked: request.parked, created };
@@ -86,12 +87,16 @@ impl Door {
         })
     }
 
-    pub(crate) async fn count_runs(&self, _: v1::CountRunsRequest) -> Result<v1::CountRunsResponse, Fault> {
-        let (counts, known) = self.index.count().await?;
+    pub(crate) async fn count_runs(&self, mut request: v1::CountRunsRequest) -> Result<v1::CountRunsResponse, Fault> {
+        let (counts, known) = match tenant(&self.runs.caller, &mut request.tenant)? {
+            Some(tenant) => self.index.count_of(tenant).await?,
+            None => self.index.count().await?,
+        };
         Ok(counted(&counts, known))
     }
 
-    pub(crate) fn verify_index(&self, _: v1::VerifyIndexRequest) -> Told<v1::VerifyIndexResponse> {
+    pub(crate) fn verify_index(&self, _: v1::VerifyIndexRequest) -> Result<Told<v1::VerifyIndexResponse>, Fault> {
+        self.must_be_admin()?;
         let (sender, words) = mpsc::channel(WORDS_AHEAD);
         // The comparison ends with the stream: dropping the set ends what is in it.
         let mut comparing = JoinSet::new();
@@ -100,15 +105,20 @@ impl Door {
             let word = words.recv().await?;
             Some((word.map(told).map_err(Fault::from), (comparing, words)))
         });
-        Box::pin(stream)
+        Ok(Box::pin(stream))
     }
 
     pub(crate) async fn rebuild_index(&self, _: v1::RebuildIndexRequest) -> Result<v1::RebuildIndexResponse, Fault> {
+        self.must_be_admin()?;
         self.index.wipe().await?;
         Ok(v1::RebuildIndexResponse {})
     }
 
-    pub(crate) fn cancel_calls(&self, request: v1::CancelCallsRequest) -> Result<Told<v1::CancelCallsResponse>, Fault> {
+    pub(crate) fn cancel_calls(
+        &self,
+        mut request: v1::CancelCallsRequest,
+    ) -> Result<Told<v1::CancelCallsResponse>, Fault> {
+        let tenant = tenant(&self.runs.caller, &mut request.tenant)?;
         let states = match request.state() {
             v1::CallState::Unspecified if request.state != 0 => return Err(malformed("state", NOT_KNOWN).into()),
             v1::CallState::Unspecified => OPEN_STATES.to_vec(),
@@ -118,7 +128,7 @@ impl Door {
         let filter = CallFilter {
             state: None,
             tool: tool(&request.tool)?,
-            tenant: tenant(&request.tenant)?,
+            tenant,
             parked: false,
             created: created(request.created_from, request.created_before)?,
         };
@@ -136,6 +146,10 @@ impl Door {
 }
 
 impl Door {
+    fn must_be_admin(&self) -> Result<(), Refusal> {
+        Ok(self.runs.caller.must(Role::Admin)?)
+    }
+
     /// A page of the calls that wait for somebody: the front of the two lists, as far as both were looked through.
     async fn inbox(&self, filter: &CallFilter, ask: Ask<Place>) -> Result<CallPage, Unavailable> {
         let place = |(run, call): &(Arc<Summary>, CallIndex)| Place { run: run.id.into(), call: *call };
@@ -220,11 +234,15 @@ fn tool(text: &str) -> Result<Option<ToolName>, Refusal> {
     }
 }
 
-fn tenant(text: &str) -> Result<Option<TenantId>, Refusal> {
-    match text {
-        "" => Ok(None),
-        text => Ok(Some(text.parse().map_err(|error| malformed("tenant", error))?)),
-    }
+/// Whose runs are asked about, written down in the request: its pages are continued for the same one alone.
+fn tenant(caller: &Caller, text: &mut String) -> Result<Option<TenantId>, Refusal> {
+    let asked = match text.as_str() {
+        "" => None,
+        text => Some(text.parse().map_err(|error| malformed("tenant", error))?),
+    };
+    let tenant = caller.lists(asked)?;
+    *text = tenant.as_ref().map(ToString::to_string).unwrap_or_default();
+    Ok(tenant)
 }
 
 fn created(from: Option<prost_types::Timestamp>, before: Option<prost_types::Timestamp>) -> Result<Created, Refusal> {

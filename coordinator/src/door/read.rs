@@ -32,7 +32,7 @@ pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
     }
 }
 
-fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Duration>, Refusal> {
+pub(super) fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Duration>, Refusal> {
     let Some(wire) = wire else { return Ok(None) };
     match proto::convert::time_in(wire) {
         Some(timeout) if !timeout.is_zero() => Ok(Some(timeout)),

@@ -7,6 +7,7 @@ use proto::v1;
 use run::{PoolId, ToolName};
 
 use super::{Door, Fault};
+use crate::callers::Role;
 use crate::registry::{Entry, Hosts, Refused, Registry};
 use crate::runs::Refusal;
 
@@ -36,9 +37,11 @@ impl Door {
             pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),
         };
         let registry = Arc::clone(&self.runs.registry.borrow());
+        let asks = &self.runs.caller;
         let wanted = |entry: &&Entry| {
             let manifest = &entry.hosted.manifest;
             !manifest.hidden
+                && asks.may_call(manifest)
                 && (request.include_unavailable || registry.is_available(entry))
                 && (request.category.is_empty() || manifest.category == request.category)
                 && request.tags.iter().all(|tag| manifest.tags.contains(tag))
@@ -49,7 +52,9 @@ impl Door {
         let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry)).collect();
         let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
         let next_page_token = if page.next().is_some() { last } else { String::new() };
-        let refused = registry.catalog.refused.iter().filter(|_| after.is_none()).take(REFUSED_MAX);
+        // What is wrong with the fleet concerns whoever runs it.
+        let is_told = after.is_none() && asks.must(Role::Admin).is_ok();
+        let refused = registry.catalog.refused.iter().filter(|_| is_told).take(REFUSED_MAX);
         let refused = refused.map(|it| refused_out(it, &registry)).collect();
         Ok(v1::ListToolsResponse { tools, next_page_token, refused })
     }
@@ -60,7 +65,9 @@ impl Door {
             reason: error.to_string(),
         })?;
         let registry = Arc::clone(&self.runs.registry.borrow());
-        let found = registry.catalog.find(&name).map(|entry| tool(entry, &registry));
+        let found = registry.catalog.find(&name);
+        let found = found.filter(|entry| self.runs.caller.may_call(&entry.hosted.manifest));
+        let found = found.map(|entry| tool(entry, &registry));
         let tool = Some(found.ok_or(Refusal::ToolNotFound(name))?);
         Ok(v1::GetToolResponse { tool })
     }

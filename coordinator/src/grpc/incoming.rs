@@ -12,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
@@ -28,6 +29,14 @@ const BREATH: Duration = Duration::from_millis(100);
 pub(super) enum Wire {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// Who is at the other end, as far as the connection tells. In the extensions of every request.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) address: Option<SocketAddr>,
+    /// The certificate that the client has shown, signed by an authority of ours.
+    pub(crate) certificate: Option<Arc<CertificateDer<'static>>>,
 }
 
 struct Incoming {
@@ -92,9 +101,19 @@ async fn agree(acceptor: TlsAcceptor, socket: TcpStream, from: SocketAddr) -> Op
 }
 
 impl Connected for Wire {
-    type ConnectInfo = ();
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Peer {
+        match self {
+            Self::Plain(socket) => Peer { address: socket.peer_addr().ok(), certificate: None },
+            Self::Tls(stream) => {
+                let (socket, session) = stream.get_ref();
+                let first = session.peer_certificates().and_then(<[_]>::first);
+                let certificate = first.map(|certificate| Arc::new(certificate.clone().into_owned()));
+                Peer { address: socket.peer_addr().ok(), certificate }
+            }
+        }
+    }
 }
 
 impl AsyncRead for Wire {

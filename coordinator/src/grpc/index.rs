@@ -16,28 +16,28 @@ impl v1::index_service_server::IndexService for IndexDoor {
     type VerifyIndexStream = Streamed<v1::VerifyIndexResponse>;
 
     async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
-        Ok(Response::new(self.0.list_runs(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).list_runs(request.into_inner()).await?))
     }
 
     async fn list_calls(
         &self,
         request: Request<v1::ListCallsRequest>,
     ) -> Result<Response<v1::ListCallsResponse>, Status> {
-        Ok(Response::new(self.0.list_calls(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).list_calls(request.into_inner()).await?))
     }
 
     async fn count_runs(
         &self,
         request: Request<v1::CountRunsRequest>,
     ) -> Result<Response<v1::CountRunsResponse>, Status> {
-        Ok(Response::new(self.0.count_runs(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).count_runs(request.into_inner()).await?))
     }
 
     async fn verify_index(
         &self,
         request: Request<v1::VerifyIndexRequest>,
     ) -> Result<Response<Self::VerifyIndexStream>, Status> {
-        let told = self.0.verify_index(request.into_inner());
+        let told = self.0.by(request.extensions()).verify_index(request.into_inner())?;
         Ok(Response::new(Box::pin(told.map_err(Status::from))))
     }
 
@@ -45,14 +45,14 @@ impl v1::index_service_server::IndexService for IndexDoor {
         &self,
         request: Request<v1::RebuildIndexRequest>,
     ) -> Result<Response<v1::RebuildIndexResponse>, Status> {
-        Ok(Response::new(self.0.rebuild_index(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).rebuild_index(request.into_inner()).await?))
     }
 
     async fn cancel_calls(
         &self,
         request: Request<v1::CancelCallsRequest>,
     ) -> Result<Response<Self::CancelCallsStream>, Status> {
-        let told = self.0.cancel_calls(request.into_inner())?;
+        let told = self.0.by(request.extensions()).cancel_calls(request.into_inner())?;
         Ok(Response::new(Box::pin(told.map_err(Status::from))))
     }
 }

@@ -26,7 +26,7 @@ impl v1::run_service_server::RunService for RunDoor {
         &self,
         request: Request<v1::CreateRunRequest>,
     ) -> Result<Response<v1::CreateRunResponse>, Status> {
-        Ok(Response::new(self.0.create_run(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).create_run(request.into_inner()).await?))
     }
 
     async fn execute_run(
@@ -34,7 +34,7 @@ impl v1::run_service_server::RunService for RunDoor {
         request: Request<v1::ExecuteRunRequest>,
     ) -> Result<Response<Self::ExecuteRunStream>, Status> {
         let deadline = Deadline::of(&request);
-        let reader = self.0.execute_run(request.into_inner()).await?;
+        let reader = self.0.by(request.extensions()).execute_run(request.into_inner()).await?;
         let stream = pieces(reader, self.0.stop.clone(), deadline).map(|piece| {
             let Piece { events, heartbeat, end } = piece?;
             Ok(v1::ExecuteRunResponse { events, heartbeat, end })
@@ -46,12 +46,13 @@ impl v1::run_service_server::RunService for RunDoor {
         &self,
         request: Request<tonic::Streaming<v1::ExecuteRunsRequest>>,
     ) -> Result<Response<Self::ExecuteRunsStream>, Status> {
-        Ok(Response::new(Box::pin(many::execute(request.into_inner(), self.0.clone()))))
+        let door = self.0.by(request.extensions());
+        Ok(Response::new(Box::pin(many::execute(request.into_inner(), door))))
     }
 
     async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
         let deadline = Deadline::of(&request);
-        let reader = self.0.watch_run(request.into_inner()).await?;
+        let reader = self.0.by(request.extensions()).watch_run(request.into_inner()).await?;
         let stream = pieces(reader, self.0.stop.clone(), deadline).map(|piece| {
             let Piece { events, heartbeat, end } = piece?;
             Ok(v1::WatchRunResponse { events, heartbeat, end })
@@ -60,63 +61,70 @@ impl v1::run_service_server::RunService for RunDoor {
     }
 
     async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Result<Response<v1::GetRunResponse>, Status> {
-        Ok(Response::new(self.0.get_run(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).get_run(request.into_inner()).await?))
     }
 
     async fn append_calls(
         &self,
         request: Request<v1::AppendCallsRequest>,
     ) -> Result<Response<v1::AppendCallsResponse>, Status> {
-        Ok(Response::new(self.0.append_calls(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).append_calls(request.into_inner()).await?))
     }
 
     async fn close_run(&self, request: Request<v1::CloseRunRequest>) -> Result<Response<v1::CloseRunResponse>, Status> {
-        Ok(Response::new(self.0.close_run(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).close_run(request.into_inner()).await?))
     }
 
     async fn submit_tool_outputs(
         &self,
         request: Request<v1::SubmitToolOutputsRequest>,
     ) -> Result<Response<v1::SubmitToolOutputsResponse>, Status> {
-        Ok(Response::new(self.0.submit_tool_outputs(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).submit_tool_outputs(request.into_inner()).await?))
+    }
+
+    async fn create_answer_token(
+        &self,
+        request: Request<v1::CreateAnswerTokenRequest>,
+    ) -> Result<Response<v1::CreateAnswerTokenResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).create_answer_token(request.into_inner()).await?))
     }
 
     async fn decide_calls(
         &self,
         request: Request<v1::DecideCallsRequest>,
     ) -> Result<Response<v1::DecideCallsResponse>, Status> {
-        Ok(Response::new(self.0.decide_calls(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).decide_calls(request.into_inner()).await?))
     }
 
     async fn cancel_run(
         &self,
         request: Request<v1::CancelRunRequest>,
     ) -> Result<Response<v1::CancelRunResponse>, Status> {
-        Ok(Response::new(self.0.cancel_run(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).cancel_run(request.into_inner()).await?))
     }
 
     async fn cancel_call(
         &self,
         request: Request<v1::CancelCallRequest>,
     ) -> Result<Response<v1::CancelCallResponse>, Status> {
-        Ok(Response::new(self.0.cancel_call(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).cancel_call(request.into_inner()).await?))
     }
 
     async fn explain_call(
         &self,
         request: Request<v1::ExplainCallRequest>,
     ) -> Result<Response<v1::ExplainCallResponse>, Status> {
-        Ok(Response::new(self.0.explain_call(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).explain_call(request.into_inner()).await?))
     }
 
     async fn redrive_call(
         &self,
         request: Request<v1::RedriveCallRequest>,
     ) -> Result<Response<v1::RedriveCallResponse>, Status> {
-        Ok(Response::new(self.0.redrive_call(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).redrive_call(request.into_inner()).await?))
     }
 
     async fn drop_call(&self, request: Request<v1::DropCallRequest>) -> Result<Response<v1::DropCallResponse>, Status> {
-        Ok(Response::new(self.0.drop_call(request.into_inner()).await?))
+        Ok(Response::new(self.0.by(request.extensions()).drop_call(request.into_inner()).await?))
     }
 }

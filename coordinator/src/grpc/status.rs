@@ -11,6 +11,7 @@ use crate::door::fault::{Code, DOMAIN, Fault};
 fn code(code: Code) -> tonic::Code {
     match code {
         Code::InvalidArgument => tonic::Code::InvalidArgument,
+        Code::Unauthenticated => tonic::Code::Unauthenticated,
         Code::PermissionDenied => tonic::Code::PermissionDenied,
         Code::NotFound => tonic::Code::NotFound,
         Code::OutOfRange => tonic::Code::OutOfRange,

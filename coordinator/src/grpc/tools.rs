@@ -14,10 +14,10 @@ impl v1::tool_service_server::ToolService for ToolDoor {
         &self,
         request: Request<v1::ListToolsRequest>,
     ) -> Result<Response<v1::ListToolsResponse>, Status> {
-        Ok(Response::new(self.0.list_tools(request.get_ref())?))
+        Ok(Response::new(self.0.by(request.extensions()).list_tools(request.get_ref())?))
     }
 
     async fn get_tool(&self, request: Request<v1::GetToolRequest>) -> Result<Response<v1::GetToolResponse>, Status> {
-        Ok(Response::new(self.0.get_tool(request.get_ref())?))
+        Ok(Response::new(self.0.by(request.extensions()).get_tool(request.get_ref())?))
     }
 }

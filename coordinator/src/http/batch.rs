@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
@@ -31,8 +30,7 @@ use crate::accept::Asked;
 use crate::custom::CustomTools;
 use crate::door::output::{HEARTBEAT, Piece};
 use crate::door::{Door, Fault};
-use crate::registry::Registry;
-use crate::runs::{NewRun, Refusal};
+use crate::runs::{NewRun, Refusal, Runs};
 use crate::watch::{Reader, WatchError};
 
 /// How long a client waits that does not say.
@@ -44,10 +42,10 @@ const FLOOR: FloorPolicy = FloorPolicy::Interleaved;
 /// How long a run that is stored may take to be seen.
 const OPENING_MAX: Duration = Duration::from_secs(10);
 
-pub(super) async fn batch(State(door): State<Door>, ask: Ask) -> Result<Response, Problem> {
+pub(super) async fn batch(door: Door, ask: Ask) -> Result<Response, Problem> {
     let terms = Terms::read(&ask)?;
     let turn = Turn::parse(&ask.body, terms.form).map_err(unreadable)?;
-    let (calls, refused) = asked(&turn, &door.runs.registry.borrow())?;
+    let (calls, refused) = asked(&turn, &door.runs)?;
     let turn = Answering { turn, refused };
     if calls.is_empty() {
         return Ok(turn.response(None));
@@ -177,7 +175,7 @@ fn unreadable(error: vendor::Error) -> Problem {
 /// What is to be executed, and what the others are told, by the ids of their calls.
 type Sorted = (Vec<Asked>, HashMap<String, String>);
 
-fn asked(turn: &Turn, registry: &Registry) -> Result<Sorted, Problem> {
+fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
     let (mut calls, mut refused) = (Vec::new(), HashMap::new());
     for call in &turn.calls {
         let arguments = match &call.arguments {
@@ -187,7 +185,7 @@ fn asked(turn: &Turn, registry: &Registry) -> Result<Sorted, Problem> {
                 continue;
             }
         };
-        let Some(tool) = tool(call, turn.form, registry) else {
+        let Some(tool) = tool(call, turn.form, runs) else {
             refused.insert(call.id.clone(), format!("there is no tool {:?}", call.name));
             continue;
         };
@@ -210,7 +208,8 @@ fn asked(turn: &Turn, registry: &Registry) -> Result<Sorted, Problem> {
 }
 
 /// The tool that the model means: by its own name, or by the one that it has in the vendor's form.
-fn tool(call: &vendor::Call, form: Form, registry: &Registry) -> Option<ToolName> {
+fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
+    let registry = runs.registry.borrow();
     let name = match &call.namespace {
         Some(namespace) => format!("{namespace}.{}", call.name),
         None => call.name.clone(),
@@ -227,7 +226,10 @@ fn tool(call: &vendor::Call, form: Form, registry: &Registry) -> Option<ToolName
         Form::Mcp => Format::Mcp,
     };
     let listed = registry.catalog.after(None).iter();
-    let listed = listed.filter(|entry| !entry.hosted.manifest.hidden && registry.is_available(entry));
+    let listed = listed.filter(|entry| {
+        let manifest = &entry.hosted.manifest;
+        !manifest.hidden && runs.caller.may_call(manifest) && registry.is_available(entry)
+    });
     let listed: Vec<_> = listed.map(|entry| v1::Tool { name: entry.name.to_string(), ..v1::Tool::default() }).collect();
     let meant = export::export(&listed, format).into_iter().find(|exported| exported.name == call.name);
     meant.and_then(|exported| exported.tool.parse().ok()).or(own)
@@ -286,7 +288,7 @@ impl Waiting {
                 };
                 if events.iter().any(asks) {
                     // The reader may be far behind: somebody may have acted since.
-                    let run = self.door.runs.get(self.reader.run().id()).await?;
+                    let run = self.door.runs.known(self.reader.run().id()).await?.run;
                     self.acts = (run.status() == RunStatus::RequiresAction).then_some(run);
                 }
                 Ok(Word::Events(events))

@@ -2,19 +2,17 @@
 
 use std::sync::LazyLock;
 
-use axum::extract::State;
 use axum::response::Response;
 use http::Method as Verb;
 use proto::openapi::{Method, Schemas, message};
 use serde_json::{Map, Value, json};
 
 use super::routes::{Meaning, OPERATIONS, Operation, text_response};
-use crate::door::Door;
 
 static DOCUMENT: LazyLock<String> =
     LazyLock::new(|| serde_json::to_string_pretty(&document()).expect("JSON always serializes") + "\n");
 
-pub(super) async fn serve(State(_): State<Door>) -> Response {
+pub(super) async fn serve() -> Response {
     text_response(DOCUMENT.clone())
 }
 
@@ -37,7 +35,7 @@ fn document() -> Value {
                 let method = Method::find(service, name).expect("the list names methods of the API");
                 of_method(operation, &method, &mut schemas)
             }
-            Meaning::Other(described) => described(),
+            Meaning::Other(_, _, described) => described(),
         };
         described["responses"]["default"] = json!({
             "description": "A problem: nothing was changed, unless it says otherwise.",
@@ -173,7 +171,7 @@ mod tests {
             .iter()
             .filter_map(|operation| match operation.meaning {
                 Meaning::Method(service, name) => Some(format!("{service}.{name}")),
-                Meaning::Other(_) => None,
+                Meaning::Other(..) => None,
             })
             .collect();
         for (service, name) in Method::all() {

@@ -109,6 +109,9 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         response
     }
 }
@@ -129,6 +132,7 @@ pub(crate) fn status(code: Code, reason: &str) -> StatusCode {
         Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
         Code::ResourceExhausted if reason == "PAYLOAD_TOO_LARGE" => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ResourceExhausted | Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
         Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
     }
@@ -161,7 +165,15 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "ANSWERS_MISSING" => "answer all calls that wait, or leave `all_required` out",
         "REQUEST_ID_TAKEN" => "use another id for another request",
         "PAYLOAD_TOO_LARGE" => "send less at once, or put large input in files",
-        "LOG_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE" => {
+        "CREDENTIAL_MISSING" | "CREDENTIAL_TOO_LARGE" | "KEY_UNKNOWN" | "TOKEN_REFUSED" | "CERTIFICATE_UNKNOWN" => {
+            "say who you are with a key or a token that this deployment knows: `authorization: Bearer KEY`"
+        }
+        "ROLE_MISSING" => "ask whoever keeps the file of callers for the role, or use a key that has it",
+        "TENANT_DENIED" => "leave the tenant out",
+        "RUN_OF_ANOTHER_CALLER" => "ask for the calls in a run of your own",
+        "TOKEN_FOR_ANOTHER_CALL" | "TOKEN_FOR_ONE_ANSWER" => "use a caller's key: the token answers one call",
+        "ANSWER_TOKENS_OFF" => "have `answer_token_key_file` set in the file of callers",
+        "LOG_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE" | "ISSUER_UNAVAILABLE" => {
             "send the request again after `Retry-After`"
         }
         "SHUTTING_DOWN" => "send the request to another coordinator",

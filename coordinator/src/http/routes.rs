@@ -1,7 +1,6 @@
 //! What is served where. One list, of which the routes are made, and the document that describes them.
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use futures::StreamExt as _;
@@ -13,6 +12,8 @@ use serde_json::Value;
 use super::ask::Ask;
 use super::problem::{Place, Problem};
 use super::{batch, openapi, sse};
+use crate::callers::Role;
+use crate::door::needs::needs;
 use crate::door::{Door, Told};
 
 /// Something that can be asked for.
@@ -26,8 +27,30 @@ pub(crate) struct Operation {
 pub(crate) enum Meaning {
     /// A method of the API, by its service and its name: its messages are what is sent and answered.
     Method(&'static str, &'static str),
-    /// What gRPC does not have, as the operation that the document has of it.
-    Other(fn() -> Value),
+    /// What gRPC does not have: its name, what it needs, and the operation that the document has of it.
+    Other(&'static str, Needs, fn() -> Value),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// It is open to all.
+    Nothing,
+    Role(Role),
+}
+
+impl Meaning {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Rpc(_, name) | Other(name, ..) => name,
+        }
+    }
+
+    pub(crate) fn needs(&self) -> Needs {
+        match self {
+            Rpc(service, name) => Needs::Role(needs(service, name)),
+            Other(_, needs, _) => *needs,
+        }
+    }
 }
 
 use Meaning::{Method as Rpc, Other};
@@ -38,7 +61,7 @@ type Answered = Result<Response, Problem>;
 macro_rules! unary {
     ($route:ident, $call:ident) => {
         || {
-            $route(|State(door): State<Door>, ask: Ask| async move {
+            $route(|door: Door, ask: Ask| async move {
                 let answer = door.$call(ask.read()?).await.map_err(|fault| ask.problem(fault))?;
                 Answered::Ok(answered(&answer))
             })
@@ -59,6 +82,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/cancel", meaning: Rpc("RunService", "CancelRun"), handler: unary!(post, cancel_run) },
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/cancel", meaning: Rpc("RunService", "CancelCall"), handler: unary!(post, cancel_call) },
     Operation { method: Method::GET, path: "/v1/runs/{run_id}/calls/{call_id}/why", meaning: Rpc("RunService", "ExplainCall"), handler: unary!(get, explain_call) },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/answer_token", meaning: Rpc("RunService", "CreateAnswerToken"), handler: unary!(post, create_answer_token) },
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/redrive", meaning: Rpc("RunService", "RedriveCall"), handler: unary!(post, redrive_call) },
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/drop", meaning: Rpc("RunService", "DropCall"), handler: unary!(post, drop_call) },
     Operation { method: Method::GET, path: "/v1/calls", meaning: Rpc("IndexService", "ListCalls"), handler: unary!(get, list_calls) },
@@ -68,12 +92,12 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/index/rebuild", meaning: Rpc("IndexService", "RebuildIndex"), handler: unary!(post, rebuild_index) },
     Operation { method: Method::GET, path: "/v1/tools", meaning: Rpc("ToolService", "ListTools"), handler: || get(list_tools) },
     Operation { method: Method::GET, path: "/v1/tools/{name}", meaning: Rpc("ToolService", "GetTool"), handler: || get(get_tool) },
-    Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other(batch::described), handler: || post(batch::batch) },
-    Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other(openapi::described), handler: || get(openapi::serve) },
+    Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described), handler: || post(batch::batch) },
+    Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other("GetDocument", Needs::Nothing, openapi::described), handler: || get(openapi::serve) },
 ];
 
 /// Accepts calls as a run: it is answered as it was accepted, or with its output for a client that accepts events.
-async fn create_run(State(door): State<Door>, ask: Ask) -> Answered {
+async fn create_run(door: Door, ask: Ask) -> Answered {
     if ask.wants_events() {
         let mut request: v1::ExecuteRunRequest = ask.read()?;
         request.request_id = ask.request_id(request.request_id)?;
@@ -88,7 +112,7 @@ async fn create_run(State(door): State<Door>, ask: Ask) -> Answered {
     Ok(response)
 }
 
-async fn events(State(door): State<Door>, ask: Ask) -> Answered {
+async fn events(door: Door, ask: Ask) -> Answered {
     let mut request: v1::WatchRunRequest = ask.read()?;
     // It is newer than the query: a browser that comes back adds it to the same address.
     request.after_sequence = ask.last_event_id()?.or(request.after_sequence);
@@ -96,16 +120,16 @@ async fn events(State(door): State<Door>, ask: Ask) -> Answered {
     Ok(sse::output(reader, door.stop.clone()))
 }
 
-async fn cancel_calls(State(door): State<Door>, ask: Ask) -> Answered {
+async fn cancel_calls(door: Door, ask: Ask) -> Answered {
     Ok(told(door.cancel_calls(ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
-async fn verify_index(State(door): State<Door>, ask: Ask) -> Answered {
-    Ok(told(door.verify_index(ask.read()?)))
+async fn verify_index(door: Door, ask: Ask) -> Answered {
+    Ok(told(door.verify_index(ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
 /// Tools by pages as they are, or all of them as a vendor of models wants them described.
-async fn list_tools(State(door): State<Door>, mut ask: Ask) -> Answered {
+async fn list_tools(door: Door, mut ask: Ask) -> Answered {
     let Some(at) = ask.query.iter().position(|(name, _)| name == "format") else {
         return Ok(answered(&door.list_tools(&ask.read()?).map_err(|fault| ask.problem(fault))?));
     };
@@ -142,7 +166,7 @@ fn definitions(tools: &[v1::Tool], format: Format) -> Value {
     serde_json::json!({ "tools": definitions, "names": names })
 }
 
-async fn get_tool(State(door): State<Door>, ask: Ask) -> Answered {
+async fn get_tool(door: Door, ask: Ask) -> Answered {
     Ok(answered(&door.get_tool(&ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 

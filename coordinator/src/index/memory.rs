@@ -238,7 +238,7 @@ fn is_empty(first: Bound<Key>, end: Bound<Key>) -> bool {
 }
 
 impl Counts {
-    fn add(&mut self, run: &Summary) {
+    pub(super) fn add(&mut self, run: &Summary) {
         *self.runs.entry(run.status).or_default() += 1;
         for call in &run.calls {
             *self.calls.entry(call.state).or_default() += 1;

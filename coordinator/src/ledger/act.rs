@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::subject::Place;
-use run::{AttemptId, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
+use run::{AttemptId, CallError, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
 use tokio::time::Instant;
 
 use super::Keeper;
+use crate::audit;
+use crate::callers::Callers;
 use crate::gate;
 use crate::known::Known;
 use crate::metrics;
@@ -75,7 +77,9 @@ impl Keeper {
 
     fn perform(&mut self, id: RunId, effect: Effect) {
         let registry = Arc::clone(&self.rim.registry.borrow());
-        let Some(act) = self.open(id).and_then(|open| act(&open.known, effect, &registry)) else { return };
+        let Some(act) = self.open(id).and_then(|open| act(&open.known, effect, &registry, &self.rim.callers)) else {
+            return;
+        };
         if !self.under_way.insert((id, effect)) {
             return;
         }
@@ -187,13 +191,15 @@ pub(super) enum Act {
 pub(super) type Lease = Bytes;
 
 /// An effect as something to do.
-pub(super) fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<Act> {
+pub(super) fn act(known: &Known, effect: Effect, registry: &Registry, callers: &Callers) -> Option<Act> {
     let run = &known.run;
     let mut job = None;
     let refusal = stranded::refusal(run, effect, registry);
+    let denied = denied(run, effect, registry, callers);
     let event = match effect {
         Effect::Expire { .. } | Effect::Refuse { .. } if refusal.is_some() => refusal?,
         Effect::Refuse { .. } => return None,
+        Effect::Dispatch { call } if denied.is_some() => Event::CallFailed { call, error: denied? },
         Effect::Dispatch { call } => {
             let spec = run.call(call)?.spec();
             let Route::Pool { pool, .. } = &spec.route else { return None };
@@ -213,6 +219,16 @@ pub(super) fn act(known: &Known, effect: Effect, registry: &Registry) -> Option<
     let place = Place::of(std::slice::from_ref(&event))?;
     let hand_back = silent(run, &event);
     Some(Act::Append { event, job, expected: known.revision(&place), hand_back })
+}
+
+/// What its caller may do may have changed since a call was accepted.
+fn denied(run: &Run, effect: Effect, registry: &Registry, callers: &Callers) -> Option<CallError> {
+    let Effect::Dispatch { call } = effect else { return None };
+    let spec = run.call(call)?.spec();
+    let manifest = registry.catalog.find(&spec.tool).map(|entry| &*entry.hosted.manifest);
+    let error = callers.keeps_from(run, &spec.tool, manifest)?;
+    audit::call_refused(run, spec);
+    Some(error)
 }
 
 /// The job of an attempt that is given up because its worker is silent: another worker shall have it.

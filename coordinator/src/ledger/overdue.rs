@@ -9,6 +9,7 @@ use run::{DeadlineKind, Effect, RunId, Timestamp};
 
 use super::act::{Act, act};
 use super::{Keeper, Ledger, Request};
+use crate::callers::Callers;
 use crate::nats::journal::{AppendError, Journal, ReadError};
 use crate::registry::Registry;
 
@@ -46,7 +47,9 @@ async fn end_overdue(journal: &Journal, registry: &Registry, id: RunId) -> Resul
     let known = journal.known(id).await?;
     let late = Timestamp(proto::now().0.saturating_sub(u64::try_from(OVERDUE.as_millis()).unwrap_or(u64::MAX)));
     for effect in known.run.outstanding(late).into_iter().filter(is_end) {
-        let Some(Act::Append { event, expected, .. }) = act(&known, effect, registry) else { continue };
+        let Some(Act::Append { event, expected, .. }) = act(&known, effect, registry, &Callers::default()) else {
+            continue;
+        };
         tracing::warn!(run.id = %id, ?effect, "ending what is overdue in its owner's place");
         match journal.append(id, &[event], None, expected).await {
             Ok(_) | Err(AppendError::Conflict) => {}

@@ -73,6 +73,7 @@ pub fn run(run: &Run) -> v1::Run {
         calls: run.calls().iter().map(call).collect(),
         tenant: run.tenant().map(ToString::to_string).unwrap_or_default(),
         return_direct: run.returns_direct(),
+        caller: run.caller().map(ToString::to_string).unwrap_or_default(),
     }
 }
 

@@ -113,7 +113,7 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
 
 fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
     match event {
-        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, tools, rules }) => {
+        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules }) => {
             Kind::RunOpened(wire::RunOpened {
                 deadline_ms: deadline.0,
                 calls: specs_out(calls),
@@ -121,6 +121,7 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
                 fail_fast: *fail_fast,
                 client_only: *client_only,
                 tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+                caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
                 tools: tools.iter().map(ToString::to_string).collect(),
                 rules: rules_out(*rules),
             })
@@ -180,6 +181,10 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
             tenant: match opened.tenant.as_str() {
                 "" => None,
                 tenant => Some(tenant.parse()?),
+            },
+            caller: match opened.caller.as_str() {
+                "" => None,
+                caller => Some(caller.parse()?),
             },
             tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
             rules: rules(opened.rules),

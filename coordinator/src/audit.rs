@@ -1,0 +1,114 @@
+//! Who asked for what, and whether it was done: one event a command, for whoever must account for it later. Never arguments,
+//! results, keys or tokens. Only where it is known who asks.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId};
+
+use crate::accept::Asked;
+use crate::callers::Caller;
+use crate::runs::Refusal;
+
+const TARGET: &str = "toolyard::audit";
+const ADMITTED: &str = "admitted";
+const REFUSED: &str = "refused";
+
+/// Names of tools that one event tells.
+const TOOLS_TOLD_MAX: usize = 16;
+
+/// The tools of a request, each once; `None` where nobody accounts for them.
+pub(crate) fn tools(caller: &Caller, calls: &[Asked]) -> Option<String> {
+    if matches!(caller, Caller::Anyone) {
+        return None;
+    }
+    let tools: BTreeSet<&str> = calls.iter().map(|call| call.tool.as_str()).collect();
+    Some(tools.into_iter().take(TOOLS_TOLD_MAX).collect::<Vec<_>>().join(","))
+}
+
+/// Somebody came of whom it is not known who they are.
+pub(crate) fn turned_away(command: &str, from: Option<SocketAddr>, reason: &str) {
+    let from = from.map(tracing::field::display);
+    tracing::info!(target: TARGET, command = last(command), from, decision = REFUSED, reason, "audit");
+}
+
+/// Somebody may not ask for this at all.
+pub(crate) fn refused(caller: &Caller, command: &str, reason: &str) {
+    let (name, tenant) = who(caller);
+    tracing::info!(target: TARGET, caller = name, tenant, command = last(command), decision = REFUSED, reason, "audit");
+}
+
+/// A command, as it went.
+pub(crate) fn command(
+    caller: &Caller,
+    command: &'static str,
+    (run, call): (Option<RunId>, Option<&CallId>),
+    tool: Option<&str>,
+    refusal: Option<&Refusal>,
+) {
+    if matches!(caller, Caller::Anyone) {
+        return;
+    }
+    let (name, tenant) = who(caller);
+    let run = run.map(tracing::field::display);
+    let call = call.map(CallId::as_str);
+    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
+    tracing::info!(
+        target: TARGET,
+        caller = name,
+        tenant,
+        command,
+        run.id = run,
+        call.id = call,
+        tool,
+        decision,
+        reason,
+        "audit"
+    );
+}
+
+/// A call that its caller may not make any more.
+pub(crate) fn call_refused(run: &Run, spec: &CallSpec) {
+    tracing::info!(
+        target: TARGET,
+        caller = run.caller().map(CallerName::as_str),
+        tenant = run.tenant().map(TenantId::as_str),
+        command = "Dispatch",
+        run.id = %run.id(),
+        call.id = spec.id.as_str(),
+        tool = spec.tool.as_str(),
+        decision = REFUSED,
+        reason = "NOT_PERMITTED",
+        "audit"
+    );
+}
+
+fn who(caller: &Caller) -> (Option<&str>, Option<&str>) {
+    (caller.name().map(CallerName::as_str), caller.tenant().map(TenantId::as_str))
+}
+
+/// Why, in a word: texts may hold what the caller sent.
+fn word(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Malformed { .. } => "MALFORMED",
+        Refusal::Rejected(_) => "REJECTED",
+        Refusal::NotPermitted(denied) => denied.reason,
+        Refusal::Denied { .. } => "DENIED_BY_HOOK",
+        Refusal::RunNotFound(_) => "RUN_NOT_FOUND",
+        Refusal::EventsExpired(_) => "EVENTS_EXPIRED",
+        Refusal::ArgumentsInvalid { .. } => "ARGUMENTS_INVALID",
+        Refusal::ToolNotFound(_) => "TOOL_NOT_FOUND",
+        Refusal::RequestIdTaken { .. } => "REQUEST_ID_TAKEN",
+        Refusal::LogFull => "LOG_FULL",
+        Refusal::TooLarge => "PAYLOAD_TOO_LARGE",
+        Refusal::Contended => "CONTENDED",
+        Refusal::BrokerUnavailable(_) => "BROKER_UNAVAILABLE",
+        Refusal::ShuttingDown => "SHUTTING_DOWN",
+    }
+}
+
+/// The method of a path, which alone is worth reading.
+fn last(path: &str) -> &str {
+    let method = path.rsplit('/').next().unwrap_or(path);
+    method.get(..64).unwrap_or(method)
+}

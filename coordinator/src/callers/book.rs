@@ -1,0 +1,453 @@
+//! The file that says who may what: read, checked as a whole, and every mistake in it named with its place.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use globset::{Glob, GlobSet, GlobSetBuilder};
+use ring::hmac;
+use run::{CallerName, Manifest, Permission, TenantId, Timestamp};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::jwt::Rules;
+use super::one_call::{self, OneCall};
+use super::{Caller, Known, Role, Roles, Unknown, roles};
+
+/// What our keys begin with: scanners of leaked secrets find them by it.
+pub(super) const KEY_PREFIX: &str = "tyk_";
+/// What the file has of a key. Keys are random and long, so a plain hash tells nothing of them.
+const HASH_PREFIX: &str = "sha256:";
+/// A shorter one could be guessed.
+const TOKEN_KEY_BYTES_MIN: usize = 32;
+const SUBJECT_CHARS_MAX: usize = 128;
+
+/// The file as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    #[serde(default)]
+    callers: Vec<RawCaller>,
+    pub(super) jwt: Option<RawJwt>,
+    pub(super) answer_token_key_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCaller {
+    name: String,
+    tenant: Option<String>,
+    tenant_claim: Option<String>,
+    #[serde(default)]
+    roles: Vec<String>,
+    #[serde(default)]
+    tools: Vec<RawRule>,
+    #[serde(default)]
+    keys: Vec<String>,
+    #[serde(default)]
+    certificates: Vec<String>,
+    #[serde(default)]
+    jwt: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    #[serde(default)]
+    classes: Vec<String>,
+    #[serde(default)]
+    names: Vec<String>,
+    #[serde(default)]
+    tags: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawJwt {
+    /// A file, or an address with https://.
+    pub(super) jwks: String,
+    /// The authorities (PEM) of that address' certificate; the system's where it is not said.
+    pub(super) ca: Option<PathBuf>,
+    #[serde(default)]
+    audience: Vec<String>,
+    issuer: Option<String>,
+}
+
+/// Everybody who is known, as the file has it.
+#[derive(Debug)]
+pub(crate) struct Book {
+    callers: Vec<Arc<Rights>>,
+    by_name: HashMap<String, usize>,
+    by_key: HashMap<[u8; 32], usize>,
+    by_certificate: HashMap<String, usize>,
+    pub(super) tokens: Option<Rules>,
+    answers: Option<hmac::Key>,
+}
+
+/// What a caller of the file may do.
+#[derive(Debug)]
+pub(crate) struct Rights {
+    name: String,
+    pub(super) tenant: Option<TenantId>,
+    /// The claim of a token that names the tenant.
+    pub(super) tenant_claim: Option<String>,
+    roles: Roles,
+    tools: Vec<Rule>,
+    /// What a token must say to be this caller's: all of it. Empty: no token is.
+    claims: BTreeMap<String, String>,
+}
+
+/// Tools that a caller may call: those for which all that is said here is true.
+#[derive(Debug)]
+struct Rule {
+    classes: Vec<Permission>,
+    names: Option<GlobSet>,
+    tags: Vec<String>,
+}
+
+impl Rights {
+    pub(crate) fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role) || self.roles.contains(&Role::Admin)
+    }
+
+    pub(crate) fn may_call(&self, manifest: &Manifest) -> bool {
+        self.tools.iter().any(|rule| rule.admits(manifest))
+    }
+
+    fn is_said_by(&self, claims: &Map<String, Value>) -> bool {
+        let says = |(claim, wanted): (&String, &String)| match claims.get(claim) {
+            Some(Value::String(text)) => text == wanted,
+            Some(Value::Array(texts)) => texts.iter().any(|text| text.as_str() == Some(wanted)),
+            Some(Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_)) | None => false,
+        };
+        !self.claims.is_empty() && self.claims.iter().all(says)
+    }
+}
+
+impl Rule {
+    /// An alias is judged as its tool.
+    fn admits(&self, manifest: &Manifest) -> bool {
+        (self.classes.is_empty() || self.classes.contains(&manifest.permission))
+            && self.names.as_ref().is_none_or(|names| names.is_match(manifest.name.as_str()))
+            && (self.tags.is_empty() || self.tags.iter().any(|tag| manifest.tags.contains(tag)))
+    }
+}
+
+impl Book {
+    pub(super) fn by_key(&self, key: &str) -> Option<Known> {
+        self.by_key.get(&hash(key)).map(|index| self.known(*index))
+    }
+
+    pub(super) fn by_certificate(&self, certificate: &[u8]) -> Option<Known> {
+        names_of(certificate).iter().find_map(|name| self.by_certificate.get(name)).map(|index| self.known(*index))
+    }
+
+    /// By the name that stands with a run.
+    pub(super) fn by_name(&self, name: &CallerName) -> Option<&Arc<Rights>> {
+        let entry = name.as_str().split('/').next().unwrap_or_default();
+        self.by_name.get(entry).and_then(|index| self.callers.get(*index))
+    }
+
+    /// The first caller of the file to whom the token belongs.
+    pub(super) fn by_claims(&self, claims: &Map<String, Value>) -> Result<Known, Unknown> {
+        let refused = |why: &str| Unknown::Token(why.to_owned());
+        let rights = self.callers.iter().find(|rights| rights.is_said_by(claims));
+        let rights = rights.ok_or_else(|| refused("its claims are those of no caller"))?;
+        let tenant = match &rights.tenant_claim {
+            None => rights.tenant.clone(),
+            Some(claim) => {
+                let text = claims.get(claim).and_then(Value::as_str).unwrap_or_default();
+                Some(text.parse().map_err(|_| refused("the claim that names its tenant is missing or malformed"))?)
+            }
+        };
+        let subject = claims.get("sub").and_then(Value::as_str).unwrap_or_default();
+        let subject: String = subject.chars().filter(|c| !c.is_control()).take(SUBJECT_CHARS_MAX).collect();
+        let name = if subject.is_empty() { rights.name.clone() } else { format!("{}/{subject}", rights.name) };
+        let name = name.parse().map_err(|_| refused("its subject is too long"))?;
+        Ok(Known { name, tenant, rights: Arc::clone(rights) })
+    }
+
+    pub(super) fn by_answer(&self, token: &str, now: Timestamp) -> Result<Caller, Unknown> {
+        let refused = |why: &str| Unknown::Token(why.to_owned());
+        let key = self.answers.as_ref().ok_or_else(|| refused("answer tokens are not taken here"))?;
+        let one = one_call::verify(token, key, now).map_err(|fault| refused(&fault.to_string()))?;
+        // Whoever gave it out must still be able to.
+        match self.by_name(&one.issued_by) {
+            Some(rights) if rights.has(Role::Answer) => Ok(Caller::OneCall(Arc::new(one))),
+            Some(_) | None => Err(refused("the caller who gave it out may not answer any more")),
+        }
+    }
+
+    pub(super) fn sign(&self, one: &OneCall) -> Option<String> {
+        self.answers.as_ref().map(|key| one_call::sign(one, key))
+    }
+
+    fn known(&self, index: usize) -> Known {
+        let rights = &self.callers[index];
+        let name = rights.name.parse().expect("checked when the file was read");
+        Known { name, tenant: rights.tenant.clone(), rights: Arc::clone(rights) }
+    }
+}
+
+impl File {
+    /// # Errors
+    /// What is wrong, with its line and column.
+    pub(super) fn parse(path: &Path, text: &str) -> Result<Self, String> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => serde_json::from_str(text).map_err(|error| error.to_string()),
+            _ => toml::from_str(text).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// # Errors
+    /// Every mistake, with its place.
+    pub(super) fn check(self, answer_key: Option<&[u8]>) -> Result<Book, Vec<String>> {
+        let mut mistakes = Vec::new();
+        let mut book = Book {
+            callers: Vec::new(),
+            by_name: HashMap::new(),
+            by_key: HashMap::new(),
+            by_certificate: HashMap::new(),
+            tokens: None,
+            answers: None,
+        };
+        let takes_tokens = self.jwt.is_some();
+        for (index, raw) in self.callers.into_iter().enumerate() {
+            let place = format!("callers[{index}]");
+            book.add(raw, &place, takes_tokens, &mut mistakes);
+        }
+        if let Some(raw) = self.jwt {
+            if raw.audience.is_empty() {
+                mistakes.push("jwt.audience: name at least one: a token for others must not be good here".to_owned());
+            }
+            if raw.jwks.starts_with("http:") {
+                mistakes.push("jwt.jwks: keys must come over https://, or from a file".to_owned());
+            }
+            book.tokens = Some(Rules { audience: raw.audience, issuer: raw.issuer });
+        }
+        match answer_key {
+            Some(key) if key.len() < TOKEN_KEY_BYTES_MIN => mistakes.push(format!(
+                "answer_token_key_file: holds {} bytes, at least {TOKEN_KEY_BYTES_MIN} are needed: head -c 32 /dev/urandom | base64",
+                key.len()
+            )),
+            Some(key) => book.answers = Some(hmac::Key::new(hmac::HMAC_SHA256, key)),
+            None => {}
+        }
+        if mistakes.is_empty() { Ok(book) } else { Err(mistakes) }
+    }
+}
+
+impl Book {
+    fn add(&mut self, raw: RawCaller, place: &str, takes_tokens: bool, mistakes: &mut Vec<String>) {
+        let place = format!("{place} ({:?})", raw.name.chars().take(64).collect::<String>());
+        let mut wrong = |field: &str, what: String| mistakes.push(format!("{place}.{field}: {what}"));
+        let index = self.callers.len();
+        let is_named = !raw.name.is_empty() && raw.name.len() <= 64 && raw.name.bytes().all(is_plain);
+        if !is_named {
+            wrong("name", "must be 1 to 64 of A-Z a-z 0-9 _ . -".to_owned());
+        } else if self.by_name.insert(raw.name.clone(), index).is_some() {
+            wrong("name", "another caller has it".to_owned());
+        }
+        let tenant = raw.tenant.as_deref().map(str::parse).transpose();
+        let tenant: Option<TenantId> = tenant.unwrap_or_else(|error: run::InvalidId| {
+            wrong("tenant", error.to_string());
+            None
+        });
+        let mut known_roles = Roles::new();
+        for (number, text) in raw.roles.iter().enumerate() {
+            match text.parse() {
+                Ok(role) => drop(known_roles.insert(role)),
+                Err(()) => wrong(&format!("roles[{number}]"), format!("{text:?} is none of {}", roles())),
+            }
+        }
+        if known_roles.is_empty() {
+            wrong("roles", format!("name at least one of {}", roles()));
+        }
+        let has_tenant = raw.tenant.is_some() || raw.tenant_claim.is_some();
+        if !has_tenant && !known_roles.contains(&Role::Admin) {
+            wrong("tenant", "only an admin is of no tenant".to_owned());
+        }
+        if raw.tenant.is_some() && raw.tenant_claim.is_some() {
+            wrong("tenant_claim", "either the file names the tenant, or the token does".to_owned());
+        }
+        if raw.tenant_claim.is_some() && !(raw.keys.is_empty() && raw.certificates.is_empty()) {
+            wrong("tenant_claim", "keys and certificates have no claims: make them a caller of their own".to_owned());
+        }
+        if !raw.jwt.is_empty() && !takes_tokens {
+            wrong("jwt", "say in [jwt] whose tokens are taken".to_owned());
+        }
+        for (number, text) in raw.keys.iter().enumerate() {
+            match stored(text) {
+                Some(hash) => match self.by_key.insert(hash, index) {
+                    None => {}
+                    Some(_) => wrong(&format!("keys[{number}]"), "the key stands here twice".to_owned()),
+                },
+                None => {
+                    wrong(&format!("keys[{number}]"), "is no hash of a key: `toolyard key new` makes both".to_owned())
+                }
+            }
+        }
+        for (number, text) in raw.certificates.into_iter().enumerate() {
+            let field = format!("certificates[{number}]");
+            if !["CN=", "DNS:", "URI:"].iter().any(|kind| text.starts_with(kind)) {
+                wrong(&field, format!("{text:?} is none of CN=…, DNS:…, URI:…"));
+            } else if self.by_certificate.insert(text, index).is_some() {
+                wrong(&field, "the name stands here twice".to_owned());
+            }
+        }
+        let tools = raw.tools.into_iter().enumerate();
+        let tools = tools
+            .filter_map(|(number, rule)| rule.check(|field, what| wrong(&format!("tools[{number}]{field}"), what)));
+        let tools = tools.collect();
+        let (name, tenant_claim, claims) = (raw.name, raw.tenant_claim, raw.jwt);
+        self.callers.push(Arc::new(Rights { name, tenant, tenant_claim, roles: known_roles, tools, claims }));
+    }
+}
+
+impl RawRule {
+    fn check(self, mut wrong: impl FnMut(&str, String)) -> Option<Rule> {
+        if self.classes.is_empty() && self.names.is_empty() && self.tags.is_empty() {
+            wrong("", "says nothing: names = [\"*\"] is all tools".to_owned());
+            return None;
+        }
+        let mut classes = Vec::new();
+        for text in self.classes {
+            match text.as_str() {
+                "read" => classes.push(Permission::Read),
+                "write" => classes.push(Permission::Write),
+                "external" => classes.push(Permission::External),
+                _ => wrong(".classes", format!("{text:?} is none of read, write, external")),
+            }
+        }
+        let mut names = GlobSetBuilder::new();
+        for text in &self.names {
+            match Glob::new(text) {
+                Ok(glob) => drop(names.add(glob)),
+                Err(error) => wrong(".names", error.to_string()),
+            }
+        }
+        let names = if self.names.is_empty() { None } else { names.build().ok() };
+        Some(Rule { classes, names, tags: self.tags })
+    }
+}
+
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-')
+}
+
+fn hash(key: &str) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+/// A new key, and what the file has of it.
+#[must_use]
+pub fn new_key() -> (String, String) {
+    use base64::Engine as _;
+    let key = format!("{KEY_PREFIX}{}", base64::prelude::BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>()));
+    let digits: String = hash(&key).iter().map(|byte| format!("{byte:02x}")).collect();
+    (key, format!("{HASH_PREFIX}{digits}"))
+}
+
+fn stored(text: &str) -> Option<[u8; 32]> {
+    let digits = text.strip_prefix(HASH_PREFIX).filter(|digits| digits.len() == 64 && digits.is_ascii())?;
+    let mut hash = [0; 32];
+    for (index, byte) in hash.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(digits.get(2 * index..2 * index + 2)?, 16).ok()?;
+    }
+    Some(hash)
+}
+
+/// The names in a certificate, as the file writes them.
+fn names_of(certificate: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let alternatives = alternatives.iter().flat_map(|extension| &extension.value.general_names);
+    let alternatives = alternatives.filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(format!("DNS:{name}")),
+        GeneralName::URI(uri) => Some(format!("URI:{uri}")),
+        _ => None,
+    });
+    let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    alternatives.chain(common.map(|name| format!("CN={name}"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistakes(text: &str) -> Vec<String> {
+        File::parse(Path::new("callers.toml"), text).expect("sound TOML").check(None).expect_err("it has mistakes")
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_place() {
+        let (key, hash) = new_key();
+        let text = format!(
+            r#"
+            [[callers]]
+            name = "a b"
+            roles = ["sumbit"]
+            keys = ["{key}"]
+
+            [[callers]]
+            name = "twice"
+            tenant = "acme"
+            roles = ["read"]
+            keys = ["{hash}"]
+            tools = [{{}}, {{ classes = ["all"], names = ["[x"] }}]
+
+            [[callers]]
+            name = "twice"
+            tenant = "acme"
+            tenant_claim = "org"
+            roles = ["admin"]
+            keys = ["{hash}"]
+            certificates = ["cron"]
+            jwt = {{ sub = "x" }}
+
+            [jwt]
+            jwks = "http://issuer/keys"
+            "#
+        );
+        let told = mistakes(&text);
+        let places = [
+            "callers[0] (\"a b\").name",
+            "callers[0] (\"a b\").roles[0]",
+            "callers[0] (\"a b\").roles:",
+            "callers[0] (\"a b\").tenant",
+            "callers[0] (\"a b\").keys[0]",
+            "callers[1] (\"twice\").tools[0]",
+            "callers[1] (\"twice\").tools[1].classes",
+            "callers[1] (\"twice\").tools[1].names",
+            "callers[2] (\"twice\").name",
+            "callers[2] (\"twice\").tenant_claim",
+            "callers[2] (\"twice\").keys[0]",
+            "callers[2] (\"twice\").certificates[0]",
+            "jwt.audience",
+            "jwt.jwks",
+        ];
+        for place in places {
+            assert!(told.iter().any(|mistake| mistake.starts_with(place)), "{place} is not among {told:#?}");
+        }
+        assert!(!told.concat().contains(&key), "a key is told: {told:#?}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_with_line_and_column() {
+        let error = File::parse(Path::new("callers.toml"), "[[callers]]\nnam = \"x\"\n").expect_err("no such field");
+        assert!(error.contains("line 2") && error.contains("nam"), "{error}");
+        let error =
+            File::parse(Path::new("callers.json"), "{\n \"callers\": [{ \"name\": 3 }] }").expect_err("no text");
+        assert!(error.contains("line 2"), "{error}");
+    }
+
+    #[test]
+    fn an_empty_file_knows_nobody() {
+        let book = File::parse(Path::new("callers.toml"), "").expect("sound").check(None).expect("no mistakes");
+        assert!(book.by_key(&new_key().0).is_none());
+        assert!(book.by_claims(&Map::new()).is_err() && book.by_certificate(b"").is_none());
+    }
+}

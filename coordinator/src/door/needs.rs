@@ -1,0 +1,54 @@
+//! What each method of the API needs, through whichever door it is asked for.
+
+use crate::callers::Role;
+
+const NEEDS: [(&str, &str, Role); 23] = [
+    ("RunService", "CreateRun", Role::Submit),
+    ("RunService", "ExecuteRun", Role::Submit),
+    ("RunService", "ExecuteRuns", Role::Submit),
+    ("RunService", "AppendCalls", Role::Submit),
+    ("RunService", "CloseRun", Role::Submit),
+    ("RunService", "CancelRun", Role::Submit),
+    ("RunService", "CancelCall", Role::Submit),
+    ("RunService", "RedriveCall", Role::Submit),
+    ("RunService", "DropCall", Role::Submit),
+    ("RunService", "WatchRun", Role::Read),
+    ("RunService", "GetRun", Role::Read),
+    ("RunService", "ExplainCall", Role::Read),
+    ("RunService", "SubmitToolOutputs", Role::Answer),
+    ("RunService", "CreateAnswerToken", Role::Answer),
+    ("RunService", "DecideCalls", Role::Approve),
+    ("ToolService", "ListTools", Role::Read),
+    ("ToolService", "GetTool", Role::Read),
+    ("IndexService", "ListRuns", Role::Read),
+    ("IndexService", "ListCalls", Role::Read),
+    ("IndexService", "CountRuns", Role::Read),
+    ("IndexService", "CancelCalls", Role::Submit),
+    ("IndexService", "VerifyIndex", Role::Admin),
+    ("IndexService", "RebuildIndex", Role::Admin),
+];
+
+/// The role that a method needs. What is not listed is for admins.
+pub(crate) fn needs(service: &str, method: &str) -> Role {
+    let listed = NEEDS.iter().find(|(in_service, name, _)| (*in_service, *name) == (service, method));
+    listed.map_or(Role::Admin, |(_, _, role)| *role)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_of_the_api_says_what_it_needs() {
+        let mut methods: Vec<_> = proto::openapi::Method::all().collect();
+        let mut needs: Vec<_> =
+            NEEDS.iter().map(|(service, name, _)| ((*service).to_owned(), (*name).to_owned())).collect();
+        (methods.sort_unstable(), needs.sort_unstable());
+        assert_eq!(methods, needs);
+    }
+
+    #[test]
+    fn what_nobody_thought_of_is_for_admins() {
+        assert_eq!(needs("RunService", "Unheard"), Role::Admin);
+    }
+}

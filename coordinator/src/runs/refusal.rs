@@ -1,0 +1,65 @@
+//! Why a request was not served, as commands say it; the doors tell it as [faults](crate::door::Fault).
+
+use proto::schema;
+use run::{CallError, CallId, Rejection, RunId, ToolName, Violation};
+
+use crate::callers::Denied;
+use crate::ledger::Stopped;
+use crate::nats::journal::{AppendError, ReadError};
+use crate::nats::setup::RETENTION;
+
+/// Why a request was not served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("{field}: {reason}")]
+    Malformed { field: String, reason: String },
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+    #[error(transparent)]
+    NotPermitted(#[from] Denied),
+    #[error("there is no run {0}")]
+    RunNotFound(RunId),
+    #[error("run {0} is older than the log: events are kept for {hours} hours", hours = RETENTION.as_secs() / 3600)]
+    EventsExpired(RunId),
+    #[error("the changed arguments of call {call}: {}", schema::describe(violations))]
+    ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
+    #[error("the changed arguments of call {call}: {}", error.message)]
+    Denied { call: CallId, error: CallError },
+    #[error("there is no tool {0}")]
+    ToolNotFound(ToolName),
+    #[error("the request id was used for another request, which made run {run}: use another id")]
+    RequestIdTaken { run: RunId },
+    #[error("the log is full: it accepts nothing new until it has drained")]
+    LogFull,
+    #[error("the calls do not fit one event of the log: put large input in files")]
+    TooLarge,
+    #[error("too many others change the run at the same time")]
+    Contended,
+    #[error("the broker does not answer: {0}")]
+    BrokerUnavailable(String),
+    #[error("the coordinator is shutting down")]
+    ShuttingDown,
+}
+
+impl From<Stopped> for Refusal {
+    fn from(Stopped: Stopped) -> Self {
+        Self::ShuttingDown
+    }
+}
+
+impl From<ReadError> for Refusal {
+    fn from(error: ReadError) -> Self {
+        Self::BrokerUnavailable(error.to_string())
+    }
+}
+
+impl From<AppendError> for Refusal {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Conflict => Self::Contended,
+            AppendError::Full => Self::LogFull,
+            AppendError::TooLarge => Self::TooLarge,
+            AppendError::Unavailable(reason) => Self::BrokerUnavailable(reason),
+        }
+    }
+}

@@ -47,7 +47,7 @@ const CALLERS: &str = r#"
     keys = ["{rival}"]
 "#;
 
-async fn guarded() -> Guarded {
+pub(crate) async fn guarded() -> Guarded {
     let callers = Callers::new("");
     callers.beside("answer.key", b"0123456789abcdef0123456789abcdef");
     callers.write(CALLERS);

@@ -24,6 +24,7 @@ mod hooks;
 mod http;
 mod http_api;
 mod http_batch;
+mod http_callers;
 mod index;
 mod limits;
 mod main_job;

@@ -1,0 +1,140 @@
+//! The HTTP door asks who comes just as the gRPC door does, and says no in problems with the same reasons.
+
+use harness::http::{Answer, events};
+use harness::{Guarded, Http};
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::callers::guarded;
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+const EVENTS: (&str, &str) = ("accept", "text/event-stream");
+
+/// Asks with a key or a token, where there is one.
+async fn ask(yard: &Guarded, key: Option<&str>, method: Method, path: &str, body: &Value) -> Answer {
+    let bearer = key.map(|key| format!("Bearer {key}"));
+    let said = bearer.iter().map(|bearer| ("authorization", bearer.as_str()));
+    let headers: Vec<_> = said.chain([JSON].into_iter().filter(|_| method == Method::POST)).collect();
+    let body = if method == Method::POST { body.to_string() } else { String::new() };
+    Http::new(yard.coordinator.address()).ask(method, path, &headers, body).await
+}
+
+async fn get(yard: &Guarded, name: &str, path: &str) -> Answer {
+    ask(yard, Some(&yard.callers.key(name)), Method::GET, path, &Value::Null).await
+}
+
+async fn post(yard: &Guarded, name: &str, path: &str, body: &Value) -> Answer {
+    ask(yard, Some(&yard.callers.key(name)), Method::POST, path, body).await
+}
+
+/// With the wish for events.
+async fn events_of(yard: &Guarded, name: &str, path: &str, body: &Value) -> Answer {
+    let bearer = format!("Bearer {}", yard.callers.key(name));
+    let headers = [("authorization", bearer.as_str()), JSON, EVENTS];
+    Http::new(yard.coordinator.address()).ask(Method::POST, path, &headers, body.to_string()).await
+}
+
+fn problem(status: u16, reason: &str) -> (u16, String) {
+    (status, reason.to_owned())
+}
+
+fn asks_user() -> Value {
+    json!({ "calls": [{ "call_id": "ask", "tool": "ask_user", "arguments": "{\"question\":\"Which one?\"}" }] })
+}
+
+/// Every route of the document, with something in the place of its names.
+async fn routes(yard: &Guarded) -> Vec<(Method, String)> {
+    let document = ask(yard, None, Method::GET, "/v1/openapi.json", &Value::Null).await;
+    assert_eq!(document.status, 200, "the document is open");
+    let mut routes = Vec::new();
+    for (path, operations) in document.json()["paths"].as_object().expect("paths") {
+        let path = path.replace("{run_id}", "run_0b_x").replace("{call_id}", "call").replace("{name}", "echo");
+        for method in operations.as_object().expect("operations").keys() {
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+            routes.push((method, path.clone()));
+        }
+    }
+    routes.retain(|(_, path)| path != "/v1/openapi.json");
+    assert!(routes.len() > 20, "{routes:?}");
+    routes
+}
+
+#[tokio::test]
+async fn no_route_is_open_but_that_of_the_document() {
+    let yard = guarded().await;
+    for (method, path) in routes(&yard).await {
+        let refused = ask(&yard, None, method.clone(), &path, &json!({})).await;
+        assert_eq!(refused.problem(), problem(401, "CREDENTIAL_MISSING"), "{method} {path}");
+        assert_eq!(refused.headers["www-authenticate"], "Bearer", "{method} {path}");
+    }
+    let stranger = ask(&yard, Some("tyk_of-my-own"), Method::GET, "/v1/tools", &Value::Null).await;
+    assert_eq!(stranger.problem(), problem(401, "KEY_UNKNOWN"));
+    let nowhere = ask(&yard, None, Method::GET, "/v1/nothing", &Value::Null).await;
+    assert_eq!(nowhere.problem(), problem(401, "CREDENTIAL_MISSING"));
+    assert_eq!(get(&yard, "shop", "/v1/nothing").await.problem(), problem(404, "NO_SUCH_ROUTE"));
+    assert_eq!(get(&yard, "shop", "/v1/tools").await.status, 200);
+}
+
+#[tokio::test]
+async fn who_may_read_and_approve_may_nothing_else() {
+    let yard = guarded().await;
+    for (method, path) in routes(&yard).await {
+        let is_theirs = method == Method::GET || path.ends_with("/decisions");
+        let answer = ask(&yard, Some(&yard.callers.key("boss")), method.clone(), &path, &json!({})).await;
+        match is_theirs {
+            true => assert!(![401, 403].contains(&answer.status), "{method} {path}: {answer:?}"),
+            false => assert_eq!(answer.problem(), problem(403, "ROLE_MISSING"), "{method} {path}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_tenants_run_is_not_there() {
+    let yard = guarded().await;
+    let ours = post(&yard, "shop", "/v1/runs", &asks_user()).await;
+    assert_eq!((ours.status, &ours.json()["run"]["tenant"]), (201, &json!("acme")));
+    let id = ours.json()["run"]["run_id"].as_str().expect("an id").to_owned();
+    let there = format!("/v1/runs/{id}");
+    for path in [there.clone(), format!("{there}/events"), format!("{there}/calls/ask/why")] {
+        assert_eq!(get(&yard, "rival", &path).await.problem(), problem(404, "RUN_NOT_FOUND"), "{path}");
+    }
+    let outputs = json!({ "outputs": [{ "call_id": "ask", "result": [{ "text": "mine" }] }] });
+    for (path, body) in [("outputs", outputs.clone()), ("close", json!({})), ("cancel", json!({}))] {
+        let refused = post(&yard, "rival", &format!("{there}/{path}"), &body).await;
+        assert_eq!(refused.problem(), problem(404, "RUN_NOT_FOUND"), "{path}");
+    }
+    assert_eq!(get(&yard, "rival", "/v1/runs?tenant=acme").await.problem(), problem(403, "TENANT_DENIED"));
+    assert_eq!(get(&yard, "boss", &there).await.json()["run"]["caller"], "shop");
+
+    // A token for one answer does that, and nothing else.
+    let made = post(&yard, "shop", &format!("{there}/calls/ask/answer_token"), &json!({})).await;
+    assert_eq!(made.status, 200, "{made:?}");
+    let token = made.json()["token"].as_str().expect("a token").to_owned();
+    let looked = ask(&yard, Some(&token), Method::GET, &there, &Value::Null).await;
+    assert_eq!(looked.problem(), problem(403, "ROLE_MISSING"));
+    let answered = ask(&yard, Some(&token), Method::POST, &format!("{there}/outputs"), &outputs).await;
+    assert_eq!(answered.status, 200, "{answered:?}");
+}
+
+#[tokio::test]
+async fn streams_and_turns_of_models_are_served_to_whoever_has_a_key() {
+    let yard = guarded().await;
+    let calls = json!({ "calls": [{ "call_id": "a", "tool": "echo", "arguments": "{\"text\":\"hello\"}" }] });
+    let sent = events(&events_of(&yard, "shop", "/v1/runs", &calls).await.body);
+    assert_eq!(sent.last().and_then(|last| last.name.as_deref()), Some("end"), "{sent:?}");
+    let opened = sent[0].json();
+    let id = opened["run_opened"]["run_id"].as_str().expect("the first event names the run");
+    let read = get(&yard, "boss", &format!("/v1/runs/{id}/events")).await;
+    assert_eq!(events(&read.body), sent);
+
+    let turn = json!({ "role": "assistant", "content": [
+        { "type": "tool_use", "id": "a", "name": "echo", "input": { "text": "hi" } },
+        { "type": "tool_use", "id": "b", "name": "writes", "input": { "path": "x", "line": "x", "then_wait_ms": 0 } },
+    ] });
+    let answer = post(&yard, "shop", "/v1/tool_calls:batch", &turn).await.json();
+    let results = &answer["messages"][0]["content"];
+    assert_eq!((&answer["complete"], &results[0]["content"][0]["text"]), (&json!(true), &json!("hi")), "{answer}");
+    assert!(results[1].to_string().contains("may not be called here"), "{answer}");
+    let told = events(&events_of(&yard, "shop", "/v1/tool_calls:batch", &turn).await.body);
+    assert_eq!(told.last().and_then(|last| last.name.as_deref()), Some("messages"), "{told:?}");
+}

@@ -94,6 +94,7 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::Rejected(_) => "REJECTED",
         Refusal::NotPermitted(denied) => denied.reason,
         Refusal::Denied { .. } => "DENIED_BY_HOOK",
+        Refusal::Exceeded(_) => "QUOTA_EXCEEDED",
         Refusal::RunNotFound(_) => "RUN_NOT_FOUND",
         Refusal::EventsExpired(_) => "EVENTS_EXPIRED",
         Refusal::ArgumentsInvalid { .. } => "ARGUMENTS_INVALID",

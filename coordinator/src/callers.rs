@@ -16,6 +16,8 @@ use std::sync::Arc;
 use run::{Answer, CallError, CallId, CallerName, ErrorKind, Manifest, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::sync::{Notify, watch};
 
+use crate::quotas::Quota;
+
 pub use self::book::new_key;
 pub(crate) use self::book::{Book, Rights};
 pub use self::keep::CallersError;
@@ -319,6 +321,14 @@ impl Callers {
         };
         let may = rights.has(Role::Submit) && manifest.is_none_or(|manifest| rights.may_call(manifest));
         (!may).then(|| not_permitted(tool, "its caller has not the right any more"))
+    }
+
+    pub(crate) fn quota(&self, tenant: &TenantId) -> Option<Quota> {
+        self.0.as_ref()?.book.borrow().quota(tenant)
+    }
+
+    pub(crate) fn has_quotas(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.book.borrow().has_quotas())
     }
 
     /// A token with which one call can be answered, by whoever holds it, until then.

@@ -85,6 +85,14 @@ impl Index {
         })
     }
 
+    /// The store that coordinators share, where there is one.
+    pub(crate) fn redis(&self) -> Option<RedisStore> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(redis) => Some(redis.clone()),
+        }
+    }
+
     // ---- for doors ----
 
     pub(crate) async fn list_runs(

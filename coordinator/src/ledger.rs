@@ -40,6 +40,7 @@ use crate::nats::journal::{AppendError, Decoded, Journal};
 use crate::nats::queues::Queues;
 use crate::nats::signals::{Asked, Questions, Signals};
 use crate::nats::snapshots::Snapshots;
+use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::shards::{Owned, every};
 use crate::trace;
@@ -109,6 +110,7 @@ pub(crate) struct Rim {
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) index: Projector,
     pub(crate) callers: Callers,
+    pub(crate) quotas: Quotas,
 }
 
 pub(crate) struct Keeper {
@@ -215,6 +217,7 @@ impl Keeper {
                         questions = self.rim.signals.questions().await;
                     }
                     self.sweep();
+                    self.count_for_quotas();
                     self.look_at_queues();
                     self.tally();
                     self.look_at_guests();
@@ -346,9 +349,23 @@ impl Keeper {
         }
     }
 
+    /// What each tenant has under way in our shards, where anybody wants to know.
+    fn count_for_quotas(&self) {
+        if !self.rim.quotas.counts() {
+            return;
+        }
+        let open = self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs);
+        self.rim.quotas.look(open.filter_map(|(id, open)| {
+            let run = &open.known.run;
+            let calls = run.calls().iter().filter(|call| call.outcome().is_none()).count();
+            Some((*id, run.tenant()?.clone(), u32::try_from(calls).unwrap_or(u32::MAX)))
+        }));
+    }
+
     fn forget(&mut self, id: RunId) {
         let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
         if let Some(Open { known, timer }) = slice.runs.remove(&id) {
+            self.rim.quotas.ended(id, known.run.tenant());
             if let Some(timer) = timer {
                 self.timers.remove(&(timer, id));
             }

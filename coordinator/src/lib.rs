@@ -16,6 +16,7 @@ mod limits;
 mod members;
 mod metrics;
 mod nats;
+mod quotas;
 mod redis;
 mod registry;
 mod requests;
@@ -202,6 +203,8 @@ impl Coordinator {
         let journal = nats::journal::Journal::new(&broker);
         let log = nats::scan::Log::new(&broker, journal.clone());
         let (projector, index_keeper) = index::projector::new(index.clone(), log.clone(), owned.clone());
+        let redis = index.redis();
+        let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), redis.is_some());
         let rim = ledger::Rim {
             feeds: nats::feed::Feeds::new(&broker),
             journal: journal.clone(),
@@ -213,6 +216,7 @@ impl Coordinator {
             registry: registry.clone(),
             index: projector,
             callers: callers.clone(),
+            quotas: quotas.clone(),
         };
         let (ledger, keeper) = ledger::new(rim);
 
@@ -229,6 +233,7 @@ impl Coordinator {
         if let Some(keeper) = tls_keeper {
             parts.spawn(keeper.keep(inner.clone()));
         }
+        parts.spawn(quotas.clone().keep(redis, inner.clone()));
         if let Some(keeper) = callers_keeper {
             parts.spawn(keeper.keep(inner.clone()));
         }
@@ -248,7 +253,7 @@ impl Coordinator {
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
         let caller = callers.unsaid();
-        let runs = runs::Runs { journal, requests, ledger, registry, owned, hooks, skips, callers, caller };
+        let runs = runs::Runs { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, caller };
         let door = door::Door { runs, index, log, stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);
         tracing::info!(%address, "serving");

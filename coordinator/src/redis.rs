@@ -7,6 +7,7 @@
 //! | `ty:sets`, `ty:tools` | the names of those sets, and of the tools |
 //! | `ty:marks` | through which entry of the log each shard is known |
 //! | `ty:log` | of which log all this is |
+//! | `tyq:counts` | a hash: what each coordinator counts of tenants with quotas; no part of the index |
 //!
 //! A place is the run's uuid and shard (and the call's index) in hexadecimal, so sets sort by time and are cut by range.
 //! One server, or one with replicas: the script that takes a run in touches keys that a cluster would spread.
@@ -14,6 +15,7 @@
 mod check;
 mod link;
 mod lists;
+mod quotas;
 mod sets;
 mod wire;
 

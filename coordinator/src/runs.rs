@@ -27,6 +27,7 @@ use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
+use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::requests::{Digest, RequestKey, Taken, digest};
 use crate::shards::Owned;
@@ -49,6 +50,7 @@ pub(crate) struct Runs {
     /// Where hooks are told of calls that are not executed.
     pub(crate) skips: mpsc::Sender<Question>,
     pub(crate) callers: Callers,
+    pub(crate) quotas: Quotas,
     /// Who asks. Where nobody said it, and callers are known: nobody, who may nothing.
     pub(crate) caller: Caller,
 }
@@ -121,13 +123,12 @@ impl Runs {
             Placed::New { id, events } => (id, events),
             Placed::Known(id) => return self.known(id).await.map(|known| known.run),
         };
-        let sequence = match self.journal.append(id, &events, None, NOTHING).await {
+        let sequence = match self.open_run(id, &events).await {
             Ok(sequence) => sequence,
             // The same request, sent to another coordinator as well, was faster there.
-            Err(AppendError::Conflict) => return Ok(self.replay(id).await?.run),
-            Err(error) => return Err(error.into()),
+            Err(Refusal::Contended) => return Ok(self.replay(id).await?.run),
+            Err(refusal) => return Err(refusal),
         };
-        self.note(id, None, &events);
         let mut run = Run::new(id);
         run.apply(&Entry { sequence, at: proto::now(), events }, &mut Vec::new());
         Ok(Arc::new(run))
@@ -148,14 +149,27 @@ impl Runs {
             Placed::Known(id) => return Ok((id, self.read(id, policy, None).await?)),
         };
         let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
-        match self.journal.append(id, &events, None, NOTHING).await {
-            Ok(_) => {
-                self.note(id, None, &events);
-                Ok((id, reader))
-            }
-            Err(AppendError::Conflict) => Ok((id, self.read(id, policy, None).await?)),
-            Err(error) => Err(error.into()),
+        match self.open_run(id, &events).await {
+            Ok(_) => Ok((id, reader)),
+            Err(Refusal::Contended) => Ok((id, self.read(id, policy, None).await?)),
+            Err(refusal) => Err(refusal),
         }
+    }
+
+    /// Stores a run's opening, where its tenant may have it.
+    async fn open_run(&self, id: RunId, events: &[Event]) -> Result<u64, Refusal> {
+        let opened = events.iter().find_map(|event| match event {
+            Event::RunOpened(opened) => Some(opened),
+            _ => None,
+        });
+        let tenant = opened.and_then(|opened| opened.tenant.as_ref());
+        self.quotas.admit(id, tenant, opened.map_or(0, |opened| opened.calls.len()))?;
+        let stored = self.journal.append(id, events, None, NOTHING).await;
+        match &stored {
+            Ok(_) => self.note(id, None, events),
+            Err(_) => self.quotas.ended(id, tenant),
+        }
+        Ok(stored?)
     }
 
     /// Finds the id under which a request's run is stored, or is to be. The same request gets the same one, and what is
@@ -327,6 +341,7 @@ impl Runs {
             if asks || !matches!(self.caller, Caller::Anyone) {
                 let run = self.known(id).await?.run;
                 self.caller.may_add_to(&run)?;
+                self.quotas.admit(id, run.tenant(), calls.len())?;
                 if asks {
                     let registry = Arc::clone(&self.registry.borrow());
                     let scope = self.scope_in(&run, custom, &registry);

@@ -36,6 +36,7 @@ mod ordering;
 mod ownership;
 mod parked;
 mod permissions;
+mod quotas;
 mod readers;
 mod registry;
 mod requests;

@@ -16,6 +16,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::jwt::Rules;
 use super::one_call::{self, OneCall};
 use super::{Caller, Known, Role, Roles, Unknown, roles};
+use crate::quotas::Quota;
 
 /// What our keys begin with: scanners of leaked secrets find them by it.
 pub(super) const KEY_PREFIX: &str = "tyk_";
@@ -33,6 +34,10 @@ pub(super) struct File {
     callers: Vec<RawCaller>,
     pub(super) jwt: Option<RawJwt>,
     pub(super) answer_token_key_file: Option<PathBuf>,
+    /// Of every tenant that has none of its own.
+    quota: Option<Quota>,
+    #[serde(default)]
+    quotas: BTreeMap<String, Quota>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -85,6 +90,8 @@ pub(crate) struct Book {
     by_certificate: HashMap<String, usize>,
     pub(super) tokens: Option<Rules>,
     answers: Option<hmac::Key>,
+    quota: Option<Quota>,
+    quotas: HashMap<TenantId, Quota>,
 }
 
 /// What a caller of the file may do.
@@ -181,6 +188,14 @@ impl Book {
         }
     }
 
+    pub(super) fn quota(&self, tenant: &TenantId) -> Option<Quota> {
+        self.quotas.get(tenant).copied().or(self.quota)
+    }
+
+    pub(super) fn has_quotas(&self) -> bool {
+        self.quota.is_some() || !self.quotas.is_empty()
+    }
+
     pub(super) fn sign(&self, one: &OneCall) -> Option<String> {
         self.answers.as_ref().map(|key| one_call::sign(one, key))
     }
@@ -213,6 +228,8 @@ impl File {
             by_certificate: HashMap::new(),
             tokens: None,
             answers: None,
+            quota: self.quota,
+            quotas: HashMap::new(),
         };
         let takes_tokens = self.jwt.is_some();
         for (index, raw) in self.callers.into_iter().enumerate() {
@@ -227,6 +244,18 @@ impl File {
                 mistakes.push("jwt.jwks: keys must come over https://, or from a file".to_owned());
             }
             book.tokens = Some(Rules { audience: raw.audience, issuer: raw.issuer });
+        }
+        for (name, quota) in self.quotas {
+            match name.parse() {
+                Ok(tenant) => drop(book.quotas.insert(tenant, quota)),
+                Err(error) => {
+                    let error: run::InvalidId = error;
+                    mistakes.push(format!("quotas: {error}"));
+                }
+            }
+        }
+        if book.quota.iter().chain(book.quotas.values()).any(|quota| quota.allows_nothing()) {
+            mistakes.push("quota: 0 admits nothing: take the caller out instead".to_owned());
         }
         match answer_key {
             Some(key) if key.len() < TOKEN_KEY_BYTES_MIN => mistakes.push(format!(

@@ -78,6 +78,11 @@ impl From<Refusal> for Fault {
             Refusal::Malformed { field, .. } => Self::malformed(&field, message),
             Refusal::Rejected(rejection) => rejected(&rejection),
             Refusal::NotPermitted(denied) => Self::new(Code::PermissionDenied, denied.reason, message, []),
+            Refusal::Exceeded(exceeded) => {
+                let metadata = [("what", exceeded.what.to_owned()), ("limit", exceeded.limit.to_string())];
+                let retry_after = Some(exceeded.retry_after);
+                Self { retry_after, ..Self::new(Code::ResourceExhausted, "QUOTA_EXCEEDED", message, metadata) }
+            }
             Refusal::RunNotFound(run) => {
                 Self::new(Code::NotFound, "RUN_NOT_FOUND", message, [("run_id", run.to_string())])
             }

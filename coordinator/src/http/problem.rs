@@ -131,6 +131,7 @@ pub(crate) fn status(code: Code, reason: &str) -> StatusCode {
         Code::OutOfRange => StatusCode::GONE,
         Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
         Code::ResourceExhausted if reason == "PAYLOAD_TOO_LARGE" => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::ResourceExhausted if reason == "QUOTA_EXCEEDED" => StatusCode::TOO_MANY_REQUESTS,
         Code::ResourceExhausted | Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Unauthenticated => StatusCode::UNAUTHORIZED,
         Code::PermissionDenied => StatusCode::FORBIDDEN,
@@ -173,9 +174,8 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "RUN_OF_ANOTHER_CALLER" => "ask for the calls in a run of your own",
         "TOKEN_FOR_ANOTHER_CALL" | "TOKEN_FOR_ONE_ANSWER" => "use a caller's key: the token answers one call",
         "ANSWER_TOKENS_OFF" => "have `answer_token_key_file` set in the file of callers",
-        "LOG_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE" | "ISSUER_UNAVAILABLE" => {
-            "send the request again after `Retry-After`"
-        }
+        "LOG_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE" | "ISSUER_UNAVAILABLE"
+        | "QUOTA_EXCEEDED" => "send the request again after `Retry-After`",
         "SHUTTING_DOWN" => "send the request to another coordinator",
         "DEADLINE_EXCEEDED" => "allow more time, or read the run's events",
         "NO_SUCH_ROUTE" | "METHOD_NOT_ALLOWED" => "look at GET /v1/openapi.json",

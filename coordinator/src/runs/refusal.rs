@@ -7,6 +7,7 @@ use crate::callers::Denied;
 use crate::ledger::Stopped;
 use crate::nats::journal::{AppendError, ReadError};
 use crate::nats::setup::RETENTION;
+use crate::quotas::Exceeded;
 
 /// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,8 @@ pub(crate) enum Refusal {
     Rejected(#[from] Rejection),
     #[error(transparent)]
     NotPermitted(#[from] Denied),
+    #[error(transparent)]
+    Exceeded(#[from] Exceeded),
     #[error("there is no run {0}")]
     RunNotFound(RunId),
     #[error("run {0} is older than the log: events are kept for {hours} hours", hours = RETENTION.as_secs() / 3600)]

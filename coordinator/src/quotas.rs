@@ -1,0 +1,296 @@
+//! How much each tenant may have under way, and how fast it may ask for more: shared fairly among tenants, and among
+//! coordinators.
+//!
+//! What is under way is counted where it is known from the log: by the owner of each shard. A coordinator admits against what
+//! it counts itself, exactly, and what the others say that they count. They say it to each other through Redis, once a
+//! second, and never on the way of a request. Without Redis each keeps to its part of the quota, by the shards that it owns.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use run::{RunId, TenantId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::callers::Callers;
+use crate::redis::RedisStore;
+use crate::shards::Owned;
+
+/// How often coordinators tell each other what they count.
+const TELL: Duration = Duration::from_secs(1);
+/// How long a word counts. A coordinator that said nothing for longer is gone, and its shards are another's.
+const WORD: Duration = Duration::from_secs(5);
+/// How long an admitted run has to show in the log.
+const APPEND: Duration = Duration::from_secs(30);
+/// Calls that may come at once: those of a second.
+const BURST: Duration = Duration::from_secs(1);
+/// When to ask again where no time can be told: what runs may end at any moment.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a tenant may have; `None` for no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Quota {
+    /// Runs that have not ended.
+    pub(crate) open_runs: Option<u32>,
+    /// Calls that have not ended.
+    pub(crate) calls_at_once: Option<u32>,
+    /// Calls accepted in a second, over some seconds.
+    pub(crate) calls_per_second: Option<u32>,
+}
+
+impl Quota {
+    pub(crate) fn allows_nothing(&self) -> bool {
+        [self.open_runs, self.calls_at_once, self.calls_per_second].contains(&Some(0))
+    }
+}
+
+/// A tenant has as much as it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the tenant has as many {what} as it may: {limit}")]
+pub(crate) struct Exceeded {
+    pub(crate) what: &'static str,
+    pub(crate) limit: u32,
+    /// When it may be worth to ask again.
+    pub(crate) retry_after: Duration,
+}
+
+/// What is counted of a tenant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Usage {
+    runs: u32,
+    calls: u32,
+    /// Calls that were accepted in the last second.
+    accepted: u32,
+}
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Quotas {
+    callers: Callers,
+    owned: watch::Receiver<Owned>,
+    counted: Arc<Mutex<Counted>>,
+    /// The coordinators tell each other what they count.
+    shared: bool,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    tenants: HashMap<TenantId, Tenant>,
+    /// What the others count.
+    others: HashMap<TenantId, Usage>,
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    runs: HashMap<RunId, Under>,
+    calls: u32,
+    /// When what was accepted is paid for, at the rate of the quota.
+    paid: Option<Instant>,
+    /// Accepted since the others were told.
+    accepted: u32,
+}
+
+#[derive(Debug)]
+struct Under {
+    /// That have not ended.
+    calls: u32,
+    /// `None` once the log has shown it.
+    admitted: Option<Instant>,
+}
+
+impl Quotas {
+    pub(crate) fn new(callers: Callers, owned: watch::Receiver<Owned>, shared: bool) -> Self {
+        Self { callers, owned, counted: Arc::default(), shared }
+    }
+
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        // Whatever a panic left half done is put right by the next look at the log.
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes calls of a tenant in, or says why not. A run that is then not stored is given back.
+    pub(crate) fn admit(&self, run: RunId, tenant: Option<&TenantId>, calls: usize) -> Result<(), Exceeded> {
+        let Some((tenant, quota)) = tenant.and_then(|tenant| Some((tenant, self.callers.quota(tenant)?))) else {
+            return Ok(());
+        };
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        let shards = self.owned.borrow().shards().len() as u64;
+        let (shared, now) = (self.shared, Instant::now());
+        self.counted().admit((run, tenant), calls, &Limits { quota, shards, shared }, now)
+    }
+
+    /// The run has ended, or was not stored.
+    pub(crate) fn ended(&self, run: RunId, tenant: Option<&TenantId>) {
+        if let Some(tenant) = tenant.filter(|_| self.counts()) {
+            self.counted().ended(run, tenant);
+        }
+    }
+
+    /// Whether anybody has a quota: otherwise nothing need be counted.
+    pub(crate) fn counts(&self) -> bool {
+        self.callers.has_quotas()
+    }
+
+    /// All open runs of the shards that are ours, each with its calls that have not ended.
+    pub(crate) fn look(&self, open: impl Iterator<Item = (RunId, TenantId, u32)>) {
+        let now = Instant::now();
+        let mut seen: HashMap<TenantId, HashMap<RunId, Under>> = HashMap::new();
+        for (run, tenant, calls) in open {
+            seen.entry(tenant).or_default().insert(run, Under { calls, admitted: None });
+        }
+        self.counted().see(seen, now);
+    }
+
+    /// Tells the others what is counted here, and hears what they count.
+    pub(crate) async fn keep(self, redis: Option<RedisStore>, stop: CancellationToken) {
+        let member = format!("{:016x}", rand::random::<u64>());
+        let mut tick = tokio::time::interval(TELL);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                _ = tick.tick() => {}
+            }
+            let own = self.counted().told();
+            let Some(redis) = redis.as_ref().filter(|_| self.counts()) else { continue };
+            let word = Word { at_ms: proto::now().0, tenants: own };
+            let text = serde_json::to_string(&word).expect("texts and numbers are JSON");
+            match redis.exchange(&member, &text).await {
+                Ok(words) => self.counted().others = sum(words.iter().filter_map(|word| heard(word))),
+                // What was heard last goes on counting; its speakers are alive, as far as we know.
+                Err(error) => tracing::debug!(%error, "quotas are not shared at the moment"),
+            }
+        }
+    }
+}
+
+/// What a coordinator tells the others.
+#[derive(Debug, Serialize, Deserialize)]
+struct Word {
+    at_ms: u64,
+    tenants: BTreeMap<String, Usage>,
+}
+
+fn heard(text: &str) -> Option<Word> {
+    let word: Word = serde_json::from_str(text).ok()?;
+    let age = proto::now().since(run::Timestamp(word.at_ms));
+    (age <= WORD).then_some(word)
+}
+
+fn sum(words: impl Iterator<Item = Word>) -> HashMap<TenantId, Usage> {
+    let mut all: HashMap<TenantId, Usage> = HashMap::new();
+    for (tenant, usage) in words.flat_map(|word| word.tenants) {
+        let Ok(tenant) = tenant.parse() else { continue };
+        let sum = all.entry(tenant).or_default();
+        sum.runs = sum.runs.saturating_add(usage.runs);
+        sum.calls = sum.calls.saturating_add(usage.calls);
+        sum.accepted = sum.accepted.saturating_add(usage.accepted);
+    }
+    all
+}
+
+struct Limits {
+    quota: Quota,
+    /// How many of all shards are ours.
+    shards: u64,
+    shared: bool,
+}
+
+impl Limits {
+    /// What is left for us of what may be under way.
+    fn left(&self, limit: u32, others: u32) -> u32 {
+        if self.shared { limit.saturating_sub(others) } else { self.own(limit) }
+    }
+
+    /// What the others leave of a rate, and never less than our part: they may be about to leave more.
+    fn rate(&self, limit: u32, others: u32) -> u32 {
+        if self.shared { limit.saturating_sub(others).max(self.own(limit)) } else { self.own(limit) }
+    }
+
+    /// Our part of a limit, at least one.
+    fn own(&self, limit: u32) -> u32 {
+        let shards = u64::from(proto::names::SHARDS);
+        let own = (u64::from(limit) * self.shards).div_ceil(shards).max(1);
+        u32::try_from(own).unwrap_or(u32::MAX).min(limit)
+    }
+}
+
+impl Counted {
+    fn admit(
+        &mut self,
+        (run, name): (RunId, &TenantId),
+        calls: u32,
+        limits: &Limits,
+        now: Instant,
+    ) -> Result<(), Exceeded> {
+        let others = self.others.get(name).copied().unwrap_or_default();
+        let tenant = self.tenants.entry(name.clone()).or_default();
+        let is_new = !tenant.runs.contains_key(&run);
+        let exceeded = |what, limit, retry_after| Err(Exceeded { what, limit, retry_after });
+        if let Some(limit) = limits.quota.open_runs
+            && is_new
+            && tenant.runs.len() >= limits.left(limit, others.runs) as usize
+        {
+            return exceeded("open runs", limit, AGAIN);
+        }
+        if let Some(limit) = limits.quota.calls_at_once
+            && tenant.calls.saturating_add(calls) > limits.left(limit, others.calls)
+        {
+            return exceeded("calls at once", limit, AGAIN);
+        }
+        if let Some(limit) = limits.quota.calls_per_second {
+            let paid = tenant.paid.unwrap_or(now).max(now);
+            // A request may be larger than the rate; then the next one waits for it.
+            if let Some(wait) = paid.checked_duration_since(now + BURST).filter(|wait| !wait.is_zero()) {
+                return exceeded("calls a second", limit, wait);
+            }
+            let rate = limits.rate(limit, others.accepted);
+            tenant.paid = Some(paid + Duration::from_secs_f64(f64::from(calls) / f64::from(rate)));
+        }
+        tenant.accepted = tenant.accepted.saturating_add(calls);
+        tenant.calls = tenant.calls.saturating_add(calls);
+        let under = tenant.runs.entry(run).or_insert(Under { calls: 0, admitted: Some(now) });
+        under.calls = under.calls.saturating_add(calls);
+        Ok(())
+    }
+
+    /// The run ended, or was not stored.
+    fn ended(&mut self, run: RunId, name: &TenantId) {
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        if let Some(under) = tenant.runs.remove(&run) {
+            tenant.calls = tenant.calls.saturating_sub(under.calls);
+        }
+    }
+
+    /// The log knows better than we do, but for what was admitted just now.
+    fn see(&mut self, mut seen: HashMap<TenantId, HashMap<RunId, Under>>, now: Instant) {
+        for (name, tenant) in &mut self.tenants {
+            let mut runs = seen.remove(name).unwrap_or_default();
+            for (run, under) in tenant.runs.drain() {
+                if under.admitted.is_some_and(|admitted| now < admitted + APPEND) {
+                    runs.entry(run).or_insert(under);
+                }
+            }
+            tenant.runs = runs;
+        }
+        let new = seen.into_iter().map(|(name, runs)| (name, Tenant { runs, ..Tenant::default() }));
+        self.tenants.extend(new);
+        self.tenants.retain(|_, tenant| {
+            tenant.calls = tenant.runs.values().map(|under| under.calls).sum();
+            !tenant.runs.is_empty() || tenant.accepted > 0 || tenant.paid.is_some_and(|paid| paid > now)
+        });
+    }
+
+    /// What is counted here, for the others.
+    fn told(&mut self) -> BTreeMap<String, Usage> {
+        let of = |tenant: &mut Tenant| Usage {
+            runs: u32::try_from(tenant.runs.len()).unwrap_or(u32::MAX),
+            calls: tenant.calls,
+            accepted: std::mem::take(&mut tenant.accepted),
+        };
+        self.tenants.iter_mut().map(|(name, tenant)| (name.to_string(), of(tenant))).collect()
+    }
+}

@@ -1,0 +1,144 @@
+//! Quotas of tenants: what is beyond them is refused with a time to come back, and nobody else notices.
+
+use std::time::Duration;
+
+use harness::{Callers, Client, Fixture, Guarded, Shards, call, reason};
+use proto::v1;
+use serde_json::json;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+use crate::FIXTURE;
+
+fn callers(quotas: &str) -> Callers {
+    let caller = |name: &str| {
+        format!(
+            "[[callers]]\nname = \"{name}\"\ntenant = \"{name}\"\nroles = [\"submit\", \"read\"]\n\
+             tools = [{{ names = [\"*\"] }}]\nkeys = [\"{{{name}}}\"]\n"
+        )
+    };
+    Callers::new(&format!("{}{}{quotas}", caller("acme"), caller("rival")))
+}
+
+async fn guarded(quotas: &str) -> Guarded {
+    let yard = Guarded::start(Fixture::new(FIXTURE), callers(quotas)).await;
+    yard.client("acme").wait_for_tool("sleep").await;
+    yard
+}
+
+fn sleep(id: &str, ms: u64) -> v1::NewCall {
+    call(id, "sleep", json!({ "ms": ms, "text": id }))
+}
+
+const LONG: u64 = 3_600_000;
+
+async fn create(client: &Client, calls: Vec<v1::NewCall>) -> Result<String, Status> {
+    let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    Ok(client.runs.clone().create_run(request).await?.into_inner().run.expect("the response has the run").run_id)
+}
+
+/// Opens runs of one call until that is refused, at most so many.
+async fn opened(client: &Client, at_most: usize) -> Vec<String> {
+    let mut runs = Vec::new();
+    while runs.len() < at_most
+        && let Ok(run) = create(client, vec![sleep("a", LONG)]).await
+    {
+        runs.push(run);
+    }
+    runs
+}
+
+/// How long a refusal says to wait.
+fn exceeded(refused: Result<String, Status>) -> Duration {
+    let Err(status) = refused else { panic!("it must be refused") };
+    assert_eq!((status.code(), reason(&status).as_str()), (Code::ResourceExhausted, "QUOTA_EXCEEDED"), "{status:?}");
+    let retry = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    retry.expect("it says when to come back")
+}
+
+async fn cancel(client: &Client, run_id: String) {
+    let request = v1::CancelRunRequest { run_id, reason: String::new() };
+    client.runs.clone().cancel_run(request).await.expect("it is its own");
+}
+
+async fn until_admitted(client: &Client, calls: Vec<v1::NewCall>) {
+    let admitted = async {
+        while create(client, calls.clone()).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, admitted).await.expect("there is room again");
+}
+
+#[tokio::test]
+async fn a_tenant_has_as_many_open_runs_as_it_may_and_others_do_not_notice() {
+    let yard = guarded("[quotas.acme]\nopen_runs = 2\n").await;
+    let (acme, rival) = (yard.client("acme"), yard.client("rival"));
+    let mut runs = opened(&acme, 10).await;
+    assert_eq!(runs.len(), 2);
+    assert!(exceeded(create(&acme, vec![sleep("a", 1)]).await) > Duration::ZERO);
+    assert_eq!(opened(&rival, 5).await.len(), 5, "it has none");
+    // Longer than a coordinator takes to count anew.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    exceeded(create(&acme, vec![sleep("a", 1)]).await);
+    cancel(&acme, runs.pop().expect("two")).await;
+    until_admitted(&acme, vec![sleep("a", LONG)]).await;
+    exceeded(create(&acme, vec![sleep("a", 1)]).await);
+}
+
+#[tokio::test]
+async fn a_tenant_has_as_many_calls_at_once_as_it_may() {
+    let yard = guarded("[quota]\ncalls_at_once = 3\n").await;
+    let acme = yard.client("acme");
+    exceeded(create(&acme, ["a", "b", "c", "d"].map(|id| sleep(id, LONG)).to_vec()).await);
+    let run = create(&acme, vec![sleep("a", LONG), sleep("b", LONG), sleep("c", 1)]).await.expect("three are fine");
+    exceeded(create(&acme, vec![sleep("d", LONG), sleep("e", LONG)]).await);
+    // The one that ended gave its place back, the others did not.
+    until_admitted(&acme, vec![sleep("d", LONG)]).await;
+    exceeded(create(&acme, vec![sleep("e", LONG)]).await);
+    cancel(&acme, run).await;
+    until_admitted(&acme, vec![sleep("f", LONG), sleep("g", LONG)]).await;
+}
+
+#[tokio::test]
+async fn calls_of_a_tenant_come_no_faster_than_they_may() {
+    let yard = guarded("[quota]\ncalls_per_second = 4\n").await;
+    let acme = yard.client("acme");
+    let began = tokio::time::Instant::now();
+    let mut admitted = 0_u32;
+    while began.elapsed() < Duration::from_secs(3) {
+        match create(&acme, vec![sleep("a", 1)]).await {
+            Ok(_) => admitted += 1,
+            refused => tokio::time::sleep(exceeded(refused)).await,
+        }
+    }
+    // Four a second for three seconds, those of a second that may come at once, and one at the edge.
+    assert!((12..=17).contains(&admitted), "{admitted} were admitted");
+}
+
+/// Two coordinators of one broker that ask the same callers, and how many runs each admits beside the other.
+async fn two(fixture: Fixture) -> (usize, usize) {
+    let yard = Guarded::start(fixture, callers("[quota]\nopen_runs = 6\n")).await;
+    let second = yard.fixture.coordinator(&yard.broker.url()).await;
+    Shards::at(&yard.broker.url()).await.until(&[8, 8]).await;
+    let first = yard.client("acme");
+    first.wait_for_tool("sleep").await;
+    let other = Client::connect(second.address()).await.with_key(&yard.callers.key("acme"));
+    other.wait_for_tool("sleep").await;
+    let here = opened(&first, 20).await.len();
+    // Longer than they take to tell each other.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    (here, opened(&other, 20).await.len())
+}
+
+#[tokio::test]
+async fn coordinators_share_a_quota_through_redis() {
+    let store = local::Store::start(|_| {}).await.expect("a store starts");
+    let fixture = Fixture::new(FIXTURE).with_redis(&store.url());
+    assert_eq!(two(fixture).await, (6, 0), "the first has all of it");
+}
+
+#[tokio::test]
+async fn without_redis_each_coordinator_has_its_part_of_a_quota() {
+    assert_eq!(two(Fixture::new(FIXTURE)).await, (3, 3));
+}

@@ -5,6 +5,7 @@
 mod admin;
 mod approvals;
 mod attempts;
+mod backup;
 mod bad_input;
 mod broker_crash;
 mod callers;

@@ -1,0 +1,265 @@
+//! What earlier releases wrote is still read as they meant it: messages as bytes, in `tests/release`, one a line.
+//!
+//! A line that stands there is never changed. A new kind of message gets a new line: the test says which.
+
+use std::collections::{BTreeMap, HashSet};
+use std::mem::discriminant;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use run::{
+    AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
+    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects, ErrorKind,
+    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage,
+    Timestamp, Verdict, Violation, WithoutWorker,
+};
+use toolyard_proto::convert::log::{decode, decode_job, encode};
+use toolyard_proto::convert::snapshot::Snapshot;
+use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question};
+use toolyard_proto::subject::{Place, Subject};
+
+const RELEASES: [(&str, &str); 1] = [("0.1.0", include_str!("release/0.1.0.txt"))];
+
+fn run_id() -> RunId {
+    "run_0f_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id")
+}
+
+fn pool() -> PoolId {
+    "shell".parse().expect("a pool")
+}
+
+fn attempt() -> AttemptId {
+    AttemptId { call: CallIndex(1), number: AttemptNumber(2), nonce: Nonce(0x0123_4567_89ab_cdef) }
+}
+
+fn policy() -> Policy {
+    Policy {
+        repeatable: true,
+        attempts_max: 4,
+        attempt_timeout: Duration::from_secs(90),
+        idle_timeout: Some(Duration::from_secs(15)),
+        backoff: Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(8), jitter_percent: 20 },
+        retry_on: RetryOn { retryable: true, timeout: false, panic: true, lost: true, other: false },
+        after_partial_output: AfterPartialOutput::Continue,
+    }
+}
+
+fn spec() -> CallSpec {
+    CallSpec {
+        id: "call_1".parse().expect("an id"),
+        tool: "bash".parse().expect("a tool"),
+        arguments: Bytes::from_static(br#"{"command":"ls"}"#),
+        metadata: [("user".to_owned(), "ada".to_owned())].into(),
+        route: Route::Pool { pool: pool(), policy: policy() },
+        deadline: Timestamp(1_763_000_000_000),
+        queue_deadline: Some(Timestamp(1_762_999_000_000)),
+        without_worker: WithoutWorker::Fail,
+        concurrency: Concurrency::Exclusive,
+        approval: Some(Approval { deadline: Timestamp(1_762_998_000_000), default: DefaultDecision::Approve }),
+    }
+}
+
+fn error() -> CallError {
+    let violations = vec![Violation { path: "/command".to_owned(), message: "is missing".to_owned() }];
+    CallError {
+        violations,
+        ..CallError::new(ErrorKind::RateLimited, "too many").retryable_after(Duration::from_secs(9))
+    }
+}
+
+fn contents() -> Vec<Content> {
+    let data = Content::Data { media_type: "image/png".to_owned(), data: Bytes::from_static(&[1, 2, 3]) };
+    vec![Content::Text("text".to_owned()), Content::Json("{\"n\":1.50}".to_owned()), data]
+}
+
+fn opened() -> RunOpened {
+    let client = CallSpec { route: Route::Client, approval: None, ..spec() };
+    let refused = CallSpec { route: Route::Refused(error()), queue_deadline: None, ..spec() };
+    RunOpened {
+        deadline: Timestamp(1_763_000_001_000),
+        calls: [spec(), client, refused].map(Arc::new).to_vec(),
+        open: true,
+        fail_fast: true,
+        client_only: true,
+        tenant: Some("acme".parse().expect("a tenant")),
+        caller: Some("shop/ada".parse().expect("a caller")),
+        tools: vec!["bash".parse().expect("a tool")],
+    }
+}
+
+/// Entries of the log, by names.
+fn entries() -> Vec<(&'static str, Vec<Event>)> {
+    let (call, pool) = (CallIndex(1), pool());
+    let approved = Decision::Approved { arguments: Some(Bytes::from_static(b"{}")) };
+    let rejected = Decision::Rejected { reason: "no".to_owned() };
+    let alone =
+        RunOpened { deadline: Timestamp(1_763_000_001_000), calls: vec![Arc::new(spec())], ..RunOpened::default() };
+    let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
+    let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
+    let chunks = contents().into_iter().map(said).chain([Chunk::Progress(progress)]).collect();
+    let started = Event::AttemptStarted {
+        attempt: attempt(),
+        pool: pool.clone(),
+        worker: "worker-1".parse().expect("an id"),
+        lease: Bytes::from_static(b"$JS.ACK.lease"),
+        from: ChunkIndex(3),
+    };
+    let stopping = |stage| Event::AttemptStopping { attempt: attempt(), pool: pool.clone(), stage };
+    let ended = |outcome| Event::AttemptEnded { attempt: attempt(), pool: pool.clone(), chunks: 7, outcome };
+    let expired = |deadline| vec![Event::CallExpired { call, deadline }];
+    vec![
+        ("run opened", vec![Event::RunOpened(opened())]),
+        (
+            "run opened with its job",
+            vec![Event::RunOpened(alone), Event::CallDispatched { call: CallIndex(0), pool: pool.clone() }],
+        ),
+        ("calls appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec())] }]),
+        ("run closed", vec![Event::RunClosed]),
+        ("run cancel requested", vec![Event::RunCancelRequested { reason: "enough".to_owned() }]),
+        ("run expired", vec![Event::RunExpired]),
+        ("call dispatched", vec![Event::CallDispatched { call, pool: pool.clone() }]),
+        ("call cancel requested", vec![Event::CallCancelRequested { call, reason: "enough".to_owned() }]),
+        ("call cancelled", vec![Event::CallCancelled { call }]),
+        ("call expired", expired(DeadlineKind::Call)),
+        ("call expired in the queue", expired(DeadlineKind::Queue)),
+        ("call expired at its client", expired(DeadlineKind::Client)),
+        ("attempt expired", expired(DeadlineKind::Attempt(AttemptNumber(2)))),
+        ("attempt fell silent", expired(DeadlineKind::Idle(AttemptNumber(2)))),
+        ("call failed", vec![Event::CallFailed { call, error: error() }]),
+        ("call redriven", vec![Event::CallRedriven { call, into: run_id() }]),
+        ("call dropped", vec![Event::CallDropped { call }]),
+        ("call approved", vec![Event::CallDecided { call, decision: approved, by: Decider::Person }]),
+        ("call rejected", vec![Event::CallDecided { call, decision: rejected, by: Decider::Default }]),
+        ("client answered", vec![Event::ClientAnswered { call, answer: Ok(contents()) }]),
+        ("client failed", vec![Event::ClientAnswered { call, answer: Err(error()) }]),
+        ("attempt started", vec![started]),
+        ("stop delivered", vec![stopping(StopStage::Delivered)]),
+        ("stop acknowledged", vec![stopping(StopStage::Acknowledged)]),
+        ("output", vec![Event::Output { attempt: attempt(), pool: pool.clone(), first: ChunkIndex(3), chunks }]),
+        ("attempt completed", vec![ended(AttemptOutcome::Completed(contents()))]),
+        ("attempt failed", vec![ended(AttemptOutcome::Failed(error()))]),
+        ("attempt cancelled", vec![ended(AttemptOutcome::Cancelled)]),
+        ("attempt returned", vec![ended(AttemptOutcome::Returned)]),
+        ("attempt overran its call", vec![ended(AttemptOutcome::Expired)]),
+    ]
+}
+
+fn manifest() -> Manifest {
+    Manifest {
+        name: "bash".parse().expect("a tool"),
+        description: "Run a command".to_owned(),
+        input_schema: r#"{"type":"object"}"#.to_owned(),
+        output_schema: String::new(),
+        effects: Effects { read_only: false, idempotent: true, destructive: true, open_world: true },
+        policy: policy(),
+        definition_only: false,
+        streaming: true,
+        category: "shell".to_owned(),
+        permission: Permission::External,
+        side_effect_scope: "workspace".to_owned(),
+        requires_confirmation: true,
+        tags: vec!["safe".to_owned()],
+        is_final: true,
+        return_direct: true,
+        hidden: true,
+        concurrency: Concurrency::Exclusive,
+        version: Some("1.4".parse().expect("a version")),
+        aliases: Vec::new(),
+    }
+}
+
+fn heartbeat() -> Heartbeat {
+    let worker = "worker-1".parse().expect("an id");
+    let tools = "0123456789abcdef".parse().expect("an id");
+    Heartbeat { worker, slots: 16, running: 3, leaving: true, pulling: true, tools }
+}
+
+fn question() -> Question {
+    Question { run: run_id(), call: CallIndex(1), delivered: 2, sequence: 345, attempt: Some(attempt()) }
+}
+
+fn answers() -> [(&'static str, Option<Answer>); 4] {
+    let go = Verdict::Go { number: AttemptNumber(3), used: 1, from: ChunkIndex(4) };
+    let end = Verdict::End { attempt: attempt(), outcome: AttemptOutcome::Failed(error()) };
+    let answer = |verdict, last_output| Some(Answer { verdict, last_output });
+    [
+        ("answer: go ahead", answer(go, 99)),
+        ("answer: end", answer(end, 98)),
+        ("answer: drop", answer(Verdict::Drop, 0)),
+        ("answer: ask again", None),
+    ]
+}
+
+fn snapshot() -> Snapshot {
+    Snapshot { log: 1_763_000_000_000_000_000, through: 12_345, open: vec![(run_id(), 12_001)] }
+}
+
+/// All that is said, as this release says it.
+fn all() -> BTreeMap<&'static str, Bytes> {
+    let log = entries().into_iter().map(|(name, events)| (name, encode(&events, Some(&spec()))));
+    let others = [
+        ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
+        ("heartbeat", heartbeat().encode()),
+        ("question", question().encode()),
+        ("stop", worker::encode_stop(run_id(), attempt())),
+        ("snapshot", snapshot().encode()),
+    ];
+    let answers = answers().into_iter().map(|(name, answer)| (name, worker::encode_answer(answer.as_ref())));
+    log.chain(others).chain(answers).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn released(text: &'static str) -> BTreeMap<&'static str, Bytes> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("digits"), 16).expect("digits");
+    let lines = text.lines().map(|line| line.split_once(" = ").expect("a name and its bytes"));
+    lines.map(|(name, digits)| (name, digits.as_bytes().chunks(2).map(byte).collect())).collect()
+}
+
+#[test]
+fn entries_of_earlier_releases_mean_what_they_meant() {
+    for (release, text) in RELEASES {
+        let written = released(text);
+        for (name, events) in entries() {
+            let Some(bytes) = written.get(name) else { continue };
+            let place = Place::of(&events).expect("it has events");
+            let subject = Subject { run: run_id(), place };
+            let entry = decode(&subject, bytes.clone(), 1, Timestamp(2)).expect(name);
+            assert_eq!(entry.events, events, "{name} of {release}");
+            if let Place::Job { .. } = &subject.place {
+                assert_eq!(*decode_job(&subject, bytes.clone()).expect(name).spec, spec(), "{name} of {release}");
+            }
+        }
+    }
+}
+
+#[test]
+fn words_of_earlier_releases_mean_what_they_meant() {
+    for (release, text) in RELEASES {
+        let mut written = released(text);
+        let mut take = |name: &str| written.remove(name).unwrap_or_else(|| panic!("{name} is missing in {release}"));
+        assert_eq!(Heartbeat::decode(take("heartbeat")).expect("one"), heartbeat(), "{release}");
+        assert_eq!(Question::decode(take("question")).expect("one"), question(), "{release}");
+        assert_eq!(worker::decode_stop(take("stop")).expect("one"), (run_id(), attempt()), "{release}");
+        assert_eq!(Snapshot::decode(take("snapshot"), Shard(15)).expect("one"), snapshot(), "{release}");
+        for (name, answer) in answers() {
+            assert_eq!(worker::decode_answer(take(name), attempt().call).expect(name), answer, "{name} of {release}");
+        }
+        let tools = worker::decode_advertisement(take("advertisement")).expect("one");
+        let read = tools.into_iter().map(|tool| tool.expect("a usable tool").manifest);
+        assert_eq!(read.collect::<Vec<_>>(), [manifest()], "{release}");
+    }
+}
+
+#[test]
+fn every_kind_of_message_has_its_bytes_on_record() {
+    let kinds: HashSet<_> = entries().iter().flat_map(|(_, events)| events.iter().map(discriminant)).collect();
+    assert_eq!(kinds.len(), 18, "a new kind of event needs a sample here");
+    let known: HashSet<&str> = RELEASES.iter().flat_map(|(_, text)| released(text).into_keys()).collect();
+    let missing = all().into_iter().filter(|(name, _)| !known.contains(name));
+    let missing: Vec<String> = missing.map(|(name, bytes)| format!("{name} = {}", hex(&bytes))).collect();
+    assert!(missing.is_empty(), "add to the file of this release:\n{}", missing.join("\n"));
+}

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects, ErrorKind,
-    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage,
-    Timestamp, Verdict, Violation, WithoutWorker,
+    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, RetryOn, Route, Rules, RunId, RunOpened, Shard,
+    StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::snapshot::Snapshot;
@@ -85,6 +85,7 @@ fn opened() -> RunOpened {
         tenant: Some("acme".parse().expect("a tenant")),
         caller: Some("shop/ada".parse().expect("a caller")),
         tools: vec!["bash".parse().expect("a tool")],
+        rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7) },
     }
 }
 
@@ -166,6 +167,7 @@ fn manifest() -> Manifest {
         concurrency: Concurrency::Exclusive,
         version: Some("1.4".parse().expect("a version")),
         aliases: Vec::new(),
+        max_concurrent: Some(2),
     }
 }
 

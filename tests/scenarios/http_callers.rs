@@ -138,3 +138,25 @@ async fn streams_and_turns_of_models_are_served_to_whoever_has_a_key() {
     let told = events(&events_of(&yard, "shop", "/v1/tool_calls:batch", &turn).await.body);
     assert_eq!(told.last().and_then(|last| last.name.as_deref()), Some("messages"), "{told:?}");
 }
+
+#[tokio::test]
+async fn the_vendors_faces_ask_who_comes_too() {
+    let yard = guarded().await;
+    let call = json!({ "type": "function_call", "call_id": "a", "name": "echo", "arguments": "{\"text\":\"hi\"}" });
+    let turn = json!({ "input": [call] });
+    let refused = ask(&yard, None, Method::POST, "/v1/responses", &turn).await;
+    assert_eq!(refused.status, 401, "{refused:?}");
+    let refused = post(&yard, "boss", "/v1/responses", &turn).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
+    let made = post(&yard, "shop", "/v1/responses", &turn).await;
+    assert_eq!((made.status, &made.json()["status"]), (200, &json!("completed")), "{made:?}");
+    let there = format!("/v1/responses/{}", made.json()["id"].as_str().expect("an id"));
+    for path in [there.clone(), format!("{there}/input_items")] {
+        assert_eq!(get(&yard, "rival", &path).await.status, 404, "{path}");
+        assert_eq!(get(&yard, "boss", &path).await.status, 200, "{path}");
+    }
+    for (name, status) in [("boss", 403), ("rival", 404), ("shop", 200)] {
+        let deleted = ask(&yard, Some(&yard.callers.key(name)), Method::DELETE, &there, &Value::Null).await;
+        assert_eq!(deleted.status, status, "{name}: {deleted:?}");
+    }
+}

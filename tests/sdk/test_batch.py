@@ -66,7 +66,7 @@ class Anthropic(unittest.TestCase):
     def test_a_client_that_accepts_events_sees_the_output_first(self):
         turn = anthropic_turn(("toolu_1", "bash", {"command": "echo one; sleep 0.1; echo two"}))
         headers = {"accept": "text/event-stream"}
-        with client.stream("POST", "/v1/tool_calls:batch", json=turn, headers=headers) as response:
+        with client.stream("POST", "/v1/tool_calls:batch?confirmation=none", json=turn, headers=headers) as response:
             *said, (name, answer) = events(response)
         self.assertTrue(any("call_output" in event for _, event in said))
         self.assertEqual(name, "messages")

@@ -12,6 +12,8 @@ def batch(turn, **query):
     """Sends an assistant turn and gives the answer to it."""
     key = query.pop("key", None)
     headers = {"idempotency-key": key} if key else {}
+    # Who sends the turn has agreed to its calls.
+    query = {"confirmation": "none", **query}
     response = client.post("/v1/tool_calls:batch", params=query, headers=headers, json=turn)
     assert response.status_code == 200, response.text
     return response.json()

@@ -91,12 +91,14 @@ struct Terms {
     wait: Duration,
     timeout: Option<Duration>,
     tenant: Option<run::TenantId>,
+    /// Whether somebody confirms calls of dangerous tools.
+    confirm: Option<bool>,
     request_id: Option<run::RequestId>,
 }
 
 impl Terms {
     fn read(ask: &Ask) -> Result<Self, Problem> {
-        let mut terms = Self { form: None, wait: WAIT, timeout: None, tenant: None, request_id: None };
+        let mut terms = Self { form: None, wait: WAIT, timeout: None, tenant: None, confirm: None, request_id: None };
         for (name, value) in &ask.query {
             let wrong = |why: String| Problem::malformed(Place::Parameter(name.clone()), format!("{name}: {why}"));
             match name.as_str() {
@@ -118,7 +120,16 @@ impl Terms {
                 "tenant" => {
                     terms.tenant = Some(value.parse().map_err(|error: run::InvalidId| wrong(error.to_string()))?);
                 }
-                _ => return Err(wrong("is not known here: format, wait, timeout, tenant are".to_owned())),
+                "confirmation" => {
+                    terms.confirm = match value.as_str() {
+                        "none" => Some(false),
+                        "ask" => Some(true),
+                        _ => return Err(wrong(format!("{value:?} is neither none nor ask"))),
+                    };
+                }
+                _ => {
+                    return Err(wrong("is not known here: format, wait, timeout, tenant, confirmation are".to_owned()));
+                }
             }
         }
         let key = ask.request_id(String::new())?;
@@ -140,7 +151,7 @@ impl Terms {
             custom: CustomTools::new(),
             tenant: self.tenant.clone(),
             tools: Vec::new(),
-            rules: run::Rules::default(),
+            rules: run::Rules { confirm: self.confirm, ..run::Rules::default() },
             request_id: self.request_id.clone(),
         }
     }
@@ -407,6 +418,7 @@ pub(super) fn described() -> Value {
             query("wait", "How long to wait for calls to end, as `30s`, `500ms`, `2m`: 30 s when not said, 300 s at most.", json!({ "type": "string" })),
             query("timeout", "By when the run has ended: 24 h when not said.", json!({ "type": "string" })),
             query("tenant", "For whom the run is.", json!({ "type": "string" })),
+            query("confirmation", "Whether calls of tools with the permission EXTERNAL await approval: as the deployment has it when not said.", json!({ "type": "string", "enum": ["ask", "none"] })),
             { "name": "Idempotency-Key", "in": "header", "description": "The `request_id` of the run: the same request with the same key waits for the same run.", "schema": { "type": "string" } },
         ],
         "requestBody": {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 use faces::assistants::{Asked, Event, Stream, tool_outputs};
@@ -49,7 +48,7 @@ async fn thread(ask: Asks) -> Answered {
     ))
 }
 
-async fn create(State(door): State<Door>, ask: Asks) -> Answered {
+async fn create(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let Asked { mut request, is_streamed } = Asked::read(&ask.body, &hosted(&door))?;
     request.request_id = ask.request_id(String::new())?;
@@ -77,16 +76,16 @@ async fn find(door: &Door, ask: &Ask) -> Result<Stream, Wrong> {
     standing(door, watch(door, run).await?, thread).await
 }
 
-async fn retrieve(State(door): State<Door>, ask: Asks) -> Answered {
+async fn retrieve(door: Door, ask: Asks) -> Answered {
     Ok(answer(&find(&door, &ask?).await?.run()))
 }
 
-async fn steps(State(door): State<Door>, ask: Asks) -> Answered {
+async fn steps(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     Ok(answer(&list(find(&door, &ask).await?.steps(), &ask)?))
 }
 
-async fn submit(State(door): State<Door>, ask: Asks) -> Answered {
+async fn submit(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, thread) = named(&ask)?;
     let (outputs, is_streamed) = tool_outputs(&ask.body, &run.to_string())?;
@@ -102,7 +101,7 @@ async fn submit(State(door): State<Door>, ask: Asks) -> Answered {
 }
 
 /// The run is told to be cancelling until all of its calls have ended.
-async fn cancel(State(door): State<Door>, ask: Asks) -> Answered {
+async fn cancel(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, _) = named(&ask)?;
     door.cancel_run(v1::CancelRunRequest { run_id: run.to_string(), reason: "the run was cancelled".into() }).await?;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, post};
 use faces::responses::{Asked, Continued, Event, Opened, ResponseId, Stream, input_items};
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{Face, Wrong, answer, hosted, list, malformed, path, streamed, watch};
+use crate::callers::Role;
 use crate::door::{Door, Fault};
 use crate::http::ask::Ask;
 use crate::http::problem::Problem;
@@ -38,7 +38,7 @@ pub(super) fn routes() -> Router<Door> {
 type Asks = Result<Ask, Problem>;
 type Answered = Result<Response, Wrong>;
 
-async fn create(State(door): State<Door>, ask: Asks) -> Answered {
+async fn create(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let shows_all = shows_all(&ask)?;
     let asked = Asked::read(&ask.body, &hosted(&door))?;
@@ -91,7 +91,7 @@ async fn go_on(door: &Door, continued: &Continued) -> Result<(Reader, ResponseId
     Ok((watch(door, next.run).await?, next))
 }
 
-async fn retrieve(State(door): State<Door>, ask: Asks) -> Answered {
+async fn retrieve(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let id: ResponseId = path(&ask, "response_id").parse()?;
     let said = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
@@ -121,7 +121,7 @@ async fn retrieve(State(door): State<Door>, ask: Asks) -> Answered {
     }
 }
 
-async fn cancel(State(door): State<Door>, ask: Asks) -> Answered {
+async fn cancel(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let id: ResponseId = path(&ask, "response_id").parse()?;
     let found = find(&door, id).await?;
@@ -142,9 +142,10 @@ async fn cancel(State(door): State<Door>, ask: Asks) -> Answered {
 }
 
 /// The response is not found any more. The log keeps what happened for as long as it keeps everything.
-async fn delete(State(door): State<Door>, ask: Asks) -> Answered {
+async fn delete(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let id: ResponseId = path(&ask, "response_id").parse()?;
+    door.runs.caller.must(Role::Submit).map_err(Refusal::from)?;
     let found = find(&door, id).await?;
     if found.is_newest && !found.run.status().is_final() {
         let reason = "its response was deleted".to_owned();
@@ -155,7 +156,7 @@ async fn delete(State(door): State<Door>, ask: Asks) -> Answered {
     Ok(answer(&json!({ "id": id.to_string(), "object": "response", "deleted": true })))
 }
 
-async fn items(State(door): State<Door>, ask: Asks) -> Answered {
+async fn items(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let id: ResponseId = path(&ask, "response_id").parse()?;
     let found = find(&door, id).await?;

@@ -8,6 +8,8 @@ pub(crate) mod output;
 pub(crate) mod read;
 mod tools;
 
+use std::sync::Arc;
+
 use futures::stream::BoxStream;
 use proto::convert::api;
 use proto::v1;
@@ -29,7 +31,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Door {
     pub(crate) runs: Runs,
     pub(crate) index: Index,
-    pub(crate) log: Log,
+    pub(crate) log: Arc<Log>,
     /// Streams end with a last word, and nothing new begins.
     pub(crate) stop: CancellationToken,
 }
@@ -41,7 +43,7 @@ impl Door {
     /// The door for whoever asks, as it stands in the extensions of the request.
     pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
         let Self { runs, index, log, stop } = self;
-        Self { runs: runs.by(extensions), index: index.clone(), log: log.clone(), stop: stop.clone() }
+        Self { runs: runs.by(extensions), index: index.clone(), log: Arc::clone(log), stop: stop.clone() }
     }
 
     pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, Fault> {

@@ -252,9 +252,9 @@ impl Coordinator {
         let requests = nats::requests::Requests::new(&broker);
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
-        let caller = callers.unsaid();
-        let runs = runs::Runs { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, caller };
-        let door = door::Door { runs, index, log, stop: stop.clone() };
+        let serves = runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas };
+        let runs = runs::Runs::new(serves);
+        let door = door::Door { runs, index, log: Arc::new(log), stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);
         tracing::info!(%address, "serving");
         serving.store(true, Ordering::Relaxed);

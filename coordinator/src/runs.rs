@@ -2,6 +2,7 @@
 
 mod refusal;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,9 +39,9 @@ const DECISIONS_MAX: usize = 16;
 /// How long a token for one answer is good where nobody says: a person who was asked is there.
 const ANSWER_TOKEN: Duration = Duration::from_secs(15 * 60);
 
-/// Everything that a door needs. Cheap to clone.
-#[derive(Debug, Clone)]
-pub(crate) struct Runs {
+/// What serves requests.
+#[derive(Debug)]
+pub(crate) struct Parts {
     pub(crate) journal: Journal,
     pub(crate) requests: Requests,
     pub(crate) ledger: Ledger,
@@ -51,8 +52,22 @@ pub(crate) struct Runs {
     pub(crate) skips: mpsc::Sender<Question>,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
-    /// Who asks. Where nobody said it, and callers are known: nobody, who may nothing.
+}
+
+/// Everything that a door needs, and who asks. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Runs {
+    parts: Arc<Parts>,
+    /// Where nobody said it, and callers are known: nobody, who may nothing.
     pub(crate) caller: Caller,
+}
+
+impl Deref for Runs {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.parts
+    }
 }
 
 /// A run as it was asked for.
@@ -93,10 +108,15 @@ enum Placed {
 }
 
 impl Runs {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let caller = parts.callers.unsaid();
+        Self { parts: Arc::new(parts), caller }
+    }
+
     /// For a request in whose extensions it stands who asks.
     pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
         let caller = extensions.get::<Caller>().cloned().unwrap_or_else(|| self.callers.unsaid());
-        Self { caller, ..self.clone() }
+        Self { parts: Arc::clone(&self.parts), caller }
     }
 
     pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, Refusal> {

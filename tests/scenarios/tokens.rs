@@ -1,7 +1,7 @@
 //! Tokens of an issuer: taken when they are signed by it, for us and in their time; everything else is refused.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -54,7 +54,7 @@ fn encoded(value: &Value) -> String {
 }
 
 fn now_s() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_secs()
+    proto::now().0 / 1000
 }
 
 /// The claims of a token that is taken.

@@ -18,6 +18,7 @@ use crate::index::summary::Summary;
 use crate::index::verify::{End, Word, verify};
 use crate::index::wire::moment;
 use crate::index::{Counts, Index, Unavailable};
+use crate::nats::scan::Log;
 use crate::runs::{Refusal, Runs};
 
 const PAGE_DEFAULT: usize = 100;
@@ -100,7 +101,7 @@ impl Door {
         let (sender, words) = mpsc::channel(WORDS_AHEAD);
         // The comparison ends with the stream: dropping the set ends what is in it.
         let mut comparing = JoinSet::new();
-        comparing.spawn(verify(self.index.clone(), self.log.clone(), sender));
+        comparing.spawn(verify(self.index.clone(), Log::clone(&self.log), sender));
         let stream = futures::stream::unfold((comparing, words), async |(comparing, mut words)| {
             let word = words.recv().await?;
             Some((word.map(told).map_err(Fault::from), (comparing, words)))

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects, ErrorKind,
-    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, RetryOn, Route, Rules, RunId, RunOpened, Shard,
-    StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened,
+    Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::snapshot::Snapshot;
@@ -57,6 +57,7 @@ fn spec() -> CallSpec {
         without_worker: WithoutWorker::Fail,
         concurrency: Concurrency::Exclusive,
         approval: Some(Approval { deadline: Timestamp(1_762_998_000_000), default: DefaultDecision::Approve }),
+        result_use: ResultUse { is_final: true, return_direct: true },
     }
 }
 
@@ -85,7 +86,7 @@ fn opened() -> RunOpened {
         tenant: Some("acme".parse().expect("a tenant")),
         caller: Some("shop/ada".parse().expect("a caller")),
         tools: vec!["bash".parse().expect("a tool")],
-        rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7) },
+        rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
     }
 }
 
@@ -161,13 +162,14 @@ fn manifest() -> Manifest {
         side_effect_scope: "workspace".to_owned(),
         requires_confirmation: true,
         tags: vec!["safe".to_owned()],
-        is_final: true,
-        return_direct: true,
+        result_use: ResultUse { is_final: true, return_direct: true },
         hidden: true,
         concurrency: Concurrency::Exclusive,
         version: Some("1.4".parse().expect("a version")),
         aliases: Vec::new(),
         max_concurrent: Some(2),
+        exclusive_when: r#"{"required":["alone"]}"#.to_owned(),
+        parallel_when: String::new(),
     }
 }
 

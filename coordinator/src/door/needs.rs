@@ -43,7 +43,8 @@ mod tests {
         let mut methods: Vec<_> = proto::openapi::Method::all().collect();
         let mut needs: Vec<_> =
             NEEDS.iter().map(|(service, name, _)| ((*service).to_owned(), (*name).to_owned())).collect();
-        (methods.sort_unstable(), needs.sort_unstable());
+        methods.sort_unstable();
+        needs.sort_unstable();
         assert_eq!(methods, needs);
     }
 

@@ -183,7 +183,7 @@ fn question() -> Question {
     Question { run: run_id(), call: CallIndex(1), delivered: 2, sequence: 345, attempt: Some(attempt()) }
 }
 
-fn answers() -> [(&'static str, Option<Answer>); 4] {
+fn answers() -> [(&'static str, Option<Answer>); 5] {
     let go = Verdict::Go { number: AttemptNumber(3), used: 1, from: ChunkIndex(4) };
     let end = Verdict::End { attempt: attempt(), outcome: AttemptOutcome::Failed(error()) };
     let answer = |verdict, last_output| Some(Answer { verdict, last_output });
@@ -191,6 +191,7 @@ fn answers() -> [(&'static str, Option<Answer>); 4] {
         ("answer: go ahead", answer(go, 99)),
         ("answer: end", answer(end, 98)),
         ("answer: drop", answer(Verdict::Drop, 0)),
+        ("answer: leave", answer(Verdict::Leave, 0)),
         ("answer: ask again", None),
     ]
 }

@@ -312,6 +312,8 @@ proptest! {
             let end = Answer { verdict: Verdict::End { attempt, outcome }, last_output };
             prop_assert_eq!(decode_answer(encode_answer(Some(&end)), attempt.call).expect("an answer"), Some(end));
         }
+        let leave = Answer { verdict: Verdict::Leave, last_output: 0 };
+        prop_assert_eq!(decode_answer(encode_answer(Some(&leave)), attempt.call).expect("an answer"), Some(leave));
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
         let worker = "worker-1".parse().expect("a worker id");
         let tools = "0123abcd".parse().expect("a tool set");

@@ -19,6 +19,8 @@ pub enum Verdict {
     End { attempt: AttemptId, outcome: AttemptOutcome },
     /// Nothing is left to do.
     Drop,
+    /// Do nothing, and do not acknowledge it: another worker has it, which lives. Only the rim knows that.
+    Leave,
 }
 
 impl Call {

@@ -359,6 +359,7 @@ proptest! {
                     let (after, _) = apply(&run, ended_as(attempt, pool.as_str(), 0, outcome));
                     prop_assert!(after.call(call.index()).is_some_and(|call| call.outcome().is_some()));
                 }
+                Verdict::Leave => prop_assert!(false, "that is said by who knows which workers live"),
                 Verdict::Drop => {
                     let start_by = call.spec().deadline.min(call.spec().queue_deadline.unwrap_or(Timestamp(u64::MAX)));
                     let is_held = *call.state() == CallState::AwaitingApproval;

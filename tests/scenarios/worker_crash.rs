@@ -67,16 +67,23 @@ async fn jobs_that_a_worker_was_given_as_it_stood_still_go_to_another_long_befor
     frozen.pause();
     let timeout = Some(proto::convert::duration(proto::names::JOB_LEASE - Duration::from_secs(5)));
     let says = |id: &str| v1::NewCall { timeout, ..call(id, "echo", json!({ "text": id })) };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let writes = json!({ "path": path, "line": "once", "then_wait_ms": 4_000 });
+    let beside = v1::NewCall { concurrency: v1::ToolConcurrency::Parallel.into(), ..call("w", "writes", writes) };
     // The broker does not know yet that nobody is there.
-    let mut stream = yard.client.execute(["a", "b", "c"].map(says).into()).await;
+    let mut stream = yard.client.execute(vec![says("a"), says("b"), beside]).await;
     stream.until(|event| matches!(event, Event::RunOpened(_))).await;
     let _other = yard.worker().await;
+    // It wakes up while the other executes what it was given, too.
+    stream.until(|event| matches!(event, Event::AttemptStarted(started) if started.call_id == "w")).await;
+    frozen.resume();
     let run = stream.run(&yard.client);
     let events = stream.to_end().await;
     check::whole(&events, true);
     let ended: Vec<_> = check::outcomes(&events).values().map(v1::CallOutcome::state).collect();
     assert_eq!(ended, [v1::CallState::Completed; 3], "none waited for its deadline");
-    frozen.resume();
+    assert_eq!(std::fs::read_to_string(&path).expect("the file is there"), "once\n");
     assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
 }
 

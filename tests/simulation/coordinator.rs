@@ -360,6 +360,13 @@ impl Coordinator {
                 }
                 // It asks whether its own start counts, which a verdict that bids it go ahead would seem to say.
                 (_, Some(_)) if net.flaw != Flaw::AmbiguousAnswer => Verdict::Drop,
+                (CallState::Running(running), None)
+                    if question.delivered < running.attempt.number.0
+                        && running.worker.as_ref().is_some_and(|(worker, _)| self.alive.contains_key(worker)) =>
+                {
+                    net.promises.note("passed over");
+                    Verdict::Leave
+                }
                 _ => call.verdict(question.delivered, net.now),
             },
         };

@@ -247,7 +247,7 @@ impl Worker {
             (Why::Start(_), _) => over(Settle::Nak(NOT_NOW), net),
             (_, Verdict::Drop) => over(Settle::Ack, net),
             // The job may be another attempt's by now.
-            (Why::Settle, Verdict::Go { .. } | Verdict::End { .. }) => Phase::Over,
+            (Why::Settle, Verdict::Go { .. } | Verdict::End { .. }) | (_, Verdict::Leave) => Phase::Over,
             (Why::Delivered, Verdict::End { attempt, outcome }) => {
                 let ended = Event::AttemptEnded { attempt, pool: self.pool.clone(), chunks: 0, outcome };
                 Phase::Ending(Append::send(run, vec![ended], Some(last_output), net))

@@ -2,7 +2,7 @@
 
 use proto::convert::worker::{Answer, Question};
 use proto::subject::{Place, Subject};
-use run::{CallState, ChunkIndex, PoolId, Route, Verdict};
+use run::{CallState, ChunkIndex, PoolId, Route, Running, Verdict};
 use tokio::sync::oneshot;
 
 use super::{Keeper, Ledger, Request};
@@ -34,6 +34,8 @@ impl Keeper {
         let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
         let Some(call) = call else { return Some(Verdict::Drop) };
         Some(match (question.attempt, call.state()) {
+            // It was given the job before the one that lives and executes it, stood still, and was passed over.
+            (None, CallState::Running(running)) if self.is_passed_over(question, running) => Verdict::Leave,
             (None, _) => call.verdict(question.delivered, proto::now()),
             // The one that is heard is the one that asks.
             (Some(own), CallState::Running(running)) if running.attempt == own => {
@@ -43,6 +45,14 @@ impl Keeper {
             // It does not count; as which attempt the job may be executed is another question.
             (Some(_), _) => Verdict::Drop,
         })
+    }
+}
+
+impl Keeper {
+    fn is_passed_over(&self, question: &Question, running: &Running) -> bool {
+        let registry = self.rim.registry.borrow();
+        let lives = running.worker.as_ref().is_some_and(|(worker, _)| registry.is_alive(worker));
+        lives && question.delivered < running.attempt.number.0
     }
 }
 

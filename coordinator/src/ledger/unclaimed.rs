@@ -67,7 +67,10 @@ impl Keeper {
         let waits = waits.filter_map(|(id, call)| {
             let (job, _) = call.unclaimed().filter(|(_, since)| now.since(*since) >= PATIENCE)?;
             let Route::Pool { pool, .. } = &call.spec().route else { return None };
-            let may_run = registry.live_workers(pool) > 0;
+            // A worker keeps the calls of a tool that may not have more at once, and stores no start of them.
+            let tool = registry.catalog.find(&call.spec().tool);
+            let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
+            let may_run = registry.live_workers(pool) > 0 && !is_kept;
             may_run.then(|| Waiting { run: *id, call: call.index(), pool: pool.clone(), job })
         });
         waits.collect()

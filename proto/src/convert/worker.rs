@@ -135,6 +135,7 @@ pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
             Wire::EndAttempt(wire::EndAttempt { attempt: Some(attempt_out(*attempt)), outcome, error, last_output })
         }
         Some(Verdict::Drop) => Wire::DropJob(wire::DropJob {}),
+        Some(Verdict::Leave) => Wire::LeaveJob(wire::LeaveJob {}),
         None => Wire::AskAgain(wire::AskAgain {}),
     };
     wire::JobAnswer { version: VERSION, verdict: Some(verdict) }.encode_to_vec().into()
@@ -159,6 +160,7 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
             Verdict::End { attempt, outcome: outcome_in(ended)? }
         }
         Wire::DropJob(_) => Verdict::Drop,
+        Wire::LeaveJob(_) => Verdict::Leave,
         Wire::AskAgain(_) => return Ok(None),
     };
     Ok(Some(Answer { verdict, last_output }))

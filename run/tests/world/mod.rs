@@ -280,7 +280,7 @@ impl World {
             Some(Verdict::End { attempt, outcome }) if !is_behind => {
                 self.store(vec![ended_as(attempt, pool.as_str(), 0, outcome)]);
             }
-            Some(Verdict::Go { .. } | Verdict::End { .. } | Verdict::Drop) | None => {}
+            Some(Verdict::Go { .. } | Verdict::End { .. } | Verdict::Drop | Verdict::Leave) | None => {}
         }
     }
 

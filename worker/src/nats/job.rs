@@ -109,6 +109,8 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
             core.counts.duplicates.add(1);
             settle(&core, reply, "+ACK".into()).await;
         }
+        // Its acknowledgement would be the other's.
+        Verdict::Leave => core.counts.duplicates.add(1),
         Verdict::End { attempt, outcome } => {
             let (pool, chunks) = (delivery.job.pool.clone(), 0);
             let ended = Event::AttemptEnded { attempt, pool, chunks, outcome };
@@ -262,7 +264,7 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
     };
     match answer.map(|answer| answer.verdict) {
         Some(Verdict::Go { number, .. }) => number == id.number,
-        Some(Verdict::Drop | Verdict::End { .. }) => false,
+        Some(Verdict::Drop | Verdict::Leave | Verdict::End { .. }) => false,
         None => {
             // No owner says so in time. Nothing was called yet, and the log should know that.
             let (pool, outcome) = (delivery.job.pool.clone(), AttemptOutcome::Returned);

@@ -23,10 +23,10 @@ pub struct Run {
     deadline: Timestamp,
     /// More calls may be appended.
     open: bool,
-    calls: Vec<Call>,
+    pub(crate) calls: Vec<Call>,
     /// The calls that a pool executes, in the order in which they joined the line for their turn.
     pub(crate) line: Vec<CallIndex>,
-    status: RunStatus,
+    pub(crate) status: RunStatus,
     cancel_requested: bool,
     expired: bool,
     fail_fast: bool,
@@ -187,21 +187,6 @@ impl Run {
     #[must_use]
     pub fn tools(&self) -> &[ToolName] {
         &self.tools
-    }
-
-    /// How its calls are run, as its caller chose.
-    #[must_use]
-    pub fn rules(&self) -> Rules {
-        self.rules
-    }
-
-    /// The run completed, and its results are the answer: the model need not be asked again. One call that is not for that,
-    /// or did not complete, has all results go to the model.
-    #[must_use]
-    pub fn returns_direct(&self) -> bool {
-        let is_direct =
-            |call: &Call| call.spec.result_use.return_direct && matches!(call.outcome(), Some(Outcome::Completed(_)));
-        self.status == RunStatus::Completed && !self.calls.is_empty() && self.calls.iter().all(is_direct)
     }
 
     #[must_use]

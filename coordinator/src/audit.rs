@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use hooks::AUDIT;
 use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId};
 
 use crate::accept::Asked;
 use crate::callers::Caller;
 use crate::runs::Refusal;
 
-const TARGET: &str = "toolyard::audit";
 const ADMITTED: &str = "admitted";
 const REFUSED: &str = "refused";
 
@@ -29,13 +29,13 @@ pub(crate) fn tools(caller: &Caller, calls: &[Asked]) -> Option<String> {
 /// Somebody came of whom it is not known who they are.
 pub(crate) fn turned_away(command: &str, from: Option<SocketAddr>, reason: &str) {
     let from = from.map(tracing::field::display);
-    tracing::info!(target: TARGET, command = last(command), from, decision = REFUSED, reason, "audit");
+    tracing::info!(target: AUDIT, command = last(command), from, decision = REFUSED, reason, "audit");
 }
 
 /// Somebody may not ask for this at all.
 pub(crate) fn refused(caller: &Caller, command: &str, reason: &str) {
     let (name, tenant) = who(caller);
-    tracing::info!(target: TARGET, caller = name, tenant, command = last(command), decision = REFUSED, reason, "audit");
+    tracing::info!(target: AUDIT, caller = name, tenant, command = last(command), decision = REFUSED, reason, "audit");
 }
 
 /// A command, as it went.
@@ -54,7 +54,7 @@ pub(crate) fn command(
     let call = call.map(CallId::as_str);
     let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
     tracing::info!(
-        target: TARGET,
+        target: AUDIT,
         caller = name,
         tenant,
         command,
@@ -70,7 +70,7 @@ pub(crate) fn command(
 /// A call that its caller may not make any more.
 pub(crate) fn call_refused(run: &Run, spec: &CallSpec) {
     tracing::info!(
-        target: TARGET,
+        target: AUDIT,
         caller = run.caller().map(CallerName::as_str),
         tenant = run.tenant().map(TenantId::as_str),
         command = "Dispatch",

@@ -291,9 +291,12 @@ fn process(
     reached: watch_channel::Receiver<bool>,
     stop: CancellationToken,
 ) -> telemetry::admin::Process {
-    let queues = nats::stats::Stats::new(broker, registry);
+    let queues = nats::queues::Queues::new(broker);
     telemetry::admin::Process {
         is_ready: Box::new(move || serving.load(Ordering::Relaxed) && *reached.borrow() && !stop.is_cancelled()),
-        stats: Box::new(move || Box::pin(queues.clone().tell())),
+        stats: Box::new(move || {
+            let (queues, registry) = (queues.clone(), Arc::clone(&registry.borrow()));
+            Box::pin(async move { queues.stats(&registry).await })
+        }),
     }
 }

@@ -13,7 +13,6 @@ pub(crate) mod scan;
 pub(crate) mod setup;
 pub(crate) mod signals;
 pub(crate) mod snapshots;
-pub(crate) mod stats;
 pub(crate) mod tools;
 
 use std::time::Duration;

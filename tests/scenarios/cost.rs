@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Client, Fixture, Traffic, Yard, call};
+use harness::{Client, Coordinator, Fixture, Traffic, Worker, Yard, call};
 use serde_json::json;
 
 use crate::FIXTURE;
@@ -36,50 +36,86 @@ const SLOW_PERCENT: f64 = 2.0;
 /// What a process says or hears by the second and not by the call, at most: heartbeats, leases, marks, their answers.
 const OTHER_PER_S: f64 = 30.0;
 
+/// A broker that counts, and what is counted there.
+struct Counted {
+    broker: local::Broker,
+    client: Client,
+    _processes: (Coordinator, Worker),
+}
+
+impl Counted {
+    async fn start() -> Self {
+        let options = local::BrokerOptions { monitored: true, ..local::BrokerOptions::default() };
+        let broker = local::Broker::start(options, |_| {}).await.expect("a broker starts");
+        let fixture = Fixture::new(FIXTURE);
+        let coordinator = fixture.coordinator(&broker.url()).await;
+        let worker = fixture.worker(&broker.url(), "main", 16).await;
+        let client = Client::connect(coordinator.address()).await;
+        client.wait_for_tool("echo").await;
+        Self { broker, client, _processes: (coordinator, worker) }
+    }
+
+    /// Taking its shards, and reading what lies in them for its index, costs a coordinator some hundred messages.
+    async fn settled(&self) {
+        while !self.client.index_is_complete().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What the coordinator and the worker said and heard while something went on, and how many seconds that took.
+    async fn during(&self, work: impl Future<Output = ()>) -> (Traffic, Traffic, f64) {
+        let of = async |name| Traffic::of(&self.broker, name).await.expect("the broker tells of itself");
+        let (coordinator, worker, began) = (of("coordinator-").await, of("worker-").await, Instant::now());
+        work.await;
+        let said = (of("coordinator-").await.since(coordinator), of("worker-").await.since(worker));
+        (said.0, said.1, began.elapsed().as_secs_f64())
+    }
+}
+
+fn check_cost(what: &str, messages: u64, per_call: f64, time_s: f64) {
+    let least = per_call * f64::from(CALLS);
+    let most = least * (1.0 + SLOW_PERCENT / 100.0) + time_s * OTHER_PER_S;
+    #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+    let is = messages as f64;
+    assert!(least * 0.99 <= is && is <= most, "{what}: {is} messages in {time_s:.1} s, not {least} to {most:.0}");
+}
+
 #[tokio::test]
 async fn a_single_call_costs_eight_messages_at_the_broker() {
-    let options = local::BrokerOptions { monitored: true, ..local::BrokerOptions::default() };
-    let broker = local::Broker::start(options, |_| {}).await.expect("a broker starts");
-    let fixture = Fixture::new(FIXTURE);
-    let coordinator = fixture.coordinator(&broker.url()).await;
-    let _worker = fixture.worker(&broker.url(), "main", 16).await;
-    let client = Client::connect(coordinator.address()).await;
-    client.wait_for_tool("echo").await;
+    let counted = Counted::start().await;
     let execute = async |calls| {
         for _ in 0..calls {
-            client.execute(vec![call("only", "echo", json!({ "text": "hello" }))]).await.to_end().await;
+            counted.client.execute(vec![call("only", "echo", json!({ "text": "hello" }))]).await.to_end().await;
         }
     };
     execute(20).await;
-    // Taking its shards, and reading what lies in them for its index, costs a coordinator some hundred messages.
-    while !client.index_is_complete().await {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    counted.settled().await;
+    let (coordinator, worker, time_s) = counted.during(execute(CALLS)).await;
+    // The opening.
+    check_cost("coordinator to broker", coordinator.to_broker, 1.0, time_s);
+    // Its confirmation, and both entries.
+    check_cost("broker to coordinator", coordinator.from_broker, 3.0, time_s);
+    // The end, the job's acknowledgement, and a quarter of a request for jobs.
+    check_cost("worker to broker", worker.to_broker, 2.25, time_s);
+    // The job, and the end's confirmation.
+    check_cost("broker to worker", worker.from_broker, 2.0, time_s);
+}
 
-    let count = async || {
-        let of = async |name| Traffic::of(&broker, name).await.expect("the broker tells of itself");
-        (of("coordinator-").await, of("worker-").await)
+#[tokio::test]
+async fn an_answer_of_a_client_costs_its_append_and_reads_nothing() {
+    let counted = Counted::start().await;
+    let mut runs = Vec::new();
+    for _ in 0..CALLS {
+        runs.push(counted.client.create(vec![crate::question("ask")]).await);
+    }
+    counted.settled().await;
+    let answer = async {
+        for run in &runs {
+            run.submit(vec![harness::client_answer("ask", "this one")]).await.expect("the call waits");
+        }
     };
-    let (before, began) = (count().await, Instant::now());
-    execute(CALLS).await;
-    let (after, time_s) = (count().await, began.elapsed().as_secs_f64());
-    let (coordinator, worker) = (after.0.since(before.0), after.1.since(before.1));
-
-    let costs = [
-        // The opening.
-        ("coordinator to broker", coordinator.to_broker, 1.0),
-        // Its confirmation, and both entries.
-        ("broker to coordinator", coordinator.from_broker, 3.0),
-        // The end, the job's acknowledgement, and a quarter of a request for jobs.
-        ("worker to broker", worker.to_broker, 2.25),
-        // The job, and the end's confirmation.
-        ("broker to worker", worker.from_broker, 2.0),
-    ];
-    for (what, messages, per_call) in costs {
-        let least = per_call * f64::from(CALLS);
-        let most = least * (1.0 + SLOW_PERCENT / 100.0) + time_s * OTHER_PER_S;
-        #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let is = messages as f64;
-        assert!(least * 0.99 <= is && is <= most, "{what}: {is} messages in {time_s:.1} s, not {least} to {most:.0}");
-    }
+    let (coordinator, _, time_s) = counted.during(answer).await;
+    check_cost("coordinator to broker", coordinator.to_broker, 1.0, time_s);
+    // The confirmation, and the entry.
+    check_cost("broker to coordinator", coordinator.from_broker, 2.0, time_s);
 }

@@ -127,3 +127,23 @@ impl Streaming {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_of_many_events_or_bytes_is_not_held_back_for_others() {
+        let said = |text: usize| v1::RunEvent {
+            event: Some(v1::run_event::Event::CallOutput(v1::CallOutput {
+                channel: "x".repeat(text),
+                ..v1::CallOutput::default()
+            })),
+            ..v1::RunEvent::default()
+        };
+        let of = |events: Vec<v1::RunEvent>| Piece { events, ..Piece::default() };
+        assert!(of(vec![said(10)]).is_small());
+        assert!(!of(vec![said(SMALL_BYTES)]).is_small());
+        assert!(!of(vec![said(10); SMALL_EVENTS]).is_small());
+    }
+}

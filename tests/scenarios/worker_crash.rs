@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use harness::{Yard, call};
+use proto::access::Party;
+use proto::convert::worker::{Question, decode_answer};
 use proto::v1::{self, CallErrorKind, FloorPolicy, run_event::Event};
+use run::{CallIndex, PoolId, RunId, Verdict};
 use serde_json::json;
 
 use crate::{FIXTURE, check, count, counted};
@@ -75,7 +78,7 @@ async fn jobs_that_a_worker_was_given_as_it_stood_still_go_to_another_long_befor
     let mut stream = yard.client.execute(vec![says("a"), says("b"), beside]).await;
     stream.until(|event| matches!(event, Event::RunOpened(_))).await;
     let _other = yard.worker().await;
-    // It wakes up while the other executes what it was given, too.
+    // It wakes up while the other executes what both were given.
     stream.until(|event| matches!(event, Event::AttemptStarted(started) if started.call_id == "w")).await;
     frozen.resume();
     let run = stream.run(&yard.client);
@@ -85,6 +88,40 @@ async fn jobs_that_a_worker_was_given_as_it_stood_still_go_to_another_long_befor
     assert_eq!(ended, [v1::CallState::Completed; 3], "none waited for its deadline");
     assert_eq!(std::fs::read_to_string(&path).expect("the file is there"), "once\n");
     assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
+}
+
+#[tokio::test]
+async fn a_worker_that_was_passed_over_leaves_the_job_to_the_one_that_lives_and_has_it() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut first = yard.worker().await;
+    let mut stream = yard.client.execute(vec![count("c", 400, 50)]).await;
+    stream.until(is_output).await;
+    first.kill().await;
+    let mut second = yard.worker().await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(started) if started.attempt == 2)).await;
+    let run: RunId = stream.run(&yard.client).id.parse().expect("an id");
+    let pool: PoolId = "main".parse().expect("a pool");
+    let options = async_nats::ConnectOptions::new().custom_inbox_prefix(Party::Pool(pool.clone()).inbox());
+    let asker = options.connect(yard.broker.url()).await.expect("the broker is there");
+    // As a worker that was given the job before the second one, and wakes up now.
+    let ask = async |delivered| {
+        let question = Question { run, call: CallIndex(0), delivered, sequence: 1, attempt: None };
+        let answered = async {
+            loop {
+                let asked = asker.request(proto::names::question(&pool, run.shard()), question.encode()).await;
+                let answer = asked.expect("an owner answers").payload;
+                if let Some(answer) = decode_answer(answer, question.call).expect("an answer") {
+                    return answer.verdict;
+                }
+            }
+        };
+        tokio::time::timeout(harness::PATIENCE, answered).await.expect("the owner knows")
+    };
+    assert_eq!(ask(1).await, Verdict::Leave);
+    assert!(matches!(ask(3).await, Verdict::Go { .. }), "a later delivery is one of a job whose worker is lost");
+    second.kill().await;
+    let lost = async { while ask(1).await == Verdict::Leave {} };
+    tokio::time::timeout(harness::PATIENCE, lost).await.expect("who is lost has the job no more");
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use crate::nats::journal::{AppendError, Journal, ReadError};
 use crate::registry::Registry;
 
 /// How long an owner may take to end what is overdue: its timer, and the append.
-pub(crate) const OVERDUE: Duration = Duration::from_secs(1);
+pub(crate) const OVERDUE: Duration = Duration::from_millis(500);
 /// Runs that are seen to at once.
 const RUNS_MAX: usize = 64;
 

@@ -1,13 +1,12 @@
 //! Jobs that a worker was given that died, or stands still, before it stored its start. The log does not know of them, and
 //! the broker waits for the job's whole lease. So the owner looks how far the queue was given out, and takes a job back of
-//! which nothing is heard for as long as it takes to be sure that a worker is lost.
+//! which nothing is heard for some seconds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use proto::names::WORKER_LOST;
 use run::{CallIndex, PoolId, Route, RunId};
 use tokio::time::Instant;
 
@@ -16,6 +15,9 @@ use crate::nats::queues::Given;
 
 /// How long a call waits before it is looked where its job is.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A job that is out for this long with no start stored is given to another. Should its worker live after all, the start
+/// that is stored first counts; so it may be shorter than what it takes to be sure of a death, and outlast a change of owner.
+const SILENT: Duration = Duration::from_secs(3);
 /// A longer pause between two looks proves nothing: the broker was away, and workers could not store a start.
 const GAP_MAX: Duration = Duration::from_secs(3);
 /// Queues that are asked for at once.
@@ -87,7 +89,7 @@ impl Keeper {
         for Waiting { run, call, pool, job } in self.waiting() {
             let Some(given) = look.get(&pool).filter(|given| job <= given.through) else { continue };
             let since = before.remove(&(run, call)).unwrap_or(now);
-            if now - since < WORKER_LOST || !self.may_act(run.shard()) {
+            if now - since < SILENT || !self.may_act(run.shard()) {
                 self.unclaimed.out.insert((run, call), since);
                 continue;
             }

@@ -180,7 +180,14 @@ fn heartbeat() -> Heartbeat {
 }
 
 fn question() -> Question {
-    Question { run: run_id(), call: CallIndex(1), delivered: 2, sequence: 345, attempt: Some(attempt()) }
+    Question {
+        run: run_id(),
+        call: CallIndex(1),
+        delivered: 2,
+        sequence: 345,
+        attempt: Some(attempt()),
+        executed: false,
+    }
 }
 
 fn answers() -> [(&'static str, Option<Answer>); 5] {

@@ -302,8 +302,10 @@ proptest! {
     #[test]
     fn what_owners_and_workers_say_comes_back(
         attempt in attempt(), outcome in outcome(), used: u32, delivered: u32, sequence: u64, last_output: u64,
+        executed: bool,
     ) {
-        let question = Question { run: run_id(), call: attempt.call, delivered, sequence, attempt: Some(attempt) };
+        let (run, call, attempt) = (run_id(), attempt.call, attempt);
+        let question = Question { run, call, delivered, sequence, attempt: Some(attempt), executed };
         prop_assert_eq!(Question::decode(question.encode()).expect("a question"), question);
         prop_assert_eq!(decode_stop(encode_stop(run_id(), attempt)).expect("a stop"), (run_id(), attempt));
         let go = Answer { verdict: Verdict::Go { number: attempt.number, used, from: ChunkIndex(used) }, last_output };

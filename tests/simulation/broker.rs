@@ -10,7 +10,7 @@ use run::{CallIndex, Entry, Event, PoolId, Route, RunId, Timestamp, WorkerId};
 
 use crate::SHARDS;
 use crate::net::{Delivery, Message, Net, Node, Place, Settle, Stored};
-use crate::rim::{JOB_LEASE, WORKER_LOST};
+use crate::rim::JOB_LEASE;
 
 /// Requests for jobs that a worker leaves open are forgotten after this long.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
@@ -27,7 +27,6 @@ pub(crate) struct Broker {
 struct Job {
     pool: PoolId,
     delivery: Delivery,
-    delivered_at: Timestamp,
     holder: Node,
     state: JobState,
 }
@@ -79,7 +78,6 @@ impl Broker {
                 net.send(from, answer);
             }
             Message::Alive { .. } => {
-                net.send(from, Message::AliveHeard { at: net.now });
                 tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &message);
             }
             Message::Ask(_) => {
@@ -105,10 +103,9 @@ impl Broker {
         if let Place::Job(call) = place
             && let Some((pool, delivery)) = self.job(run, call, &stored, net)
         {
-            let (delivered_at, holder) = (net.now, Node::Broker);
             self.jobs.insert(
                 sequence,
-                Job { pool, delivery, delivered_at, holder, state: JobState::Waiting { not_before: net.now } },
+                Job { pool, delivery, holder: Node::Broker, state: JobState::Waiting { not_before: net.now } },
             );
         }
         self.log.push(stored);
@@ -132,10 +129,6 @@ impl Broker {
                 net.promises.acknowledged(job.delivery.run, job.delivery.call, net.now);
             }
             (JobState::Pending { .. }, Settle::Nak(delay)) => {
-                // It may mean an earlier delivery than this one: then two attempts have the job.
-                let is_late = net.now.since(job.delivered_at) < WORKER_LOST;
-                let is_of_owner = matches!(from, Node::Coordinator(_));
-                net.promises.jobs_repeat |= if is_of_owner { is_late } else { job.holder != from };
                 job.state = JobState::Waiting { not_before: net.now.after(delay) };
             }
             (JobState::Pending { .. }, Settle::InProgress) => {
@@ -159,7 +152,7 @@ impl Broker {
             let pull = self.pulls.iter().position(|(_, pool, _)| is_due && *pool == job.pool);
             let Some((worker, ..)) = pull.and_then(|pull| self.pulls.remove(pull)) else { continue };
             job.state = JobState::Pending { until: net.now.after(JOB_LEASE) };
-            (job.delivery.delivered, job.delivered_at) = (job.delivery.delivered + 1, net.now);
+            job.delivery.delivered += 1;
             job.holder = worker;
             net.send(worker, Message::Job(job.delivery.clone()));
             // A consumer that is reset just then delivers at once to the next.

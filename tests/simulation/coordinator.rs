@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use run::{
-    CallState, ChunkIndex, Command, Effect, Entry, Event, FloorPolicy, Opening, PoolId, Route, Run, RunId, Sequencer,
-    Shard, Timestamp, Verdict, WithoutWorker, WorkerId,
+    CallState, ChunkIndex, Command, Effect, Entry, Event, FloorPolicy, Opening, PoolId, Route, Run, RunId, Running,
+    Sequencer, Shard, Timestamp, Verdict, WithoutWorker, WorkerId,
 };
 
 use crate::SHARDS;
 use crate::net::{Flaw, Message, Net, Node, Place, Question, Settle};
 use crate::promises::pieces;
 use crate::rim::{
-    DECISIONS_MAX, EFFECT_REPEAT, HAND_BACK_REPEAT, OVERDUE, QUEUE_GAP_MAX, QUEUE_LOOK, QUEUE_PATIENCE, SHARD_LEASE,
-    SHARD_LEASE_MARGIN, SHARD_LEASE_RENEWAL, WORKER_LOST,
+    DECISIONS_MAX, EFFECT_REPEAT, HAND_BACK_REPEAT, JOB_LEASE, OVERDUE, QUEUE_GAP_MAX, QUEUE_LOOK, QUEUE_PATIENCE,
+    QUEUE_SILENT, SHARD_LEASE, SHARD_LEASE_MARGIN, SHARD_LEASE_RENEWAL, WORKER_LOST,
 };
 
 pub(crate) struct Coordinator {
@@ -300,7 +300,7 @@ impl Coordinator {
                 continue;
             }
             let since = before.get(&key).copied().unwrap_or(net.now);
-            if net.now.since(since) < WORKER_LOST || net.flaw == Flaw::IdleOwner {
+            if net.now.since(since) < QUEUE_SILENT || net.flaw == Flaw::IdleOwner {
                 self.out.insert(key, since);
                 continue;
             }
@@ -336,7 +336,7 @@ impl Coordinator {
         if !self.holds(question.run.shard(), net.now) {
             return;
         }
-        if question.delivered > 1 || question.attempt.is_some() {
+        if question.delivered > 1 || question.attempt.is_some() || question.executed {
             let (token, run, call) = (net.token(), question.run, question.call);
             self.questions.insert(token, (who, question));
             net.send(Node::Broker, Message::LastOutput { token, run, call });
@@ -353,6 +353,10 @@ impl Coordinator {
         let verdict = match self.runs.get(&question.run).and_then(|run| run.call(question.call)) {
             None if behind => return,
             None => Verdict::Drop,
+            Some(call) if question.executed => match call.state() {
+                CallState::Running(_) => Verdict::Leave,
+                _ => call.verdict(1, net.now),
+            },
             Some(call) => match (call.state(), question.attempt) {
                 (CallState::Running(running), Some(own)) if running.attempt == own => {
                     let used = call.attempts_used().saturating_sub(1);
@@ -360,10 +364,7 @@ impl Coordinator {
                 }
                 // It asks whether its own start counts, which a verdict that bids it go ahead would seem to say.
                 (_, Some(_)) if net.flaw != Flaw::AmbiguousAnswer => Verdict::Drop,
-                (CallState::Running(running), None)
-                    if question.delivered < running.attempt.number.0
-                        && running.worker.as_ref().is_some_and(|(worker, _)| self.alive.contains_key(worker)) =>
-                {
+                (CallState::Running(running), None) if self.is_passed_over(question, running, net) => {
                     net.promises.note("passed over");
                     Verdict::Leave
                 }
@@ -371,6 +372,15 @@ impl Coordinator {
             },
         };
         net.send(who, Message::Answer { token: question.token, verdict, last_output });
+    }
+
+    /// As `coordinator/src/ledger/answer.rs`.
+    fn is_passed_over(&self, question: &Question, running: &Running, net: &Net<'_>) -> bool {
+        let age = net.now.since(running.since);
+        let lives = age < WORKER_LOST
+            || net.now.since(self.born) < WORKER_LOST
+            || running.worker.as_ref().is_some_and(|(worker, _)| self.alive.contains_key(worker));
+        lives && (question.delivered < running.attempt.number.0 || age < JOB_LEASE)
     }
 
     // ---- what clients ask ----

@@ -94,6 +94,7 @@ fn every_rule_that_is_broken_is_missed() {
         Flaw::ForgetfulDoor,
         Flaw::AmbiguousAnswer,
         Flaw::UnconfirmedStart,
+        Flaw::HastyAck,
         Flaw::IdleOwner,
     ];
     for flaw in flaws {

@@ -95,6 +95,7 @@ pub(crate) struct Question {
     pub(crate) delivered: u32,
     pub(crate) sequence: u64,
     pub(crate) attempt: Option<AttemptId>,
+    pub(crate) executed: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -161,9 +162,6 @@ pub(crate) enum Message {
         worker: WorkerId,
         pool: PoolId,
         leaving: bool,
-    },
-    AliveHeard {
-        at: Timestamp,
     },
     Stop {
         run: RunId,
@@ -238,6 +236,8 @@ pub(crate) enum Flaw {
     AmbiguousAnswer,
     /// The tool is called as soon as its start is stored, though the call may have ended before.
     UnconfirmedStart,
+    /// A worker acknowledges its job whoever may have it by now.
+    HastyAck,
     /// Nobody does what is outstanding.
     IdleOwner,
 }

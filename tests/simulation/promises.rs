@@ -17,8 +17,8 @@ pub(crate) const POLICIES: [FloorPolicy; 3] = [FloorPolicy::Arrival, FloorPolicy
 pub(crate) struct Promises {
     runs: BTreeMap<RunId, Told>,
     executions: BTreeMap<(RunId, CallIndex), Vec<Execution>>,
-    /// A job was delivered again though its worker lives and was not told so: then the one attempt may acknowledge the job
-    /// that the other has. Should the other be lost, its call waits for its deadline: a known weakness.
+    /// A consumer was reset just as it had delivered a job, and delivered it at once to another worker: then the one attempt
+    /// may acknowledge the job that the other has. Should the other be lost, its call waits for its deadline: a known weakness.
     pub(crate) jobs_repeat: bool,
     /// The first promise that was broken.
     pub(crate) broken: Option<String>,

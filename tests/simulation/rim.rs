@@ -5,15 +5,16 @@ use std::time::Duration;
 
 pub(crate) use proto::names::{JOB_FRESH, JOB_LEASE, JOB_LEASE_EXTENSION, WORKER_HEARTBEAT, WORKER_LOST};
 
-pub(crate) const MISSED: Duration = Duration::from_secs(5);
+pub(crate) const SOLELY_OURS: Duration = Duration::from_secs(2);
 pub(crate) const SHARD_LEASE: Duration = Duration::from_secs(6);
 pub(crate) const SHARD_LEASE_RENEWAL: Duration = Duration::from_secs(2);
 pub(crate) const SHARD_LEASE_MARGIN: Duration = Duration::from_secs(1);
 pub(crate) const EFFECT_REPEAT: Duration = Duration::from_secs(1);
 pub(crate) const HAND_BACK_REPEAT: Duration = Duration::from_secs(10);
-pub(crate) const OVERDUE: Duration = Duration::from_secs(1);
+pub(crate) const OVERDUE: Duration = Duration::from_millis(500);
 pub(crate) const QUEUE_LOOK: Duration = Duration::from_secs(1);
 pub(crate) const QUEUE_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const QUEUE_SILENT: Duration = Duration::from_secs(3);
 pub(crate) const QUEUE_GAP_MAX: Duration = Duration::from_secs(3);
 pub(crate) const NOT_NOW: Duration = Duration::from_secs(1);
 pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(10);

@@ -13,8 +13,8 @@ use run::{
 
 use crate::net::{Delivery, Flaw, Message, Net, Node, Question, Settle};
 use crate::rim::{
-    ANSWER_PATIENCE, APPEND_PATIENCE, APPEND_TIMEOUT, ASK_PATIENCE, JOB_FRESH, JOB_LEASE, JOB_LEASE_EXTENSION, MISSED,
-    NOT_NOW, WORKER_HEARTBEAT,
+    ANSWER_PATIENCE, APPEND_PATIENCE, APPEND_TIMEOUT, ASK_PATIENCE, JOB_FRESH, JOB_LEASE, JOB_LEASE_EXTENSION, NOT_NOW,
+    SOLELY_OURS, WORKER_HEARTBEAT,
 };
 use crate::work::{Turn, Work};
 
@@ -29,9 +29,6 @@ pub(crate) struct Worker {
     next_job: u64,
     pulled: Timestamp,
     beat_sent: Timestamp,
-    /// When the broker last heard a heartbeat, and when one was last missing for too long.
-    beat: Timestamp,
-    missed: Option<Timestamp>,
     extended: Timestamp,
     pub(crate) leaving: bool,
 }
@@ -65,8 +62,8 @@ enum Why {
     Delivered,
     /// Whether our start is the one in the log.
     Start(Go),
-    /// Whether the job is still ours to settle.
-    Settle,
+    /// What is left to do with a job that was executed, and how long it waits if it is to be executed again.
+    Settle(Duration),
 }
 
 #[derive(Clone, Copy)]
@@ -114,8 +111,6 @@ impl Worker {
             next_job: 0,
             pulled: Timestamp(0),
             beat_sent: Timestamp(0),
-            beat: now,
-            missed: None,
             extended: now,
             leaving: false,
         }
@@ -142,7 +137,6 @@ impl Worker {
     pub(crate) fn hear(&mut self, message: Message, net: &mut Net<'_>) {
         match message {
             Message::Job(delivery) => self.delivered(delivery, net),
-            Message::AliveHeard { at } => self.beat = self.beat.max(at),
             Message::StillYours { sequence, asked } => {
                 for job in self.jobs.values_mut().filter(|job| job.delivery.sequence == sequence) {
                     job.confirmed = job.confirmed.max(asked);
@@ -187,18 +181,11 @@ impl Worker {
     }
 
     fn beat(&mut self, net: &mut Net<'_>) {
-        if net.now.since(self.beat) >= MISSED {
-            self.missed = Some(net.now);
-        }
         if net.now.since(self.beat_sent) >= WORKER_HEARTBEAT {
             self.beat_sent = net.now;
             let (worker, pool) = (self.id.clone(), self.pool.clone());
             net.send(Node::Broker, Message::Alive { worker, pool, leaving: false });
         }
-    }
-
-    fn may_be_taken_for_lost(&self, since: Timestamp, now: Timestamp) -> bool {
-        now.since(self.beat) >= MISSED || self.missed.is_some_and(|missed| missed >= since)
     }
 
     // ---- a job ----
@@ -227,7 +214,8 @@ impl Worker {
         let token = net.token();
         let Delivery { run, call, delivered, sequence, .. } = job.delivery;
         let attempt = if let Why::Start(go) = why { Some(go.attempt) } else { None };
-        net.send(Node::Broker, Message::Ask(Question { token, run, call, delivered, sequence, attempt }));
+        let executed = matches!(why, Why::Settle(_));
+        net.send(Node::Broker, Message::Ask(Question { token, run, call, delivered, sequence, attempt, executed }));
         job.phase = Phase::Asking { token, asked: net.now, since, why };
     }
 
@@ -246,8 +234,9 @@ impl Worker {
             // Somebody else's start was stored: what becomes of the call is asked when the job comes again.
             (Why::Start(_), _) => over(Settle::Nak(NOT_NOW), net),
             (_, Verdict::Drop) => over(Settle::Ack, net),
+            (Why::Settle(wait), Verdict::Go { .. }) => over(Settle::Nak(wait), net),
             // The job may be another attempt's by now.
-            (Why::Settle, Verdict::Go { .. } | Verdict::End { .. }) | (_, Verdict::Leave) => Phase::Over,
+            (Why::Settle(_), Verdict::End { .. }) | (_, Verdict::Leave) => Phase::Over,
             (Why::Delivered, Verdict::End { attempt, outcome }) => {
                 let ended = Event::AttemptEnded { attempt, pool: self.pool.clone(), chunks: 0, outcome };
                 Phase::Ending(Append::send(run, vec![ended], Some(last_output), net))
@@ -309,7 +298,7 @@ impl Worker {
             Phase::Asking { since, why, asked, .. } => {
                 let (since, why) = (*since, *why);
                 if net.now.since(since) >= ASK_PATIENCE || (leaving && matches!(why, Why::Delivered)) {
-                    if !matches!(why, Why::Settle) {
+                    if !matches!(why, Why::Settle(_)) {
                         settle(&job.delivery, Settle::Nak(NOT_NOW), net);
                     }
                     job.phase = Phase::Over;
@@ -347,20 +336,24 @@ impl Worker {
 
     /// Tells the broker what the attempt's end means for its job.
     fn finish(&mut self, key: u64, used: u32, outcome: &AttemptOutcome, net: &mut Net<'_>) {
-        let began = self.jobs.get(&key).map_or(net.now, |job| job.began);
-        if self.may_be_taken_for_lost(began, net.now) {
-            return self.ask(key, Why::Settle, net.now, net);
-        }
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        let how = match outcome {
-            AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired => Settle::Ack,
-            AttemptOutcome::Returned => Settle::Nak(Duration::ZERO),
+        let again = match outcome {
+            AttemptOutcome::Returned => {
+                settle(&job.delivery, Settle::Nak(Duration::ZERO), net);
+                job.phase = Phase::Over;
+                return;
+            }
+            AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired => None,
             AttemptOutcome::Failed(error) => match after_failure(policy(&job.delivery), used + 1, error) {
-                Retry::Again { used } => Settle::Nak(policy(&job.delivery).backoff.wait_after(error, used, 0.5)),
-                Retry::GiveUp => Settle::Ack,
+                Retry::Again { used } => Some(policy(&job.delivery).backoff.wait_after(error, used, 0.5)),
+                Retry::GiveUp => None,
             },
         };
-        settle(&job.delivery, how, net);
+        let solely_ours = job.delivery.delivered == 1 && net.now.since(job.began) < SOLELY_OURS;
+        if !solely_ours && net.flaw != Flaw::HastyAck {
+            return self.ask(key, Why::Settle(again.unwrap_or_default()), net.now, net);
+        }
+        settle(&job.delivery, again.map_or(Settle::Ack, Settle::Nak), net);
         job.phase = Phase::Over;
     }
 }

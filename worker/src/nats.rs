@@ -37,8 +37,6 @@ use crate::{Options, limit_slots};
 /// confirmation that was on its way when a connection broke never comes.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Heartbeats that were missing for this long may have been missed; a little less than it takes an owner to say so.
-const MISSED: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() - 1);
 /// How long the broker may take to hear the last words of a worker.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -67,10 +65,6 @@ pub(crate) struct Core {
     pub(crate) counts: Counts,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
-    /// When the last heartbeat was sent.
-    pub(crate) beat: Cell<Instant>,
-    /// When heartbeats were last missing for so long that an owner may have handed our jobs to others.
-    pub(crate) missed: Cell<Option<Instant>>,
     /// When the broker last answered a request for jobs, if only that there are none.
     pub(crate) answered: Rc<Cell<Option<Instant>>>,
     progress: Arc<progress::Progress>,
@@ -108,8 +102,6 @@ pub(crate) async fn serve(
         leases,
         counts,
         give_back: CancellationToken::new(),
-        beat: Cell::new(Instant::now()),
-        missed: Cell::new(None),
         answered: Rc::default(),
         progress: Arc::default(),
         running: RefCell::default(),
@@ -236,11 +228,6 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
 }
 
 impl Core {
-    /// Whether an owner may have taken this worker for lost, some time after `since`.
-    pub(crate) fn may_be_taken_for_lost(&self, since: Instant) -> bool {
-        self.beat.get().elapsed() >= MISSED || self.missed.get().is_some_and(|missed| missed >= since)
-    }
-
     /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.
     pub(crate) fn is_pulling(&self, slots: u32) -> bool {
         let busy = self.running_count() + self.waiting.get();

@@ -1,8 +1,9 @@
 //! What workers ask of the owner: what shall I do with this job?
 
 use proto::convert::worker::{Answer, Question};
+use proto::names::{JOB_LEASE, WORKER_LOST};
 use proto::subject::{Place, Subject};
-use run::{CallState, ChunkIndex, PoolId, Route, Running, Verdict};
+use run::{Call, CallState, ChunkIndex, PoolId, Route, Running, Verdict};
 use tokio::sync::oneshot;
 
 use super::{Keeper, Ledger, Request};
@@ -33,8 +34,10 @@ impl Keeper {
         let call = slice.runs.get(&question.run).and_then(|open| open.known.run.call(question.call));
         let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
         let Some(call) = call else { return Some(Verdict::Drop) };
+        if question.executed {
+            return Some(left_to_do(call));
+        }
         Some(match (question.attempt, call.state()) {
-            // It was given the job before the one that lives and executes it, stood still, and was passed over.
             (None, CallState::Running(running)) if self.is_passed_over(question, running) => Verdict::Leave,
             (None, _) => call.verdict(question.delivered, proto::now()),
             // The one that is heard is the one that asks.
@@ -49,17 +52,39 @@ impl Keeper {
 }
 
 impl Keeper {
+    /// Another worker lives and executes the job. That this one was given it too is then a mistake: it was given the job before
+    /// the other and stood still, or a word that hands the job back came late and met the other's delivery. Acknowledgements
+    /// do not tell deliveries apart, so a second attempt would lose the job with the end of the first.
+    ///
+    /// Whoever stored a start just now lives, whatever is known of heartbeats; and once a lease has passed since then, the
+    /// other may have the job no more, though it lives.
     fn is_passed_over(&self, question: &Question, running: &Running) -> bool {
         let registry = self.rim.registry.borrow();
-        let lives = running.worker.as_ref().is_some_and(|(worker, _)| registry.is_alive(worker));
-        lives && question.delivered < running.attempt.number.0
+        let age = proto::now().since(running.since);
+        let lives = age < WORKER_LOST
+            || !registry.settled
+            || running.worker.as_ref().is_some_and(|(worker, _)| registry.is_alive(worker));
+        lives && (question.delivered < running.attempt.number.0 || age < JOB_LEASE)
+    }
+}
+
+/// What is left to do with a job after an attempt whose end is in the log, counted or not.
+fn left_to_do(call: &Call) -> Verdict {
+    match call.state() {
+        // Another attempt has the job now, and its acknowledgement.
+        CallState::Running(_) => Verdict::Leave,
+        CallState::Accepted
+        | CallState::WaitingForClient
+        | CallState::AwaitingApproval
+        | CallState::Queued { .. }
+        | CallState::Ended(_) => call.verdict(1, proto::now()),
     }
 }
 
 /// A job that comes again was perhaps begun: then its start is in the log, and the answer must know of it.
 async fn consider(journal: &Journal, ledger: &Ledger, asked: &Asked) -> Option<Answer> {
     let (question, pool) = (asked.question, asked.pool.clone());
-    let last_output = if question.delivered > 1 || question.attempt.is_some() {
+    let last_output = if question.delivered > 1 || question.attempt.is_some() || question.executed {
         let place = Place::Output { call: question.call, pool: pool.clone() };
         let last = journal.last_output(&Subject { run: question.run, place }).await;
         last.inspect_err(|error| tracing::warn!(%error, "cannot answer a worker")).ok()?

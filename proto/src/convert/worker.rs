@@ -84,6 +84,8 @@ pub struct Question {
     pub sequence: u64,
     /// The attempt as which the worker holds the job, when it has one.
     pub attempt: Option<AttemptId>,
+    /// It was executed, and the end of that attempt is stored: is anything left to be done?
+    pub executed: bool,
 }
 
 impl Question {
@@ -96,6 +98,7 @@ impl Question {
             delivered: self.delivered,
             sequence: self.sequence,
             attempt: self.attempt.map(attempt_out),
+            executed: self.executed,
         }
         .encode_to_vec()
         .into()
@@ -108,7 +111,7 @@ impl Question {
         check_version(wire.version)?;
         let (run, call) = (wire.run_id.parse()?, index_in(wire.call)?);
         let attempt = wire.attempt.map(|attempt| attempt_in(attempt, call));
-        Ok(Self { run, call, delivered: wire.delivered, sequence: wire.sequence, attempt })
+        Ok(Self { run, call, delivered: wire.delivered, sequence: wire.sequence, attempt, executed: wire.executed })
     }
 }
 

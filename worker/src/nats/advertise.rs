@@ -3,12 +3,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use async_nats::connection::State;
 use async_nats::jetstream::kv::UpdateErrorKind;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
 use run::PoolId;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Core;
@@ -56,14 +54,7 @@ pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: C
     let mut tick = tokio::time::interval(names::WORKER_HEARTBEAT);
     loop {
         tokio::select! {
-            _ = tick.tick() => {
-                let connected = core.client.connection_state() == State::Connected;
-                if !connected || core.may_be_taken_for_lost(Instant::now()) {
-                    core.missed.set(Some(Instant::now()));
-                }
-                send(&core, &pool, slots, false).await;
-                core.beat.set(Instant::now());
-            }
+            _ = tick.tick() => send(&core, &pool, slots, false).await,
             () = stop.cancelled() => return,
         }
     }

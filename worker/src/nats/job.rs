@@ -38,6 +38,9 @@ const ASK_PATIENCE: Duration = Duration::from_secs(10);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 const ASK_PAUSE: Duration = Duration::from_millis(5);
 const ASK_PAUSE_LONGEST: Duration = Duration::from_millis(200);
+/// A job that is here for longer may have been given to another worker too: the owner takes back what is out for some seconds
+/// without a start, and hands on what was given to workers of which nothing is heard.
+const SOLELY_OURS: Duration = Duration::from_secs(2);
 /// A job that this worker cannot read may be one for a newer worker of the pool: it goes back, and not at once.
 const UNREADABLE: &str = r#"-NAK {"delay": 5000000000}"#;
 
@@ -98,7 +101,7 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
         Some(Answer { verdict, last_output: 0 })
     } else {
         tokio::select! {
-            answer = ask(&core, &delivery, None) => answer,
+            answer = ask(&core, &delivery, About::Delivery) => answer,
             () = core.give_back.cancelled() => None,
             () = lease.lost.cancelled() => return,
         }
@@ -140,10 +143,27 @@ fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Delivery, Str
     Ok(Delivery { job, reply, delivered, sequence, age: proto::now().since(published), here: Instant::now() })
 }
 
+/// What the owner is asked about.
+#[derive(Clone, Copy)]
+enum About {
+    /// A job that was delivered: what shall be done with it?
+    Delivery,
+    /// A start that was stored: is it the one that counts?
+    Start(AttemptId),
+    /// An attempt whose end was stored: what is left to be done?
+    End,
+}
+
 /// Asks the run's owner what to do, until it knows. `None` when it takes too long: others may need the slot.
-async fn ask(core: &Core, delivery: &Delivery, attempt: Option<AttemptId>) -> Option<Answer> {
+async fn ask(core: &Core, delivery: &Delivery, about: About) -> Option<Answer> {
     let Delivery { job, delivered, sequence, .. } = delivery;
-    let question = Question { run: job.run, call: job.call, delivered: *delivered, sequence: *sequence, attempt };
+    let (attempt, executed) = match about {
+        About::Delivery => (None, false),
+        About::Start(attempt) => (Some(attempt), false),
+        About::End => (None, true),
+    };
+    let (run, call) = (job.run, job.call);
+    let question = Question { run, call, delivered: *delivered, sequence: *sequence, attempt, executed };
     let subject = names::question(&job.pool, job.run.shard());
     let (give_up, mut pause) = (Instant::now() + ASK_PATIENCE, ASK_PAUSE);
     while Instant::now() < give_up {
@@ -216,7 +236,7 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
     tell(core, job, id, &end, (began, &mut traced));
-    finish(core, delivery, end, (used, began, &lease)).await;
+    finish(core, delivery, end, used, &lease).await;
     if let Some(traced) = traced {
         traced.end();
     }
@@ -259,7 +279,7 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
         }
     }
     let answer = tokio::select! {
-        answer = ask(core, delivery, Some(id)) => answer,
+        answer = ask(core, delivery, About::Start(id)) => answer,
         () = core.give_back.cancelled() => None,
     };
     match answer.map(|answer| answer.verdict) {
@@ -277,13 +297,9 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
     }
 }
 
-/// Tells the broker what the attempt's end means for its job.
-async fn finish(
-    core: &Core,
-    delivery: &Delivery,
-    end: End,
-    (used, began, lease): (u32, Instant, &super::leases::Lease),
-) {
+/// Tells the broker what the attempt's end means for its job. Acknowledgements do not tell attempts apart: where another may
+/// have the job by now, the owner is asked first.
+async fn finish(core: &Core, delivery: &Delivery, end: End, used: u32, lease: &super::leases::Lease) {
     let Delivery { job, reply, .. } = delivery;
     let End::Stored(ending) = end else {
         return tracing::warn!(run.id = %job.run, "abandoned an attempt; its job comes again");
@@ -291,29 +307,29 @@ async fn finish(
     if lease.lost.is_cancelled() {
         return;
     }
-    if core.may_be_taken_for_lost(began) {
-        // The job may be another attempt's by now, and acknowledgements do not tell attempts apart.
-        let answer = ask(core, delivery, None).await;
-        if !matches!(answer, Some(Answer { verdict: Verdict::Drop, .. })) {
-            return tracing::warn!(run.id = %job.run, "leaving a job to whoever has it now");
-        }
-        return settle(core, reply.clone(), "+ACK".into()).await;
-    }
-    let answer = match ending {
-        Ending::Completed { .. } | Ending::Cancelled | Ending::Expired => "+ACK".into(),
-        Ending::Returned => "-NAK".into(),
+    let again = match &ending {
+        Ending::Returned => return settle(core, reply.clone(), "-NAK".into()).await,
+        Ending::Completed { .. } | Ending::Cancelled | Ending::Expired => None,
         Ending::Failed(error) => {
             let Route::Pool { policy, .. } = &job.spec.route else { return };
-            match after_failure(policy, used + 1, &error) {
-                Retry::Again { used } => {
-                    let wait = policy.backoff.wait_after(&error, used, rand::random());
-                    format!("-NAK {{\"delay\": {}}}", wait.as_nanos()).into()
-                }
-                Retry::GiveUp => "+ACK".into(),
+            match after_failure(policy, used + 1, error) {
+                Retry::Again { used } => Some(policy.backoff.wait_after(error, used, rand::random())),
+                Retry::GiveUp => None,
             }
         }
     };
-    settle(core, reply.clone(), answer).await;
+    let back = |wait: Duration| Bytes::from(format!("-NAK {{\"delay\": {}}}", wait.as_nanos()));
+    if delivery.delivered == 1 && delivery.here.elapsed() < SOLELY_OURS {
+        return settle(core, reply.clone(), again.map_or("+ACK".into(), back)).await;
+    }
+    match ask(core, delivery, About::End).await.map(|answer| answer.verdict) {
+        Some(Verdict::Drop) => settle(core, reply.clone(), "+ACK".into()).await,
+        // It is queued: for what we failed with, or another attempt.
+        Some(Verdict::Go { .. }) => settle(core, reply.clone(), back(again.unwrap_or_default())).await,
+        Some(Verdict::Leave | Verdict::End { .. }) | None => {
+            tracing::warn!(run.id = %job.run, "leaving a job to whoever has it now");
+        }
+    }
 }
 
 /// Tells the broker what became of a job. Not confirmed: should it be lost, the job comes again and is found ended.

@@ -4,8 +4,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::door::Door;
 use crate::{
-    call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, parked, queues, runs, serve, submit, tools,
-    why,
+    call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, parked, pause, queues, runs, serve, submit,
+    tools, why,
 };
 
 const EXAMPLES: &str = "\
@@ -74,6 +74,10 @@ pub(crate) enum Command {
     Index(index::Command),
     #[command(subcommand)]
     Key(key::Command),
+    #[command(subcommand)]
+    Pause(pause::Command),
+    #[command(subcommand)]
+    Resume(pause::Resume),
     Submit(submit::Args),
     Why(why::Args),
     #[command(subcommand)]

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use proto::v1;
+use proto::v1::fleet_service_client::FleetServiceClient;
 use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
@@ -40,6 +41,7 @@ pub(crate) struct Client {
     pub(crate) runs: RunServiceClient<Transport>,
     tools: ToolServiceClient<Transport>,
     index: IndexServiceClient<Transport>,
+    fleet: FleetServiceClient<Transport>,
 }
 
 impl Client {
@@ -60,7 +62,8 @@ impl Client {
             url: door.url.clone(),
             runs: RunServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             tools: ToolServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
-            index: IndexServiceClient::new(transport).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            index: IndexServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            fleet: FleetServiceClient::new(transport),
         })
     }
 
@@ -125,6 +128,21 @@ impl Client {
     pub(crate) async fn decide(&self, run_id: String, decision: v1::CallDecision) -> Result<v1::Run, Failure> {
         let request = v1::DecideCallsRequest { run_id, decisions: vec![decision] };
         present(self.persist(async || self.runs.clone().decide_calls(request.clone()).await).await?.run)
+    }
+
+    pub(crate) async fn pause(&self, what: v1::pause_request::What, reason: String) -> Result<(), Failure> {
+        let request = v1::PauseRequest { what: Some(what), reason };
+        self.fleet.clone().pause(request).await.map(drop).map_err(|status| self.failure(status))
+    }
+
+    pub(crate) async fn resume(&self, what: v1::resume_request::What) -> Result<(), Failure> {
+        let request = v1::ResumeRequest { what: Some(what) };
+        self.fleet.clone().resume(request).await.map(drop).map_err(|status| self.failure(status))
+    }
+
+    pub(crate) async fn paused(&self) -> Result<Vec<v1::Pause>, Failure> {
+        let listed = self.fleet.clone().list_pauses(v1::ListPausesRequest {}).await;
+        Ok(listed.map_err(|status| self.failure(status))?.into_inner().pauses)
     }
 
     pub(crate) async fn answer_token(

@@ -13,6 +13,7 @@ mod index;
 mod key;
 mod nats_config;
 mod parked;
+mod pause;
 mod queues;
 mod runs;
 mod serve;
@@ -96,6 +97,8 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Inbox(_)
         | Command::Index(_)
         | Command::Key(_)
+        | Command::Pause(_)
+        | Command::Resume(_)
         | Command::Submit(_)
         | Command::Why(_)
         | Command::Parked(_) => LevelFilter::WARN,
@@ -118,6 +121,8 @@ async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit,
         Command::Inbox(args) => inbox::run(args, door, terminal).await,
         Command::Index(command) => index::run(command, door, terminal).await,
         Command::Key(command) => key::run(command, door, terminal).await,
+        Command::Pause(command) => pause::run(command, door, terminal).await,
+        Command::Resume(command) => pause::resume(command, door).await,
         Command::Submit(args) => submit::run(args, door, terminal).await,
         Command::Why(args) => why::run(args, door, terminal).await,
         Command::Parked(command) => parked::run(command, door, terminal).await,

@@ -158,11 +158,16 @@ fn place(tool: &v1::Tool) -> String {
     if tool.definition_only {
         return "client".to_owned();
     }
-    let pools = tool.pools.iter().map(|pool| match pool.live_workers {
-        0 => format!("{}: no worker lives", pool.pool),
-        live => format!("{}: {}", pool.pool, counted(live as usize, "worker")),
+    let pools = tool.pools.iter().map(|pool| {
+        let workers = match pool.live_workers {
+            0 => "no worker lives".to_owned(),
+            live => counted(live as usize, "worker"),
+        };
+        let paused = if pool.paused { ", paused" } else { "" };
+        format!("{}: {workers}{paused}", pool.pool)
     });
-    pools.collect::<Vec<_>>().join(", ")
+    let paused = tool.paused.then(|| "paused".to_owned());
+    paused.into_iter().chain(pools).collect::<Vec<_>>().join(", ")
 }
 
 fn described(tool: &v1::Tool, paint: Paint) -> String {

@@ -9,6 +9,7 @@ use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId};
 
 use crate::accept::Asked;
 use crate::callers::Caller;
+use crate::paused::Pausable;
 use crate::runs::Refusal;
 
 const ADMITTED: &str = "admitted";
@@ -67,6 +68,20 @@ pub(crate) fn command(
     );
 }
 
+/// Something was paused, or goes on.
+pub(crate) fn paused(caller: &Caller, command: &'static str, what: &Pausable, refusal: Option<&Refusal>) {
+    if matches!(caller, Caller::Anyone) {
+        return;
+    }
+    let (name, tenant) = who(caller);
+    let (tool, pool) = match what {
+        Pausable::Tool(tool) => (Some(tool.as_str()), None),
+        Pausable::Pool(pool) => (None, Some(pool.as_str())),
+    };
+    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
+    tracing::info!(target: AUDIT, caller = name, tenant, command, tool, pool, decision, reason, "audit");
+}
+
 /// A call that its caller may not make any more.
 pub(crate) fn call_refused(run: &Run, spec: &CallSpec) {
     tracing::info!(
@@ -99,6 +114,7 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::EventsExpired(_) => "EVENTS_EXPIRED",
         Refusal::ArgumentsInvalid { .. } => "ARGUMENTS_INVALID",
         Refusal::ToolNotFound(_) => "TOOL_NOT_FOUND",
+        Refusal::PoolNotFound(_) => "POOL_NOT_FOUND",
         Refusal::RequestIdTaken { .. } => "REQUEST_ID_TAKEN",
         Refusal::LogFull => "LOG_FULL",
         Refusal::TooLarge => "PAYLOAD_TOO_LARGE",

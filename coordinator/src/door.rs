@@ -2,6 +2,7 @@
 //! refusals get their reasons. The doors themselves, gRPC and HTTP, only carry. Nothing is decided here.
 
 pub(crate) mod fault;
+mod fleet;
 mod lists;
 pub(crate) mod needs;
 pub(crate) mod output;

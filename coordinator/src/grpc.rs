@@ -2,6 +2,7 @@
 //! shared. A gRPC request goes to what all doors share; its fault becomes a status.
 
 mod deadline;
+mod fleet;
 mod gate;
 mod incoming;
 mod index;
@@ -79,6 +80,7 @@ pub(crate) async fn serve(
         .max_decoding_message_size(REQUEST_BYTES_MAX);
     let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor(door.clone()));
     let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor(door.clone()));
+    let fleet_service = v1::fleet_service_server::FleetServiceServer::new(fleet::FleetDoor(door.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -101,6 +103,7 @@ pub(crate) async fn serve(
         .add_service(run_service)
         .add_service(tool_service)
         .add_service(index_service)
+        .add_service(fleet_service)
         .serve_with_incoming_shutdown(incoming::incoming(listener, tls), stopped)
         .await?;
     Ok(())

@@ -40,6 +40,7 @@ use crate::nats::journal::{AppendError, Decoded, Journal};
 use crate::nats::queues::Queues;
 use crate::nats::signals::{Asked, Questions, Signals};
 use crate::nats::snapshots::Snapshots;
+use crate::paused::Paused;
 use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::shards::{Owned, every};
@@ -111,6 +112,7 @@ pub(crate) struct Rim {
     pub(crate) index: Projector,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
+    pub(crate) paused: watch::Receiver<Arc<Paused>>,
 }
 
 pub(crate) struct Keeper {

@@ -16,6 +16,7 @@ mod limits;
 mod members;
 mod metrics;
 mod nats;
+mod paused;
 mod quotas;
 mod redis;
 mod registry;
@@ -203,6 +204,7 @@ impl Coordinator {
         let journal = nats::journal::Journal::new(&broker);
         let log = nats::scan::Log::new(&broker, journal.clone());
         let (projector, index_keeper) = index::projector::new(index.clone(), log.clone(), owned.clone());
+        let (pauses, pauses_keeper) = nats::pauses::Pauses::load(&broker).await?;
         let redis = index.redis();
         let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), redis.is_some());
         let rim = ledger::Rim {
@@ -217,6 +219,7 @@ impl Coordinator {
             index: projector,
             callers: callers.clone(),
             quotas: quotas.clone(),
+            paused: pauses.current.clone(),
         };
         let (ledger, keeper) = ledger::new(rim);
 
@@ -233,6 +236,7 @@ impl Coordinator {
         if let Some(keeper) = tls_keeper {
             parts.spawn(keeper.keep(inner.clone()));
         }
+        parts.spawn(pauses_keeper.keep(inner.clone()));
         parts.spawn(quotas.clone().keep(redis, inner.clone()));
         if let Some(keeper) = callers_keeper {
             parts.spawn(keeper.keep(inner.clone()));
@@ -252,7 +256,7 @@ impl Coordinator {
         let requests = nats::requests::Requests::new(&broker);
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
-        let serves = runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas };
+        let serves = runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, pauses };
         let runs = runs::Runs::new(serves);
         let door = door::Door { runs, index, log: Arc::new(log), stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);

@@ -25,6 +25,10 @@ pub(crate) static POOL_PULLING: Family<Gauge> =
     Family::new("toolyard_pool_workers_pulling", "Workers that jobs reach, as any coordinator sees them.", &["pool"]);
 pub(crate) static POOL_SLOTS: Family<Gauge> =
     Family::new("toolyard_pool_slots", "Calls that the living workers run at once.", &["pool"]);
+pub(crate) static POOL_PAUSED: Family<Gauge> =
+    Family::new("toolyard_pool_paused", "1 for a pool whose queue somebody paused.", &["pool"]);
+pub(crate) static TOOL_PAUSED: Family<Gauge> =
+    Family::new("toolyard_tool_paused", "1 for a tool that somebody paused.", &["tool"]);
 
 static ENDED: Family<Counter> =
     Family::new("toolyard_calls_ended_total", "Calls that ended, by how.", &["pool", "tool", "outcome"]);
@@ -63,7 +67,7 @@ static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that 
 static LOG_BYTES_MAX: Family<Gauge> =
     Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
 
-const METRICS: [Metric; 20] = [
+const METRICS: [Metric; 22] = [
     Metric::Gauge(&WAITING),
     Metric::Gauge(&RUNNABLE),
     Metric::Gauge(&RUNNING),
@@ -71,6 +75,8 @@ const METRICS: [Metric; 20] = [
     Metric::Gauge(&POOL_WORKERS),
     Metric::Gauge(&POOL_PULLING),
     Metric::Gauge(&POOL_SLOTS),
+    Metric::Gauge(&POOL_PAUSED),
+    Metric::Gauge(&TOOL_PAUSED),
     Metric::Counter(&ENDED),
     Metric::Counter(&PARKED),
     Metric::Counter(&HANDED_BACK),

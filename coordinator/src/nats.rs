@@ -7,6 +7,7 @@ pub(crate) mod durability;
 pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod leases;
+pub(crate) mod pauses;
 pub(crate) mod queues;
 pub(crate) mod requests;
 pub(crate) mod scan;
@@ -39,6 +40,7 @@ pub(crate) struct Broker {
     leases: kv::Store,
     requests: kv::Store,
     snapshots: kv::Store,
+    pauses: kv::Store,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,7 +61,8 @@ impl Broker {
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
         let snapshots = setup::ensure_bucket(&context, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
-        Ok(Self { client, context, tools, leases, requests, snapshots })
+        let pauses = setup::ensure_bucket(&context, names::PAUSES_BUCKET, Duration::ZERO, log).await?;
+        Ok(Self { client, context, tools, leases, requests, snapshots, pauses })
     }
 
     /// Makes the queues of pools.

@@ -109,6 +109,11 @@ impl Registry {
         Some((alive.or_else(|| entry.pools.first())?, entry))
     }
 
+    /// What a tool is called that may be asked for by another name.
+    pub(crate) fn real_name<'a>(&'a self, tool: &'a ToolName) -> &'a ToolName {
+        self.catalog.find(tool).map_or(tool, |entry| &entry.hosted.manifest.name)
+    }
+
     /// Whether a tool is offered: somebody hosts it, or may for all that we know yet.
     pub(crate) fn is_available(&self, entry: &Entry) -> bool {
         entry.is_hosted || !self.settled

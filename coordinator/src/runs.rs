@@ -1,5 +1,6 @@
 //! What clients ask of runs: each command looks, decides, and appends; a conflict means to look again.
 
+mod explain;
 mod refusal;
 
 use std::ops::Deref;
@@ -11,8 +12,8 @@ use proto::names;
 use proto::subject::Place;
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, Call, CallId, CallState, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
-    Route, Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
+    Answer, CallId, CallState, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
+    Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
@@ -26,6 +27,7 @@ use crate::known::Known;
 use crate::ledger::Ledger;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, Journal};
+use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::quotas::Quotas;
@@ -52,6 +54,7 @@ pub(crate) struct Parts {
     pub(crate) skips: mpsc::Sender<Question>,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
+    pub(crate) pauses: Pauses,
 }
 
 /// Everything that a door needs, and who asks. Cheap to clone.
@@ -241,6 +244,9 @@ impl Runs {
         let (deadline, now) = (scope.run_deadline, scope.now);
         let calls = accept::accept(calls, &scope);
         let caller = asks.name().cloned();
+        // What is held is dispatched by its owner, when it is resumed.
+        let paused = Arc::clone(&self.pauses.current.borrow());
+        let apart = apart || calls.iter().any(|call| paused.holds(registry.real_name(&call.tool)));
         let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, .. } = new;
         let opening = Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, apart };
         Ok(Run::open(opening, now)?)
@@ -521,16 +527,6 @@ impl Runs {
     pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
         let work = self.command(id, |_| Command::Drop { call: call.clone() });
         self.judged(("DropCall", Role::Submit), (id, Some(call)), work).await
-    }
-
-    /// What a call waits for, or why it ended as it did, in one line.
-    pub(crate) fn explain(&self, run: &Run, call: &Call) -> String {
-        let registry = self.registry.borrow();
-        let workers = match &call.spec().route {
-            Route::Pool { pool, .. } if registry.settled => Some(registry.live_workers(pool)),
-            Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
-        };
-        run.why(call, proto::now(), workers)
     }
 
     /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster.

@@ -5,7 +5,7 @@ pub mod config;
 
 use run::PoolId;
 
-use crate::names::{self, LEASES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET};
+use crate::names::{self, LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET};
 
 /// Where answers to workers' questions may go, and nowhere else.
 const POOL_INBOXES: &str = "_INBOX.pool.";
@@ -110,8 +110,12 @@ fn coordinator() -> Vec<String> {
         "$JS.FC.>".to_owned(),
         format!("$JS.API.STREAM.PURGE.KV_{LEASES_BUCKET}"),
         format!("$JS.API.STREAM.PURGE.KV_{TOOLS_BUCKET}"),
+        // Queues of pools that are paused.
+        format!("$JS.API.CONSUMER.PAUSE.{STREAM}.*"),
     ];
-    subjects.extend([LEASES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")));
+    subjects.extend(
+        [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")),
+    );
     subjects.extend(acknowledgements(STREAM));
     for stream in streams() {
         subjects.extend(
@@ -130,7 +134,7 @@ fn observer() -> Vec<String> {
     let mut subjects = vec!["$JS.API.INFO".to_owned(), SETTINGS.to_owned(), "$JS.FC.>".to_owned()];
     subjects.extend(streams().map(|stream| format!("$JS.API.STREAM.INFO.{stream}")));
     subjects.push(format!("$JS.API.CONSUMER.LIST.{STREAM}"));
-    for bucket in [LEASES_BUCKET, TOOLS_BUCKET] {
+    for bucket in [LEASES_BUCKET, PAUSES_BUCKET, TOOLS_BUCKET] {
         // It lists their keys.
         subjects.extend(
             ["DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE"]
@@ -146,7 +150,7 @@ pub const SETTINGS: &str = "$SYS.REQ.SERVER.PING.JSZ";
 
 /// All that is stored at the broker.
 fn streams() -> impl Iterator<Item = String> {
-    let buckets = [LEASES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
+    let buckets = [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
     [STREAM.to_owned()].into_iter().chain(buckets.into_iter().map(|bucket| format!("KV_{bucket}")))
 }
 

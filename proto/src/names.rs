@@ -18,6 +18,8 @@ pub const LEASES_BUCKET: &str = "ty-leases";
 pub const SNAPSHOTS_BUCKET: &str = "ty-snapshots";
 /// Which run a request id stands for.
 pub const REQUESTS_BUCKET: &str = "ty-requests";
+/// What is paused, and by whom.
+pub const PAUSES_BUCKET: &str = "ty-pauses";
 /// How many slices all runs are cut into. Fixed for the life of a log: run ids carry their shard.
 pub const SHARDS: u8 = 16;
 

@@ -554,7 +554,8 @@ impl Call {
 
     /// By when an attempt must have begun, as long as none runs. What waits for its client is in no queue, nor is what
     /// awaits approval: it is in the queue for as long afterwards.
-    pub(crate) fn start_by(&self) -> Timestamp {
+    #[must_use]
+    pub fn start_by(&self) -> Timestamp {
         let queues = self.policy().is_some() && self.is_untried() && self.state != CallState::AwaitingApproval;
         let queue = self.spec.queue_deadline.filter(|_| queues);
         let queue = queue.map(|queue| queue.after(self.in_line_since.since(self.accepted_at)));

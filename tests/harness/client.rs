@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use proto::v1::fleet_service_client::FleetServiceClient;
 use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::run_event::Event;
 use proto::v1::run_service_client::RunServiceClient;
@@ -39,6 +40,7 @@ pub struct Client {
     pub runs: RunServiceClient<Transport>,
     pub tools: ToolServiceClient<Transport>,
     pub index: IndexServiceClient<Transport>,
+    pub fleet: FleetServiceClient<Transport>,
 }
 
 /// A call of `tool` under the id `id`.
@@ -86,7 +88,8 @@ impl Client {
             channel: channel.clone(),
             runs: RunServiceClient::new(transport.clone()),
             tools: ToolServiceClient::new(transport.clone()),
-            index: IndexServiceClient::new(transport),
+            index: IndexServiceClient::new(transport.clone()),
+            fleet: FleetServiceClient::new(transport),
         }
     }
 

@@ -141,6 +141,8 @@ async fn each_may_what_their_roles_say() {
     assert_eq!(refusal(shop.runs.clone().decide_calls(decide.clone()).await), role());
     assert_eq!(refusal(shop.index.clone().rebuild_index(v1::RebuildIndexRequest {}).await), role());
     assert_eq!(refusal(shop.index.clone().verify_index(v1::VerifyIndexRequest {}).await), role());
+    let pause = v1::PauseRequest { what: Some(v1::pause_request::What::Pool("main".to_owned())), ..Default::default() };
+    assert_eq!(refusal(shop.fleet.clone().pause(pause).await), role());
 
     assert_eq!(run(&boss).get().await.caller, "shop");
     boss.runs.clone().decide_calls(decide).await.expect("it may approve");

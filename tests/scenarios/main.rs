@@ -36,6 +36,7 @@ mod openai;
 mod ordering;
 mod ownership;
 mod parked;
+mod pauses;
 mod permissions;
 mod quotas;
 mod readers;

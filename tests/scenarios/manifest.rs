@@ -67,6 +67,7 @@ async fn every_field_of_a_manifest_reaches_whoever_lists_the_tools() {
         max_concurrent: 3,
         exclusive_when: r#"{"required":["alone"]}"#.to_owned(),
         parallel_when: r#"{"required":["beside"]}"#.to_owned(),
+        paused: false,
     };
     assert_eq!(tool, expected);
     assert!(tool.input_schema.contains(r#""type":"object""#), "{}", tool.input_schema);

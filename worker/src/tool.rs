@@ -377,6 +377,7 @@ impl About {
             max_concurrent: self.max_concurrent,
             exclusive_when: self.exclusive_when,
             parallel_when: self.parallel_when,
+            paused: false,
         }
     }
 

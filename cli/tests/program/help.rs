@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 34] = [
+const COMMANDS: [&[&str]; 41] = [
     &[],
     &["demo"],
     &["dev"],
@@ -27,6 +27,13 @@ const COMMANDS: [&[&str]; 34] = [
     &["key"],
     &["key", "new"],
     &["key", "answer"],
+    &["pause"],
+    &["pause", "tool"],
+    &["pause", "pool"],
+    &["pause", "ls"],
+    &["resume"],
+    &["resume", "tool"],
+    &["resume", "pool"],
     &["submit"],
     &["why"],
     &["doctor"],
@@ -55,7 +62,8 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 6] = [&["key"], &["tools", "ls"], &["runs"], &["parked"], &["calls"], &["index"]];
+    let groups: [&[&str]; 8] =
+        [&["key"], &["pause"], &["resume"], &["tools", "ls"], &["runs"], &["parked"], &["calls"], &["index"]];
     for command in COMMANDS.into_iter().filter(|command| !groups.contains(command)) {
         let text = run(command.iter().chain([&"-h"])).stdout();
         assert!(text.contains("Example"), "{command:?}:\n{text}");

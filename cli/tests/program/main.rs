@@ -13,6 +13,7 @@ mod index;
 mod key;
 mod nats_config;
 mod parked;
+mod pause;
 mod process;
 mod runs;
 mod why;

@@ -92,6 +92,9 @@ impl From<Refusal> for Fault {
             Refusal::ToolNotFound(tool) => {
                 Self::new(Code::NotFound, "TOOL_NOT_FOUND", message, [("tool", tool.to_string())])
             }
+            Refusal::PoolNotFound(pool) => {
+                Self::new(Code::NotFound, "POOL_NOT_FOUND", message, [("pool", pool.to_string())])
+            }
             Refusal::Denied { call, .. } => {
                 Self::new(Code::PermissionDenied, "DENIED_BY_HOOK", message, [("call_id", call.to_string())])
             }

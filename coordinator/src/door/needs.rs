@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 23] = [
+const NEEDS: [(&str, &str, Role); 26] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -20,6 +20,9 @@ const NEEDS: [(&str, &str, Role); 23] = [
     ("RunService", "DecideCalls", Role::Approve),
     ("ToolService", "ListTools", Role::Read),
     ("ToolService", "GetTool", Role::Read),
+    ("FleetService", "Pause", Role::Admin),
+    ("FleetService", "Resume", Role::Admin),
+    ("FleetService", "ListPauses", Role::Admin),
     ("IndexService", "ListRuns", Role::Read),
     ("IndexService", "ListCalls", Role::Read),
     ("IndexService", "CountRuns", Role::Read),

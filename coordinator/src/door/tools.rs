@@ -8,6 +8,7 @@ use run::{PoolId, ToolName};
 
 use super::{Door, Fault};
 use crate::callers::Role;
+use crate::paused::Paused;
 use crate::registry::{Entry, Hosts, Refused, Registry};
 use crate::runs::Refusal;
 
@@ -37,6 +38,7 @@ impl Door {
             pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),
         };
         let registry = Arc::clone(&self.runs.registry.borrow());
+        let paused = Arc::clone(&self.runs.pauses.current.borrow());
         let asks = &self.runs.caller;
         let wanted = |entry: &&Entry| {
             let manifest = &entry.hosted.manifest;
@@ -49,7 +51,7 @@ impl Door {
                 && pool.as_ref().is_none_or(|pool| entry.pools.contains(pool))
         };
         let mut page = registry.catalog.after(after.as_ref()).iter().filter(wanted);
-        let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry)).collect();
+        let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry, &paused)).collect();
         let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
         let next_page_token = if page.next().is_some() { last } else { String::new() };
         // What is wrong with the fleet concerns whoever runs it.
@@ -67,25 +69,27 @@ impl Door {
         let registry = Arc::clone(&self.runs.registry.borrow());
         let found = registry.catalog.find(&name);
         let found = found.filter(|entry| self.runs.caller.may_call(&entry.hosted.manifest));
-        let found = found.map(|entry| tool(entry, &registry));
+        let found = found.map(|entry| tool(entry, &registry, &self.runs.pauses.current.borrow()));
         let tool = Some(found.ok_or(Refusal::ToolNotFound(name))?);
         Ok(v1::GetToolResponse { tool })
     }
 }
 
-fn tool(entry: &Entry, registry: &Registry) -> v1::Tool {
+fn tool(entry: &Entry, registry: &Registry, paused: &Paused) -> v1::Tool {
     let pools = entry.pools.iter().map(|pool| {
         let living = registry.living(pool);
         v1::ToolPool {
             pool: pool.to_string(),
             live_workers: u32::try_from(living.live).unwrap_or(u32::MAX),
             pulling_workers: u32::try_from(living.pulling).unwrap_or(u32::MAX),
+            paused: paused.stops(pool),
         }
     });
     v1::Tool {
         pools: pools.collect(),
         alias_of: entry.alias_of.as_ref().map(ToString::to_string).unwrap_or_default(),
         available: registry.is_available(entry),
+        paused: paused.holds(&entry.hosted.manifest.name),
         ..manifest_out(&entry.hosted.manifest)
     }
 }

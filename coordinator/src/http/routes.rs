@@ -92,6 +92,9 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/index/rebuild", meaning: Rpc("IndexService", "RebuildIndex"), handler: unary!(post, rebuild_index) },
     Operation { method: Method::GET, path: "/v1/tools", meaning: Rpc("ToolService", "ListTools"), handler: || get(list_tools) },
     Operation { method: Method::GET, path: "/v1/tools/{name}", meaning: Rpc("ToolService", "GetTool"), handler: || get(get_tool) },
+    Operation { method: Method::POST, path: "/v1/pauses", meaning: Rpc("FleetService", "Pause"), handler: unary!(post, pause) },
+    Operation { method: Method::GET, path: "/v1/pauses", meaning: Rpc("FleetService", "ListPauses"), handler: || get(list_pauses) },
+    Operation { method: Method::POST, path: "/v1/pauses/resume", meaning: Rpc("FleetService", "Resume"), handler: unary!(post, resume) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described), handler: || post(batch::batch) },
     Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other("GetDocument", Needs::Nothing, openapi::described), handler: || get(openapi::serve) },
 ];
@@ -168,6 +171,10 @@ fn definitions(tools: &[v1::Tool], format: Format) -> Value {
 
 async fn get_tool(door: Door, ask: Ask) -> Answered {
     Ok(answered(&door.get_tool(&ask.read()?).map_err(|fault| ask.problem(fault))?))
+}
+
+async fn list_pauses(door: Door, ask: Ask) -> Answered {
+    Ok(answered(&door.list_pauses(ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
 /// A message as a response.

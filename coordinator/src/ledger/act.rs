@@ -77,6 +77,9 @@ impl Keeper {
 
     fn perform(&mut self, id: RunId, effect: Effect) {
         let registry = Arc::clone(&self.rim.registry.borrow());
+        if self.is_held(id, effect, &registry) {
+            return;
+        }
         let Some(act) = self.open(id).and_then(|open| act(&open.known, effect, &registry, &self.rim.callers)) else {
             return;
         };
@@ -107,6 +110,13 @@ impl Keeper {
             };
             (id, effect, result)
         });
+    }
+
+    /// A call of a paused tool: it is looked at again until somebody resumes it.
+    fn is_held(&self, id: RunId, effect: Effect, registry: &Registry) -> bool {
+        let Effect::Dispatch { call } = effect else { return false };
+        let call = self.open(id).and_then(|open| open.known.run.call(call));
+        call.is_some_and(|call| self.rim.paused.borrow().holds(registry.real_name(&call.spec().tool)))
     }
 
     pub(super) fn effect_done(

@@ -69,5 +69,8 @@ impl Keeper {
         metrics::POOL_WORKERS.replace(each(|living| living.live as f64));
         metrics::POOL_PULLING.replace(each(|living| living.pulling as f64));
         metrics::POOL_SLOTS.replace(each(|living| living.slots as f64));
+        let paused = self.rim.paused.borrow();
+        metrics::POOL_PAUSED.replace(paused.pools().map(|(pool, _)| (vec![pool.as_str()], 1.0)));
+        metrics::TOOL_PAUSED.replace(paused.tools().map(|(tool, _)| (vec![tool.as_str()], 1.0)));
     }
 }

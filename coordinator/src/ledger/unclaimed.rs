@@ -63,7 +63,7 @@ impl Keeper {
     }
 
     fn waiting(&self) -> Vec<Waiting> {
-        let (registry, now) = (self.rim.registry.borrow(), proto::now());
+        let (registry, paused, now) = (self.rim.registry.borrow(), self.rim.paused.borrow(), proto::now());
         let runs = self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs);
         let waits = runs.flat_map(|(id, open)| open.known.run.calls().iter().map(move |call| (id, call)));
         let waits = waits.filter_map(|(id, call)| {
@@ -72,7 +72,8 @@ impl Keeper {
             // A worker keeps the calls of a tool that may not have more at once, and stores no start of them.
             let tool = registry.catalog.find(&call.spec().tool);
             let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
-            let may_run = registry.live_workers(pool) > 0 && !is_kept;
+            // What was handed back waits in a queue that stands still.
+            let may_run = registry.live_workers(pool) > 0 && !is_kept && !paused.stops(pool);
             may_run.then(|| Waiting { run: *id, call: call.index(), pool: pool.clone(), job })
         });
         waits.collect()

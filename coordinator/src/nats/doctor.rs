@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::durability::{self, Synced};
 use super::journal::{ROOM_PERCENT, millis};
+use super::pauses::paused_pool;
 
 use super::setup::{LogOptions, log_config};
 use crate::members::LEASE;
@@ -203,7 +204,7 @@ fn room(info: &Info) -> Finding {
 
 async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for bucket in [names::LEASES_BUCKET, names::TOOLS_BUCKET, names::REQUESTS_BUCKET] {
+    for bucket in [names::LEASES_BUCKET, names::TOOLS_BUCKET, names::REQUESTS_BUCKET, names::PAUSES_BUCKET] {
         let what = format!("bucket {bucket}");
         findings.push(match context.get_stream(format!("KV_{bucket}")).await {
             Ok(stream) => {
@@ -326,6 +327,10 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         Ok(queues) => queues,
         Err(error) => return vec![Finding::fail("pools", error, "the queues of the log cannot be listed")],
     };
+    let paused: BTreeSet<PoolId> = match entries(context, names::PAUSES_BUCKET).await {
+        Ok(entries) => entries.iter().filter_map(|entry| paused_pool(&entry.key)).collect(),
+        Err(error) => return vec![Finding::fail("pools", error, "see bucket ty-pauses")],
+    };
     // Of sets that follow each other in a pool the last was stored last.
     let tools: BTreeMap<PoolId, usize> = advertisements
         .into_iter()
@@ -345,14 +350,14 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         .iter()
         .map(|id| {
             let tools = tools.get(id).copied().unwrap_or(0);
-            pool(id, tools, queue_of(id), workers.get(id).unwrap_or(&none))
+            pool(id, (tools, paused.contains(id)), queue_of(id), workers.get(id).unwrap_or(&none))
         })
         .collect()
 }
 
 fn pool(
     id: &PoolId,
-    tools: usize,
+    (tools, paused): (usize, bool),
     queue: Option<&jetstream::consumer::Info>,
     workers: &BTreeMap<WorkerId, bool>,
 ) -> Finding {
@@ -367,6 +372,21 @@ fn pool(
         queue.num_pending, queue.num_ack_pending, queue.num_redelivered, queue.num_waiting
     );
     let start = format!("start a worker: `toolyard worker --pool {id}`");
+    match (paused, queue.paused) {
+        (true, true) => return Finding::ok(what, format!("paused; {found}")),
+        (true, false) => {
+            return Finding::warn(
+                what,
+                found,
+                format!("paused, but its queue is not: `toolyard pause pool {id}` again"),
+            );
+        }
+        (false, true) => {
+            let advice = format!("its queue is paused and nobody said so: `toolyard resume pool {id}`");
+            return Finding::warn(what, found, advice);
+        }
+        (false, false) => {}
+    }
     let jobs = queue.num_pending > 0 || queue.num_ack_pending > 0;
     match (live, pulling) {
         (0, _) if jobs => Finding::fail(what, found, start),

@@ -1,7 +1,7 @@
 //! Why a request was not served, as commands say it; the doors tell it as [faults](crate::door::Fault).
 
 use proto::schema;
-use run::{CallError, CallId, Rejection, RunId, ToolName, Violation};
+use run::{CallError, CallId, PoolId, Rejection, RunId, ToolName, Violation};
 
 use crate::callers::Denied;
 use crate::ledger::Stopped;
@@ -30,6 +30,8 @@ pub(crate) enum Refusal {
     Denied { call: CallId, error: CallError },
     #[error("there is no tool {0}")]
     ToolNotFound(ToolName),
+    #[error("there is no pool {0}")]
+    PoolNotFound(PoolId),
     #[error("the request id was used for another request, which made run {run}: use another id")]
     RequestIdTaken { run: RunId },
     #[error("the log is full: it accepts nothing new until it has drained")]

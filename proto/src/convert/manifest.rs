@@ -168,6 +168,7 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         max_concurrent: manifest.max_concurrent.unwrap_or(0),
         exclusive_when: manifest.exclusive_when.clone(),
         parallel_when: manifest.parallel_when.clone(),
+        paused: false,
     }
 }
 

@@ -1,0 +1,103 @@
+//! `toolyard pause` and `toolyard resume`: tools and pools that are to stand still.
+
+use proto::v1;
+
+use crate::client::Client;
+use crate::door::Door;
+use crate::exit::{Exit, Failure};
+use crate::list::{age, columns};
+use crate::terminal::Terminal;
+use crate::words::{brief, harmless};
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard pause tool fetch_page --reason 'the site asked us to'
+  toolyard pause pool builds
+  toolyard pause ls
+  toolyard resume tool fetch_page
+
+Calls are accepted and wait, and `toolyard why` says for what; their deadlines
+go on. Of a tool, what is in a queue already is still executed; of a pool,
+nothing is. What runs goes on. It lasts until somebody resumes it, whatever is
+restarted meanwhile.";
+
+/// Let calls of a tool or a pool wait
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Hold the calls of a tool
+    #[command(after_help = EXAMPLES)]
+    Tool(Which),
+    /// Hold the queue of a pool
+    #[command(after_help = EXAMPLES)]
+    Pool(Which),
+    /// List what is paused
+    #[command(after_help = EXAMPLES)]
+    Ls,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Which {
+    /// Its name
+    name: String,
+    /// Why, for people; at most 1 KiB
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+}
+
+/// Let calls of a tool or a pool go on
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Resume {
+    /// Go on with the calls of a tool
+    #[command(after_help = EXAMPLES)]
+    Tool {
+        /// Its name
+        name: String,
+    },
+    /// Go on with the queue of a pool
+    #[command(after_help = EXAMPLES)]
+    Pool {
+        /// Its name
+        name: String,
+    },
+}
+
+pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    use v1::pause_request::What;
+    let client = Client::connect(door).await?;
+    match command {
+        Command::Tool(Which { name, reason }) => client.pause(What::Tool(name), reason).await?,
+        Command::Pool(Which { name, reason }) => client.pause(What::Pool(name), reason).await?,
+        Command::Ls => {
+            let paused = client.paused().await?;
+            if terminal.is_json() {
+                paused.iter().try_for_each(|pause| terminal.message(pause))?;
+            } else if paused.is_empty() {
+                terminal.note("nothing is paused");
+            } else {
+                columns(&paused.iter().map(line).collect::<Vec<_>>(), terminal)?;
+            }
+        }
+    }
+    Ok(Exit::Completed)
+}
+
+fn line(pause: &v1::Pause) -> [String; 5] {
+    let (kind, name) = match &pause.what {
+        Some(v1::pause::What::Tool(name)) => ("tool", name.as_str()),
+        Some(v1::pause::What::Pool(name)) => ("pool", name.as_str()),
+        None => ("", ""),
+    };
+    [kind.to_owned(), harmless(name), age(pause.time), harmless(&pause.by), brief(&harmless(&pause.reason))]
+}
+
+pub(crate) async fn resume(command: Resume, door: &Door) -> Result<Exit, Failure> {
+    use v1::resume_request::What;
+    let client = Client::connect(door).await?;
+    client
+        .resume(match command {
+            Resume::Tool { name } => What::Tool(name),
+            Resume::Pool { name } => What::Pool(name),
+        })
+        .await?;
+    Ok(Exit::Completed)
+}

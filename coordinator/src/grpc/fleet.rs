@@ -1,0 +1,27 @@
+//! `toolyard.v1.FleetService`.
+
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+use crate::door::Door;
+
+#[derive(Debug)]
+pub(super) struct FleetDoor(pub(super) Door);
+
+#[tonic::async_trait]
+impl v1::fleet_service_server::FleetService for FleetDoor {
+    async fn pause(&self, request: Request<v1::PauseRequest>) -> Result<Response<v1::PauseResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).pause(request.into_inner()).await?))
+    }
+
+    async fn resume(&self, request: Request<v1::ResumeRequest>) -> Result<Response<v1::ResumeResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).resume(request.into_inner()).await?))
+    }
+
+    async fn list_pauses(
+        &self,
+        request: Request<v1::ListPausesRequest>,
+    ) -> Result<Response<v1::ListPausesResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).list_pauses(request.into_inner())?))
+    }
+}

@@ -1,0 +1,169 @@
+//! The bucket of pauses: what an operator paused stays so until somebody resumes it, whoever restarts meanwhile.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
+use async_nats::jetstream::{Context, ErrorCode, kv};
+use futures::StreamExt as _;
+use proto::names;
+use run::PoolId;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::Broker;
+use super::journal::ReadError;
+use super::setup::SetupError;
+use crate::paused::{Pausable, Paused, Word};
+
+/// How soon the bucket is watched again after its watch broke.
+const AGAIN: Duration = Duration::from_secs(1);
+/// A queue is paused until a time; nobody lives to see this one.
+const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Pauses {
+    store: kv::Store,
+    context: Context,
+    pub(crate) current: watch::Receiver<Arc<Paused>>,
+}
+
+pub(crate) struct Keeper {
+    store: kv::Store,
+    current: watch::Sender<Arc<Paused>>,
+}
+
+impl Pauses {
+    /// Reads what is paused already: nothing of it may be handed out by a coordinator that starts.
+    pub(crate) async fn load(broker: &Broker) -> Result<(Self, Keeper), SetupError> {
+        let refused = |error: &dyn std::fmt::Display| SetupError::refused("the pauses", error);
+        let store = broker.pauses.clone();
+        let mut paused = Paused::default();
+        let mut keys = store.keys().await.map_err(|error| refused(&error))?;
+        while let Some(key) = keys.next().await {
+            let key = key.map_err(|error| refused(&error))?;
+            if let Some(entry) = store.entry(key).await.map_err(|error| refused(&error))? {
+                learn(&mut paused, &entry);
+            }
+        }
+        let (sender, current) = watch::channel(Arc::new(paused));
+        let keeper = Keeper { store: store.clone(), current: sender };
+        Ok((Self { store, context: broker.context.clone(), current }, keeper))
+    }
+
+    /// First the queue, then the word: what failed half-way is done whole by whoever asks again.
+    pub(crate) async fn pause(&self, what: &Pausable, word: &Word) -> Result<(), ReadError> {
+        if let Pausable::Pool(pool) = what {
+            let until = i128::from(proto::now().after(FOR_GOOD).0) * 1_000_000;
+            let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
+            let log = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+            let paused = log.pause_consumer(&names::pool_consumer(pool), until).await;
+            paused.map_err(|error| ReadError::new(&error))?;
+        }
+        let text = serde_json::to_vec(word).expect("texts and a number are JSON");
+        self.store.put(key(what), text.into()).await.map(drop).map_err(|error| ReadError::new(&error))
+    }
+
+    pub(crate) async fn resume(&self, what: &Pausable) -> Result<(), ReadError> {
+        if let Pausable::Pool(pool) = what {
+            let log = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+            match log.resume_consumer(&names::pool_consumer(pool)).await {
+                Ok(_) => {}
+                // Whoever makes the queue anew does not pause it.
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(ReadError::new(&error)),
+            }
+        }
+        self.store.delete(key(what)).await.map_err(|error| ReadError::new(&error))
+    }
+}
+
+impl Keeper {
+    pub(crate) async fn keep(self, stop: CancellationToken) {
+        loop {
+            let watched = async {
+                match self.store.watch_with_history(">").await {
+                    Ok(mut changes) => {
+                        while let Some(Ok(entry)) = changes.next().await {
+                            self.current.send_modify(|paused| learn(Arc::make_mut(paused), &entry));
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot watch what is paused, trying again"),
+                }
+                tokio::time::sleep(AGAIN).await;
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = watched => {}
+            }
+        }
+    }
+}
+
+fn is_missing(error: &ConsumerError) -> bool {
+    let ConsumerErrorKind::JetStream(error) = error.kind() else { return false };
+    error.error_code() == ErrorCode::CONSUMER_NOT_FOUND
+}
+
+fn learn(paused: &mut Paused, entry: &kv::Entry) {
+    let Some(what) = what(&entry.key) else {
+        return tracing::warn!(key = entry.key, "passing over a pause of something unknown");
+    };
+    match entry.operation {
+        kv::Operation::Delete | kv::Operation::Purge => paused.resume(&what),
+        kv::Operation::Put => match serde_json::from_slice::<Word>(&entry.value) {
+            Ok(word) => paused.pause(what, word),
+            Err(error) => tracing::warn!(%what, %error, "passing over a pause that cannot be read"),
+        },
+    }
+}
+
+/// Names of tools have dots where keys may have none.
+fn key(what: &Pausable) -> String {
+    match what {
+        Pausable::Tool(tool) => {
+            let digits: String = tool.as_str().bytes().map(|byte| format!("{byte:02x}")).collect();
+            format!("tool.{digits}")
+        }
+        Pausable::Pool(pool) => format!("pool.{pool}"),
+    }
+}
+
+/// The pool of which a key says that it is paused.
+pub(super) fn paused_pool(key: &str) -> Option<PoolId> {
+    match what(key)? {
+        Pausable::Pool(pool) => Some(pool),
+        Pausable::Tool(_) => None,
+    }
+}
+
+fn what(key: &str) -> Option<Pausable> {
+    match key.split_once('.')? {
+        ("tool", digits) => {
+            let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+            let name = digits.as_bytes().chunks(2).map(byte).collect::<Option<Vec<u8>>>()?;
+            Some(Pausable::Tool(String::from_utf8(name).ok()?.parse().ok()?))
+        }
+        ("pool", pool) => Some(Pausable::Pool(pool.parse().ok()?)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_name_what_is_paused() {
+        for tool in ["bash", "git.log", ".x..", "a-b_c"] {
+            let what_is = Pausable::Tool(tool.parse().unwrap());
+            assert_eq!(what(&key(&what_is)), Some(what_is));
+        }
+        let pool = Pausable::Pool("shell".parse().unwrap());
+        assert_eq!(what(&key(&pool)), Some(pool));
+        for foreign in ["", "tool", "tool.zz", "tool.ä", "pool.a b", "queue.x"] {
+            assert_eq!(what(foreign), None);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What is paused: calls of a paused tool are not handed to workers, and the queue of a paused pool stands still. Pure: the
+//! bucket of pauses as it was last seen.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use run::{Call, CallState, PoolId, Route, Timestamp, ToolName};
+use serde::{Deserialize, Serialize};
+
+/// Something that can be paused.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Pausable {
+    Tool(ToolName),
+    Pool(PoolId),
+}
+
+impl fmt::Display for Pausable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tool(tool) => write!(f, "tool {tool}"),
+            Self::Pool(pool) => write!(f, "pool {pool}"),
+        }
+    }
+}
+
+/// Who paused something, when and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Word {
+    /// Empty where callers are not known.
+    pub(crate) by: String,
+    pub(crate) reason: String,
+    pub(crate) at_ms: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Paused {
+    tools: BTreeMap<ToolName, Word>,
+    pools: BTreeMap<PoolId, Word>,
+}
+
+impl Paused {
+    pub(crate) fn pause(&mut self, what: Pausable, word: Word) {
+        match what {
+            Pausable::Tool(tool) => self.tools.insert(tool, word),
+            Pausable::Pool(pool) => self.pools.insert(pool, word),
+        };
+    }
+
+    pub(crate) fn resume(&mut self, what: &Pausable) {
+        match what {
+            Pausable::Tool(tool) => self.tools.remove(tool),
+            Pausable::Pool(pool) => self.pools.remove(pool),
+        };
+    }
+
+    pub(crate) fn tools(&self) -> impl Iterator<Item = (&ToolName, &Word)> {
+        self.tools.iter()
+    }
+
+    pub(crate) fn pools(&self) -> impl Iterator<Item = (&PoolId, &Word)> {
+        self.pools.iter()
+    }
+
+    /// The tool's calls are held where their jobs would be made.
+    pub(crate) fn holds(&self, tool: &ToolName) -> bool {
+        self.tools.contains_key(tool)
+    }
+
+    /// The pool's queue gives nothing out.
+    pub(crate) fn stops(&self, pool: &PoolId) -> bool {
+        self.pools.contains_key(pool)
+    }
+
+    /// Why a call waits, where it waits for this; `tool` is what its tool is called, whatever it calls it.
+    pub(crate) fn why(&self, call: &Call, tool: &ToolName, now: Timestamp) -> Option<String> {
+        let Route::Pool { pool, .. } = &call.spec().route else { return None };
+        let of_pool = || Some((format!("pool {pool}"), self.pools.get(pool)?));
+        let (what, word) = match call.state() {
+            CallState::Accepted => {
+                let of_tool = self.tools.get(tool).map(|word| (format!("tool {tool}"), word));
+                of_tool.or_else(of_pool)?
+            }
+            // A job that is in the queue already is executed, though its tool is paused.
+            CallState::Queued { .. } => of_pool()?,
+            CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Running(_) | CallState::Ended(_) => {
+                return None;
+            }
+        };
+        let by = if word.by.is_empty() { String::new() } else { format!(" by {}", word.by) };
+        let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", line(&word.reason)) };
+        let since = now.since(Timestamp(word.at_ms)).as_secs();
+        let left = call.start_by().since(now).as_secs();
+        Some(format!(
+            "waits: {what} is paused since {since} s{by}{reason}; unless it is resumed the call expires in {left} s"
+        ))
+    }
+}
+
+/// What a person wrote, on one line.
+fn line(text: &str) -> String {
+    text.split(char::is_control).map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}

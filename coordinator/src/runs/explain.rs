@@ -1,0 +1,22 @@
+//! What a call waits for, or why it ended as it did, in one line.
+
+use std::sync::Arc;
+
+use run::{Call, Route, Run};
+
+use super::Runs;
+
+impl Runs {
+    pub(crate) fn explain(&self, run: &Run, call: &Call) -> String {
+        let registry = self.registry.borrow();
+        let paused = Arc::clone(&self.pauses.current.borrow());
+        if let Some(held) = paused.why(call, registry.real_name(&call.spec().tool), proto::now()) {
+            return held;
+        }
+        let workers = match &call.spec().route {
+            Route::Pool { pool, .. } if registry.settled => Some(registry.live_workers(pool)),
+            Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
+        };
+        run.why(call, proto::now(), workers)
+    }
+}

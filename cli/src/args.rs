@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::door::Door;
 use crate::{
     call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, parked, pause, queues, runs, serve, submit,
-    tools, why,
+    tools, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -78,6 +78,8 @@ pub(crate) enum Command {
     Pause(pause::Command),
     #[command(subcommand)]
     Resume(pause::Resume),
+    #[command(subcommand)]
+    Workers(workers::Command),
     Submit(submit::Args),
     Why(why::Args),
     #[command(subcommand)]

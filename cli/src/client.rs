@@ -145,6 +145,26 @@ impl Client {
         Ok(listed.map_err(|status| self.failure(status))?.into_inner().pauses)
     }
 
+    /// All workers that live, of one pool or of all, sorted by id.
+    pub(crate) async fn workers(&self, pool: String) -> Result<Vec<v1::Worker>, Failure> {
+        let mut request = v1::ListWorkersRequest { pool, ..v1::ListWorkersRequest::default() };
+        let mut workers = Vec::new();
+        loop {
+            let page = self.fleet.clone().list_workers(request.clone()).await;
+            let page = page.map_err(|status| self.failure(status))?.into_inner();
+            workers.extend(page.workers);
+            if page.next_page_token.is_empty() {
+                return Ok(workers);
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    pub(crate) async fn drain_worker(&self, worker_id: String) -> Result<(), Failure> {
+        let request = v1::DrainWorkerRequest { worker_id };
+        self.fleet.clone().drain_worker(request).await.map(drop).map_err(|status| self.failure(status))
+    }
+
     pub(crate) async fn answer_token(
         &self,
         run_id: String,

@@ -39,6 +39,7 @@ mod story;
 mod tally;
 mod terminal;
 mod words;
+mod workers;
 
 mod exit;
 
@@ -99,6 +100,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Key(_)
         | Command::Pause(_)
         | Command::Resume(_)
+        | Command::Workers(_)
         | Command::Submit(_)
         | Command::Why(_)
         | Command::Parked(_) => LevelFilter::WARN,
@@ -123,6 +125,7 @@ async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit,
         Command::Key(command) => key::run(command, door, terminal).await,
         Command::Pause(command) => pause::run(command, door, terminal).await,
         Command::Resume(command) => pause::resume(command, door).await,
+        Command::Workers(command) => workers::run(command, door, terminal).await,
         Command::Submit(args) => submit::run(args, door, terminal).await,
         Command::Why(args) => why::run(args, door, terminal).await,
         Command::Parked(command) => parked::run(command, door, terminal).await,

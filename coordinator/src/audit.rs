@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use hooks::AUDIT;
-use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId};
+use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId, WorkerId};
 
 use crate::accept::Asked;
 use crate::callers::Caller;
@@ -82,6 +82,17 @@ pub(crate) fn paused(caller: &Caller, command: &'static str, what: &Pausable, re
     tracing::info!(target: AUDIT, caller = name, tenant, command, tool, pool, decision, reason, "audit");
 }
 
+/// A worker was told to drain.
+pub(crate) fn drained(caller: &Caller, worker: &WorkerId, refusal: Option<&Refusal>) {
+    if matches!(caller, Caller::Anyone) {
+        return;
+    }
+    let (name, tenant) = who(caller);
+    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
+    let (command, worker) = ("DrainWorker", worker.as_str());
+    tracing::info!(target: AUDIT, caller = name, tenant, command, worker.id = worker, decision, reason, "audit");
+}
+
 /// A call that its caller may not make any more.
 pub(crate) fn call_refused(run: &Run, spec: &CallSpec) {
     tracing::info!(
@@ -115,6 +126,8 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::ArgumentsInvalid { .. } => "ARGUMENTS_INVALID",
         Refusal::ToolNotFound(_) => "TOOL_NOT_FOUND",
         Refusal::PoolNotFound(_) => "POOL_NOT_FOUND",
+        Refusal::WorkerNotFound(_) => "WORKER_NOT_FOUND",
+        Refusal::WorkerSilent(_) => "WORKER_SILENT",
         Refusal::RequestIdTaken { .. } => "REQUEST_ID_TAKEN",
         Refusal::LogFull => "LOG_FULL",
         Refusal::TooLarge => "PAYLOAD_TOO_LARGE",

@@ -207,11 +207,12 @@ impl Coordinator {
         let (pauses, pauses_keeper) = nats::pauses::Pauses::load(&broker).await?;
         let redis = index.redis();
         let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), redis.is_some());
+        let signals = nats::signals::Signals::new(&broker);
         let rim = ledger::Rim {
             feeds: nats::feed::Feeds::new(&broker),
             journal: journal.clone(),
             snapshots: nats::snapshots::Snapshots::new(&broker),
-            signals: nats::signals::Signals::new(&broker),
+            signals: signals.clone(),
             queues: nats::queues::Queues::new(&broker),
             owned: owned.clone(),
             written: written_sender,
@@ -256,7 +257,8 @@ impl Coordinator {
         let requests = nats::requests::Requests::new(&broker);
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
-        let serves = runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, pauses };
+        let serves =
+            runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, pauses, signals };
         let runs = runs::Runs::new(serves);
         let door = door::Door { runs, index, log: Arc::new(log), stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);

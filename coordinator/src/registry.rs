@@ -31,6 +31,8 @@ pub(crate) struct Worker {
     pub(crate) pulling: bool,
     /// Calls that it may run at once.
     pub(crate) slots: u32,
+    /// It takes no more calls, and those that it runs may end.
+    pub(crate) draining: bool,
 }
 
 /// How many workers of a pool live.
@@ -72,6 +74,15 @@ impl Registry {
 
     pub(crate) fn is_alive(&self, worker: &WorkerId) -> bool {
         self.workers.contains_key(worker)
+    }
+
+    pub(crate) fn worker(&self, id: &WorkerId) -> Option<&Worker> {
+        self.workers.get(id)
+    }
+
+    /// All workers that live, in the order of their ids.
+    pub(crate) fn workers(&self) -> BTreeMap<&WorkerId, &Worker> {
+        self.workers.iter().collect()
     }
 
     pub(crate) fn living(&self, pool: &PoolId) -> Living {

@@ -30,6 +30,7 @@ use crate::nats::journal::{AppendError, Journal};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
+use crate::nats::signals::Signals;
 use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::requests::{Digest, RequestKey, Taken, digest};
@@ -55,6 +56,7 @@ pub(crate) struct Parts {
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) pauses: Pauses,
+    pub(crate) signals: Signals,
 }
 
 /// Everything that a door needs, and who asks. Cheap to clone.

@@ -16,7 +16,7 @@ use run::{
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::snapshot::Snapshot;
-use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question};
+use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question, Stop};
 use toolyard_proto::subject::{Place, Subject};
 
 const RELEASES: [(&str, &str); 1] = [("0.1.0", include_str!("release/0.1.0.txt"))];
@@ -176,7 +176,7 @@ fn manifest() -> Manifest {
 fn heartbeat() -> Heartbeat {
     let worker = "worker-1".parse().expect("an id");
     let tools = "0123456789abcdef".parse().expect("an id");
-    Heartbeat { worker, slots: 16, running: 3, leaving: true, pulling: true, tools }
+    Heartbeat { worker, slots: 16, running: 3, leaving: true, pulling: true, tools, draining: false }
 }
 
 fn question() -> Question {
@@ -214,7 +214,8 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
         ("heartbeat", heartbeat().encode()),
         ("question", question().encode()),
-        ("stop", worker::encode_stop(run_id(), attempt())),
+        ("stop", Stop::Attempt(run_id(), attempt()).encode()),
+        ("stop of a worker", Stop::Worker("worker-1".parse().expect("an id")).encode()),
         ("snapshot", snapshot().encode()),
     ];
     let answers = answers().into_iter().map(|(name, answer)| (name, worker::encode_answer(answer.as_ref())));
@@ -255,7 +256,9 @@ fn words_of_earlier_releases_mean_what_they_meant() {
         let mut take = |name: &str| written.remove(name).unwrap_or_else(|| panic!("{name} is missing in {release}"));
         assert_eq!(Heartbeat::decode(take("heartbeat")).expect("one"), heartbeat(), "{release}");
         assert_eq!(Question::decode(take("question")).expect("one"), question(), "{release}");
-        assert_eq!(worker::decode_stop(take("stop")).expect("one"), (run_id(), attempt()), "{release}");
+        assert_eq!(Stop::decode(take("stop")).expect("one"), Stop::Attempt(run_id(), attempt()), "{release}");
+        let worker = Stop::Worker("worker-1".parse().expect("an id"));
+        assert_eq!(Stop::decode(take("stop of a worker")).expect("one"), worker, "{release}");
         assert_eq!(Snapshot::decode(take("snapshot"), Shard(15)).expect("one"), snapshot(), "{release}");
         for (name, answer) in answers() {
             assert_eq!(worker::decode_answer(take(name), attempt().call).expect(name), answer, "{name} of {release}");

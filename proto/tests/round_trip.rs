@@ -13,7 +13,7 @@ use run::{
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
-    Answer, Heartbeat, Question, decode_advertisement, decode_answer, decode_stop, encode_answer, encode_stop,
+    Answer, Heartbeat, Question, Stop, decode_advertisement, decode_answer, encode_answer,
 };
 use toolyard_proto::subject::{Place, Subject};
 
@@ -278,6 +278,12 @@ proptest! {
     }
 
     #[test]
+    fn an_entry_stops_nobody(events in prop_oneof![by_coordinators(), by_workers()], spec in spec()) {
+        // Whoever may pull a pool's jobs can have the broker bring them wherever words are heard.
+        prop_assert!(Stop::decode(log::encode(&events, Some(&spec))).is_err());
+    }
+
+    #[test]
     fn events_are_not_taken_from_a_subject_where_they_do_not_belong(events in by_coordinators(), call in 0..9u16) {
         // A worker can write to its pool's output alone.
         let place = Place::Output { call: CallIndex(call), pool: pool() };
@@ -295,7 +301,7 @@ proptest! {
             prop_assert!(decoded.is_err() || decoded.is_ok_and(|entry| entry.events.is_empty()));
         }
         prop_assert!(text.parse::<Subject>().is_err());
-        drop((Heartbeat::decode(payload.clone()), Question::decode(payload.clone()), decode_stop(payload.clone())));
+        drop((Heartbeat::decode(payload.clone()), Question::decode(payload.clone()), Stop::decode(payload.clone())));
         drop((decode_advertisement(payload.clone()), decode_answer(payload, CallIndex(0))));
     }
 
@@ -307,7 +313,9 @@ proptest! {
         let (run, call, attempt) = (run_id(), attempt.call, attempt);
         let question = Question { run, call, delivered, sequence, attempt: Some(attempt), executed };
         prop_assert_eq!(Question::decode(question.encode()).expect("a question"), question);
-        prop_assert_eq!(decode_stop(encode_stop(run_id(), attempt)).expect("a stop"), (run_id(), attempt));
+        for stop in [Stop::Attempt(run_id(), attempt), Stop::Worker("worker-1".parse().expect("a worker id"))] {
+            prop_assert_eq!(Stop::decode(stop.encode()).expect("a stop"), stop);
+        }
         let go = Answer { verdict: Verdict::Go { number: attempt.number, used, from: ChunkIndex(used) }, last_output };
         prop_assert_eq!(decode_answer(encode_answer(Some(&go)), attempt.call).expect("an answer"), Some(go));
         if !matches!(outcome, AttemptOutcome::Completed(_)) {
@@ -319,7 +327,7 @@ proptest! {
         prop_assert_eq!(decode_answer(encode_answer(None), attempt.call).expect("an answer"), None);
         let worker = "worker-1".parse().expect("a worker id");
         let tools = "0123abcd".parse().expect("a tool set");
-        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0 };
+        let heartbeat = Heartbeat { tools, worker, slots: used, running: delivered, leaving: used % 2 == 0, pulling: used % 3 == 0, draining: used % 5 == 0 };
         prop_assert_eq!(Heartbeat::decode(heartbeat.encode()).expect("a heartbeat"), heartbeat);
     }
 

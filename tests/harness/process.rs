@@ -142,6 +142,10 @@ fn signal(child: &Child, signal: rustix::process::Signal) {
 /// SIGTERM; then its end, which must be an orderly one.
 async fn terminate(child: &mut Child) {
     signal(child, rustix::process::Signal::TERM);
+    ended(child).await;
+}
+
+async fn ended(child: &mut Child) {
     // Waiting would close its input, at which it ends at once.
     let _input = child.stdin.take();
     let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends in time").expect("it was ours");
@@ -163,6 +167,11 @@ impl Worker {
     /// SIGTERM, and its orderly end.
     pub async fn terminate(&mut self) {
         terminate(&mut self.child).await;
+    }
+
+    /// Its orderly end, of which somebody else told it.
+    pub async fn ended(&mut self) {
+        ended(&mut self.child).await;
     }
 
     /// SIGSTOP: it stands still, and nobody is told.

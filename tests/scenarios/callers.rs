@@ -143,6 +143,8 @@ async fn each_may_what_their_roles_say() {
     assert_eq!(refusal(shop.index.clone().verify_index(v1::VerifyIndexRequest {}).await), role());
     let pause = v1::PauseRequest { what: Some(v1::pause_request::What::Pool("main".to_owned())), ..Default::default() };
     assert_eq!(refusal(shop.fleet.clone().pause(pause).await), role());
+    let drain = v1::DrainWorkerRequest { worker_id: "worker-1".to_owned() };
+    assert_eq!(refusal(shop.fleet.clone().drain_worker(drain).await), role());
 
     assert_eq!(run(&boss).get().await.caller, "shop");
     boss.runs.clone().decide_calls(decide).await.expect("it may approve");

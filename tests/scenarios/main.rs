@@ -18,6 +18,7 @@ mod coordinator_crash;
 mod cost;
 mod deadlines;
 mod doors;
+mod drain;
 mod forged;
 mod full_log;
 mod functions;

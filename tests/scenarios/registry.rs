@@ -257,8 +257,15 @@ async fn two_thousand_tools_of_five_hundred_workers_are_listed_quickly() {
         bucket.put(proto::names::advertisement(&pool, &tools), advertisement).await.expect("it is stored");
         workers.extend((0..10).map(|worker| {
             let worker = format!("worker-{at}-{worker}").parse().expect("a worker id");
-            let heartbeat =
-                Heartbeat { worker, slots: 16, running: 0, leaving: false, pulling: true, tools: tools.clone() };
+            let heartbeat = Heartbeat {
+                worker,
+                slots: 16,
+                running: 0,
+                leaving: false,
+                pulling: true,
+                tools: tools.clone(),
+                draining: false,
+            };
             (proto::names::heartbeat(&pool), heartbeat)
         }));
     }

@@ -125,8 +125,9 @@ impl Options {
     }
 }
 
-/// Serves the calls of `table`'s tools until told to stop, then lets running calls end or gives them back. `ready` is
-/// called once, when the tools are advertised and the first pull is out.
+/// Serves the calls of `table`'s tools until told to stop, by `stop` or by an operator who drains it (`toolyard workers
+/// drain`), then lets running calls end or gives them back. `ready` is called once, when the tools are advertised and the
+/// first pull is out.
 ///
 /// # Errors
 /// When the broker cannot be reached or is too old. Later losses of the broker are waited out.

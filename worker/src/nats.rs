@@ -18,7 +18,7 @@ use async_nats::Client;
 use async_nats::jetstream::{self, context::ContextBuilder};
 use futures::StreamExt as _;
 use proto::access::Party;
-use proto::convert::worker::{decode_stop, encode_advertisement};
+use proto::convert::worker::{Stop, encode_advertisement};
 use proto::names;
 use proto::nats::clock::Clock;
 use run::{AttemptId, RunId, ToolSetId, WorkerId};
@@ -63,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) tools: Handle,
     pub(crate) leases: leases::Leases,
     pub(crate) counts: Counts,
+    /// The worker takes no more jobs: it was told to stop, or to drain.
+    pub(crate) stop: CancellationToken,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
@@ -83,6 +85,8 @@ pub(crate) async fn serve(
     ready: impl FnOnce(&WorkerId),
 ) -> Result<(), Error> {
     let worker = new_id();
+    // Drained by an operator, the worker stops, and whatever else its caller's token stops does not.
+    let stop = stop.child_token();
     let admin = match options.admin {
         Some(address) => Some(telemetry::admin::listen(address).await?),
         None => None,
@@ -101,6 +105,7 @@ pub(crate) async fn serve(
         tools,
         leases,
         counts,
+        stop: stop.clone(),
         give_back: CancellationToken::new(),
         answered: Rc::default(),
         progress: Arc::default(),
@@ -203,7 +208,7 @@ fn note(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Hears which attempts to stop.
+/// Hears which attempts to stop, and whether to drain.
 async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
     let subject = names::stop(&pool);
     let mut messages = match core.client.subscribe(subject).await {
@@ -216,10 +221,16 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
             () = stop.cancelled() => return,
         };
         let Some(message) = message else { return };
-        match decode_stop(message.payload) {
-            Ok(which) => {
-                if let Some(signals) = core.running.borrow().get(&which) {
+        match Stop::decode(message.payload) {
+            Ok(Stop::Attempt(run, attempt)) => {
+                if let Some(signals) = core.running.borrow().get(&(run, attempt)) {
                     signals.cancel.cancel();
+                }
+            }
+            Ok(Stop::Worker(worker)) => {
+                if worker == core.worker && !core.stop.is_cancelled() {
+                    tracing::info!("told to drain");
+                    core.stop.cancel();
                 }
             }
             Err(error) => tracing::warn!(%error, "passing over a request to stop"),

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::process::{Background, PATIENCE, run};
 
-fn coordinator(nats_url: &str, listen: &str) -> (Background, String) {
+pub(crate) fn coordinator(nats_url: &str, listen: &str) -> (Background, String) {
     let process = Background::start(["coordinator", "-o", "json", "--nats-url", nats_url, "--listen", listen]);
     let line = process.stderr.until(|line| line.contains("\"message\":\"serving\""));
     let log: serde_json::Value = serde_json::from_str(&line).expect("a log line is JSON");

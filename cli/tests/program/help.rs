@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 41] = [
+const COMMANDS: [&[&str]; 44] = [
     &[],
     &["demo"],
     &["dev"],
@@ -34,6 +34,9 @@ const COMMANDS: [&[&str]; 41] = [
     &["resume"],
     &["resume", "tool"],
     &["resume", "pool"],
+    &["workers"],
+    &["workers", "ls"],
+    &["workers", "drain"],
     &["submit"],
     &["why"],
     &["doctor"],
@@ -62,8 +65,17 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 8] =
-        [&["key"], &["pause"], &["resume"], &["tools", "ls"], &["runs"], &["parked"], &["calls"], &["index"]];
+    let groups: [&[&str]; 9] = [
+        &["key"],
+        &["pause"],
+        &["resume"],
+        &["workers"],
+        &["tools", "ls"],
+        &["runs"],
+        &["parked"],
+        &["calls"],
+        &["index"],
+    ];
     for command in COMMANDS.into_iter().filter(|command| !groups.contains(command)) {
         let text = run(command.iter().chain([&"-h"])).stdout();
         assert!(text.contains("Example"), "{command:?}:\n{text}");

@@ -1,6 +1,10 @@
-//! `toolyard pause` and `resume`: an operator has something stand still.
+//! `toolyard pause`, `resume` and `workers`: an operator has something stand still, or leave.
 
-use crate::process::{Dev, run};
+use std::time::Instant;
+
+use local::{Broker, BrokerOptions};
+
+use crate::process::{Background, Dev, PATIENCE, run};
 
 #[test]
 fn what_is_paused_is_listed_explained_and_resumed() {
@@ -28,4 +32,31 @@ fn what_is_paused_is_listed_explained_and_resumed() {
     assert!(dev.run(["pause", "ls"]).stderr().contains("nothing is paused"));
     let unknown = dev.run(["pause", "tool", "bosh"]);
     assert!(unknown.code() != 0 && unknown.stderr().contains("bosh"), "{}", unknown.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_drained_ends_well() {
+    let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let (_coordinator, address) = crate::fleet::coordinator(&broker.url(), "127.0.0.1:0");
+    let worker = Background::start(["worker", "--nats-url", &broker.url(), "--pool", "main", "--slots", "3"]);
+    worker.stderr.until(|line| line.contains("pulling"));
+    let url = format!("http://{address}");
+    let deadline = Instant::now() + PATIENCE;
+    let listed = loop {
+        let listed = run(["--url", &url, "workers", "ls", "-o", "json"]).json();
+        if !listed.is_empty() {
+            break listed;
+        }
+        assert!(Instant::now() < deadline, "the coordinator hears of the worker");
+    };
+    assert_eq!((&listed[0]["pool"], &listed[0]["slots"]), (&"main".into(), &3.into()));
+    let id = listed[0]["worker_id"].as_str().expect("it has an id");
+    let drained = run(["--url", &url, "workers", "drain", id]);
+    assert!(drained.code() == 0 && drained.stderr().contains("drains"), "{}", drained.stderr());
+    assert_eq!(worker.code(), 0);
+    let again = run(["--url", &url, "workers", "drain", id]);
+    assert!(again.code() != 0 && again.stderr().contains("no worker"), "{}", again.stderr());
+    let none = run(["--url", &url, "workers", "ls", "--pool", "main"]);
+    assert!(none.code() == 0 && none.stderr().contains("no worker lives"), "{}", none.stderr());
+    broker.stop().await;
 }

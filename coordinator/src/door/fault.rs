@@ -95,6 +95,12 @@ impl From<Refusal> for Fault {
             Refusal::PoolNotFound(pool) => {
                 Self::new(Code::NotFound, "POOL_NOT_FOUND", message, [("pool", pool.to_string())])
             }
+            Refusal::WorkerNotFound(worker) => {
+                Self::new(Code::NotFound, "WORKER_NOT_FOUND", message, [("worker_id", worker.to_string())])
+            }
+            Refusal::WorkerSilent(worker) => {
+                Self::new(Code::Unavailable, "WORKER_SILENT", message, [("worker_id", worker.to_string())])
+            }
             Refusal::Denied { call, .. } => {
                 Self::new(Code::PermissionDenied, "DENIED_BY_HOOK", message, [("call_id", call.to_string())])
             }

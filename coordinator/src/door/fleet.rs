@@ -1,19 +1,32 @@
 //! `toolyard.v1.FleetService`: what an operator does with the fleet.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::convert::api::timestamp;
+use proto::names::{WORKER_HEARTBEAT, WORKER_LOST};
 use proto::v1;
 use proto::v1::pause::What as Paused;
 use proto::v1::pause_request::What as ToPause;
 use proto::v1::resume_request::What as ToResume;
-use run::Timestamp;
+use run::{PoolId, Timestamp, WorkerId};
+use tokio::time::Instant;
 
 use super::{Door, Fault, reason};
 use crate::audit;
 use crate::callers::Role;
 use crate::paused::{Pausable, Word};
+use crate::registry::Worker;
 use crate::runs::Refusal;
+
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1000;
+/// How long a worker may take to say that it drains: it says so at once, and must not be lost meanwhile.
+const DRAIN_PATIENCE: Duration = Duration::from_secs(3);
+/// How long it may take to be sure who lives, for a coordinator that has just begun to listen.
+const SURE: Duration = Duration::from_secs(WORKER_LOST.as_secs() + WORKER_HEARTBEAT.as_secs());
+/// How often it is told.
+const DRAIN_REPEAT: Duration = Duration::from_secs(1);
 
 impl Door {
     pub(crate) async fn pause(&self, request: v1::PauseRequest) -> Result<v1::PauseResponse, Fault> {
@@ -52,6 +65,70 @@ impl Door {
         Ok(v1::ListPausesResponse { pauses: tools.chain(pools).collect() })
     }
 
+    pub(crate) fn list_workers(&self, request: &v1::ListWorkersRequest) -> Result<v1::ListWorkersResponse, Fault> {
+        self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
+        let size = page_size(request.page_size)?;
+        // The token is the last id of the page before.
+        let after: Option<WorkerId> = match request.page_token.as_str() {
+            "" => None,
+            token => Some(token.parse().map_err(|_| malformed("page_token", "is not one of ours"))?),
+        };
+        let pool: Option<PoolId> = match request.pool.as_str() {
+            "" => None,
+            pool => Some(named("pool", pool)?),
+        };
+        let registry = Arc::clone(&self.runs.registry.borrow());
+        let workers = registry.workers();
+        let of_pool = workers.iter().filter(|(_, worker)| pool.as_ref().is_none_or(|pool| worker.pool == *pool));
+        let mut rest = of_pool.filter(|(id, _)| after.as_ref().is_none_or(|after| **id > after));
+        let page: Vec<_> = rest.by_ref().take(size).map(|(id, worker)| worker_out(id, worker)).collect();
+        let last = page.last().map(|worker| worker.worker_id.clone()).unwrap_or_default();
+        let next_page_token = if rest.next().is_some() { last } else { String::new() };
+        Ok(v1::ListWorkersResponse { workers: page, next_page_token })
+    }
+
+    pub(crate) async fn drain_worker(&self, request: v1::DrainWorkerRequest) -> Result<v1::DrainWorkerResponse, Fault> {
+        self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
+        let worker = named("worker_id", &request.worker_id)?;
+        let done = self.drain(&worker).await;
+        audit::drained(&self.runs.caller, &worker, done.as_ref().err());
+        done?;
+        Ok(v1::DrainWorkerResponse {})
+    }
+
+    /// Tells it to the worker until the worker tells it to everybody: nothing of it is stored, so nobody drains who has
+    /// forgotten why.
+    async fn drain(&self, id: &WorkerId) -> Result<(), Refusal> {
+        let mut registry = self.runs.registry.clone();
+        let asked = Instant::now();
+        let (mut first, mut last): (Option<Instant>, Option<Instant>) = (None, None);
+        loop {
+            let (worker, settled) = {
+                let registry = registry.borrow_and_update();
+                (registry.worker(id).cloned(), registry.settled)
+            };
+            match worker {
+                Some(worker) if worker.draining => return Ok(()),
+                Some(_) if first.is_some_and(|first| first.elapsed() >= DRAIN_PATIENCE) => {
+                    return Err(Refusal::WorkerSilent(id.clone()));
+                }
+                Some(worker) if last.is_none_or(|last| last.elapsed() >= DRAIN_REPEAT) => {
+                    self.runs.signals.drain(&worker.pool, id.clone()).await;
+                    last = Some(Instant::now());
+                    first = first.or(last);
+                }
+                Some(_) => {}
+                None if first.is_some() => return Ok(()),
+                None if settled || asked.elapsed() >= SURE => return Err(Refusal::WorkerNotFound(id.clone())),
+                None => {}
+            }
+            match tokio::time::timeout(DRAIN_REPEAT, registry.changed()).await {
+                Ok(Ok(())) | Err(_) => {}
+                Ok(Err(_)) => return Err(Refusal::ShuttingDown),
+            }
+        }
+    }
+
     /// A name that nobody advertises would pause nothing, and nobody would notice.
     fn tool_to_pause(&self, name: &str) -> Result<Pausable, Refusal> {
         let tool = named("tool", name)?;
@@ -76,6 +153,14 @@ impl Door {
     }
 }
 
+fn page_size(asked: i32) -> Result<usize, Refusal> {
+    match usize::try_from(asked) {
+        Ok(0) => Ok(PAGE_DEFAULT),
+        Ok(size) => Ok(size.min(PAGE_MAX)),
+        Err(_) => Err(malformed("page_size", "must not be negative")),
+    }
+}
+
 fn malformed(field: &str, reason: &str) -> Refusal {
     Refusal::Malformed { field: field.to_owned(), reason: reason.to_owned() }
 }
@@ -91,4 +176,15 @@ fn named<T: std::str::FromStr<Err = run::InvalidId>>(field: &str, name: &str) ->
 fn paused_out(what: Paused, word: &Word) -> v1::Pause {
     let time = Some(timestamp(Timestamp(word.at_ms)));
     v1::Pause { what: Some(what), reason: word.reason.clone(), by: word.by.clone(), time }
+}
+
+fn worker_out(id: &WorkerId, worker: &Worker) -> v1::Worker {
+    let Worker { pool, slots, pulling, draining, .. } = worker;
+    v1::Worker {
+        worker_id: id.to_string(),
+        pool: pool.to_string(),
+        slots: *slots,
+        pulling: *pulling,
+        draining: *draining,
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 26] = [
+const NEEDS: [(&str, &str, Role); 28] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -23,6 +23,8 @@ const NEEDS: [(&str, &str, Role); 26] = [
     ("FleetService", "Pause", Role::Admin),
     ("FleetService", "Resume", Role::Admin),
     ("FleetService", "ListPauses", Role::Admin),
+    ("FleetService", "ListWorkers", Role::Admin),
+    ("FleetService", "DrainWorker", Role::Admin),
     ("IndexService", "ListRuns", Role::Read),
     ("IndexService", "ListCalls", Role::Read),
     ("IndexService", "CountRuns", Role::Read),

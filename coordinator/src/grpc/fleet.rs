@@ -24,4 +24,18 @@ impl v1::fleet_service_server::FleetService for FleetDoor {
     ) -> Result<Response<v1::ListPausesResponse>, Status> {
         Ok(Response::new(self.0.by(request.extensions()).list_pauses(request.into_inner())?))
     }
+
+    async fn list_workers(
+        &self,
+        request: Request<v1::ListWorkersRequest>,
+    ) -> Result<Response<v1::ListWorkersResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).list_workers(request.get_ref())?))
+    }
+
+    async fn drain_worker(
+        &self,
+        request: Request<v1::DrainWorkerRequest>,
+    ) -> Result<Response<v1::DrainWorkerResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).drain_worker(request.into_inner()).await?))
+    }
 }

@@ -152,6 +152,8 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "ARGUMENTS_INVALID" => "send arguments that fit the tool's schema",
         "RUN_NOT_FOUND" => "look the id up in the answer that accepted the run",
         "CALL_NOT_FOUND" => "look the call's id up in the run",
+        "WORKER_NOT_FOUND" => "look at GET /v1/workers",
+        "WORKER_SILENT" => "look at the worker, and end its process: its calls go to others",
         "TOOL_NOT_FOUND" | "POOL_NOT_FOUND" => "look at GET /v1/tools",
         "EVENTS_EXPIRED" => {
             "nothing of the run is kept any more: ask for the calls again if their results are still needed"

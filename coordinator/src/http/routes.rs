@@ -95,6 +95,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/pauses", meaning: Rpc("FleetService", "Pause"), handler: unary!(post, pause) },
     Operation { method: Method::GET, path: "/v1/pauses", meaning: Rpc("FleetService", "ListPauses"), handler: || get(list_pauses) },
     Operation { method: Method::POST, path: "/v1/pauses/resume", meaning: Rpc("FleetService", "Resume"), handler: unary!(post, resume) },
+    Operation { method: Method::GET, path: "/v1/workers", meaning: Rpc("FleetService", "ListWorkers"), handler: || get(list_workers) },
+    Operation { method: Method::POST, path: "/v1/workers/{worker_id}/drain", meaning: Rpc("FleetService", "DrainWorker"), handler: unary!(post, drain_worker) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described), handler: || post(batch::batch) },
     Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other("GetDocument", Needs::Nothing, openapi::described), handler: || get(openapi::serve) },
 ];
@@ -175,6 +177,10 @@ async fn get_tool(door: Door, ask: Ask) -> Answered {
 
 async fn list_pauses(door: Door, ask: Ask) -> Answered {
     Ok(answered(&door.list_pauses(ask.read()?).map_err(|fault| ask.problem(fault))?))
+}
+
+async fn list_workers(door: Door, ask: Ask) -> Answered {
+    Ok(answered(&door.list_workers(&ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
 /// A message as a response.

@@ -4,9 +4,9 @@ use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::access::may_be_answered;
-use proto::convert::worker::{Answer, Question, encode_answer, encode_stop};
+use proto::convert::worker::{Answer, Question, Stop, encode_answer};
 use proto::names;
-use run::{AttemptId, PoolId, RunId, Shard};
+use run::{AttemptId, PoolId, RunId, Shard, WorkerId};
 
 use super::Broker;
 
@@ -28,7 +28,12 @@ impl Signals {
 
     /// Tells the pool to stop an attempt. Not confirmed: it is repeated until the log shows that it stopped.
     pub(crate) async fn stop(&self, pool: &PoolId, run: RunId, attempt: AttemptId) {
-        self.send(names::stop(pool), encode_stop(run, attempt)).await;
+        self.send(names::stop(pool), Stop::Attempt(run, attempt).encode()).await;
+    }
+
+    /// Tells a worker of the pool to drain. Not confirmed: it is repeated until the worker says so.
+    pub(crate) async fn drain(&self, pool: &PoolId, worker: WorkerId) {
+        self.send(names::stop(pool), Stop::Worker(worker).encode()).await;
     }
 
     /// Hands a lost worker's job back to its queue: `lease` is where its acknowledgement would have gone. Should this be

@@ -238,8 +238,8 @@ impl Keeper {
             false
         } else {
             self.heard.insert(heartbeat.worker.clone(), Instant::now());
-            let Heartbeat { tools, pulling, slots, .. } = heartbeat;
-            let worker = Worker { pool, tools, pulling, slots };
+            let Heartbeat { tools, pulling, slots, draining, .. } = heartbeat;
+            let worker = Worker { pool, tools, pulling, slots, draining };
             self.registry.worker_lives(heartbeat.worker, worker)
         };
         if changed {

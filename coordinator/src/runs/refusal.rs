@@ -1,7 +1,7 @@
 //! Why a request was not served, as commands say it; the doors tell it as [faults](crate::door::Fault).
 
 use proto::schema;
-use run::{CallError, CallId, PoolId, Rejection, RunId, ToolName, Violation};
+use run::{CallError, CallId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
 
 use crate::callers::Denied;
 use crate::ledger::Stopped;
@@ -32,6 +32,10 @@ pub(crate) enum Refusal {
     ToolNotFound(ToolName),
     #[error("there is no pool {0}")]
     PoolNotFound(PoolId),
+    #[error("no worker {0} lives: it has left, or never was")]
+    WorkerNotFound(WorkerId),
+    #[error("worker {0} does not say that it drains: it stands still, is cut off, or is too old to know the word")]
+    WorkerSilent(WorkerId),
     #[error("the request id was used for another request, which made run {run}: use another id")]
     RequestIdTaken { run: RunId },
     #[error("the log is full: it accepts nothing new until it has drained")]

@@ -22,6 +22,8 @@ pub struct Heartbeat {
     pub pulling: bool,
     /// The tools that it hosts.
     pub tools: ToolSetId,
+    /// It takes no more calls, and those that it runs may end.
+    pub draining: bool,
 }
 
 impl Heartbeat {
@@ -35,6 +37,7 @@ impl Heartbeat {
             leaving: self.leaving,
             pulling: self.pulling,
             tool_set: self.tools.to_string(),
+            draining: self.draining,
         }
         .encode_to_vec()
         .into()
@@ -46,8 +49,8 @@ impl Heartbeat {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
         check_version(wire.version)?;
         let (worker, tools) = (wire.worker_id.parse()?, wire.tool_set.parse()?);
-        let wire::WorkerHeartbeat { slots, running, leaving, pulling, .. } = wire;
-        Ok(Self { worker, slots, running, leaving, pulling, tools })
+        let wire::WorkerHeartbeat { slots, running, leaving, pulling, draining, .. } = wire;
+        Ok(Self { worker, slots, running, leaving, pulling, tools, draining })
     }
 }
 
@@ -169,26 +172,41 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
     Ok(Some(Answer { verdict, last_output }))
 }
 
-#[must_use]
-pub fn encode_stop(run: RunId, attempt: AttemptId) -> Bytes {
-    wire::StopAttempt {
-        version: VERSION,
-        run_id: run.to_string(),
-        call: u32::from(attempt.call.0),
-        attempt: Some(attempt_out(attempt)),
-    }
-    .encode_to_vec()
-    .into()
+/// What a pool's workers are told to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stop {
+    Attempt(RunId, AttemptId),
+    /// A worker takes no more calls, lets those that it runs end, and leaves.
+    Worker(WorkerId),
 }
 
-/// # Errors
-/// When the message does not stop an attempt.
-pub fn decode_stop(payload: Bytes) -> Result<(RunId, AttemptId), InvalidMessage> {
-    let wire = wire::StopAttempt::decode(payload)?;
-    check_version(wire.version)?;
-    let call = index_in(wire.call)?;
-    let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);
-    Ok((wire.run_id.parse()?, attempt))
+impl Stop {
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let wire = match self {
+            Self::Attempt(run, attempt) => wire::StopAttempt {
+                run_id: run.to_string(),
+                call: u32::from(attempt.call.0),
+                attempt: Some(attempt_out(*attempt)),
+                ..wire::StopAttempt::default()
+            },
+            Self::Worker(worker) => wire::StopAttempt { worker_id: worker.to_string(), ..wire::StopAttempt::default() },
+        };
+        wire::StopAttempt { version: VERSION, ..wire }.encode_to_vec().into()
+    }
+
+    /// # Errors
+    /// When the message stops nothing.
+    pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
+        let wire = wire::StopAttempt::decode(payload)?;
+        check_version(wire.version)?;
+        if !wire.worker_id.is_empty() {
+            return Ok(Self::Worker(wire.worker_id.parse()?));
+        }
+        let call = index_in(wire.call)?;
+        let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);
+        Ok(Self::Attempt(wire.run_id.parse()?, attempt))
+    }
 }
 
 fn index_in(call: u32) -> Result<CallIndex, InvalidMessage> {

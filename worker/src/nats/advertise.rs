@@ -53,10 +53,14 @@ pub(super) async fn keep(core: Rc<Core>, pool: PoolId, stop: CancellationToken) 
 pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: CancellationToken) {
     let mut tick = tokio::time::interval(names::WORKER_HEARTBEAT);
     loop {
+        let draining = core.stop.is_cancelled();
         tokio::select! {
-            _ = tick.tick() => send(&core, &pool, slots, false).await,
+            _ = tick.tick() => {}
+            // Whoever told it to drain waits for the word.
+            () = core.stop.cancelled(), if !draining => {}
             () = stop.cancelled() => return,
         }
+        send(&core, &pool, slots, false).await;
     }
 }
 
@@ -70,8 +74,8 @@ async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     let pulling = core.is_pulling(slots);
     core.progress.note(pulling && !leaving, running);
     core.counts.note(slots, running);
-    let heartbeat =
-        Heartbeat { worker: core.worker.clone(), slots, running, leaving, pulling, tools: core.set.clone() };
+    let (worker, tools, draining) = (core.worker.clone(), core.set.clone(), core.stop.is_cancelled());
+    let heartbeat = Heartbeat { worker, slots, running, leaving, pulling, tools, draining };
     if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {
         tracing::warn!(%error, "a heartbeat was not sent");
     }

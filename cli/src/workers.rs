@@ -1,0 +1,75 @@
+//! `toolyard workers`: who executes calls, and having one leave.
+
+use proto::v1;
+
+use crate::client::Client;
+use crate::door::Door;
+use crate::exit::{Exit, Failure};
+use crate::list::columns;
+use crate::terminal::Terminal;
+use crate::words::counted;
+
+const LS_EXAMPLES: &str = "\
+Examples:
+  toolyard workers ls
+  toolyard workers ls --pool builds -o json | jq -r .worker_id";
+
+const DRAIN_EXAMPLES: &str = "\
+Examples:
+  toolyard workers drain worker-01980f3c2a5b7c3e
+  toolyard workers drain $(toolyard workers ls --pool builds -o json | jq -r .worker_id)
+
+It takes no more calls, lets those that it runs end within its own drain time,
+gives back the others, and ends with 0, as after SIGTERM. A supervisor that
+starts it again starts a worker with another id.";
+
+/// See who executes calls, or have one leave
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the workers that live, by their ids
+    #[command(after_help = LS_EXAMPLES)]
+    Ls {
+        /// Those of this pool alone
+        #[arg(long, value_name = "NAME")]
+        pool: Option<String>,
+    },
+    /// Have workers finish what they run, and leave
+    #[command(after_help = DRAIN_EXAMPLES)]
+    Drain {
+        /// Their ids
+        #[arg(required = true, value_name = "WORKER")]
+        workers: Vec<String>,
+    },
+}
+
+pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let client = Client::connect(door).await?;
+    match command {
+        Command::Ls { pool } => {
+            let workers = client.workers(pool.unwrap_or_default()).await?;
+            if terminal.is_json() {
+                workers.iter().try_for_each(|worker| terminal.message(worker))?;
+            } else if workers.is_empty() {
+                terminal.note("no worker lives");
+            } else {
+                columns(&workers.iter().map(line).collect::<Vec<_>>(), terminal)?;
+            }
+        }
+        Command::Drain { workers } => {
+            for worker in workers {
+                client.drain_worker(worker.clone()).await?;
+                terminal.note(&format!("{worker} drains"));
+            }
+        }
+    }
+    Ok(Exit::Completed)
+}
+
+fn line(worker: &v1::Worker) -> [String; 4] {
+    let does = match (worker.draining, worker.pulling) {
+        (true, _) => "drains",
+        (false, true) => "takes calls",
+        (false, false) => "gets no calls",
+    };
+    [worker.worker_id.clone(), worker.pool.clone(), counted(worker.slots as usize, "slot"), does.to_owned()]
+}

@@ -113,6 +113,81 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{/* The files of the door and of hooks: whole folders, so that what changes in a secret is seen. */}}
+{{- define "toolyard.doorEnv" -}}
+{{- with .Values.door.tlsSecret }}
+- {name: TOOLYARD_TLS_CERT, value: /etc/toolyard/tls/tls.crt}
+- {name: TOOLYARD_TLS_KEY, value: /etc/toolyard/tls/tls.key}
+{{- end }}
+{{- with .Values.door.clientCaSecret }}
+{{- if .name }}
+- {name: TOOLYARD_TLS_CLIENT_CA, value: {{ printf "/etc/toolyard/client-ca/%s" .key | quote }}}
+{{- end }}
+{{- end }}
+{{- with .Values.door.callersSecret }}
+{{- if .name }}
+- {name: TOOLYARD_AUTH, value: {{ printf "/etc/toolyard/callers/%s" .key | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.doorMounts" -}}
+{{- if .Values.door.tlsSecret }}
+- {name: door-tls, mountPath: /etc/toolyard/tls, readOnly: true}
+{{- end }}
+{{- if .Values.door.clientCaSecret.name }}
+- {name: door-client-ca, mountPath: /etc/toolyard/client-ca, readOnly: true}
+{{- end }}
+{{- if .Values.door.callersSecret.name }}
+- {name: door-callers, mountPath: /etc/toolyard/callers, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.doorVolumes" -}}
+{{- with .Values.door.tlsSecret }}
+- name: door-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with .Values.door.clientCaSecret.name }}
+- name: door-client-ca
+  secret: {secretName: {{ . }}}
+{{- end }}
+{{- with .Values.door.callersSecret.name }}
+- name: door-callers
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.hooksEnv" -}}
+{{- with .Values.hooksSecret }}
+{{- if .name }}
+- {name: TOOLYARD_HOOKS, value: {{ printf "/etc/toolyard/hooks/%s" .key | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.hooksMounts" -}}
+{{- if .Values.hooksSecret.name }}
+- {name: hooks, mountPath: /etc/toolyard/hooks, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.hooksVolumes" -}}
+{{- with .Values.hooksSecret.name }}
+- name: hooks
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+
+{{/* What clients speak to coordinators, and its name for whoever stands between. */}}
+{{- define "toolyard.scheme" -}}
+{{- if .Values.door.tlsSecret }}https{{ else }}http{{ end }}
+{{- end }}
+
+{{- define "toolyard.appProtocol" -}}
+{{- if .Values.door.tlsSecret }}https{{ else }}kubernetes.io/h2c{{ end }}
+{{- end }}
+
 {{/* One pod a node and a zone, where that is possible. */}}
 {{- define "toolyard.spread" -}}
 {{- $labels := include "toolyard.selector" . -}}

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use async_nats::jetstream;
+use harness::Admin;
 use proto::names;
 use proto::v1::run_event::Event;
 use proto::v1::{self, run_service_client::RunServiceClient};
@@ -36,6 +37,28 @@ impl Default for Fleet {
     }
 }
 
+/// How the processes of a yard are looked at.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Looked {
+    /// Admin ports of the only coordinator and of the only worker.
+    pub(crate) admin: Option<[Admin; 2]>,
+    /// Where they send metrics, and traces of 1 % of all requests.
+    pub(crate) collector: Option<String>,
+}
+
+impl Looked {
+    /// The environments of coordinators and of workers.
+    fn environments(&self) -> [Vec<(&'static str, String)>; 2] {
+        [0, 1].map(|of| {
+            let admin = self.admin.map(|admin| ("TOOLYARD_ADMIN_LISTEN", admin[of].address().to_string()));
+            let collector = self.collector.iter().flat_map(|url| {
+                [("OTEL_EXPORTER_OTLP_ENDPOINT", url.clone()), ("OTEL_TRACES_SAMPLER_ARG", "0.01".to_owned())]
+            });
+            admin.into_iter().chain(collector).collect()
+        })
+    }
+}
+
 pub(crate) struct Yard {
     pub(crate) broker: local::Broker,
     pub(crate) coordinators: Vec<Process>,
@@ -49,17 +72,23 @@ pub(crate) struct Yard {
 
 impl Yard {
     pub(crate) async fn start(fleet: Fleet) -> anyhow::Result<Self> {
+        Self::start_looked_at(fleet, &Looked::default()).await
+    }
+
+    pub(crate) async fn start_looked_at(fleet: Fleet, looked: &Looked) -> anyhow::Result<Self> {
+        let [of_coordinators, of_workers] = looked.environments();
         let options = local::BrokerOptions { monitored: true, ..local::BrokerOptions::default() };
         let broker = local::Broker::start(options, |line| eprintln!("{line}")).await?;
         let (mut coordinators, mut workers, mut clients) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..fleet.coordinators {
-            let coordinator = roles::start(&["coordinator", &broker.url()]).await?;
+            let coordinator = roles::start(&["coordinator", &broker.url()], &of_coordinators).await?;
             clients.push(connect(&coordinator.ready).await?);
             coordinators.push(coordinator);
         }
         let [slots, each, tools] = [fleet.slots, fleet.workers_each, fleet.tools].map(|number| number.to_string());
         for _ in 0..fleet.workers {
-            workers.push(roles::start(&["workers", &broker.url(), &slots, &each, &tools]).await?);
+            let arguments = ["workers", &broker.url(), &slots, &each, &tools];
+            workers.push(roles::start(&arguments, &of_workers).await?);
         }
         let submission = Submission::open(clients.first().context("a coordinator")?.clone()).await?;
         let yard = Self { broker, coordinators, workers, clients, submission, turn: AtomicUsize::default() };

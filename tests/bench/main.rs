@@ -15,10 +15,12 @@ mod process;
 mod readers;
 mod results;
 mod roles;
+mod scrape;
 mod sse;
 mod stream;
 mod submission;
 mod takeover;
+mod tracing;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +73,10 @@ enum Section {
     Takeover,
     /// The first chunk by server-sent events, and 5,000 readers of a run that waits.
     Sse,
+    /// How long a scrape takes where calls of 2,000 tools are counted.
+    Scrape,
+    /// What traces of 1 % of all calls, and metrics, cost.
+    Tracing,
     /// What a fleet without work costs.
     Idle,
     /// The cost of a call over retained calls, tools, workers and coordinators.
@@ -145,6 +151,12 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Sse) {
         sse::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Scrape) {
+        scrape::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Tracing) {
+        tracing::measure(effort, &mut results).await?;
     }
     if wanted(Section::Idle) {
         idle::measure(effort, &mut results).await?;

@@ -42,9 +42,10 @@ impl Process {
 }
 
 /// Starts this program again in a role.
-pub(crate) async fn start(arguments: &[&str]) -> anyhow::Result<Process> {
+pub(crate) async fn start(arguments: &[&str], environment: &[(&str, String)]) -> anyhow::Result<Process> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(arguments)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)
@@ -66,6 +67,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
         std::process::exit(i32::from(ended.is_err()));
     });
     let stop = CancellationToken::new();
+    let admin = std::env::var("TOOLYARD_ADMIN_LISTEN").ok().map(|address| address.parse()).transpose()?;
     match role {
         Role::Coordinator { nats_url } => {
             let listen = ([127, 0, 0, 1], 0).into();
@@ -78,7 +80,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 log,
                 redis_url,
                 door: coordinator::DoorOptions::default(),
-                admin: None,
+                admin,
             };
             let coordinator = coordinator::Coordinator::bind(options).await?;
             let address = coordinator.address();
@@ -87,7 +89,8 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
         Role::Workers { nats_url, slots, count, tools } => {
             let mut workers = tokio::task::JoinSet::new();
             for _ in 0..count {
-                let options = worker::Options { slots, ..worker::Options::new(nats_url.clone(), "bench".parse()?) };
+                let options =
+                    worker::Options { slots, admin, ..worker::Options::new(nats_url.clone(), "bench".parse()?) };
                 let (sender, ready) = tokio::sync::oneshot::channel();
                 let (table, stop) = (table(tools)?, stop.clone());
                 workers.spawn(worker::serve(options, table, stop, move |_| sender.send(()).unwrap_or_default()));

@@ -21,6 +21,11 @@ impl Admin {
         Self(free.local_addr().expect("it has an address"))
     }
 
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0
+    }
+
     /// The fixture with its admin port here.
     #[must_use]
     pub fn of(&self, fixture: &Fixture) -> Fixture {

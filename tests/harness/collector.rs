@@ -47,12 +47,25 @@ impl Collector {
         Self { address, taken, _server: tasks }
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How many spans came so far.
+    ///
+    /// # Panics
+    /// When the collector did.
+    #[must_use]
+    pub fn spans_taken(&self) -> usize {
+        self.taken.spans.lock().expect("nobody panicked").len()
+    }
+
     /// The fixture with its telemetry sent here.
     #[must_use]
     pub fn of(&self, fixture: &Fixture) -> Fixture {
-        fixture
-            .with("OTEL_EXPORTER_OTLP_ENDPOINT", format_args!("http://{}", self.address))
-            .with("OTEL_METRIC_EXPORT_INTERVAL", 200)
+        fixture.with("OTEL_EXPORTER_OTLP_ENDPOINT", self.url()).with("OTEL_METRIC_EXPORT_INTERVAL", 200)
     }
 
     /// The spans of a trace that came so far.

@@ -13,6 +13,7 @@ mod open;
 mod peers;
 mod process;
 mod readers;
+mod registry;
 mod results;
 mod roles;
 mod scrape;
@@ -79,6 +80,8 @@ enum Section {
     Tracing,
     /// What a fleet without work costs.
     Idle,
+    /// Pages of 2,000 tools that 500 workers host, and a call beside them.
+    Registry,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
     /// The same call and stream on other systems.
@@ -160,6 +163,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Idle) {
         idle::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Registry) {
+        registry::measure(effort, &mut results).await?;
     }
     if wanted(Section::Growth) {
         growth::measure(effort, &mut results).await?;

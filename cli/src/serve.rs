@@ -106,10 +106,10 @@ pub(crate) struct WorkerArgs {
     /// How long running calls may take to end once it is told to stop
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
-    /// Host these built-in tools alone, by their names with commas between them
+    /// Host these built-in tools alone, by their names with commas between them; `*` stands for any characters
     #[arg(long, env = "TOOLYARD_ENABLE", value_name = "TOOLS", value_delimiter = ',')]
     enable: Vec<String>,
-    /// Do not host these built-in tools
+    /// Do not host these built-in tools, named as for --enable
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
     /// Put arguments and results of calls into traces. Whoever sees the traces then reads them

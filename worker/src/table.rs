@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use globset::{Glob, GlobSet, GlobSetBuilder};
 use hooks::{Hooks, Moment};
 use proto::convert::manifest::{InvalidManifest, Usable, manifest_in};
 use proto::schema::{self, Schema};
@@ -156,25 +157,25 @@ impl Table {
         self.hooks.watch(tool, alias_of).then(watched)
     }
 
-    /// These tools alone; all where none is named.
+    /// These tools alone, `*` standing for any characters; all where none is named.
     ///
     /// # Errors
     /// When one is not there.
     pub fn only(mut self, names: &[String]) -> Result<Self, NotHosted> {
-        self.check_hosted(names)?;
+        let named = self.named(names)?;
         if !names.is_empty() {
-            self.retain(|name| names.iter().any(|named| named == name.as_str()));
+            self.retain(|name| named.is_match(name.as_str()));
         }
         Ok(self)
     }
 
-    /// All but these tools.
+    /// All but these tools, `*` standing for any characters.
     ///
     /// # Errors
     /// When one is not there.
     pub fn without(mut self, names: &[String]) -> Result<Self, NotHosted> {
-        self.check_hosted(names)?;
-        self.retain(|name| names.iter().all(|named| named != name.as_str()));
+        let named = self.named(names)?;
+        self.retain(|name| !named.is_match(name.as_str()));
         Ok(self)
     }
 
@@ -189,15 +190,27 @@ impl Table {
         self.tools.keys().map(|name| (name, name)).chain(&self.aliases)
     }
 
-    fn check_hosted(&self, names: &[impl AsRef<str>]) -> Result<(), NotHosted> {
-        let is_known = |name: &str| self.tools.keys().any(|known| known.as_str() == name);
-        match names.iter().map(AsRef::as_ref).find(|name| !is_known(name)) {
-            Some(name) => {
-                let known = self.tools.keys().map(ToString::to_string).collect();
-                Err(NotHosted { name: name.to_owned(), known })
+    /// Names and patterns of tools, each of at least one that is here.
+    fn named(&self, names: &[String]) -> Result<GlobSet, NotHosted> {
+        let mut set = GlobSetBuilder::new();
+        for name in names {
+            let glob = Glob::new(name).map_err(|_| self.not_hosted(name))?;
+            let matcher = glob.compile_matcher();
+            if !self.tools.keys().any(|known| matcher.is_match(known.as_str())) {
+                return Err(self.not_hosted(name));
             }
-            None => Ok(()),
+            set.add(glob);
         }
+        set.build().map_err(|_| self.not_hosted(&names.join(", ")))
+    }
+
+    fn not_hosted(&self, name: &str) -> NotHosted {
+        NotHosted { name: name.to_owned(), known: self.tools.keys().map(ToString::to_string).collect() }
+    }
+
+    fn check_hosted(&self, names: &[&str]) -> Result<(), NotHosted> {
+        let is_known = |name: &str| self.tools.keys().any(|known| known.as_str() == name);
+        names.iter().find(|name| !is_known(name)).map_or(Ok(()), |name| Err(self.not_hosted(name)))
     }
 
     fn retain(&mut self, stays: impl Fn(&ToolName) -> bool) {

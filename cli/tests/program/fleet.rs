@@ -55,7 +55,7 @@ async fn a_worker_hosts_what_it_is_told_to() {
     let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let (_coordinator, address) = coordinator(&broker.url(), "127.0.0.1:0");
     let arguments =
-        ["worker", "--nats-url", &broker.url(), "--pool", "main", "--enable", "bash,glob", "--disable", "bash"];
+        ["worker", "--nats-url", &broker.url(), "--pool", "main", "--enable", "bash,gl*", "--disable", "b*"];
     let worker = Background::start(arguments);
     worker.stderr.until(|line| line.contains("pulling"));
     let url = format!("http://{address}");
@@ -73,6 +73,8 @@ async fn a_worker_hosts_what_it_is_told_to() {
     let unknown = run(["worker", "--pool", "main", "--disable", "bosh"]);
     assert_eq!(unknown.code(), 1);
     assert!(unknown.stderr().contains("bosh") && unknown.stderr().contains("get_current_time"), "{}", unknown.stderr());
+    let nothing = run(["worker", "--pool", "main", "--enable", "x*"]);
+    assert!(nothing.code() == 1 && nothing.stderr().contains("x*"), "{}", nothing.stderr());
     broker.stop().await;
 }
 

@@ -1,12 +1,17 @@
 //! Tools that only one request knows. The client answers their calls; here their input is checked, so that a model that
 //! gets it wrong is told at once.
 
+mod lark;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proto::schema::{Schema, describe};
 use proto::v1;
 use regex::{Regex, RegexBuilder};
 use run::{CallError, ErrorKind, ToolName, Violation};
+
+use self::lark::Grammar;
 
 /// Tools of one request: as many as a run may have calls.
 pub(crate) const TOOLS_MAX: usize = run::limit::CALLS_PER_RUN_MAX;
@@ -33,6 +38,8 @@ enum Format {
     Schema(Schema),
     /// A text that matches from its beginning to its end.
     Pattern(Regex),
+    /// A text of this grammar.
+    Grammar(Arc<Grammar>),
 }
 
 impl Custom {
@@ -43,12 +50,8 @@ impl Custom {
             Some(Wire::Text(v1::TextFormat {})) => Ok(Self { definition: String::new(), format: Format::Text }),
             Some(Wire::InputSchema(schema)) => Self::schema(schema).map_err(|reason| ("input_schema", reason)),
             Some(Wire::Regex(pattern)) => Self::pattern(pattern).map_err(|reason| ("regex", reason)),
-            Some(Wire::Lark(_)) => Err((
-                "lark",
-                "grammars are not supported, their inputs could not be checked: give a regex, an input_schema or text"
-                    .to_owned(),
-            )),
-            None => Err(("format", "is missing: give text, an input_schema or a regex".to_owned())),
+            Some(Wire::Lark(grammar)) => Self::grammar(grammar).map_err(|reason| ("lark", reason)),
+            None => Err(("format", "is missing: give text, an input_schema, a regex or a grammar".to_owned())),
         }
     }
 
@@ -70,12 +73,18 @@ impl Custom {
         Ok(Self { definition, format: Format::Pattern(pattern) })
     }
 
+    fn grammar(definition: String) -> Result<Self, String> {
+        let grammar = Grammar::read(sized(&definition)?).map_err(|fault| fault.to_string())?;
+        Ok(Self { definition, format: Format::Grammar(Arc::new(grammar)) })
+    }
+
     /// What tells it from another of its name.
     pub(crate) fn definition(&self) -> (&'static str, &str) {
         let kind = match self.format {
             Format::Text => "text",
             Format::Schema(_) => "schema",
             Format::Pattern(_) => "pattern",
+            Format::Grammar(_) => "grammar",
         };
         (kind, &self.definition)
     }
@@ -100,6 +109,13 @@ impl Custom {
                 let fits = std::str::from_utf8(input).is_ok_and(|input| pattern.is_match(input));
                 let message = || format!("the input does not match {}", self.definition);
                 if fits { Ok(()) } else { Err(invalid(Vec::new(), message())) }
+            }
+            Format::Grammar(grammar) => {
+                let checked = match std::str::from_utf8(input) {
+                    Ok(input) => grammar.check(input).map_err(|misfit| misfit.to_string()),
+                    Err(error) => Err(format!("the input is no text: {error}")),
+                };
+                checked.map_err(|message| invalid(Vec::new(), message))
             }
         }
     }

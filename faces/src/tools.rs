@@ -62,8 +62,9 @@ impl Tools {
                 let format = match (tool["format"]["type"].as_str(), tool["format"]["syntax"].as_str()) {
                     (None | Some("text"), _) => Format::Text(v1::TextFormat {}),
                     (Some("grammar"), Some("regex")) => Format::Regex(grammar.as_str().unwrap_or_default().to_owned()),
+                    (Some("grammar"), Some("lark")) => Format::Lark(grammar.as_str().unwrap_or_default().to_owned()),
                     _ => {
-                        let message = "of custom tools text and regex grammars are taken: others could not be checked";
+                        let message = "of custom tools text and grammars in the syntax regex or lark are taken";
                         return Err(Refused::unsupported(format!("{at}/format"), message));
                     }
                 };

@@ -161,6 +161,7 @@ async fn tools_of_a_request_are_the_clients_and_their_input_is_checked() {
         tool("say", Format::Text(v1::TextFormat {})),
         tool("point", Format::InputSchema(schema.to_string())),
         tool("version", Format::Regex(r"\d+\.\d+".to_owned())),
+        tool("sum", Format::Lark("start: INT (\"+\" INT)*\n%import common.INT\n%ignore \" \"".to_owned())),
         // A name of the request's goes before that of a worker's tool.
         tool("echo", Format::Text(v1::TextFormat {})),
     ];
@@ -171,6 +172,8 @@ async fn tools_of_a_request_are_the_clients_and_their_input_is_checked() {
         call("no point", "point", json!({ "x": "one" })),
         text_call("version", "version", "1.20"),
         text_call("no version", "version", "v1.20, perhaps"),
+        text_call("sum", "sum", "1 + 2 +30"),
+        text_call("no sum", "sum", "1 + x"),
         text_call("echo", "echo", "hello"),
     ];
     let request = v1::CreateRunRequest { calls, request_tools: tools, ..v1::CreateRunRequest::default() };
@@ -180,6 +183,7 @@ async fn tools_of_a_request_are_the_clients_and_their_input_is_checked() {
         if call.call_id.starts_with("no ") {
             let error = call.outcome.clone().and_then(|outcome| outcome.error).expect("it was refused");
             assert_eq!(error.kind(), CallErrorKind::ArgumentsInvalid, "{call:?}");
+            assert!(call.call_id != "no sum" || error.message.contains("column 5: expected INT"), "{call:?}");
         } else {
             assert_eq!(call.state(), CallState::WaitingForClient, "{call:?}");
         }
@@ -196,7 +200,8 @@ async fn a_tool_of_a_request_that_makes_no_sense_is_refused_with_its_place() {
         (tool("a", Format::Regex(r"\w{500}{500}".to_owned())), "request_tools[0].regex"),
         (tool("a", Format::InputSchema("{".to_owned())), "request_tools[0].input_schema"),
         (v1::RequestTool { name: "a".to_owned(), format: None }, "request_tools[0].format"),
-        (tool("a", Format::Lark("start: \"unended".to_owned())), "request_tools[0].lark"),
+        (tool("a", Format::Lark("start: \"unended".to_owned())), "request_tools[0].lark: line 1"),
+        (tool("a", Format::Lark("start: \"a\"\n\n%declare B".to_owned())), "request_tools[0].lark: line 3: %declare"),
     ];
     let create = async |tools| {
         let calls = vec![question("q")];

@@ -1,0 +1,227 @@
+//! Terminals: regular languages, each compiled into an automaton that tells every length at which it matches.
+
+use std::collections::HashMap;
+
+use regex::RegexBuilder;
+use regex_automata::hybrid::dfa::{Cache, DFA};
+use regex_automata::nfa::thompson;
+use regex_automata::{Anchored, Input, MatchKind};
+
+use super::read::{Definition, Expression, is_terminal};
+use super::{AUTOMATA_BYTES_MAX, CACHE_BYTES_MAX, Fault, PATTERN_BYTES_MAX, TERMINAL_DEPTH_MAX};
+
+/// Terminals of Lark's library `common`. A string ends at its first quote and a comment at its first end, which says the
+/// same as the library's patterns that match as little as they can.
+const COMMON: [(&str, &str); 23] = [
+    ("DIGIT", "[0-9]"),
+    ("HEXDIGIT", "[0-9A-Fa-f]"),
+    ("INT", "[0-9]+"),
+    ("SIGNED_INT", "[+-]?[0-9]+"),
+    ("DECIMAL", r"(?:[0-9]+\.[0-9]*|\.[0-9]+)"),
+    ("FLOAT", r"(?:[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"),
+    ("SIGNED_FLOAT", r"[+-]?(?:[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"),
+    ("NUMBER", r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
+    ("SIGNED_NUMBER", r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"),
+    ("ESCAPED_STRING", r#""(?:[^"\\\n]|\\[^\n])*""#),
+    ("LCASE_LETTER", "[a-z]"),
+    ("UCASE_LETTER", "[A-Z]"),
+    ("LETTER", "[A-Za-z]"),
+    ("WORD", "[A-Za-z]+"),
+    ("CNAME", "[A-Za-z_][A-Za-z0-9_]*"),
+    ("WS_INLINE", r"[ \t]+"),
+    ("WS", r"[ \t\x0c\r\n]+"),
+    ("CR", r"\r"),
+    ("LF", r"\n"),
+    ("NEWLINE", r"(?:\r?\n)+"),
+    ("SH_COMMENT", r"#[^\n]*"),
+    ("CPP_COMMENT", r"//[^\n]*"),
+    ("C_COMMENT", r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/"),
+];
+
+/// A terminal that rules use.
+#[derive(Debug, Clone)]
+pub(super) struct Terminal {
+    /// As errors call it; nothing for what is ignored.
+    pub(super) label: Option<String>,
+    automaton: DFA,
+}
+
+/// What terminals are defined, and what is known of them.
+#[derive(Debug)]
+pub(super) struct Terminals {
+    defined: HashMap<String, Defined>,
+    /// Those whose definition is being looked at.
+    within: Vec<String>,
+    depth: usize,
+    automata_bytes: usize,
+}
+
+#[derive(Debug)]
+enum Defined {
+    As(Expression, u32),
+    Known(String),
+}
+
+impl Terminals {
+    pub(super) fn new(definitions: Vec<Definition>, imports: Vec<(String, String, u32)>) -> Result<Self, Fault> {
+        let mut defined = HashMap::new();
+        for (name, own, line) in imports {
+            let Some((_, pattern)) = COMMON.iter().find(|(known, _)| *known == name) else {
+                return Err(Fault::new(line, format!("the library common has no terminal {name}")));
+            };
+            if defined.insert(own.clone(), Defined::Known((*pattern).to_owned())).is_some() {
+                return Err(Fault::new(line, format!("{own} is defined twice")));
+            }
+        }
+        for Definition { name, line, meaning } in definitions {
+            if defined.insert(name.clone(), Defined::As(meaning, line)).is_some() {
+                return Err(Fault::new(line, format!("{name} is defined twice")));
+            }
+        }
+        Ok(Self { defined, within: Vec::new(), depth: 0, automata_bytes: 0 })
+    }
+
+    /// What a terminal means, as a regular expression in which no other is named.
+    pub(super) fn pattern(&mut self, meaning: &Expression, line: u32) -> Result<String, Fault> {
+        if self.depth >= TERMINAL_DEPTH_MAX {
+            return Err(Fault::new(line, "terminals and their parentheses stand too deep within each other"));
+        }
+        self.depth += 1;
+        let pattern = self.pattern_within(meaning, line);
+        self.depth -= 1;
+        pattern
+    }
+
+    fn pattern_within(&mut self, meaning: &Expression, line: u32) -> Result<String, Fault> {
+        let pattern = match meaning {
+            Expression::Name(name, line) => self.named(name, *line)?,
+            Expression::Text { text, any_case: false } => format!("(?:{})", regex::escape(text)),
+            Expression::Text { text, any_case: true } => format!("(?i:{})", regex::escape(text)),
+            Expression::Range(first, last) => {
+                format!("[{}-{}]", regex::escape(&first.to_string()), regex::escape(&last.to_string()))
+            }
+            Expression::Pattern { pattern, flags, line } => grouped(pattern, flags, *line)?,
+            Expression::All(all) => self.joined(all, "", line)?,
+            Expression::Any(any) => format!("(?:{})", self.joined(any, "|", line)?),
+            Expression::Repeated(part, least, most) => {
+                let part = self.pattern(part, line)?;
+                let most = most.map_or_else(String::new, |most| most.to_string());
+                format!("(?:{part}){{{least},{most}}}")
+            }
+        };
+        if pattern.len() > PATTERN_BYTES_MAX {
+            let what = format!("a terminal has more than {PATTERN_BYTES_MAX} bytes, what it names written out");
+            return Err(Fault::new(line, what));
+        }
+        Ok(pattern)
+    }
+
+    fn joined(&mut self, parts: &[Expression], between: &str, line: u32) -> Result<String, Fault> {
+        let mut joined = String::new();
+        for (at, part) in parts.iter().enumerate() {
+            if at > 0 {
+                joined.push_str(between);
+            }
+            joined.push_str(&self.pattern(part, line)?);
+            if joined.len() > PATTERN_BYTES_MAX {
+                break;
+            }
+        }
+        Ok(joined)
+    }
+
+    fn named(&mut self, name: &str, line: u32) -> Result<String, Fault> {
+        if !is_terminal(name) {
+            return Err(Fault::new(line, format!("{name} is a rule: a terminal is made of terminals alone")));
+        }
+        if self.within.iter().any(|other| other == name) {
+            return Err(Fault::new(line, format!("the terminal {name} is made of itself: make it a rule")));
+        }
+        let (meaning, line) = match self.defined.get(name) {
+            None => return Err(Fault::new(line, format!("there is no terminal {name}"))),
+            Some(Defined::Known(pattern)) => return Ok(pattern.clone()),
+            Some(Defined::As(meaning, line)) => (meaning.clone(), *line),
+        };
+        self.within.push(name.to_owned());
+        let pattern = self.pattern(&meaning, line)?;
+        self.within.pop();
+        self.defined.insert(name.to_owned(), Defined::Known(pattern.clone()));
+        Ok(pattern)
+    }
+
+    pub(super) fn compile(&mut self, pattern: &str, label: Option<String>, line: u32) -> Result<Terminal, Fault> {
+        let left = AUTOMATA_BYTES_MAX.saturating_sub(self.automata_bytes);
+        let automaton = DFA::builder()
+            .configure(
+                DFA::config()
+                    .match_kind(MatchKind::All)
+                    .cache_capacity(CACHE_BYTES_MAX)
+                    .skip_cache_capacity_check(true),
+            )
+            .thompson(thompson::Config::new().nfa_size_limit(Some(left)))
+            .build(pattern);
+        let automaton = automaton.map_err(|error| {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
+            Fault::new(line, format!("a terminal cannot be compiled: {error}{cause}"))
+        })?;
+        self.automata_bytes += automaton.get_nfa().memory_usage();
+        Ok(Terminal { label, automaton })
+    }
+}
+
+/// A pattern that stands on its own: one that closes our group would match what it should not.
+fn grouped(pattern: &str, flags: &str, line: u32) -> Result<String, Fault> {
+    let flags: String = flags.chars().filter(|flag| *flag != 'u').collect();
+    let alone = if flags.is_empty() { pattern.to_owned() } else { format!("(?{flags}){pattern}") };
+    let alone = RegexBuilder::new(&alone).size_limit(AUTOMATA_BYTES_MAX).build();
+    alone.map_err(|error| {
+        // The last line of an error says what is wrong, those before it show where.
+        let error = error.to_string();
+        Fault::new(line, format!("/{pattern}/ cannot be used: {}", error.lines().last().unwrap_or_default()))
+    })?;
+    // With the flag x the pattern may end in a comment, which ends with its line.
+    let end = if flags.contains('x') { "\n" } else { "" };
+    Ok(format!("(?{flags}:{pattern}{end})"))
+}
+
+impl Terminal {
+    pub(super) fn cache(&self) -> Cache {
+        self.automaton.create_cache()
+    }
+
+    /// Tells every place where a match ends that begins at `from`; gives how many bytes were looked at, at most `budget` of
+    /// them. `None` where that was not enough.
+    pub(super) fn ends(
+        &self,
+        cache: &mut Cache,
+        text: &[u8],
+        from: usize,
+        budget: usize,
+        mut end: impl FnMut(usize),
+    ) -> Option<usize> {
+        let input = Input::new(text).range(from..).anchored(Anchored::Yes);
+        let mut state = self.automaton.start_state_forward(cache, &input).ok()?;
+        let mut looked = 0_usize;
+        for (at, byte) in text.iter().enumerate().skip(from) {
+            looked += 1;
+            if looked > budget {
+                return None;
+            }
+            state = self.automaton.next_state(cache, state, *byte).ok()?;
+            // A match is told one byte late.
+            if state.is_match() {
+                end(at);
+            }
+            if state.is_dead() {
+                return Some(looked);
+            }
+            if state.is_quit() {
+                return None;
+            }
+        }
+        if self.automaton.next_eoi_state(cache, state).ok()?.is_match() {
+            end(text.len());
+        }
+        Some(looked + 1)
+    }
+}

@@ -28,6 +28,9 @@ pub enum Format {
     Mcp,
 }
 
+/// Bytes of a tool's hash that tell its name from another's, as two digits each.
+const MARK_BYTES: usize = 4;
+
 /// A tool in a vendor's form.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exported {
@@ -67,9 +70,14 @@ impl Format {
         if name.len() > self.name_max() { self.marked(&name, tool) } else { name }
     }
 
+    /// Says no only of names that are kept.
+    fn may_rename(self, tool: &str) -> bool {
+        tool.len() >= self.name_max() || tool.contains('.') || !tool.starts_with(|c: char| c.is_ascii_alphabetic())
+    }
+
     /// The name with a mark of its tool at its end, cut to what is allowed.
     fn marked(self, name: &str, tool: &str) -> String {
-        let mark: String = Sha256::digest(tool)[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+        let mark: String = Sha256::digest(tool)[..MARK_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
         let kept: String = name.chars().take(self.name_max() - mark.len() - 1).collect();
         format!("{kept}_{mark}")
     }
@@ -91,6 +99,24 @@ pub fn export(tools: &[v1::Tool], format: Format) -> Vec<Exported> {
         Exported { tool: tool.name.clone(), name, definition }
     });
     exported.collect()
+}
+
+/// The tool that a model means by a name that is no tool's own, among those that were [exported](export), in their order.
+/// None is described for that.
+pub fn meant<'a>(tools: impl IntoIterator<Item = &'a str>, format: Format, called: &str) -> Option<&'a str> {
+    // Ends in a mark; only then is it worth to make marks.
+    let is_marked = called.rsplit_once('_').is_some_and(|(_, mark)| mark.len() == 2 * MARK_BYTES);
+    let mut others = None;
+    for tool in tools.into_iter().filter(|tool| format.may_rename(tool)) {
+        let name = format.name(tool);
+        if name == called {
+            return Some(tool);
+        }
+        if is_marked && others.is_none() && name != tool && format.marked(&name, tool) == called {
+            others = Some(tool);
+        }
+    }
+    others
 }
 
 fn definition(tool: &v1::Tool, name: &str, format: Format) -> Value {
@@ -274,7 +300,10 @@ mod tests {
                 let dots = matches!(format, Format::Gemini | Format::Mcp);
                 assert!(dots || !tool.name.contains('.'), "{format:?}: {}", tool.name);
                 assert!(tool.definition.to_string().contains(&tool.name));
+                let is_renamed = tool.name != own;
+                assert!(!is_renamed || meant(names, format, &tool.name) == Some(own), "{format:?}: {}", tool.name);
             }
+            assert_eq!(meant(names, format, "web__find"), None);
             assert_eq!((exported[0].name.as_str(), exported[4].name.as_str()), ("web__search", "plain"));
         }
         assert!(export(&tools, Format::OpenAi)[1].name.starts_with("web__search_"));

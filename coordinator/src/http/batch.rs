@@ -237,13 +237,13 @@ fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
         Form::Mcp => Format::Mcp,
     };
     let listed = registry.catalog.after(None).iter();
-    let listed = listed.filter(|entry| {
-        let manifest = &entry.hosted.manifest;
-        !manifest.hidden && runs.caller.may_call(manifest) && registry.is_available(entry)
-    });
-    let listed: Vec<_> = listed.map(|entry| v1::Tool { name: entry.name.to_string(), ..v1::Tool::default() }).collect();
-    let meant = export::export(&listed, format).into_iter().find(|exported| exported.name == call.name);
-    meant.and_then(|exported| exported.tool.parse().ok()).or(own)
+    let listed = listed
+        .filter(|entry| {
+            let manifest = &entry.hosted.manifest;
+            !manifest.hidden && runs.caller.may_call(manifest) && registry.is_available(entry)
+        })
+        .map(|entry| entry.name.as_str());
+    export::meant(listed, format, &call.name).and_then(|tool| tool.parse().ok()).or(own)
 }
 
 /// A run whose client waits for it.

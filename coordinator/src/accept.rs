@@ -12,7 +12,7 @@ use run::{
     Timestamp, ToolName, WithoutWorker,
 };
 
-use crate::callers::{Caller, not_permitted};
+use crate::callers::{Caller, TenantTools, not_permitted};
 use crate::custom::{Custom, CustomTools};
 use crate::limits;
 use crate::registry::{Entry, Registry};
@@ -88,6 +88,18 @@ pub(crate) struct Scope<'here> {
     pub(crate) confirm: &'here Confirm,
     pub(crate) rules: Rules,
     pub(crate) caller: &'here Caller,
+    /// The tools that the run's tenant has; `None` for all.
+    pub(crate) tenant: Option<Arc<TenantTools>>,
+}
+
+impl Scope<'_> {
+    /// Why a tool may not be called, where that is so.
+    fn denies(&self, entry: &Entry) -> Option<&'static str> {
+        if self.tenant.as_ref().is_some_and(|tenant| !tenant.have(entry)) {
+            return Some("its tenant does not have it");
+        }
+        (!self.caller.may_call(entry)).then_some("its caller has not the right")
+    }
 }
 
 /// Accepts calls. One that cannot be executed is accepted too, and ended at once with an error that the model can mend; the
@@ -185,8 +197,8 @@ fn route(
         return Route::Refused(unknown_tool(tool, scope));
     };
     let hosted = &entry.hosted;
-    if !scope.caller.may_call(&hosted.manifest) {
-        return Route::Refused(not_permitted(tool, "its caller has not the right"));
+    if let Some(why) = scope.denies(entry) {
+        return Route::Refused(not_permitted(tool, why));
     }
     if is_sized && let Err(violations) = hosted.schema.check(arguments) {
         let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
@@ -218,9 +230,8 @@ pub(crate) fn check_changed(spec: &CallSpec, arguments: &Bytes, registry: &Regis
 
 fn unknown_tool(tool: &ToolName, scope: &Scope<'_>) -> CallError {
     let offer = &scope.offer;
-    let offered = |entry: &&Entry| {
-        offer.holds(entry) && offer.registry.is_available(entry) && scope.caller.may_call(&entry.hosted.manifest)
-    };
+    let offered =
+        |entry: &&Entry| offer.holds(entry) && offer.registry.is_available(entry) && scope.denies(entry).is_none();
     let hosted = offer.registry.catalog.after(None).iter().filter(offered).map(|entry| &entry.name);
     let mut names: Vec<&str> = offer.custom.keys().chain(hosted).map(ToolName::as_str).collect();
     let more = names.len().saturating_sub(TOOLS_LISTED_MAX);

@@ -8,21 +8,24 @@ mod issuer;
 mod jwt;
 mod keep;
 mod one_call;
+mod tenant;
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use run::{Answer, CallError, CallId, CallerName, ErrorKind, Manifest, Run, RunId, TenantId, Timestamp, ToolName};
+use run::{Answer, CallError, CallId, CallerName, ErrorKind, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::sync::{Notify, watch};
 
 use crate::quotas::Quota;
+use crate::registry::Entry;
 
 pub use self::book::new_key;
 pub(crate) use self::book::{Book, Rights};
 pub use self::keep::CallersError;
 pub(crate) use self::keep::{Keeper, open};
 pub(crate) use self::one_call::OneCall;
+pub(crate) use self::tenant::TenantTools;
 
 /// Bytes of a key or a token: those of large issuers have some 2 KiB.
 const CREDENTIAL_BYTES_MAX: usize = 8 * 1024;
@@ -165,11 +168,11 @@ impl Caller {
         Denied { reason: "TENANT_DENIED", message }
     }
 
-    pub(crate) fn may_call(&self, manifest: &Manifest) -> bool {
+    pub(crate) fn may_call(&self, entry: &Entry) -> bool {
         match self {
             Self::Anyone => true,
             Self::Nobody | Self::OneCall(_) => false,
-            Self::Known(known) => known.rights.may_call(manifest),
+            Self::Known(known) => known.rights.may_call(entry),
         }
     }
 
@@ -313,14 +316,29 @@ impl Callers {
 
     /// What keeps a call of the run from being dispatched, by what its caller may do now. A run that was accepted before
     /// callers were known goes on, and a tool of which nothing is known any more was judged when the call was accepted.
-    pub(crate) fn keeps_from(&self, run: &Run, tool: &ToolName, manifest: Option<&Manifest>) -> Option<CallError> {
+    pub(crate) fn keeps_from(&self, run: &Run, tool: &ToolName, entry: Option<&Entry>) -> Option<CallError> {
         let (shared, name) = (self.0.as_ref()?, run.caller()?);
         let book = Arc::clone(&shared.book.borrow());
         let Some(rights) = book.by_name(name) else {
             return Some(not_permitted(tool, "its caller is not known any more"));
         };
-        let may = rights.has(Role::Submit) && manifest.is_none_or(|manifest| rights.may_call(manifest));
+        let tenant = run.tenant().and_then(|tenant| book.tools_of(tenant));
+        if entry.zip(tenant).is_some_and(|(entry, tenant)| !tenant.have(entry)) {
+            return Some(not_permitted(tool, "its tenant does not have it any more"));
+        }
+        let may = rights.has(Role::Submit) && entry.is_none_or(|entry| rights.may_call(entry));
         (!may).then(|| not_permitted(tool, "its caller has not the right any more"))
+    }
+
+    /// Which tools a tenant has; `None` for all.
+    pub(crate) fn tools_of(&self, tenant: Option<&TenantId>) -> Option<Arc<TenantTools>> {
+        self.0.as_ref()?.book.borrow().tools_of(tenant?).cloned()
+    }
+
+    /// Whether a tool is there for a caller.
+    pub(crate) fn shows<'a>(&self, caller: &'a Caller) -> impl Fn(&Entry) -> bool + use<'a> {
+        let tenant = self.tools_of(caller.tenant());
+        move |entry| caller.may_call(entry) && tenant.as_ref().is_none_or(|tenant| tenant.have(entry))
     }
 
     pub(crate) fn quota(&self, tenant: &TenantId) -> Option<Quota> {

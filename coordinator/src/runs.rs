@@ -266,6 +266,7 @@ impl Runs {
             confirm: &self.hooks.confirm,
             rules: new.rules,
             caller: &self.caller,
+            tenant: self.callers.tools_of(new.tenant.as_ref()),
         }
     }
 
@@ -285,6 +286,7 @@ impl Runs {
             confirm: &self.hooks.confirm,
             rules: run.rules(),
             caller: &self.caller,
+            tenant: self.callers.tools_of(run.tenant()),
         }
     }
 

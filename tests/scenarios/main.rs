@@ -45,6 +45,7 @@ mod registry;
 mod requests;
 mod results;
 mod room;
+mod tenants;
 mod tls;
 mod tokens;
 mod traces;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use ring::hmac;
-use run::{CallerName, Manifest, Permission, TenantId, Timestamp};
+use run::{CallerName, Permission, TenantId, Timestamp, ToolName};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -15,8 +15,10 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::jwt::Rules;
 use super::one_call::{self, OneCall};
+use super::tenant::{RawTools, TenantTools, Tenants};
 use super::{Caller, Known, Role, Roles, Unknown, roles};
 use crate::quotas::Quota;
+use crate::registry::Entry;
 
 /// What our keys begin with: scanners of leaked secrets find them by it.
 pub(super) const KEY_PREFIX: &str = "tyk_";
@@ -38,6 +40,10 @@ pub(super) struct File {
     quota: Option<Quota>,
     #[serde(default)]
     quotas: BTreeMap<String, Quota>,
+    /// The tools of every tenant that is not named below.
+    tenant: Option<RawTools>,
+    #[serde(default)]
+    tenants: BTreeMap<String, RawTools>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -60,7 +66,7 @@ struct RawCaller {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawRule {
+pub(super) struct RawRule {
     #[serde(default)]
     classes: Vec<String>,
     #[serde(default)]
@@ -92,6 +98,7 @@ pub(crate) struct Book {
     answers: Option<hmac::Key>,
     quota: Option<Quota>,
     quotas: HashMap<TenantId, Quota>,
+    tenants: Tenants,
 }
 
 /// What a caller of the file may do.
@@ -107,9 +114,9 @@ pub(crate) struct Rights {
     claims: BTreeMap<String, String>,
 }
 
-/// Tools that a caller may call: those for which all that is said here is true.
+/// Tools: those for which all that is said here is true.
 #[derive(Debug)]
-struct Rule {
+pub(super) struct Rule {
     classes: Vec<Permission>,
     names: Option<GlobSet>,
     tags: Vec<String>,
@@ -120,8 +127,8 @@ impl Rights {
         self.roles.contains(&role) || self.roles.contains(&Role::Admin)
     }
 
-    pub(crate) fn may_call(&self, manifest: &Manifest) -> bool {
-        self.tools.iter().any(|rule| rule.admits(manifest))
+    pub(crate) fn may_call(&self, entry: &Entry) -> bool {
+        self.tools.iter().any(|rule| rule.admits(entry))
     }
 
     fn is_said_by(&self, claims: &Map<String, Value>) -> bool {
@@ -136,9 +143,22 @@ impl Rights {
 
 impl Rule {
     /// An alias is judged as its tool.
-    fn admits(&self, manifest: &Manifest) -> bool {
+    pub(super) fn admits(&self, entry: &Entry) -> bool {
+        self.names(entry.alias_of.as_ref().unwrap_or(&entry.name)) && self.says(entry)
+    }
+
+    /// It names the tool, or its alias, of which it speaks.
+    pub(super) fn is_about(&self, entry: &Entry) -> bool {
+        std::iter::once(&entry.name).chain(&entry.alias_of).any(|name| self.names(name)) && self.says(entry)
+    }
+
+    fn names(&self, tool: &ToolName) -> bool {
+        self.names.as_ref().is_none_or(|names| names.is_match(tool.as_str()))
+    }
+
+    fn says(&self, entry: &Entry) -> bool {
+        let manifest = &entry.hosted.manifest;
         (self.classes.is_empty() || self.classes.contains(&manifest.permission))
-            && self.names.as_ref().is_none_or(|names| names.is_match(manifest.name.as_str()))
             && (self.tags.is_empty() || self.tags.iter().any(|tag| manifest.tags.contains(tag)))
     }
 }
@@ -196,6 +216,10 @@ impl Book {
         self.quota.is_some() || !self.quotas.is_empty()
     }
 
+    pub(super) fn tools_of(&self, tenant: &TenantId) -> Option<&Arc<TenantTools>> {
+        self.tenants.of(tenant)
+    }
+
     pub(super) fn sign(&self, one: &OneCall) -> Option<String> {
         self.answers.as_ref().map(|key| one_call::sign(one, key))
     }
@@ -230,6 +254,7 @@ impl File {
             answers: None,
             quota: self.quota,
             quotas: HashMap::new(),
+            tenants: Tenants::check(self.tenant, self.tenants, &mut mistakes),
         };
         let takes_tokens = self.jwt.is_some();
         for (index, raw) in self.callers.into_iter().enumerate() {
@@ -337,7 +362,7 @@ impl Book {
 }
 
 impl RawRule {
-    fn check(self, mut wrong: impl FnMut(&str, String)) -> Option<Rule> {
+    pub(super) fn check(self, mut wrong: impl FnMut(&str, String)) -> Option<Rule> {
         if self.classes.is_empty() && self.names.is_empty() && self.tags.is_empty() {
             wrong("", "says nothing: names = [\"*\"] is all tools".to_owned());
             return None;
@@ -439,6 +464,12 @@ mod tests {
 
             [jwt]
             jwks = "http://issuer/keys"
+
+            [tenant]
+            tools = []
+
+            [tenants.acme]
+            without = [{{ names = ["bash"] }}, {{ classes = ["all"] }}]
             "#
         );
         let told = mistakes(&text);
@@ -457,6 +488,8 @@ mod tests {
             "callers[2] (\"twice\").certificates[0]",
             "jwt.audience",
             "jwt.jwks",
+            "tenant.tools:",
+            "tenants.acme.without[1].classes",
         ];
         for place in places {
             assert!(told.iter().any(|mistake| mistake.starts_with(place)), "{place} is not among {told:#?}");

@@ -39,11 +39,11 @@ impl Door {
         };
         let registry = Arc::clone(&self.runs.registry.borrow());
         let paused = Arc::clone(&self.runs.pauses.current.borrow());
-        let asks = &self.runs.caller;
+        let shows = self.runs.callers.shows(&self.runs.caller);
         let wanted = |entry: &&Entry| {
             let manifest = &entry.hosted.manifest;
             !manifest.hidden
-                && asks.may_call(manifest)
+                && shows(entry)
                 && (request.include_unavailable || registry.is_available(entry))
                 && (request.category.is_empty() || manifest.category == request.category)
                 && request.tags.iter().all(|tag| manifest.tags.contains(tag))
@@ -55,7 +55,7 @@ impl Door {
         let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
         let next_page_token = if page.next().is_some() { last } else { String::new() };
         // What is wrong with the fleet concerns whoever runs it.
-        let is_told = after.is_none() && asks.must(Role::Admin).is_ok();
+        let is_told = after.is_none() && self.runs.caller.must(Role::Admin).is_ok();
         let refused = registry.catalog.refused.iter().filter(|_| is_told).take(REFUSED_MAX);
         let refused = refused.map(|it| refused_out(it, &registry)).collect();
         Ok(v1::ListToolsResponse { tools, next_page_token, refused })
@@ -67,8 +67,8 @@ impl Door {
             reason: error.to_string(),
         })?;
         let registry = Arc::clone(&self.runs.registry.borrow());
-        let found = registry.catalog.find(&name);
-        let found = found.filter(|entry| self.runs.caller.may_call(&entry.hosted.manifest));
+        let shows = self.runs.callers.shows(&self.runs.caller);
+        let found = registry.catalog.find(&name).filter(|entry| shows(entry));
         let found = found.map(|entry| tool(entry, &registry, &self.runs.pauses.current.borrow()));
         let tool = Some(found.ok_or(Refusal::ToolNotFound(name))?);
         Ok(v1::GetToolResponse { tool })

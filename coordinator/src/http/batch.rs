@@ -236,12 +236,10 @@ fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
         Form::Gemini => Format::Gemini,
         Form::Mcp => Format::Mcp,
     };
+    let shows = runs.callers.shows(&runs.caller);
     let listed = registry.catalog.after(None).iter();
     let listed = listed
-        .filter(|entry| {
-            let manifest = &entry.hosted.manifest;
-            !manifest.hidden && runs.caller.may_call(manifest) && registry.is_available(entry)
-        })
+        .filter(|entry| !entry.hosted.manifest.hidden && shows(entry) && registry.is_available(entry))
         .map(|entry| entry.name.as_str());
     export::meant(listed, format, &call.name).and_then(|tool| tool.parse().ok()).or(own)
 }

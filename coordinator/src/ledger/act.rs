@@ -235,8 +235,7 @@ pub(super) fn act(known: &Known, effect: Effect, registry: &Registry, callers: &
 fn denied(run: &Run, effect: Effect, registry: &Registry, callers: &Callers) -> Option<CallError> {
     let Effect::Dispatch { call } = effect else { return None };
     let spec = run.call(call)?.spec();
-    let manifest = registry.catalog.find(&spec.tool).map(|entry| &*entry.hosted.manifest);
-    let error = callers.keeps_from(run, &spec.tool, manifest)?;
+    let error = callers.keeps_from(run, &spec.tool, registry.catalog.find(&spec.tool))?;
     audit::call_refused(run, spec);
     Some(error)
 }

@@ -1,0 +1,83 @@
+//! Which tools a tenant has at all, whatever its callers may call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use run::TenantId;
+use serde::Deserialize;
+
+use super::book::{RawRule, Rule};
+use crate::registry::Entry;
+
+/// The tools of a tenant, as the file has them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawTools {
+    /// These alone; all when left out.
+    tools: Option<Vec<RawRule>>,
+    /// And not these.
+    #[serde(default)]
+    without: Vec<RawRule>,
+}
+
+/// The tools of a tenant.
+#[derive(Debug)]
+pub(crate) struct TenantTools {
+    only: Option<Vec<Rule>>,
+    without: Vec<Rule>,
+}
+
+impl TenantTools {
+    pub(crate) fn have(&self, entry: &Entry) -> bool {
+        self.only.as_ref().is_none_or(|only| only.iter().any(|rule| rule.admits(entry)))
+            && !self.without.iter().any(|rule| rule.is_about(entry))
+    }
+}
+
+/// The tools of every tenant of which the file says something.
+#[derive(Debug, Default)]
+pub(super) struct Tenants {
+    /// Of a tenant that is not named.
+    others: Option<Arc<TenantTools>>,
+    named: BTreeMap<TenantId, Arc<TenantTools>>,
+}
+
+impl Tenants {
+    pub(super) fn of(&self, tenant: &TenantId) -> Option<&Arc<TenantTools>> {
+        self.named.get(tenant).or(self.others.as_ref())
+    }
+
+    pub(super) fn check(
+        others: Option<RawTools>,
+        named: BTreeMap<String, RawTools>,
+        mistakes: &mut Vec<String>,
+    ) -> Self {
+        let mut known = BTreeMap::new();
+        for (name, raw) in named {
+            let tools = Arc::new(raw.check(&format!("tenants.{name}"), mistakes));
+            match name.parse() {
+                Ok(tenant) => drop(known.insert(tenant, tools)),
+                Err(error) => {
+                    let error: run::InvalidId = error;
+                    mistakes.push(format!("tenants: {error}"));
+                }
+            }
+        }
+        Self { others: others.map(|raw| Arc::new(raw.check("tenant", mistakes))), named: known }
+    }
+}
+
+impl RawTools {
+    fn check(self, place: &str, mistakes: &mut Vec<String>) -> TenantTools {
+        if self.tools.as_ref().is_some_and(Vec::is_empty) {
+            mistakes.push(format!("{place}.tools: leaves nothing: take the tenant's callers out instead"));
+        }
+        let mut rules = |rules: Vec<RawRule>, field: &str| {
+            let checked = rules.into_iter().enumerate().filter_map(|(number, rule)| {
+                rule.check(|part, what| mistakes.push(format!("{place}.{field}[{number}]{part}: {what}")))
+            });
+            checked.collect()
+        };
+        TenantTools { only: self.tools.map(|only| rules(only, "tools")), without: rules(self.without, "without") }
+    }
+}

@@ -1,0 +1,123 @@
+//! The tools of a tenant: what it does not have is not there for it, whoever asks, and the file says so anew at any time.
+
+use harness::{Callers, Client, Fixture, Guarded, PATIENCE, call};
+use proto::v1::run_event::Event;
+use proto::v1::{self, CallErrorKind, CallState, FloorPolicy, ToolConcurrency};
+use serde_json::json;
+use tonic::Code;
+
+use crate::FIXTURE;
+use crate::check::outcomes;
+
+const CALLERS: &str = r#"
+    [[callers]]
+    name = "ops"
+    roles = ["admin"]
+    tools = [{ names = ["*"] }]
+    keys = ["{ops}"]
+
+    [[callers]]
+    name = "shop"
+    tenant = "acme"
+    roles = ["submit", "read"]
+    tools = [{ names = ["*"] }]
+    keys = ["{shop}"]
+
+    [[callers]]
+    name = "rival"
+    tenant = "rival"
+    roles = ["submit", "read"]
+    tools = [{ names = ["*"] }]
+    keys = ["{rival}"]
+"#;
+
+async fn guarded(tenants: &str) -> Guarded {
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(&format!("{CALLERS}{tenants}"))).await;
+    yard.client("ops").wait_for_tool("writes").await;
+    yard
+}
+
+async fn listed(client: &Client) -> Vec<String> {
+    let request = v1::ListToolsRequest { page_size: 1000, ..v1::ListToolsRequest::default() };
+    let page = client.tools.clone().list_tools(request).await.expect("it lists").into_inner();
+    page.tools.into_iter().map(|tool| tool.name).collect()
+}
+
+async fn until_listed(client: &Client, tool: &str, is_listed: bool) {
+    let changed = async {
+        while listed(client).await.iter().any(|name| name == tool) != is_listed {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, changed).await.expect("the file is read again");
+}
+
+fn not_permitted(events: &[v1::RunEvent], call: &str) -> String {
+    let error = outcomes(events)[call].error.clone().expect("it is refused");
+    assert_eq!(error.kind(), CallErrorKind::NotPermitted, "{error:?}");
+    error.message
+}
+
+#[tokio::test]
+async fn a_tool_that_a_tenant_does_not_have_is_neither_listed_nor_named_nor_called() {
+    let yard = guarded("[tenants.acme]\nwithout = [{ names = [\"writes\", \"described\"] }]\n").await;
+    let _other = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "callable").worker(&yard.broker.url(), "other", 4).await;
+    let [shop, rival, ops] = ["shop", "rival", "ops"].map(|name| yard.client(name));
+    until_listed(&rival, "described_otherwise", true).await;
+    let (acme, all) = (listed(&shop).await, listed(&rival).await);
+    let gone: Vec<&String> = all.iter().filter(|tool| !acme.contains(tool)).collect();
+    assert_eq!(gone, ["described", "described_otherwise", "writes"], "an alias goes with its tool");
+    let get = v1::GetToolRequest { name: "writes".to_owned() };
+    assert_eq!(shop.tools.clone().get_tool(get).await.expect_err("it is not there").code(), Code::NotFound);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("written");
+    let write = || call("write", "writes", json!({ "path": path, "line": "x", "then_wait_ms": 0 }));
+    let calls = vec![
+        call("echo", "echo", json!({ "text": "hello" })),
+        write(),
+        call("alias", "described_otherwise", json!({})),
+        call("unheard", "unheard", json!({})),
+    ];
+    let events = shop.execute(calls).await.to_end().await;
+    assert_eq!(outcomes(&events)["echo"].state(), CallState::Completed);
+    assert!(not_permitted(&events, "write").contains("its tenant does not have it"));
+    not_permitted(&events, "alias");
+    let unheard = outcomes(&events)["unheard"].error.clone().expect("it is refused").message;
+    assert!(unheard.contains("echo") && !unheard.contains("writes"), "{unheard}");
+
+    // What an admin asks for in its name is its, too.
+    let request = v1::ExecuteRunRequest { calls: vec![write()], tenant: "acme".to_owned(), ..Default::default() };
+    let events = ops.execute_request(request).await.expect("the run is accepted").to_end().await;
+    not_permitted(&events, "write");
+    assert!(!path.exists());
+    let events = rival.execute(vec![write()]).await.to_end().await;
+    assert_eq!(outcomes(&events)["write"].state(), CallState::Completed);
+    assert!(path.exists());
+}
+
+#[tokio::test]
+async fn a_tool_that_is_taken_from_a_tenant_meanwhile_is_not_called_any_more_and_comes_back_with_the_file() {
+    let yard = guarded("").await;
+    let shop = yard.client("shop");
+    let alone = |id: &str, ms: u64| {
+        let concurrency = ToolConcurrency::Exclusive.into();
+        v1::NewCall { concurrency, ..call(id, "sleep", json!({ "ms": ms, "text": id })) }
+    };
+    let run = shop.create(vec![alone("first", 3_600_000), alone("second", 1)]).await;
+    let mut stream = run.watch(FloorPolicy::Interleaved).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+
+    yard.callers.write(&format!("{CALLERS}[tenant]\ntools = [{{ names = [\"ec*\"] }}]\n"));
+    until_listed(&shop, "sleep", false).await;
+    assert_eq!(listed(&shop).await, ["echo"], "these alone");
+    let cancel = v1::CancelCallRequest { run_id: run.id.clone(), call_id: "first".to_owned(), reason: String::new() };
+    shop.runs.clone().cancel_call(cancel).await.expect("it is its own");
+    let events = stream.to_end().await;
+    assert!(not_permitted(&events, "second").contains("any more"));
+
+    yard.callers.write(CALLERS);
+    until_listed(&shop, "sleep", true).await;
+    let events = shop.execute(vec![alone("again", 1)]).await.to_end().await;
+    assert_eq!(outcomes(&events)["again"].state(), CallState::Completed);
+}

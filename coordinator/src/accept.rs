@@ -36,8 +36,21 @@ pub(crate) struct Asked {
     pub(crate) concurrency: Option<Concurrency>,
     /// Somebody must agree to it first. Where the caller does not ask for that, its tool may.
     pub(crate) approval: Option<AskedApproval>,
-    /// Why it is not to be executed, as hooks have it.
+    /// Why it is not to be executed, as hooks and resolvers have it.
     pub(crate) refusal: Option<CallError>,
+    /// What is known of its tool otherwise than from what is on offer.
+    pub(crate) unlisted: Option<Unlisted>,
+}
+
+/// What is known of a tool that is not on offer.
+#[derive(Debug, Clone)]
+pub(crate) enum Unlisted {
+    /// The name that was asked for stands for this tool, which need not be on offer itself.
+    Alias,
+    /// The client answers its calls; their arguments were looked at.
+    Client,
+    /// Why nobody could be asked what the name stands for.
+    Unresolved(Arc<str>),
 }
 
 /// How a call is to be approved.
@@ -63,9 +76,10 @@ impl<'a> Offer<'a> {
         self.registry.route(tool).filter(|(_, entry)| self.holds(entry))
     }
 
-    /// The tool of which this is another name.
-    pub(crate) fn alias_of(&self, tool: &ToolName) -> Option<&'a ToolName> {
-        self.route(tool)?.1.alias_of.as_ref()
+    /// Nobody here knows the tool, and the run may name it: who knows tools elsewhere may be asked.
+    pub(crate) fn lacks(&self, tool: &ToolName) -> bool {
+        let is_open = self.attached.is_empty() || self.attached.contains(tool);
+        is_open && !self.custom.contains_key(tool) && self.registry.catalog.find(tool).is_none()
     }
 
     fn holds(&self, entry: &Entry) -> bool {
@@ -121,15 +135,22 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         concurrency,
         approval,
         refusal,
+        unlisted,
     } = call;
     let Scope { offer, run_deadline, now, .. } = *scope;
     trace::carry_on(&mut metadata);
     let deadline = timeout.map_or(run_deadline, |timeout| now.after(timeout).min(run_deadline));
-    let takes_object = offer.custom.get(&tool).is_none_or(Custom::takes_object);
+    let custom = offer.custom.get(&tool).filter(|_| unlisted.is_none());
+    let takes_object = custom.is_none_or(Custom::takes_object);
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
-    let found = offer.route(&tool);
-    let route = match (route(&tool, &arguments, without_worker, scope, found), scope.client_only) {
+    let found = match &unlisted {
+        Some(Unlisted::Alias) => offer.registry.route(&tool),
+        Some(Unlisted::Client) => None,
+        Some(Unlisted::Unresolved(_)) | None => offer.route(&tool),
+    };
+    let wanted = Wanted { tool: &tool, arguments: &arguments, without_worker, custom, unlisted: unlisted.as_ref() };
+    let route = match (route(&wanted, scope, found), scope.client_only) {
         (Route::Pool { .. }, true) => Route::Client,
         (route, _) => route,
     };
@@ -179,22 +200,29 @@ fn made_id(index: usize) -> CallId {
         .expect("a word and a number have no control characters")
 }
 
-fn route(
-    tool: &ToolName,
-    arguments: &Bytes,
+/// What a call's way hangs on.
+struct Wanted<'a> {
+    tool: &'a ToolName,
+    arguments: &'a Bytes,
     without_worker: WithoutWorker,
-    scope: &Scope<'_>,
-    found: Option<(&PoolId, &Entry)>,
-) -> Route {
-    let Offer { custom, registry, .. } = scope.offer;
+    custom: Option<&'a Custom>,
+    unlisted: Option<&'a Unlisted>,
+}
+
+fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)>) -> Route {
+    let Wanted { tool, arguments, without_worker, custom, unlisted } = *wanted;
+    let registry = scope.offer.registry;
     // Oversized arguments are refused as a whole request: they are not worth looking at here.
     let is_sized = arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX;
-    if let Some(custom) = custom.get(tool) {
+    if let Some(Unlisted::Client) = unlisted {
+        return Route::Client;
+    }
+    if let Some(custom) = custom {
         let checked = if is_sized { custom.check(arguments) } else { Ok(()) };
         return checked.map_or_else(Route::Refused, |()| Route::Client);
     }
     let Some((pool, entry)) = found else {
-        return Route::Refused(unknown_tool(tool, scope));
+        return Route::Refused(unknown_tool(tool, unlisted, scope));
     };
     let hosted = &entry.hosted;
     if let Some(why) = scope.denies(entry) {
@@ -228,7 +256,7 @@ pub(crate) fn check_changed(spec: &CallSpec, arguments: &Bytes, registry: &Regis
     entry.hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
 }
 
-fn unknown_tool(tool: &ToolName, scope: &Scope<'_>) -> CallError {
+fn unknown_tool(tool: &ToolName, unlisted: Option<&Unlisted>, scope: &Scope<'_>) -> CallError {
     let offer = &scope.offer;
     let offered =
         |entry: &&Entry| offer.holds(entry) && offer.registry.is_available(entry) && scope.denies(entry).is_none();
@@ -241,5 +269,10 @@ fn unknown_tool(tool: &ToolName, scope: &Scope<'_>) -> CallError {
         (names, 0) => format!("the tools are: {}", names.join(", ")),
         (names, more) => format!("the tools are: {}, and {more} more", names.join(", ")),
     };
-    CallError::new(ErrorKind::UnknownTool, format!("there is no tool {tool}; {known}"))
+    let why = match unlisted {
+        Some(Unlisted::Unresolved(why)) => format!(", for {why}"),
+        Some(Unlisted::Alias) => ", for which another name stands".to_owned(),
+        Some(Unlisted::Client) | None => String::new(),
+    };
+    CallError::new(ErrorKind::UnknownTool, format!("there is no tool {tool}{why}; {known}"))
 }

@@ -29,6 +29,7 @@ impl Runs {
         let mut calls = std::mem::take(&mut new.calls);
         let registry = Arc::clone(&self.registry.borrow());
         let scope = self.scope_of(new, &registry);
+        self.resolve(&mut calls, scope.offer, new.tenant.as_ref()).await;
         self.ask(&mut calls, &scope, run, new.tenant.as_ref()).await;
         new.calls = calls;
     }
@@ -37,7 +38,7 @@ impl Runs {
     /// again, and refused where they do not fit.
     pub(crate) async fn ask(&self, calls: &mut [Asked], scope: &Scope<'_>, run: RunId, tenant: Option<&TenantId>) {
         // Such a request is refused as a whole.
-        if calls.len() > limit::CALLS_PER_RUN_MAX {
+        if !self.hooks.has(Moment::PreToolUse) || calls.len() > limit::CALLS_PER_RUN_MAX {
             return;
         }
         let placed = calls.iter().zip(scope.first..);
@@ -193,10 +194,12 @@ fn question(
         Route::Pool { .. } | Route::Client => {}
         Route::Refused(_) => return None,
     }
+    let is_custom = call.unlisted.is_none() && scope.offer.custom.contains_key(&spec.tool);
+    let entry = scope.offer.registry.catalog.find(&spec.tool).filter(|_| !is_custom);
     Some(Question {
         run,
         call: call.id.clone(),
-        alias_of: scope.offer.alias_of(&spec.tool).cloned(),
+        alias_of: entry.and_then(|entry| entry.alias_of.clone()),
         tool: spec.tool,
         tenant: tenant.cloned(),
         attempt: None,

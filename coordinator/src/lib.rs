@@ -21,6 +21,7 @@ mod quotas;
 mod redis;
 mod registry;
 mod requests;
+mod resolve;
 mod runs;
 mod shards;
 mod stranded;

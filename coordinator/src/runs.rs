@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
 pub(crate) use self::refusal::Refusal;
-use crate::accept::{self, Asked, AskedApproval, Offer, Scope};
+use crate::accept::{self, Asked, AskedApproval, Offer, Scope, Unlisted};
 use crate::audit;
 use crate::callers::{Caller, Callers, Role};
 use crate::custom::CustomTools;
@@ -201,7 +201,7 @@ impl Runs {
     /// refused takes none.
     async fn place(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed, Refusal> {
         let fresh = fresh_id(self.pick_shard());
-        let asks = self.hooks.has(Moment::PreToolUse);
+        let asks = self.asks();
         let Some(key) = key else {
             if asks {
                 Box::pin(self.ask_about(&mut new, fresh)).await;
@@ -367,7 +367,7 @@ impl Runs {
         let work = async {
             self.check_room()?;
             let mut calls = calls.to_vec();
-            let asks = self.hooks.has(Moment::PreToolUse);
+            let asks = self.asks();
             if asks || !matches!(self.caller, Caller::Anyone) {
                 let run = self.known(id).await?.run;
                 self.caller.may_add_to(&run)?;
@@ -375,6 +375,7 @@ impl Runs {
                 if asks {
                     let registry = Arc::clone(&self.registry.borrow());
                     let scope = self.scope_in(&run, custom, &registry);
+                    Box::pin(self.resolve(&mut calls, scope.offer, run.tenant())).await;
                     Box::pin(self.ask(&mut calls, &scope, id, run.tenant())).await;
                 }
             }
@@ -502,6 +503,8 @@ impl Runs {
             concurrency: Some(spec.concurrency),
             approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
             refusal: None,
+            // It was on offer, or a resolver named it, when it was accepted.
+            unlisted: Some(Unlisted::Alias),
         };
         let new = NewRun {
             calls: vec![asked],

@@ -1,4 +1,4 @@
-//! A hook that is a program: started for each question, which it reads from its standard input; its standard output is the
+//! A program that is asked: started for each question, which it reads from its standard input; its standard output is the
 //! answer. It ends with its time, and all of its process group with it.
 
 use std::io;
@@ -9,10 +9,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
-use crate::contract::{Question, Reply, Unanswered};
-use crate::{ANSWER_BYTES_MAX, Hook, json};
+use crate::ANSWER_BYTES_MAX;
+use crate::contract::Unanswered;
 
-/// Programs of one hook that run at once; others wait for them, within their time.
+/// Programs of one hook or resolver that run at once; others wait for them, within their time.
 const RUNNING_MAX: usize = 16;
 /// Bytes of what it says on standard error that are told.
 const COMPLAINT_BYTES_MAX: usize = 2048;
@@ -58,15 +58,13 @@ impl Drop for Group {
     }
 }
 
-impl Hook for Program {
-    async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
-        let _room = self.room.acquire().await.map_err(|error| Unanswered::new(error.to_string()))?;
-        let answered = self.run(&json::question(question)).await;
-        json::reply(&answered?)
-    }
-}
-
 impl Program {
+    /// What it answers to a question, once it has room.
+    pub(crate) async fn answer(&self, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
+        let _room = self.room.acquire().await.map_err(|error| Unanswered::new(error.to_string()))?;
+        self.run(question).await
+    }
+
     async fn run(&self, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
         let failed = |what: &str, error: io::Error| Unanswered::new(format!("{what} {}: {error}", self.program));
         let mut group = self.start().map_err(|error| failed("cannot start", error))?;

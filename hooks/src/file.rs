@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::command::Program;
 use crate::confirm::{Confirm, Dangerous};
-use crate::http::Service;
-use crate::{Hooks, Misplaced, Moment, Placement, TIMEOUT};
+use crate::outside::Outside;
+use crate::resolve::{KEEP, KEEP_UNKNOWN, RESOLVERS_MAX, Resolver, Resolvers};
+use crate::{Hooks, Misplaced, Moment, Placement, TIMEOUT, Tools};
 
 /// A file that names no usable hooks, and why.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +20,8 @@ pub enum InvalidHooks {
     Malformed { path: PathBuf, error: toml::de::Error },
     #[error("in {}, {fault}", path.display())]
     Hook { path: PathBuf, fault: Misplaced },
+    #[error("in {}, resolver {:?}: {}: {}", path.display(), fault.name, fault.field, fault.reason)]
+    Resolver { path: PathBuf, fault: Misplaced },
     #[error("in {}, confirm.except: {error}", path.display())]
     Confirm { path: PathBuf, error: globset::Error },
 }
@@ -31,6 +33,8 @@ struct File {
     confirm: Confirms,
     #[serde(default)]
     hook: Vec<Entry>,
+    #[serde(default)]
+    resolver: Vec<Asked>,
 }
 
 #[derive(Default, Deserialize)]
@@ -54,6 +58,20 @@ struct Entry {
     url: Option<String>,
 }
 
+/// Somebody who is asked for tools that no worker hosts.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    name: String,
+    #[serde(default)]
+    tools: Vec<String>,
+    timeout_ms: Option<u64>,
+    keep_s: Option<u64>,
+    keep_unknown_s: Option<u64>,
+    command: Option<Vec<String>>,
+    url: Option<String>,
+}
+
 impl Hooks {
     /// Reads a file.
     ///
@@ -62,7 +80,7 @@ impl Hooks {
     pub fn read(path: &Path) -> Result<Self, InvalidHooks> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| InvalidHooks::Unreadable { path: path.to_owned(), source })?;
-        let File { confirm: Confirms { dangerous, except }, hook } =
+        let File { confirm: Confirms { dangerous, except }, hook, resolver: asked } =
             toml::from_str(&text).map_err(|error| InvalidHooks::Malformed { path: path.to_owned(), error })?;
         let confirm =
             Confirm::new(dangerous, &except).map_err(|error| InvalidHooks::Confirm { path: path.to_owned(), error })?;
@@ -70,44 +88,53 @@ impl Hooks {
         for entry in hook {
             hooks = hooks.enter(entry).map_err(|fault| InvalidHooks::Hook { path: path.to_owned(), fault })?;
         }
+        let resolvers = resolvers(asked).map_err(|fault| InvalidHooks::Resolver { path: path.to_owned(), fault })?;
+        hooks.resolvers = Resolvers::new(resolvers);
         Ok(hooks)
     }
 
     fn enter(self, entry: Entry) -> Result<Self, Misplaced> {
         let Entry { name, on, tools, timeout_ms, output: holds_output, command, url } = entry;
-        let misplaced = {
-            let name = name.clone();
-            move |field, reason: String| Misplaced { name, field, reason }
-        };
         let timeout = timeout_ms.map_or(TIMEOUT, Duration::from_millis);
         let placement = Placement { name, on, tools, timeout, holds_output };
-        match (command, url) {
-            (Some(command), None) => {
-                let mut words = command.into_iter();
-                let program = words.next().filter(|program| !program.is_empty());
-                let Some(program) = program else {
-                    return Err(misplaced("command", "is empty: name a program and its arguments".to_owned()));
-                };
-                if !is_there(&program) {
-                    return Err(misplaced("command", format!("there is no program {program:?}, here or on the PATH")));
-                }
-                self.with(placement, Program::new(program, words.collect()))
-            }
-            (None, Some(url)) => {
-                let service = Service::new(&url).map_err(|reason| misplaced("url", reason))?;
-                self.with(placement, service)
-            }
-            (None, None) => Err(misplaced("command", "is missing, and so is url: give one of them".to_owned())),
-            (Some(_), Some(_)) => Err(misplaced("url", "stands beside command: give one of them".to_owned())),
-        }
+        let outside = Outside::named(command, url).map_err(|(field, reason)| Misplaced {
+            name: placement.name.clone(),
+            field,
+            reason,
+        })?;
+        self.with(placement, outside)
     }
 }
 
-/// Whether a program would be found.
-fn is_there(program: &str) -> bool {
-    if program.contains('/') {
-        return Path::new(program).is_file();
+fn resolvers(asked: Vec<Asked>) -> Result<Vec<Resolver>, Misplaced> {
+    let mut all: Vec<Resolver> = Vec::new();
+    for entry in asked {
+        let resolver = resolver(entry)?;
+        let misplaced = |reason: String| Misplaced { name: resolver.name.clone(), field: "name", reason };
+        if all.iter().any(|other| other.name == resolver.name) {
+            return Err(misplaced("another resolver has it".to_owned()));
+        }
+        if all.len() == RESOLVERS_MAX {
+            return Err(misplaced(format!("there are more than {RESOLVERS_MAX} resolvers")));
+        }
+        all.push(resolver);
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    Ok(all)
+}
+
+fn resolver(entry: Asked) -> Result<Resolver, Misplaced> {
+    let Asked { name, tools, timeout_ms, keep_s, keep_unknown_s, command, url } = entry;
+    let misplaced = |(field, reason)| Misplaced { name: name.clone(), field, reason };
+    let resolver = Resolver {
+        tools: Tools::new(&tools).map_err(|error| misplaced(("tools", error.to_string())))?,
+        timeout: timeout_ms.map_or(TIMEOUT, Duration::from_millis),
+        keep: keep_s.map_or(KEEP, Duration::from_secs),
+        keep_unknown: keep_unknown_s.map_or(KEEP_UNKNOWN, Duration::from_secs),
+        outside: Outside::named(command, url).map_err(misplaced)?,
+        name: name.clone(),
+    };
+    match resolver.fault() {
+        Some(fault) => Err(misplaced(fault)),
+        None => Ok(resolver),
+    }
 }

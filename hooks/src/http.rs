@@ -1,4 +1,4 @@
-//! A hook that is a web service: the question is posted to it, the answer is what it responds with.
+//! A web service that is asked: the question is posted to it, the answer is what it responds with.
 
 use ::http::{Method, Request, StatusCode, Uri, header};
 use bytes::Bytes;
@@ -8,8 +8,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-use crate::contract::{Question, Reply, Unanswered};
-use crate::{ANSWER_BYTES_MAX, Hook, json};
+use crate::ANSWER_BYTES_MAX;
+use crate::contract::Unanswered;
 
 pub(crate) struct Service {
     address: Uri,
@@ -44,7 +44,8 @@ impl Service {
         Ok(Self { address, client })
     }
 
-    async fn post(&self, question: Bytes) -> Result<Bytes, Unanswered> {
+    /// What it answers to a question.
+    pub(crate) async fn post(&self, question: Bytes) -> Result<Bytes, Unanswered> {
         let request = Request::builder()
             .method(Method::POST)
             .uri(self.address.clone())
@@ -71,10 +72,4 @@ impl Service {
 fn cause(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
-
-impl Hook for Service {
-    async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
-        json::reply(&self.post(json::question(question)).await?)
-    }
 }

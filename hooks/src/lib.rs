@@ -2,7 +2,8 @@
 //! they were given, and sees what those before it changed.
 //!
 //! Whoever is asked before a call (coordinators) or after it (workers) holds [`Hooks`]. Where none is asked, nothing is done:
-//! [`Hooks::has`] looks at a flag. A hook is a program ([`file`]), a web service, or a [`Hook`] of the same process.
+//! [`Hooks::has`] looks at a flag. A hook is a program ([`file`]), a web service, or a [`Hook`] of the same process. The same
+//! file names [`Resolvers`].
 
 mod command;
 mod confirm;
@@ -10,6 +11,8 @@ mod contract;
 pub mod file;
 mod http;
 mod json;
+mod outside;
+mod resolve;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,6 +26,7 @@ use tokio::task::JoinSet;
 pub use confirm::{Confirm, Confirmation, Dangerous};
 pub use contract::{Ended, Happened, Moment, Question, Reply, Unanswered};
 pub use file::InvalidHooks;
+pub use resolve::{Resolution, Resolved, Resolvers};
 
 /// How long a hook may take where nobody says: a person does not wait longer for a call to begin.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
@@ -95,6 +99,8 @@ pub struct Hooks {
     list: Arc<Vec<Placed>>,
     /// Which calls a person confirms.
     pub confirm: Confirm,
+    /// Who is asked for tools that no worker hosts, by coordinators.
+    pub resolvers: Resolvers,
 }
 
 #[derive(Debug, Clone)]

@@ -43,6 +43,7 @@ mod quotas;
 mod readers;
 mod registry;
 mod requests;
+mod resolvers;
 mod results;
 mod room;
 mod tenants;

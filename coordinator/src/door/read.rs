@@ -111,6 +111,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             concurrency,
             approval,
             refusal: None,
+            unlisted: None,
         })
     });
     asked.collect()

@@ -213,6 +213,7 @@ fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
             concurrency: None,
             approval: None,
             refusal: None,
+            unlisted: None,
         });
     }
     Ok((calls, refused))

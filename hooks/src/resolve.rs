@@ -1,0 +1,209 @@
+//! Resolvers: who is asked for a tool that no worker hosts. What one answers is kept for a while, and so is that it does not
+//! know a name, or does not answer: a name costs one question however many calls have it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use proto::schema::Schema;
+use run::{TenantId, ToolName};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::outside::Outside;
+use crate::{NAME_BYTES_MAX, TIMEOUT_MAX, Tools};
+
+/// Resolvers of one process: each is a wait in the way of every name that those before it do not know.
+pub(crate) const RESOLVERS_MAX: usize = 16;
+/// How long an answer is kept where nobody says.
+pub(crate) const KEEP: Duration = Duration::from_secs(300);
+/// How long it is kept that a resolver does not know a name, where nobody says: tools come.
+pub(crate) const KEEP_UNKNOWN: Duration = Duration::from_secs(30);
+/// The longest that may be said.
+pub(crate) const KEEP_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long it is kept that a resolver did not answer: calls need not each wait for it, and it may be back soon.
+const KEEP_FAILURE: Duration = Duration::from_secs(5);
+/// Names whose answers are kept. Models make names up: what is kept of them must not grow with that.
+const KEPT_MAX: usize = 10_000;
+
+/// What a name stands for that no worker hosts.
+#[derive(Debug)]
+pub enum Resolution {
+    /// Another tool, with some of its arguments.
+    Alias {
+        tool: ToolName,
+        bound: BTreeMap<String, Box<RawValue>>,
+        /// What a call's own arguments must fit.
+        schema: Option<Schema>,
+    },
+    /// A tool that only the client can answer.
+    Client { schema: Option<Schema> },
+}
+
+impl Resolution {
+    /// What a call's own arguments must fit, where that is said.
+    #[must_use]
+    pub fn schema(&self) -> Option<&Schema> {
+        match self {
+            Self::Alias { schema, .. } | Self::Client { schema } => schema.as_ref(),
+        }
+    }
+}
+
+/// What is known of a name: what it stands for, nothing, or why nobody could be asked.
+pub type Resolved = Result<Option<Arc<Resolution>>, Arc<str>>;
+
+/// The resolvers of a process, in their order. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Resolvers(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    list: Vec<Resolver>,
+    kept: Mutex<HashMap<(ToolName, Option<TenantId>), Kept>>,
+}
+
+/// An answer and until when it counts; empty while the question is open.
+type Kept = Arc<OnceCell<(Resolved, Instant)>>;
+
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    pub(crate) name: String,
+    pub(crate) tools: Tools,
+    pub(crate) timeout: Duration,
+    pub(crate) keep: Duration,
+    pub(crate) keep_unknown: Duration,
+    pub(crate) outside: Outside,
+}
+
+impl Resolver {
+    /// What is wrong with it, and in which field.
+    pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
+            return Some(("name", format!("must be 1 to {NAME_BYTES_MAX} bytes")));
+        }
+        if self.timeout.is_zero() || self.timeout > TIMEOUT_MAX {
+            return Some(("timeout_ms", format!("must be 1 to {}", TIMEOUT_MAX.as_millis())));
+        }
+        let longest = |field, keep: Duration| {
+            (keep > KEEP_MAX).then(|| (field, format!("must be at most {}", KEEP_MAX.as_secs())))
+        };
+        longest("keep_s", self.keep).or_else(|| longest("keep_unknown_s", self.keep_unknown))
+    }
+
+    async fn ask(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Resolved {
+        let question = Question { event: "resolve_tool", tool: tool.as_str(), tenant: tenant.map(TenantId::as_str) };
+        let question = serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default();
+        let answered = match tokio::time::timeout(self.timeout, self.outside.answer(question)).await {
+            Ok(Ok(answer)) => resolution(&answer),
+            Ok(Err(why)) => Err(why.to_string()),
+            Err(_) => Err(format!("it did not answer within {:?}", self.timeout)),
+        };
+        answered.map(|known| known.map(Arc::new)).map_err(|why| {
+            tracing::warn!(resolver = self.name, %tool, why, "a resolver failed");
+            format!("resolver {} failed: {why}", self.name).into()
+        })
+    }
+}
+
+impl Resolvers {
+    pub(crate) fn new(list: Vec<Resolver>) -> Self {
+        Self(Arc::new(Shared { list, kept: Mutex::default() }))
+    }
+
+    /// Whether anybody can be asked.
+    #[must_use]
+    pub fn are_there(&self) -> bool {
+        !self.0.list.is_empty()
+    }
+
+    /// What a name stands for, as far as anybody knows.
+    pub async fn resolve(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Resolved {
+        if !self.0.list.iter().any(|resolver| resolver.tools.have(tool, None)) {
+            return Ok(None);
+        }
+        let kept = self.kept(tool, tenant);
+        // Who comes meanwhile waits for the same answer; if whoever asks goes away, the next one asks.
+        kept.get_or_init(|| self.ask(tool, tenant)).await.0.clone()
+    }
+
+    fn kept(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Kept {
+        let counts = |kept: &Kept| kept.get().is_none_or(|(_, until)| *until > Instant::now());
+        let mut all = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KEPT_MAX {
+            all.retain(|_, kept| counts(kept));
+        }
+        if all.len() >= KEPT_MAX {
+            all.clear();
+        }
+        let kept = all.entry((tool.clone(), tenant.cloned())).or_default();
+        if !counts(kept) {
+            *kept = Kept::default();
+        }
+        Arc::clone(kept)
+    }
+
+    /// The first that knows the name counts. One that fails might have known it: then nobody behind it is asked.
+    async fn ask(&self, tool: &ToolName, tenant: Option<&TenantId>) -> (Resolved, Instant) {
+        let mut keep_unknown = KEEP_MAX;
+        for resolver in self.0.list.iter().filter(|resolver| resolver.tools.have(tool, None)) {
+            keep_unknown = keep_unknown.min(resolver.keep_unknown);
+            let keep = match resolver.ask(tool, tenant).await {
+                Ok(None) => continue,
+                known @ Ok(Some(_)) => (known, resolver.keep),
+                failed @ Err(_) => (failed, KEEP_FAILURE),
+            };
+            return (keep.0, Instant::now() + keep.1);
+        }
+        (Ok(None), Instant::now() + keep_unknown)
+    }
+}
+
+#[derive(Serialize)]
+struct Question<'a> {
+    event: &'static str,
+    tool: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Decision {
+    Unknown,
+    Alias,
+    Client,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    decision: Decision,
+    tool: Option<String>,
+    arguments: Option<BTreeMap<String, Box<RawValue>>>,
+    input_schema: Option<Box<RawValue>>,
+}
+
+fn resolution(answer: &[u8]) -> Result<Option<Resolution>, String> {
+    let answer = serde_json::from_slice(answer).map_err(|error| format!("its answer is not one: {error}"))?;
+    let Answer { decision, tool, arguments, input_schema } = answer;
+    let schema = || {
+        let compiled = input_schema.as_ref().map(|schema| Schema::of_arguments(schema.get())).transpose();
+        compiled.map_err(|error| format!("its input_schema cannot be used: {error}"))
+    };
+    match (decision, tool, arguments) {
+        (Decision::Unknown, None, None) if input_schema.is_none() => Ok(None),
+        (Decision::Client, None, None) => Ok(Some(Resolution::Client { schema: schema()? })),
+        (Decision::Alias, Some(tool), bound) => {
+            let tool = tool.parse().map_err(|error| format!("the tool of its answer has no name: {error}"))?;
+            Ok(Some(Resolution::Alias { tool, bound: bound.unwrap_or_default(), schema: schema()? }))
+        }
+        (Decision::Alias, None, _) => Err("it decided alias, and gave no tool".to_owned()),
+        (Decision::Unknown | Decision::Client, ..) => {
+            Err("it gave a tool, arguments or a schema with a decision that takes none".to_owned())
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! What clients ask of runs: each command looks, decides, and appends; a conflict means to look again.
 
+mod answer_token;
 mod explain;
 mod refusal;
 
@@ -12,7 +13,7 @@ use proto::names;
 use proto::subject::Place;
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, CallId, CallState, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
+    Answer, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
     Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::{mpsc, watch};
@@ -39,8 +40,6 @@ use crate::watch::{Reader, WatchError};
 
 /// How often a command is decided again because somebody else appended first.
 const DECISIONS_MAX: usize = 16;
-/// How long a token for one answer is good where nobody says: a person who was asked is there.
-const ANSWER_TOKEN: Duration = Duration::from_secs(15 * 60);
 
 /// What serves requests.
 #[derive(Debug)]
@@ -406,30 +405,6 @@ impl Runs {
         };
         let only = if let [answer] = answers { Some(&answer.call) } else { None };
         self.judged(("SubmitToolOutputs", Role::Answer), (id, only), work).await
-    }
-
-    /// A token with which a call that waits for its client can be answered, and until when.
-    pub(crate) async fn answer_token(
-        &self,
-        id: RunId,
-        call: &CallId,
-        lifetime: Option<Duration>,
-    ) -> Result<(String, Timestamp), Refusal> {
-        let made = async {
-            self.caller.must(Role::Answer)?;
-            self.caller.may_give_out()?;
-            let run = self.known(id).await?.run;
-            let found = run.find(call).ok_or_else(|| Rejection::UnknownCall { call: call.clone() })?;
-            if *found.state() != CallState::WaitingForClient {
-                return Err(Rejection::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
-            }
-            let until = proto::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(found.spec().deadline);
-            let token = self.callers.answer_token(&self.caller, (id, call.clone(), run.tenant().cloned()), until)?;
-            Ok((token, until))
-        };
-        let made = made.await;
-        audit::command(&self.caller, "CreateAnswerToken", (Some(id), Some(call)), None, made.as_ref().err());
-        made
     }
 
     /// A run as its caller may see it: whoever holds a token for one answer sees that call.

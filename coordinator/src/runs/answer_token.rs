@@ -1,0 +1,38 @@
+//! Tokens with which one call that waits for its client can be answered, and nothing else be done.
+
+use std::time::Duration;
+
+use run::{CallId, CallState, Rejection, RunId, Timestamp};
+
+use super::{Refusal, Runs};
+use crate::audit;
+use crate::callers::Role;
+
+/// How long a token for one answer is good where nobody says: a person who was asked is there.
+const ANSWER_TOKEN: Duration = Duration::from_secs(15 * 60);
+
+impl Runs {
+    /// A token with which a call that waits for its client can be answered, and until when.
+    pub(crate) async fn answer_token(
+        &self,
+        id: RunId,
+        call: &CallId,
+        lifetime: Option<Duration>,
+    ) -> Result<(String, Timestamp), Refusal> {
+        let made = async {
+            self.caller.must(Role::Answer)?;
+            self.caller.may_give_out()?;
+            let run = self.known(id).await?.run;
+            let found = run.find(call).ok_or_else(|| Rejection::UnknownCall { call: call.clone() })?;
+            if *found.state() != CallState::WaitingForClient {
+                return Err(Rejection::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
+            }
+            let until = proto::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(found.spec().deadline);
+            let token = self.callers.answer_token(&self.caller, (id, call.clone(), run.tenant().cloned()), until)?;
+            Ok((token, until))
+        };
+        let made = made.await;
+        audit::command(&self.caller, "CreateAnswerToken", (Some(id), Some(call)), None, made.as_ref().err());
+        made
+    }
+}

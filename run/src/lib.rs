@@ -18,6 +18,7 @@
 //!
 //! There is no IO here, no clock, no randomness and no async: time enters as a [`Timestamp`].
 
+mod admission;
 mod approval;
 mod call;
 mod chunks;

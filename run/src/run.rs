@@ -1,8 +1,8 @@
 //! A run of calls: judged by `decide`, changed by `apply`, and by nothing else.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::admission::check_new_calls;
 use crate::call::{Call, CallState, Ended, Fate};
 use crate::chunks::Span;
 use crate::command::{Answer, Command, Opening, Rejection};
@@ -10,9 +10,7 @@ use crate::event::{
     AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
 };
 use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName, WorkerId};
-use crate::limit::{
-    ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
-};
+use crate::limit::{RESULT_BYTES_MAX, RUN_LIFE_MAX};
 use crate::rules::Rules;
 
 /// The state of a run: the fold of its log.
@@ -559,32 +557,4 @@ pub(crate) fn dispatch(call: CallIndex, spec: &CallSpec) -> Option<Event> {
         Route::Pool { pool, .. } => Some(Event::CallDispatched { call, pool: pool.clone() }),
         Route::Client | Route::Refused(_) => None,
     }
-}
-
-fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), Rejection> {
-    let count = known.len() + new.len();
-    if count > CALLS_PER_RUN_MAX {
-        return Err(Rejection::TooManyCalls { count, limit: CALLS_PER_RUN_MAX });
-    }
-    let mut ids: BTreeSet<&CallId> = known.iter().map(|call| &call.spec.id).collect();
-    let mut size = 0;
-    for spec in new {
-        if !ids.insert(&spec.id) {
-            return Err(Rejection::DuplicateCallId { call: spec.id.clone() });
-        }
-        if spec.arguments.len() > ARGUMENTS_BYTES_MAX {
-            let (size, limit) = (spec.arguments.len(), ARGUMENTS_BYTES_MAX);
-            return Err(Rejection::ArgumentsTooLarge { call: spec.id.clone(), size, limit });
-        }
-        let metadata = spec.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
-        if metadata > METADATA_BYTES_MAX {
-            let (size, limit) = (metadata, METADATA_BYTES_MAX);
-            return Err(Rejection::MetadataTooLarge { call: spec.id.clone(), size, limit });
-        }
-        size += spec.arguments.len() + metadata;
-    }
-    if size > OPENING_BYTES_MAX {
-        return Err(Rejection::RequestTooLarge { size, limit: OPENING_BYTES_MAX });
-    }
-    Ok(())
 }

@@ -1,0 +1,38 @@
+//! What a run takes in: the limits of what it is opened with and of calls that are added to it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::call::Call;
+use crate::command::Rejection;
+use crate::event::CallSpec;
+use crate::id::CallId;
+use crate::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX};
+
+pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), Rejection> {
+    let count = known.len() + new.len();
+    if count > CALLS_PER_RUN_MAX {
+        return Err(Rejection::TooManyCalls { count, limit: CALLS_PER_RUN_MAX });
+    }
+    let mut ids: BTreeSet<&CallId> = known.iter().map(|call| &call.spec.id).collect();
+    let mut size = 0;
+    for spec in new {
+        if !ids.insert(&spec.id) {
+            return Err(Rejection::DuplicateCallId { call: spec.id.clone() });
+        }
+        if spec.arguments.len() > ARGUMENTS_BYTES_MAX {
+            let (size, limit) = (spec.arguments.len(), ARGUMENTS_BYTES_MAX);
+            return Err(Rejection::ArgumentsTooLarge { call: spec.id.clone(), size, limit });
+        }
+        let metadata = spec.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
+        if metadata > METADATA_BYTES_MAX {
+            let (size, limit) = (metadata, METADATA_BYTES_MAX);
+            return Err(Rejection::MetadataTooLarge { call: spec.id.clone(), size, limit });
+        }
+        size += spec.arguments.len() + metadata;
+    }
+    if size > OPENING_BYTES_MAX {
+        return Err(Rejection::RequestTooLarge { size, limit: OPENING_BYTES_MAX });
+    }
+    Ok(())
+}

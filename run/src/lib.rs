@@ -26,6 +26,7 @@ mod command;
 mod effect;
 mod event;
 mod id;
+mod object;
 mod parked;
 mod retry;
 mod rules;
@@ -49,6 +50,7 @@ pub use id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,
     TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
+pub use object::Object;
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
 pub use run::{Heard, Run, RunStatus};

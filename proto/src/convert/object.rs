@@ -1,0 +1,87 @@
+//! JSON objects between text and the domain, which looks at their keys alone.
+
+use std::collections::BTreeMap;
+
+use run::Object;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// A text that is no JSON object. Says nothing of what stands in it: that may be a secret.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("is not a JSON object: {reason} at line {line}, column {column}")]
+pub struct NotAnObject {
+    reason: &'static str,
+    line: usize,
+    column: usize,
+}
+
+impl From<serde_json::Error> for NotAnObject {
+    fn from(error: serde_json::Error) -> Self {
+        use serde_json::error::Category;
+        let reason = match error.classify() {
+            Category::Io | Category::Syntax => "it is no JSON, or nested deeper than 127 levels,",
+            Category::Data => "it is something else",
+            Category::Eof => "it breaks off",
+        };
+        Self { reason, line: error.line(), column: error.column() }
+    }
+}
+
+/// As text; empty where there is nothing in it.
+#[must_use]
+pub fn object_out(object: &Object) -> String {
+    if object.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("{");
+    for (index, (key, json)) in object.iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        text.push_str(&Value::from(key).to_string());
+        text.push(':');
+        text.push_str(json);
+    }
+    text.push('}');
+    text
+}
+
+/// Values stay as they are written, digits and all; of a key that stands there twice the later counts.
+///
+/// # Errors
+/// When the text is neither empty nor a JSON object, or is nested too deeply for others to read.
+pub fn object_in(text: &str) -> Result<Object, NotAnObject> {
+    if text.is_empty() {
+        return Ok(Object::default());
+    }
+    let fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text)?;
+    // Raw values are taken at any depth.
+    serde_json::from_str::<Value>(text)?;
+    Ok(fields.into_iter().map(|(key, json)| (key, String::from(Box::<str>::from(json)))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_stay_as_they_are_written() {
+        let text = r#"{"a":{"x": 1.10},"b\"\n":12345678901234567890123,"c":null}"#;
+        let object = object_in(text).unwrap();
+        assert_eq!((object.get("a"), object.get("b\"\n")), (Some(r#"{"x": 1.10}"#), Some("12345678901234567890123")));
+        assert_eq!(object_out(&object), text);
+        assert_eq!(object_in(&object_out(&object)), Ok(object));
+        assert_eq!((object_in(""), object_in("{}")), (Ok(Object::default()), Ok(Object::default())));
+        assert_eq!(object_out(&Object::default()), "");
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused_and_not_repeated() {
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(500), "]".repeat(500));
+        for text in ["[\"s3cret\"]", "\"s3cret\"", "{\"s3cret\":", "{\"a\":s3cret}", "{} {}", "7", &deep] {
+            let error = object_in(text).expect_err(text).to_string();
+            assert!(error.starts_with("is not a JSON object") && !error.contains("s3cret"), "{text}: {error}");
+        }
+        assert!(!format!("{:?}", object_in(r#"{"key":"s3cret"}"#).unwrap()).contains("s3cret"));
+    }
+}

@@ -412,6 +412,7 @@ impl Runs {
         let mut shown = proto::convert::api::run(run);
         if let Some(only) = self.caller.only() {
             shown.calls.retain(|call| call.call_id == only.as_str());
+            shown.extra_state.clear();
         }
         shown
     }

@@ -26,7 +26,7 @@ fn bash(name: &str) -> CallSpec {
 
 fn exited(call: u16, number: u32, chunks: u32, code: i64) -> run::Event {
     let result = vec![Content::Json(format!(r#"{{"exit_code":{code}}}"#))];
-    ended_as(attempt(call, number), "alpha", chunks, AttemptOutcome::Completed(result))
+    ended_as(attempt(call, number), "alpha", chunks, AttemptOutcome::Completed(result.into()))
 }
 
 fn events(story: &Story) -> Vec<responses::Event> {
@@ -211,12 +211,12 @@ fn what_a_search_found_and_an_image_go_where_their_items_have_room() {
     story.tell_all([
         dispatched(0),
         started(0, 1),
-        ended_as(attempt(0, 1), "alpha", 0, AttemptOutcome::Completed(found)),
+        ended_as(attempt(0, 1), "alpha", 0, AttemptOutcome::Completed(found.into())),
     ]);
     story.tell_all([
         dispatched(1),
         started(1, 1),
-        ended_as(attempt(1, 1), "alpha", 0, AttemptOutcome::Completed(image)),
+        ended_as(attempt(1, 1), "alpha", 0, AttemptOutcome::Completed(image.into())),
     ]);
     let stages: Vec<String> = words(&story).into_iter().filter(|word| word.contains("_call.")).collect();
     let expected = [

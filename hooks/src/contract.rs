@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use run::{AttemptNumber, CallError, CallId, Chunk, Content, RunId, TenantId, ToolName};
+use run::{AttemptNumber, CallError, CallId, Chunk, Completion, Content, Object, RunId, TenantId, ToolName};
 use serde::{Deserialize, Serialize};
 
 /// When a hook is asked.
@@ -63,6 +63,7 @@ pub enum Happened {
     /// `output` is what it said while it ran, where that is held back.
     Completed {
         result: Vec<Content>,
+        extra_state: Object,
         output: Option<Vec<Chunk>>,
     },
     Failed {
@@ -98,9 +99,11 @@ pub enum Reply {
     Modify {
         arguments: Bytes,
     },
-    /// After a call: this takes the place of its result or its error, and of what it said. `None` leaves it as it is.
+    /// After a call: this takes the place of its result or its error, of the state beside it, and of what it said. `None`
+    /// leaves it as it is.
     ModifyResult {
         result: Option<Vec<Content>>,
+        extra_state: Option<Object>,
         output: Option<Vec<Chunk>>,
     },
 }
@@ -124,7 +127,7 @@ impl Unanswered {
 /// How an execution ended, once all were asked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
-    pub outcome: Result<Vec<Content>, CallError>,
+    pub outcome: Result<Completion, CallError>,
     /// What is said of what was held back.
     pub output: Option<Vec<Chunk>>,
 }
@@ -132,9 +135,11 @@ pub struct Ended {
 impl Ended {
     pub(crate) fn of(happened: Happened) -> Self {
         match happened {
-            Happened::Completed { result, output } => Self { outcome: Ok(result), output },
+            Happened::Completed { result, extra_state, output } => {
+                Self { outcome: Ok(Completion { result, extra_state }), output }
+            }
             Happened::Failed { error } | Happened::Skipped { why: error } => Self { outcome: Err(error), output: None },
-            Happened::Asked => Self { outcome: Ok(Vec::new()), output: None },
+            Happened::Asked => Self { outcome: Ok(Completion::default()), output: None },
         }
     }
 }

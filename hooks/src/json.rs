@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
+use proto::convert::object::{object_in, object_out};
 use run::{CallError, Chunk, Content, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -28,6 +29,8 @@ struct Asked<'a> {
     arguments: Box<RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Vec<Part>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extra_state: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output: Option<Vec<Said>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,16 +96,18 @@ struct Answered {
     reason: Option<String>,
     arguments: Option<Box<RawValue>>,
     result: Option<Vec<Part>>,
+    extra_state: Option<Box<RawValue>>,
     output: Option<Vec<Said>>,
 }
 
 /// A question as an object of JSON.
 pub(crate) fn question(question: &Question) -> Bytes {
-    let (mut result, mut output, mut error) = (None, None, None);
+    let (mut result, mut extra_state, mut output, mut error) = (None, None, None, None);
     match &question.happened {
         Happened::Asked => {}
-        Happened::Completed { result: parts, output: said } => {
+        Happened::Completed { result: parts, extra_state: state, output: said } => {
             result = Some(parts.iter().map(part_out).collect());
+            extra_state = (!state.is_empty()).then(|| raw(&object_out(state)));
             output = said.as_ref().map(|said| said.iter().map(said_out).collect());
         }
         Happened::Failed { error: why } | Happened::Skipped { why } => error = Some(fault(why)),
@@ -118,6 +123,7 @@ pub(crate) fn question(question: &Question) -> Bytes {
         metadata: &question.metadata,
         arguments: raw(&String::from_utf8_lossy(&question.arguments)),
         result,
+        extra_state,
         output,
         error,
     };
@@ -161,30 +167,34 @@ fn said_out(chunk: &Chunk) -> Said {
 pub(crate) fn reply(text: &[u8]) -> Result<Reply, Unanswered> {
     let answered: Answered =
         serde_json::from_slice(text).map_err(|error| Unanswered::new(format!("its answer is not one: {error}")))?;
-    let Answered { decision, reason, arguments, result, output } = answered;
-    let given = [reason.is_some(), arguments.is_some(), result.is_some(), output.is_some()];
-    match (decision, given) {
-        (Decision::Allow, [_, false, false, false]) => Ok(Reply::Allow),
-        (Decision::Deny, [_, false, false, false]) => {
+    let Answered { decision, reason, arguments, result, extra_state, output } = answered;
+    let after = result.is_some() || extra_state.is_some() || output.is_some();
+    match (decision, arguments.is_some(), after) {
+        (Decision::Allow, false, false) => Ok(Reply::Allow),
+        (Decision::Deny, false, false) => {
             let reason = reason.filter(|reason| !reason.trim().is_empty());
             Ok(Reply::Deny { reason: reason.unwrap_or_else(|| "no reason was given".to_owned()) })
         }
-        (Decision::Modify, [_, true, false, false]) => {
+        (Decision::Modify, true, false) => {
             let text = arguments.map_or_else(String::new, |arguments| arguments.get().to_owned());
             // The text of a tool that takes text.
             let arguments = serde_json::from_str::<String>(&text).unwrap_or(text);
             Ok(Reply::Modify { arguments: arguments.into() })
         }
-        (Decision::ModifyResult, [_, false, _, _]) if result.is_some() || output.is_some() => Ok(Reply::ModifyResult {
+        (Decision::ModifyResult, false, true) => Ok(Reply::ModifyResult {
             result: result.map(|parts| parts.into_iter().map(part_in).collect()).transpose()?,
+            extra_state: extra_state
+                .map(|state| object_in(state.get()))
+                .transpose()
+                .map_err(|error| Unanswered::new(format!("its extra_state {error}")))?,
             output: output.map(|said| said.into_iter().map(said_in).collect()).transpose()?,
         }),
-        (Decision::Modify, _) => Err(Unanswered::new("it decided modify, and gave not arguments alone")),
-        (Decision::ModifyResult, _) => {
-            Err(Unanswered::new("it decided modify_result, and gave neither result nor output alone"))
+        (Decision::Modify, _, _) => Err(Unanswered::new("it decided modify, and gave not arguments alone")),
+        (Decision::ModifyResult, _, _) => {
+            Err(Unanswered::new("it decided modify_result, and gave none of result, extra_state and output alone"))
         }
-        (Decision::Allow | Decision::Deny, _) => {
-            Err(Unanswered::new("it gave arguments, a result or output with a decision that takes none"))
+        (Decision::Allow | Decision::Deny, _, _) => {
+            Err(Unanswered::new("it gave arguments, a result, state or output with a decision that takes none"))
         }
     }
 }

@@ -242,10 +242,11 @@ impl Hooks {
         for placed in self.asked(Moment::PostToolUse, &question) {
             let error = match placed.ask(&question).await {
                 Ok(Reply::Allow) => continue,
-                Ok(Reply::ModifyResult { result: new, output: said }) => {
+                Ok(Reply::ModifyResult { result: new, extra_state: state, output: said }) => {
                     placed.note(&question, "modify_result");
-                    if let Happened::Completed { result, output } = &mut question.happened {
+                    if let Happened::Completed { result, extra_state, output } = &mut question.happened {
                         new.into_iter().for_each(|new| *result = new);
+                        state.into_iter().for_each(|state| *extra_state = state);
                         if let (Some(output), Some(said)) = (output, said) {
                             *output = said;
                         }
@@ -275,7 +276,7 @@ impl Hooks {
                 Ok(Reply::Allow) => continue,
                 Ok(Reply::ModifyResult { result: Some(result), .. }) => {
                     placed.note(&question, "modify_result");
-                    return Ended { outcome: Ok(result), output: None };
+                    return Ended { outcome: Ok(result.into()), output: None };
                 }
                 Ok(Reply::Deny { reason }) => {
                     placed.note(&question, "deny");

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use asked::{Slow, about, asked, by, completed, failed, read, script, service};
-use run::{Chunk, Content, ErrorKind};
+use run::{Chunk, Completion, Content, ErrorKind, Object};
 use toolyard_hooks::{Happened, Hooks, Moment, Placement, Reply};
 
 fn before(name: &str) -> Placement {
@@ -77,7 +77,8 @@ async fn a_hook_that_does_not_answer_as_it_should_denies() {
     };
     let in_process = |hook| Hooks::default().with(before("inside"), hook).expect("it stands there");
     let panics: fn(&toolyard_hooks::Question) -> _ = |_| panic!("as it was asked to");
-    let misplaced: fn(&toolyard_hooks::Question) -> _ = |_| Ok(Reply::ModifyResult { result: None, output: None });
+    let misplaced: fn(&toolyard_hooks::Question) -> _ =
+        |_| Ok(Reply::ModifyResult { result: None, extra_state: None, output: None });
     let slow = Placement { timeout: Duration::from_millis(50), ..before("slow") };
     let table = [
         (script("exit 3", 5000), "its program ended with exit status: 3"),
@@ -149,11 +150,11 @@ async fn a_result_is_changed_or_withheld_before_anybody_sees_it() {
             Content::Text(text) => Content::Text(text.replace("secret", "…")),
             other => other.clone(),
         };
-        Ok(Reply::ModifyResult { result: Some(result.iter().map(shorter).collect()), output: None })
+        Ok(Reply::ModifyResult { result: Some(result.iter().map(shorter).collect()), extra_state: None, output: None })
     });
     let hooks = Hooks::default().with(after("shortens"), shortens).expect("it stands there");
     let ended = hooks.after(completed("the secret is out")).await;
-    assert_eq!(ended.outcome, Ok(vec![Content::Text("the … is out".to_owned())]));
+    assert_eq!(ended.outcome, Ok(vec![Content::Text("the … is out".to_owned())].into()));
 
     let no = by(|_| Ok(Reply::Deny { reason: "it names a customer".to_owned() }));
     let hooks = hooks.with(after("no"), no).expect("it stands there");
@@ -175,9 +176,12 @@ async fn an_error_says_what_a_hook_lets_it_say_and_is_tried_again_all_the_same()
     assert_eq!((error.kind, error.retryable), (ErrorKind::ToolFailed, true));
     assert_eq!(error.message, "the database is down");
 
-    let mends = by(|_| Ok(Reply::ModifyResult { result: Some(vec![Content::Text("0".to_owned())]), output: None }));
+    let mends = by(|_| {
+        let result = Some(vec![Content::Text("0".to_owned())]);
+        Ok(Reply::ModifyResult { result, extra_state: None, output: None })
+    });
     let hooks = Hooks::default().with(after("mends"), mends).expect("it stands there");
-    assert_eq!(hooks.after(failed("no rows")).await.outcome, Ok(vec![Content::Text("0".to_owned())]));
+    assert_eq!(hooks.after(failed("no rows")).await.outcome, Ok(vec![Content::Text("0".to_owned())].into()));
 
     let crashes =
         Hooks::default().with(after("crashes"), by(|_| panic!("as it was asked to"))).expect("it stands there");
@@ -193,7 +197,7 @@ async fn a_hook_sees_what_a_call_said_where_that_is_held_back_for_it() {
     let piece = |text: &str| Chunk::Content { channel: "stdout".to_owned(), content: Content::Text(text.to_owned()) };
     let silences = by(|question: &toolyard_hooks::Question| match &question.happened {
         Happened::Completed { output: Some(output), .. } if output.len() == 2 => {
-            Ok(Reply::ModifyResult { result: None, output: Some(output[..1].to_vec()) })
+            Ok(Reply::ModifyResult { result: None, extra_state: None, output: Some(output[..1].to_vec()) })
         }
         _ => Ok(Reply::Allow),
     });
@@ -206,7 +210,27 @@ async fn a_hook_sees_what_a_call_said_where_that_is_held_back_for_it() {
         .and_then(|hooks| hooks.with(after("silences").holding_output(), silences))
         .expect("they stand there");
     let output = Some(vec![piece("public"), piece("secret")]);
-    let question = about("pay", Happened::Completed { result: Vec::new(), output });
+    let question = about("pay", Happened::Completed { result: Vec::new(), extra_state: Object::default(), output });
     let ended = hooks.after(question).await;
-    assert_eq!((ended.outcome, ended.output), (Ok(Vec::new()), Some(vec![piece("public")])));
+    assert_eq!((ended.outcome, ended.output), (Ok(Completion::default()), Some(vec![piece("public")])));
+}
+
+#[tokio::test]
+async fn a_program_sees_the_state_beside_a_result_and_changes_it() {
+    let question = |state: &[(&str, &str)]| {
+        let extra_state: Object = state.iter().map(|(key, json)| ((*key).to_owned(), (*json).to_owned())).collect();
+        about("pay", Happened::Completed { result: Vec::new(), extra_state, output: None })
+    };
+    let changed = r#"{"decision":"modify_result","extra_state":{"total":1.10}}"#;
+    let body = format!(r#"grep -q '"extra_state":{{"card":"4111","total":1.10}}' && echo '{changed}'"#);
+    let hooks = read(&format!(
+        "[[hook]]\nname = \"hides\"\non = [\"post_tool_use\"]\ncommand = [\"sh\", \"-c\", '''{body}''']"
+    ));
+    let hooks = hooks.expect("well formed");
+    let ended = hooks.after(question(&[("card", "\"4111\""), ("total", "1.10")])).await;
+    let left: Object = [("total".to_owned(), "1.10".to_owned())].into_iter().collect();
+    assert_eq!(ended.outcome, Ok(Completion { result: Vec::new(), extra_state: left }));
+
+    let error = hooks.after(question(&[])).await.outcome.expect_err("it finds nothing and says nothing");
+    assert_eq!(error.kind, ErrorKind::HookFailed);
 }

@@ -15,6 +15,7 @@ use run::{
     Progress, RetryOn, Rules, Violation,
 };
 
+use self::object::NotAnObject;
 use crate::subject::InvalidSubject;
 use crate::v1;
 
@@ -34,6 +35,8 @@ pub enum InvalidMessage {
     Id(#[from] InvalidId),
     #[error("the message lacks {0}")]
     Missing(&'static str),
+    #[error("its {field} {error}")]
+    Object { field: &'static str, error: NotAnObject },
     #[error("a {event} does not belong on this subject")]
     Misplaced { event: &'static str },
 }

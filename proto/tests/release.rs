@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
-    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects, ErrorKind,
-    Event, Manifest, Nonce, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened,
-    Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
+    ErrorKind, Event, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules,
+    RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::snapshot::Snapshot;
@@ -61,6 +61,10 @@ fn spec() -> CallSpec {
     }
 }
 
+fn object(key: &str, json: &str) -> Object {
+    [(key.to_owned(), json.to_owned())].into_iter().collect()
+}
+
 fn error() -> CallError {
     let violations = vec![Violation { path: "/command".to_owned(), message: "is missing".to_owned() }];
     CallError {
@@ -97,6 +101,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let rejected = Decision::Rejected { reason: "no".to_owned() };
     let alone =
         RunOpened { deadline: Timestamp(1_763_000_001_000), calls: vec![Arc::new(spec())], ..RunOpened::default() };
+    let with_state = Completion { result: contents(), extra_state: object("cart", "[7]") };
     let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
     let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
     let chunks = contents().into_iter().map(said).chain([Chunk::Progress(progress)]).collect();
@@ -139,7 +144,8 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("stop delivered", vec![stopping(StopStage::Delivered)]),
         ("stop acknowledged", vec![stopping(StopStage::Acknowledged)]),
         ("output", vec![Event::Output { attempt: attempt(), pool: pool.clone(), first: ChunkIndex(3), chunks }]),
-        ("attempt completed", vec![ended(AttemptOutcome::Completed(contents()))]),
+        ("attempt completed", vec![ended(AttemptOutcome::Completed(contents().into()))]),
+        ("attempt completed with state", vec![ended(AttemptOutcome::Completed(with_state))]),
         ("attempt failed", vec![ended(AttemptOutcome::Failed(error()))]),
         ("attempt cancelled", vec![ended(AttemptOutcome::Cancelled)]),
         ("attempt returned", vec![ended(AttemptOutcome::Returned)]),

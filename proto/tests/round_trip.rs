@@ -123,6 +123,11 @@ fn decision() -> impl Strategy<Value = Decision> {
     ]
 }
 
+fn object() -> impl Strategy<Value = run::Object> {
+    let json = prop_oneof![Just("1.50"), Just("{\"a\": [null]}"), Just("\"x\\n\"")].prop_map(str::to_owned);
+    prop::collection::btree_map(".*", json, 0..3).prop_map(|fields| fields.into_iter().collect())
+}
+
 fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
     let route = prop_oneof![
         policy().prop_map(|policy| Route::Pool { pool: pool(), policy }),
@@ -160,7 +165,8 @@ fn chunk() -> impl Strategy<Value = Chunk> {
 
 fn outcome() -> impl Strategy<Value = AttemptOutcome> {
     prop_oneof![
-        contents().prop_map(AttemptOutcome::Completed),
+        (contents(), object())
+            .prop_map(|(result, extra_state)| { AttemptOutcome::Completed(run::Completion { result, extra_state }) }),
         error().prop_map(AttemptOutcome::Failed),
         Just(AttemptOutcome::Cancelled),
         Just(AttemptOutcome::Expired),

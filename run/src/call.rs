@@ -12,11 +12,12 @@ use bytes::Bytes;
 use crate::approval::Decided;
 use crate::chunks::{ChunkOrder, Span};
 use crate::event::{
-    AttemptId, AttemptOutcome, CallError, CallSpec, Content, DeadlineKind, ErrorKind, Outcome, Position, Route,
-    StopStage, Stopped,
+    AttemptId, AttemptOutcome, CallError, CallSpec, Completion, Content, DeadlineKind, ErrorKind, Outcome, Position,
+    Route, StopStage, Stopped,
 };
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
 use crate::limit::{ATTEMPTS_SKIPPED_MAX, CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRUN_GRACE};
+use crate::object::Object;
 use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
 use crate::tool::{AfterPartialOutput, Policy};
@@ -44,6 +45,8 @@ pub struct Call {
     failures: Vec<FailedAttempt>,
     pub(crate) decided: Option<Decided>,
     pub(crate) fate: Option<Fate>,
+    /// What it gave back beside its result.
+    pub(crate) extra_state: Object,
     /// The last entry on the call's control subject: what a command expects to be the last when it appends.
     pub(crate) revision: u64,
 }
@@ -140,6 +143,7 @@ impl Call {
             failures: Vec::new(),
             decided: None,
             fate: None,
+            extra_state: Object::default(),
             revision: 0,
         }
     }
@@ -400,7 +404,10 @@ impl Call {
                 // The worker believes that the call is done and has acknowledged its job: nothing is left to try again.
                 self.end(Outcome::Failed(CallError::new(ErrorKind::OutputIncomplete, message)), at, heard);
             }
-            AttemptOutcome::Completed(result) => self.end(Outcome::Completed(result.clone()), at, heard),
+            AttemptOutcome::Completed(Completion { result, extra_state }) => {
+                self.extra_state.clone_from(extra_state);
+                self.end(Outcome::Completed(result.clone()), at, heard);
+            }
             AttemptOutcome::Failed(error) => self.failed(attempt, error.clone(), at, heard),
             AttemptOutcome::Cancelled => self.end_stopped(self.attempts_used.saturating_sub(1), at, heard),
             AttemptOutcome::Expired => self.end(Outcome::Expired(DeadlineKind::Call), at, heard),

@@ -12,6 +12,7 @@ use crate::id::{
     WorkerId,
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
+use crate::object::Object;
 use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy, ResultUse};
 
@@ -243,13 +244,27 @@ pub struct Progress {
 /// How an attempt ended, in its worker's words.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptOutcome {
-    Completed(Vec<Content>),
+    Completed(Completion),
     Failed(CallError),
     Cancelled,
     /// The call's own deadline came while it ran.
     Expired,
     /// The worker shut down and gave the job back: not a failure, and it uses up no attempt.
     Returned,
+}
+
+/// What an attempt that completed gives.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Completion {
+    pub result: Vec<Content>,
+    /// For the run's state; not for the model.
+    pub extra_state: Object,
+}
+
+impl From<Vec<Content>> for Completion {
+    fn from(result: Vec<Content>) -> Self {
+        Self { result, extra_state: Object::default() }
+    }
 }
 
 /// How a call ended.

@@ -32,6 +32,7 @@ mod retry;
 mod rules;
 mod run;
 mod sequencer;
+mod state;
 mod tool;
 mod turn;
 mod verdict;
@@ -43,8 +44,8 @@ pub use chunks::Span;
 pub use command::{Answer, Command, Opening, Rejection};
 pub use effect::Effect;
 pub use event::{
-    AttemptId, AttemptOutcome, CallError, CallSpec, Chunk, Content, DeadlineKind, Entry, ErrorKind, Event, Outcome,
-    Position, Progress, Route, RunOpened, StopStage, Stopped, Violation, WithoutWorker,
+    AttemptId, AttemptOutcome, CallError, CallSpec, Chunk, Completion, Content, DeadlineKind, Entry, ErrorKind, Event,
+    Outcome, Position, Progress, Route, RunOpened, StopStage, Stopped, Violation, WithoutWorker,
 };
 pub use id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,

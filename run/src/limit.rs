@@ -10,6 +10,9 @@ pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
 pub const OPENING_BYTES_MAX: usize = 768 * 1024;
 /// Bytes of the metadata of one call, keys and values together.
 pub const METADATA_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB, which a
+/// client takes in one message.
+pub const EXTRA_STATE_BYTES_MAX: usize = 8 * 1024;
 /// Bytes of a call's result, all its parts together.
 pub const RESULT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of one chunk of output. Longer writes are split by the worker.

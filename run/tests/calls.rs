@@ -37,7 +37,7 @@ fn states() -> [Story; 6] {
 #[test]
 fn every_event_in_every_state() {
     let claims_more = completed(0, 1, 5);
-    let newer = ended_as(attempt(0, 7), "alpha", 0, AttemptOutcome::Completed(text("done")));
+    let newer = ended_as(attempt(0, 7), "alpha", 0, AttemptOutcome::Completed(text("done").into()));
     let stopped = ended(0, 1, AttemptOutcome::Cancelled);
     let waited_too_long = expired_by(0, DeadlineKind::Queue);
     let silent_too_long = expired_by(0, DeadlineKind::Idle(AttemptNumber(1)));
@@ -256,7 +256,7 @@ fn another_pool_is_not_heard() {
     for mut story in states() {
         let before = story.run.clone();
         let forged = attempt(0, 9);
-        let outcome = AttemptOutcome::Completed(text("forged"));
+        let outcome = AttemptOutcome::Completed(text("forged").into());
         story.tell(started_as(forged, "beta"));
         story.tell(output_as(forged, "beta", 0..1));
         story.tell(ended_as(forged, "beta", 0, outcome));

@@ -312,7 +312,8 @@ async fn a_run_is_added_to_by_who_opened_it() {
 async fn a_token_for_one_answer_answers_that_call_and_nothing_else() {
     let yard = guarded().await;
     let shop = yard.client("shop");
-    let opened = create(&shop, vec![question("one"), question("two")], "").await.expect("accepted");
+    let gives = call("gives", "remembers", json!({ "state": { "cart": 1 }, "after_ms": 0 }));
+    let opened = create(&shop, vec![question("one"), question("two"), gives], "").await.expect("accepted");
     let other = create(&shop, vec![question("one")], "").await.expect("accepted");
     let ask = |call: &str, ms: i32| v1::CreateAnswerTokenRequest {
         run_id: opened.run_id.clone(),
@@ -346,9 +347,13 @@ async fn a_token_for_one_answer_answers_that_call_and_nothing_else() {
     let forged = Run { client: yard.stranger.with_key(&forged), id: opened.run_id.clone() };
     assert_eq!(refusal(forged.submit(answer("one")).await), unknown("TOKEN_REFUSED"));
 
+    let own = Run { client: shop.clone(), id: opened.run_id.clone() };
+    let ended = |event: &Event| matches!(event, Event::CallEnded(ended) if ended.call_id == "gives");
+    own.watch(FloorPolicy::Interleaved).await.until(ended).await;
+    assert_eq!(own.get().await.extra_state, r#"{"cart":1}"#);
     let shown = there(&opened.run_id).submit(answer("one")).await.expect("it is for this");
     let calls: Vec<&str> = shown.calls.iter().map(|call| call.call_id.as_str()).collect();
-    assert_eq!(calls, ["one"], "nothing else of the run is shown");
+    assert_eq!((calls, shown.extra_state.as_str()), (vec!["one"], ""), "nothing else of the run is shown");
     assert_eq!(shown.calls[0].state(), CallState::Completed);
 }
 

@@ -406,7 +406,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         rules: run::Rules::default(),
     });
     let dispatched = Event::CallDispatched { call, pool: pool.clone() };
-    let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())]);
+    let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())].into());
     let ended = Event::AttemptEnded { attempt, pool: pool.clone(), chunks: 0, outcome };
     vec![
         (Subject { run: id, place: Place::Job { call, pool: pool.clone() } }, vec![opened, dispatched], Some(spec)),

@@ -14,6 +14,7 @@ mod check;
 mod client_calls;
 mod clock_skew;
 mod cluster;
+mod context;
 mod coordinator_crash;
 mod cost;
 mod deadlines;

@@ -180,6 +180,7 @@ async fn a_secret_that_went_through_is_in_no_log_no_trace_and_no_metric() {
         call("misfit", "echo", json!({ "text": 1, SECRET: SECRET })),
         count(SECRET, 3, 10),
         call("nobody", "no-such-tool", json!({ "text": SECRET })),
+        call("gives", "remembers", json!({ "state": { SECRET: SECRET }, "after_ms": 1 })),
     ];
     let calls = calls.into_iter().map(|call| v1::NewCall { call_id: String::new(), ..call }).collect();
     let mut runs = yard.client.runs.clone();

@@ -215,6 +215,7 @@ fn forged_output(run: &str) -> bytes::Bytes {
     let ended = wire::event::Kind::AttemptEnded(wire::AttemptEnded {
         chunks: 1,
         outcome: wire::AttemptOutcome::Completed.into(),
+        extra_state: String::new(),
         result: vec![content],
         error: None,
     });

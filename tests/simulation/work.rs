@@ -230,7 +230,7 @@ impl Work {
         }
         let failed = |kind| CallError::new(kind, "it broke");
         self.outcome = match self.end {
-            ToolEnd::Well => Some(AttemptOutcome::Completed(vec![Content::Text("done".into())])),
+            ToolEnd::Well => Some(AttemptOutcome::Completed(vec![Content::Text("done".into())].into())),
             ToolEnd::Badly => Some(AttemptOutcome::Failed(failed(ErrorKind::ToolFailed))),
             ToolEnd::BadlyForNow => Some(AttemptOutcome::Failed(failed(ErrorKind::ToolFailed).retryable())),
             ToolEnd::Panic => Some(AttemptOutcome::Failed(failed(ErrorKind::ToolPanicked))),

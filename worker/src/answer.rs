@@ -80,13 +80,13 @@ impl From<Cow<'_, str>> for Output {
 
 impl From<Content> for Output {
     fn from(part: Content) -> Self {
-        Self(vec![part])
+        vec![part].into()
     }
 }
 
 impl From<Vec<Content>> for Output {
     fn from(parts: Vec<Content>) -> Self {
-        Self(parts)
+        Self(parts.into())
     }
 }
 

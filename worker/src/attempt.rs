@@ -185,7 +185,7 @@ where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
     let ending = match &outcome {
-        AttemptOutcome::Completed(result) => Ending::Completed { result: tells_result.then(|| text(result)) },
+        AttemptOutcome::Completed(given) => Ending::Completed { result: tells_result.then(|| text(&given.result)) },
         AttemptOutcome::Cancelled => Ending::Cancelled,
         AttemptOutcome::Expired => Ending::Expired,
         AttemptOutcome::Failed(error) => Ending::Failed(error.clone()),
@@ -394,7 +394,7 @@ where
 }
 
 fn completed(output: Output) -> AttemptOutcome {
-    limits::result(output.0).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
+    limits::completion(output.0).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
 }
 
 fn panicked(panic: Box<dyn std::any::Any + Send>) -> CallError {

@@ -2,7 +2,7 @@
 
 use hooks::{Happened, Hooks, Question};
 use proto::convert::log::Job;
-use run::{AttemptNumber, AttemptOutcome, CallError, Chunk, ErrorKind, Progress, ToolName, limit};
+use run::{AttemptNumber, AttemptOutcome, CallError, Chunk, Completion, ErrorKind, Progress, ToolName, limit};
 use tokio::runtime::Handle;
 use tokio::time::{Duration, Instant};
 
@@ -43,8 +43,8 @@ impl Watched {
     ) -> Judged {
         let was_completed = matches!(outcome, AttemptOutcome::Completed(_));
         let happened = match outcome {
-            AttemptOutcome::Completed(result) => {
-                Happened::Completed { result, output: self.holds_output.then_some(held) }
+            AttemptOutcome::Completed(Completion { result, extra_state }) => {
+                Happened::Completed { result, extra_state, output: self.holds_output.then_some(held) }
             }
             AttemptOutcome::Failed(error) => Happened::Failed { error },
             AttemptOutcome::Cancelled | AttemptOutcome::Expired | AttemptOutcome::Returned => {
@@ -79,7 +79,7 @@ impl Watched {
             let why = format!("a hook gave a piece of output of more than {} bytes", limit::CHUNK_BYTES_MAX);
             return Judged { outcome: AttemptOutcome::Failed(withheld(&why)), output: Vec::new() };
         }
-        let outcome = ended.outcome.and_then(limits::result);
+        let outcome = ended.outcome.and_then(limits::completion);
         Judged { outcome: outcome.map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed), output }
     }
 }

@@ -1,6 +1,6 @@
 //! How much a call may say, and what becomes of it when it says more. Workers and the test kit apply the same.
 
-use run::{CallError, Chunk, Content, ErrorKind, limit};
+use run::{CallError, Chunk, Completion, Content, ErrorKind, limit};
 
 /// Counts what one attempt has said.
 #[derive(Debug, Default)]
@@ -42,9 +42,9 @@ pub(crate) fn too_much_output() -> CallError {
     CallError::new(ErrorKind::OutputTooLarge, message)
 }
 
-/// A result, if it is one that may be kept.
-pub(crate) fn result(parts: Vec<Content>) -> Result<Vec<Content>, CallError> {
-    let (size, count) = (parts.iter().map(Content::size).sum::<usize>(), parts.len());
+/// What a call gives, if it may be kept.
+pub(crate) fn completion(given: Completion) -> Result<Completion, CallError> {
+    let (size, count) = (given.result.iter().map(Content::size).sum::<usize>(), given.result.len());
     if size > limit::RESULT_BYTES_MAX || count > limit::RESULT_PARTS_MAX {
         let message = format!(
             "the result is {size} bytes in {count} parts, at most {} in {} are kept: stream it or write it to a file",
@@ -53,5 +53,11 @@ pub(crate) fn result(parts: Vec<Content>) -> Result<Vec<Content>, CallError> {
         );
         return Err(CallError::new(ErrorKind::ResultTooLarge, message));
     }
-    Ok(parts)
+    let (size, limit) = (given.extra_state.size(), limit::EXTRA_STATE_BYTES_MAX);
+    if size > limit {
+        let message =
+            format!("the state beside the result is {size} bytes, at most {limit} are kept: keep a reference");
+        return Err(CallError::new(ErrorKind::ResultTooLarge, message));
+    }
+    Ok(given)
 }

@@ -1,14 +1,14 @@
 //! What a tool gives back: a call's result.
 
 use bytes::Bytes;
-use run::Content;
+use run::{Completion, Content};
 use serde::Serialize;
 
 use crate::error::ToolError;
 
-/// A call's result.
+/// A call's result, and the state that goes with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output(pub(crate) Vec<Content>);
+pub struct Output(pub(crate) Completion);
 
 impl Output {
     /// A JSON value.
@@ -16,25 +16,45 @@ impl Output {
     /// # Errors
     /// When it does not serialize.
     pub fn json(value: &impl Serialize) -> Result<Self, ToolError> {
-        Ok(Self(vec![Content::Json(serde_json::to_string(value)?)]))
+        Ok(vec![Content::Json(serde_json::to_string(value)?)].into())
     }
 
     #[must_use]
     pub fn data(media_type: impl Into<String>, data: impl Into<Bytes>) -> Self {
-        Self(vec![Content::Data { media_type: media_type.into(), data: data.into() }])
+        vec![Content::Data { media_type: media_type.into(), data: data.into() }].into()
     }
 
     /// Another part after this one.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
+        self.0.result.extend(other.0.result);
+        self.0.extra_state.overlay(&other.0.extra_state);
         self
+    }
+
+    /// Gives a value for the state of the run, beside the result: for the caller, not for the model. Of calls that give the same
+    /// key the last one counts, as they stand in the run; a call that does not complete gives nothing. At most 8 KiB a call, keys
+    /// and values together; more fails it with `ResultTooLarge`.
+    ///
+    /// ```
+    /// # use toolyard_worker::{Output, ToolError};
+    /// # fn buy() -> Result<Output, ToolError> {
+    /// Output::from("It is in the cart.").with_state("cart", &["tea"])
+    /// # }
+    /// # assert!(buy().is_ok());
+    /// ```
+    ///
+    /// # Errors
+    /// When the value does not serialize.
+    pub fn with_state(mut self, key: impl Into<String>, value: &impl Serialize) -> Result<Self, ToolError> {
+        self.0.extra_state.set(key, serde_json::to_string(value)?);
+        Ok(self)
     }
 }
 
 impl From<String> for Output {
     fn from(text: String) -> Self {
-        Self(vec![Content::Text(text)])
+        vec![Content::Text(text)].into()
     }
 }
 

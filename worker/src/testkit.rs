@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use run::{
-    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Concurrency, Content, ErrorKind, Manifest, Policy, Route,
-    Timestamp, ToolName, WithoutWorker,
+    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind, Manifest,
+    Object, Policy, Route, Timestamp, ToolName, WithoutWorker,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -157,11 +157,15 @@ impl Call {
         let result = match ended {
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Ok(_) | Err(_) if self.too_much => Err(limits::too_much_output()),
-            Ok(Ok(output)) => limits::result(output.0),
+            Ok(Ok(output)) => limits::completion(output.0),
             Ok(Err(error)) => Err(error.0),
             Err(error) => Err(CallError::new(ErrorKind::ToolFailed, error.to_string())),
         };
-        Called { output, result }
+        let (result, extra_state) = match result {
+            Ok(Completion { result, extra_state }) => (Ok(result), extra_state),
+            Err(error) => (Err(error), Object::default()),
+        };
+        Called { output, result, extra_state }
     }
 
     fn take(&mut self, chunk: Chunk) -> Option<Chunk> {
@@ -187,6 +191,7 @@ impl Drop for Call {
 pub struct Called {
     pub output: Vec<Chunk>,
     pub result: Result<Vec<Content>, CallError>,
+    extra_state: Object,
 }
 
 impl Called {
@@ -219,6 +224,12 @@ impl Called {
             Content::Data { .. } => None,
         };
         parts.iter().filter_map(text).collect()
+    }
+
+    /// What the call gave for the state of its run under this key.
+    #[must_use]
+    pub fn state(&self, key: &str) -> Option<Value> {
+        serde_json::from_str(self.extra_state.get(key)?).ok()
     }
 
     /// Why the call failed.

@@ -61,7 +61,11 @@ fn a_speaker_has_a_header_bars_and_an_outcome() {
         output("a", "stderr", "oops\n"),
         completed("a", "exit 0"),
         completed("b", "noon"),
-        Event::RunEnded(v1::RunEnded { status: v1::RunStatus::Completed.into(), return_direct: false }),
+        Event::RunEnded(v1::RunEnded {
+            status: v1::RunStatus::Completed.into(),
+            return_direct: false,
+            extra_state: String::new(),
+        }),
     ];
     let expected = "\
 · run_1 · 2 calls

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use run::{CallError, Content, ErrorKind};
+use run::{CallError, Content, ErrorKind, Object};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use toolyard_hooks::{Happened, Hook, Hooks, InvalidHooks, Question, Reply, Unanswered};
@@ -58,7 +58,8 @@ pub(crate) fn asked(tool: &str) -> Question {
 }
 
 pub(crate) fn completed(text: &str) -> Question {
-    about("pay", Happened::Completed { result: vec![Content::Text(text.to_owned())], output: None })
+    let result = vec![Content::Text(text.to_owned())];
+    about("pay", Happened::Completed { result, extra_state: Object::default(), output: None })
 }
 
 pub(crate) fn failed(message: &str) -> Question {

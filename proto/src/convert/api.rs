@@ -5,6 +5,7 @@ use run::{
     FloorPolicy, Outcome, Route, Run, RunStatus, Span, Spoken, StopStage, Stopped, Timestamp, Utterance, WithoutWorker,
 };
 
+use super::object::object_out;
 use super::{
     InvalidMessage, approval_default_out, content_in, content_out, contents_out, error_kind_out, error_out,
     progress_out,
@@ -74,6 +75,7 @@ pub fn run(run: &Run) -> v1::Run {
         tenant: run.tenant().map(ToString::to_string).unwrap_or_default(),
         return_direct: run.returns_direct(),
         caller: run.caller().map(ToString::to_string).unwrap_or_default(),
+        extra_state: object_out(&run.extra_state()),
     }
 }
 
@@ -95,7 +97,7 @@ pub fn call(call: &Call) -> v1::Call {
         pool,
         attempts: call.attempts_used(),
         last_error: last_error.map(error_out),
-        outcome: call.outcome().map(outcome),
+        outcome: outcome_of(call),
         create_time: Some(timestamp(call.accepted_at())),
         end_time: match call.state() {
             CallState::Ended(ended) => Some(timestamp(ended.at)),
@@ -147,6 +149,11 @@ pub fn state(call: &Call) -> v1::CallState {
         CallState::Running(_) => v1::CallState::Running,
         CallState::Ended(Ended { outcome: ended, .. }) => outcome(ended).state(),
     }
+}
+
+fn outcome_of(call: &Call) -> Option<v1::CallOutcome> {
+    let outcome = call.outcome().map(outcome)?;
+    Some(v1::CallOutcome { extra_state: object_out(call.extra_state()), ..outcome })
 }
 
 fn outcome(outcome: &Outcome) -> v1::CallOutcome {
@@ -322,7 +329,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
         }
         Utterance::CallEnded { call } => {
             let (call_id, call) = (id_of(run, *call), run.call(*call)?);
-            let (spec, outcome) = (call.spec(), call.outcome().map(outcome));
+            let (spec, outcome) = (call.spec(), outcome_of(call));
             let has_result = matches!(call.outcome(), Some(Outcome::Completed(_)));
             Wire::CallEnded(v1::CallEnded {
                 call_id,
@@ -334,8 +341,8 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
         }
         Utterance::StatusChanged(to) => Wire::RunStatusChanged(v1::RunStatusChanged { status: status(*to).into() }),
         Utterance::RunEnded(to) => {
-            let return_direct = run.returns_direct();
-            Wire::RunEnded(v1::RunEnded { status: status(*to).into(), return_direct })
+            let (return_direct, extra_state) = (run.returns_direct(), object_out(&run.extra_state()));
+            Wire::RunEnded(v1::RunEnded { status: status(*to).into(), return_direct, extra_state })
         }
     })
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use run::{
-    Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Concurrency,
-    DeadlineKind, Decider, Decision, Entry, Event, Nonce, PoolId, ResultUse, Route, RunId, RunOpened, StopStage,
-    Timestamp, WithoutWorker,
+    Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
+    Concurrency, DeadlineKind, Decider, Decision, Entry, Event, Nonce, Object, PoolId, ResultUse, Route, RunId,
+    RunOpened, StopStage, Timestamp, WithoutWorker,
 };
 
 use super::api::without_worker;
 use super::manifest::concurrency_out;
+use super::object::{object_in, object_out};
 use super::{
     InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, content_in,
     content_out, contents_in, contents_out, error_in, error_out, policy_in, policy_out, progress_in, progress_out,
@@ -268,6 +269,10 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
     })
 }
 
+fn object(field: &'static str, text: &str) -> Result<Object, InvalidMessage> {
+    object_in(text).map_err(|error| InvalidMessage::Object { field, error })
+}
+
 fn specs_out(calls: &[Arc<CallSpec>]) -> Vec<wire::CallSpec> {
     calls.iter().map(|spec| spec_out(spec)).collect()
 }
@@ -400,19 +405,26 @@ fn chunk_in(wire: wire::Chunk) -> Result<Chunk, InvalidMessage> {
 
 pub(super) fn ended_out(chunks: u32, outcome: &AttemptOutcome) -> wire::AttemptEnded {
     use wire::AttemptOutcome as Out;
-    let (outcome, result, error) = match outcome {
-        AttemptOutcome::Completed(result) => (Out::Completed, contents_out(result), None),
-        AttemptOutcome::Failed(error) => (Out::Failed, Vec::new(), Some(error_out(error))),
-        AttemptOutcome::Cancelled => (Out::Cancelled, Vec::new(), None),
-        AttemptOutcome::Returned => (Out::Returned, Vec::new(), None),
-        AttemptOutcome::Expired => (Out::Expired, Vec::new(), None),
-    };
-    wire::AttemptEnded { chunks, outcome: outcome.into(), result, error }
+    let of = |outcome: Out| wire::AttemptEnded { chunks, outcome: outcome.into(), ..wire::AttemptEnded::default() };
+    match outcome {
+        AttemptOutcome::Completed(Completion { result, extra_state }) => wire::AttemptEnded {
+            result: contents_out(result),
+            extra_state: object_out(extra_state),
+            ..of(Out::Completed)
+        },
+        AttemptOutcome::Failed(error) => wire::AttemptEnded { error: Some(error_out(error)), ..of(Out::Failed) },
+        AttemptOutcome::Cancelled => of(Out::Cancelled),
+        AttemptOutcome::Returned => of(Out::Returned),
+        AttemptOutcome::Expired => of(Out::Expired),
+    }
 }
 
 pub(super) fn outcome_in(wire: wire::AttemptEnded) -> Result<AttemptOutcome, InvalidMessage> {
     match wire.outcome() {
-        wire::AttemptOutcome::Completed => Ok(AttemptOutcome::Completed(contents_in(wire.result)?)),
+        wire::AttemptOutcome::Completed => Ok(AttemptOutcome::Completed(Completion {
+            result: contents_in(wire.result)?,
+            extra_state: object("extra_state", &wire.extra_state)?,
+        })),
         wire::AttemptOutcome::Failed => {
             Ok(AttemptOutcome::Failed(error_in(wire.error.ok_or(InvalidMessage::Missing("the error"))?)))
         }

@@ -174,7 +174,7 @@ pub(crate) fn chunk(attempt: AttemptId, index: u32) -> Chunk {
 }
 
 pub(crate) fn completed(call: u16, number: u32, chunks: u32) -> Event {
-    ended_as(attempt(call, number), "alpha", chunks, AttemptOutcome::Completed(text("done")))
+    ended_as(attempt(call, number), "alpha", chunks, AttemptOutcome::Completed(text("done").into()))
 }
 
 pub(crate) fn failed(call: u16, number: u32) -> Event {

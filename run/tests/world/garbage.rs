@@ -79,7 +79,7 @@ fn call() -> impl Strategy<Value = Arc<CallSpec>> {
 
 fn outcome() -> impl Strategy<Value = AttemptOutcome> {
     prop_oneof![
-        Just(AttemptOutcome::Completed(text("done"))),
+        Just(AttemptOutcome::Completed(text("done").into())),
         Just(AttemptOutcome::Failed(error(ErrorKind::ToolFailed))),
         Just(AttemptOutcome::Failed(error(ErrorKind::ToolFailed).retryable())),
         Just(AttemptOutcome::Cancelled),

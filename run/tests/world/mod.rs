@@ -363,7 +363,7 @@ impl World {
         let known = |by: Pick| by.of(&self.executions).filter(|execution| !execution.published.is_empty());
         let nobody =
             |call, number| AttemptId { call: CallIndex(call), number: AttemptNumber(number), nonce: Nonce(666) };
-        let done = || AttemptOutcome::Completed(text("forged"));
+        let done = || AttemptOutcome::Completed(text("forged").into());
         let events = match *forgery {
             Forgery::OtherPool { call, number } => {
                 let (attempt, other) = (nobody(call, number), "omega");
@@ -402,8 +402,8 @@ impl Execution {
         let failed = |kind| AttemptOutcome::Failed(error(kind));
         let (claimed, outcome) = match work.end {
             End::Silence => (0, None),
-            End::Completed => (chunks, Some(AttemptOutcome::Completed(text("done")))),
-            End::Incomplete => (chunks + 1, Some(AttemptOutcome::Completed(text("done")))),
+            End::Completed => (chunks, Some(AttemptOutcome::Completed(text("done").into()))),
+            End::Incomplete => (chunks + 1, Some(AttemptOutcome::Completed(text("done").into()))),
             End::Failed => (chunks, Some(failed(ErrorKind::ToolFailed))),
             End::FailedForNow => (chunks, Some(AttemptOutcome::Failed(error(ErrorKind::AttemptTimeout).retryable()))),
             End::Returned => (chunks, Some(AttemptOutcome::Returned)),

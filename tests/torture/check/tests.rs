@@ -61,7 +61,11 @@ fn counted(call_id: &str) -> Event {
 }
 
 fn run_ended() -> Event {
-    Event::RunEnded(v1::RunEnded { status: v1::RunStatus::Completed.into(), return_direct: false })
+    Event::RunEnded(v1::RunEnded {
+        status: v1::RunStatus::Completed.into(),
+        return_direct: false,
+        extra_state: String::new(),
+    })
 }
 
 fn numbered(events: Vec<Event>) -> Vec<RunEvent> {

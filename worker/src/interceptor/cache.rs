@@ -59,7 +59,8 @@ impl ResultCache {
     }
 
     fn keep(&self, key: String, output: Output) {
-        let bytes = 2 * key.len() + output.0.iter().map(Content::size).sum::<usize>() + ENTRY_BYTES;
+        let given = output.0.result.iter().map(Content::size).sum::<usize>() + output.0.extra_state.size();
+        let bytes = 2 * key.len() + given + ENTRY_BYTES;
         if bytes > self.bytes_max {
             return;
         }

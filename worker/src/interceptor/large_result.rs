@@ -71,11 +71,11 @@ impl LargeResult {
 impl Interceptor for LargeResult {
     async fn call(&self, call: Call<'_>, next: Next<'_>) -> Result<Output, ToolError> {
         let context = call.context;
-        let Output(parts) = next.run(call).await?;
-        if parts.iter().map(Content::size).sum::<usize>() <= self.bytes_max {
-            return Ok(Output(parts));
+        let Output(mut given) = next.run(call).await?;
+        if given.result.iter().map(Content::size).sum::<usize>() > self.bytes_max {
+            given.result = self.shorten(context, given.result).await;
         }
-        Ok(Output(self.shorten(context, parts).await))
+        Ok(Output(given))
     }
 }
 

@@ -1,0 +1,24 @@
+//! What a run's calls leave behind beside their results: state, merged in the order of the calls.
+
+use crate::call::Call;
+use crate::object::Object;
+use crate::run::Run;
+
+impl Run {
+    /// What its calls gave back beside their results, so far. Of two that gave the same key the later one counts, as the calls
+    /// stand in the run: whichever ended first, and whoever reads it.
+    #[must_use]
+    pub fn extra_state(&self) -> Object {
+        let mut state = Object::default();
+        self.calls.iter().for_each(|call| state.overlay(&call.extra_state));
+        state
+    }
+}
+
+impl Call {
+    /// What it gave back beside its result; nothing unless it completed.
+    #[must_use]
+    pub fn extra_state(&self) -> &Object {
+        &self.extra_state
+    }
+}

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Arguments as a JSON object; KEY=VALUE goes on top
     #[arg(long, value_name = "OBJECT")]
     json: Option<String>,
+    /// What the tool is given beside its arguments, as a JSON object: the keys that it declares (`toolyard tools get`), and no other
+    #[arg(long, value_name = "OBJECT")]
+    context: Option<String>,
     /// By when the call has ended, its time in the queue included [default: 24 h]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     timeout: Option<std::time::Duration>,
@@ -66,7 +69,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { tool: name, pairs, json: base, timeout, queue_timeout, no_wait, approval, request_id } = args;
+    let Args { tool: name, pairs, json: base, context, timeout, queue_timeout, no_wait, approval, request_id } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
     let client = Client::connect(door).await?;
@@ -95,6 +98,7 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
         queue_timeout: queue_timeout.map(proto::convert::duration),
         without_worker: without_worker.into(),
         approval: approval.then(Default::default),
+        context: context.unwrap_or_default(),
         ..v1::NewCall::default()
     };
     let request_id = request_id.unwrap_or_default();

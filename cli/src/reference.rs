@@ -42,6 +42,7 @@ fn section(tool: &v1::Tool, page: &mut String) {
     fact("Tags", &tool.tags.join(", "));
     fact("Also called", &aliases.join(", "));
     fact("Reaches", &tool.side_effect_scope);
+    fact("Given of the context", &tool.context_keys.join(", "));
     fact("Approval", if tool.requires_confirmation { "each call is approved by a person" } else { "" });
     if tool.definition_only {
         return fact("Answered by", "the client");

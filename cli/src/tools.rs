@@ -186,6 +186,7 @@ fn described(tool: &v1::Tool, paint: Paint) -> String {
         ("Aliases:   ", aliases.join(", ")),
         ("Needs:     ", format!("permission to {}{confirmed}", permission(tool.permission()))),
         ("Reaches:   ", harmless(&tool.side_effect_scope)),
+        ("Context:   ", harmless(&tool.context_keys.join(", "))),
     ];
     for (label, told) in told.iter().filter(|(_, told)| !told.is_empty()) {
         text.push_str(&format!("{label}{}\n", brief(told)));

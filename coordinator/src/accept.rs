@@ -8,8 +8,8 @@ use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
 use proto::schema;
 use run::{
-    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, PoolId, Route, Rules,
-    Timestamp, ToolName, WithoutWorker,
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Object, PoolId, Route,
+    Rules, Timestamp, ToolName, WithoutWorker,
 };
 
 use crate::callers::{Caller, TenantTools, not_permitted};
@@ -36,6 +36,8 @@ pub(crate) struct Asked {
     pub(crate) concurrency: Option<Concurrency>,
     /// Somebody must agree to it first. Where the caller does not ask for that, its tool may.
     pub(crate) approval: Option<AskedApproval>,
+    /// What its tool is to be given beside the arguments, over what the run gives.
+    pub(crate) context: Object,
     /// Why it is not to be executed, as hooks and resolvers have it.
     pub(crate) refusal: Option<CallError>,
     /// What is known of its tool otherwise than from what is on offer.
@@ -101,6 +103,8 @@ pub(crate) struct Scope<'here> {
     /// Which calls a person confirms, and how the run is to be run.
     pub(crate) confirm: &'here Confirm,
     pub(crate) rules: Rules,
+    /// What the run gives to its calls.
+    pub(crate) context: &'here Object,
     pub(crate) caller: &'here Caller,
     /// The tools that the run's tenant has; `None` for all.
     pub(crate) tenant: Option<Arc<TenantTools>>,
@@ -134,6 +138,7 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         without_worker,
         concurrency,
         approval,
+        context,
         refusal,
         unlisted,
     } = call;
@@ -170,6 +175,8 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
     let says = || found.map(|(_, entry)| entry.hosted.concurrency.of(&arguments, approval.is_some()));
     let concurrency = concurrency.or_else(says).unwrap_or(Concurrency::Parallel);
     let result_use = manifest.map(|manifest| manifest.result_use).unwrap_or_default();
+    let keys = manifest.filter(|_| is_executed).map_or(&[][..], |manifest| &manifest.context_keys);
+    let context = given(keys, scope.context, &context);
     CallSpec {
         id,
         tool,
@@ -182,7 +189,20 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         concurrency,
         approval,
         result_use,
+        context,
     }
+}
+
+/// What a tool is given: of the run's context, with the call's over it, the keys that it declares.
+fn given(keys: &[String], run: &Object, call: &Object) -> Object {
+    let mut given = Object::default();
+    if keys.is_empty() {
+        return given;
+    }
+    given.overlay(run);
+    given.overlay(call);
+    given.keep(keys);
+    given
 }
 
 /// What a tool wants, and the deployment of a dangerous one.

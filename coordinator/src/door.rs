@@ -65,6 +65,7 @@ impl Door {
             request_tools: request.request_tools,
             tools: request.tools,
             rules: request.rules,
+            context: request.context,
         })?;
         Ok(self.runs.execute(new, policy).await?)
     }

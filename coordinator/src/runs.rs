@@ -13,8 +13,8 @@ use proto::names;
 use proto::subject::Place;
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Opening, Rejection, RequestId,
-    Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
+    Answer, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Object, Opening, Rejection, RequestId, Rules,
+    Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
@@ -89,6 +89,8 @@ pub(crate) struct NewRun {
     /// The tools that its calls may name; empty for all that are listed.
     pub(crate) tools: Vec<ToolName>,
     pub(crate) rules: Rules,
+    /// What its calls are given beside their arguments.
+    pub(crate) context: Object,
     pub(crate) request_id: Option<RequestId>,
 }
 
@@ -248,8 +250,9 @@ impl Runs {
         // What is held is dispatched by its owner, when it is resumed.
         let paused = Arc::clone(&self.pauses.current.borrow());
         let apart = apart || calls.iter().any(|call| paused.holds(registry.real_name(&call.tool)));
-        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, .. } = new;
-        let opening = Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, apart };
+        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, .. } = new;
+        let opening =
+            Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, context, apart };
         Ok(Run::open(opening, now)?)
     }
 
@@ -264,6 +267,7 @@ impl Runs {
             now,
             confirm: &self.hooks.confirm,
             rules: new.rules,
+            context: &new.context,
             caller: &self.caller,
             tenant: self.callers.tools_of(new.tenant.as_ref()),
         }
@@ -284,6 +288,7 @@ impl Runs {
             now: proto::now(),
             confirm: &self.hooks.confirm,
             rules: run.rules(),
+            context: run.context(),
             caller: &self.caller,
             tenant: self.callers.tools_of(run.tenant()),
         }
@@ -478,6 +483,7 @@ impl Runs {
             without_worker: spec.without_worker,
             concurrency: Some(spec.concurrency),
             approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
+            context: spec.context.clone(),
             refusal: None,
             // It was on offer, or a resolver named it, when it was accepted.
             unlisted: Some(Unlisted::Alias),
@@ -493,6 +499,7 @@ impl Runs {
             tools: run.tools().to_vec(),
             // Whether it awaited approval is said of the call itself.
             rules: Rules { confirm: Some(false), ..Rules::default() },
+            context: Object::default(),
             request_id: None,
         };
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;

@@ -57,6 +57,7 @@ prop_compose! {
         flags in any::<[bool; 10]>(),
         category in "[a-z ]{0,64}",
         tags in prop::collection::btree_set("[a-z]{1,64}", 0..=limit::TAGS_MAX),
+        context_keys in prop::collection::btree_set("[a-z]{1,64}", 0..=limit::CONTEXT_KEYS_MAX),
         permission in prop::sample::select(vec![Permission::Read, Permission::Write, Permission::External]),
         concurrency in prop::sample::select(vec![Concurrency::Parallel, Concurrency::Exclusive]),
         version in prop::option::of("[0-9]{1,9}([.][0-9]{1,9}){0,3}"),
@@ -88,6 +89,7 @@ prop_compose! {
             max_concurrent: limit,
             exclusive_when: if has_output { json!({ "required": [output] }).to_string() } else { String::new() },
             parallel_when: if is_final { json!(true).to_string() } else { String::new() },
+            context_keys: context_keys.into_iter().collect(),
         }
     }
 }
@@ -165,6 +167,9 @@ fn each_field_that_is_wrong_is_refused_by_its_name() {
         ("tags", v1::Tool { tags: vec![String::new()], ..tool() }),
         ("tags", v1::Tool { tags: vec!["t".repeat(65)], ..tool() }),
         ("tags", v1::Tool { tags: vec!["twice".to_owned(), "twice".to_owned()], ..tool() }),
+        ("context_keys", v1::Tool { context_keys: (0..33).map(|key| key.to_string()).collect(), ..tool() }),
+        ("context_keys", v1::Tool { context_keys: vec!["k".repeat(65)], ..tool() }),
+        ("context_keys", v1::Tool { context_keys: vec!["twice".to_owned(), "twice".to_owned()], ..tool() }),
         ("concurrency", v1::Tool { concurrency: -1, ..tool() }),
         ("exclusive_when", v1::Tool { exclusive_when: "{ not json".to_owned(), ..tool() }),
         ("exclusive_when", v1::Tool { exclusive_when: schema(json!({ "allOf": [{ "$ref": "#" }] })), ..tool() }),

@@ -58,6 +58,7 @@ fn spec() -> CallSpec {
         concurrency: Concurrency::Exclusive,
         approval: Some(Approval { deadline: Timestamp(1_762_998_000_000), default: DefaultDecision::Approve }),
         result_use: ResultUse { is_final: true, return_direct: true },
+        context: Object::default(),
     }
 }
 
@@ -91,6 +92,7 @@ fn opened() -> RunOpened {
         caller: Some("shop/ada".parse().expect("a caller")),
         tools: vec!["bash".parse().expect("a tool")],
         rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
+        context: Object::default(),
     }
 }
 
@@ -101,6 +103,8 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let rejected = Decision::Rejected { reason: "no".to_owned() };
     let alone =
         RunOpened { deadline: Timestamp(1_763_000_001_000), calls: vec![Arc::new(spec())], ..RunOpened::default() };
+    let with_context = CallSpec { context: object("user", r#"{"id": 1.50}"#), ..spec() };
+    let given = RunOpened { calls: vec![Arc::new(with_context)], context: object("region", "\"eu\""), ..opened() };
     let with_state = Completion { result: contents(), extra_state: object("cart", "[7]") };
     let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
     let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
@@ -122,6 +126,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
             vec![Event::RunOpened(alone), Event::CallDispatched { call: CallIndex(0), pool: pool.clone() }],
         ),
         ("calls appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec())] }]),
+        ("run opened with a context", vec![Event::RunOpened(given)]),
         ("run closed", vec![Event::RunClosed]),
         ("run cancel requested", vec![Event::RunCancelRequested { reason: "enough".to_owned() }]),
         ("run expired", vec![Event::RunExpired]),
@@ -176,6 +181,7 @@ fn manifest() -> Manifest {
         max_concurrent: Some(2),
         exclusive_when: r#"{"required":["alone"]}"#.to_owned(),
         parallel_when: String::new(),
+        context_keys: Vec::new(),
     }
 }
 

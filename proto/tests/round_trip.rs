@@ -135,9 +135,9 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
         error().prop_map(Route::Refused),
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
-    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()));
+    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()), object());
     ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
-        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval))| {
+        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval, context))| {
             Arc::new(CallSpec {
                 id: id.parse().expect("a call id"),
                 tool: tool.parse().expect("a tool name"),
@@ -150,6 +150,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 result_use: run::ResultUse { is_final: fails, return_direct: !fails },
                 concurrency,
                 approval,
+                context,
             })
         },
     )
@@ -195,8 +196,8 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
     ];
     let answer = prop_oneof![contents().prop_map(Ok), error().prop_map(Err)];
     prop_oneof![
-        (any::<u64>(), specs(), any::<[bool; 4]>()).prop_map(
-            |(deadline, calls, [open, fail_fast, client_only, is_named])| vec![Event::RunOpened(RunOpened {
+        (any::<u64>(), specs(), any::<[bool; 4]>(), object()).prop_map(
+            |(deadline, calls, [open, fail_fast, client_only, is_named], context)| vec![Event::RunOpened(RunOpened {
                 deadline: Timestamp(deadline),
                 calls,
                 open,
@@ -211,6 +212,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                 },
                 caller: is_named.then(|| "shop/ada@example.com".parse().expect("a caller")),
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
+                context,
             })]
         ),
         (any::<u64>(), spec()).prop_map(|(deadline, call)| vec![

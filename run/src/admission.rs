@@ -7,7 +7,8 @@ use crate::call::Call;
 use crate::command::Rejection;
 use crate::event::CallSpec;
 use crate::id::CallId;
-use crate::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX};
+use crate::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, CONTEXT_BYTES_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX};
+use crate::object::Object;
 
 pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), Rejection> {
     let count = known.len() + new.len();
@@ -29,10 +30,17 @@ pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(
             let (size, limit) = (metadata, METADATA_BYTES_MAX);
             return Err(Rejection::MetadataTooLarge { call: spec.id.clone(), size, limit });
         }
-        size += spec.arguments.len() + metadata;
+        check_context(Some(&spec.id), &spec.context)?;
+        size += spec.arguments.len() + metadata + spec.context.size();
     }
     if size > OPENING_BYTES_MAX {
         return Err(Rejection::RequestTooLarge { size, limit: OPENING_BYTES_MAX });
     }
     Ok(())
+}
+
+/// Whether a context is one that may be given: a run's own, or a call's.
+pub(crate) fn check_context(call: Option<&CallId>, context: &Object) -> Result<(), Rejection> {
+    let (call, size, limit) = (call.cloned(), context.size(), CONTEXT_BYTES_MAX);
+    if size > limit { Err(Rejection::ContextTooLarge { call, size, limit }) } else { Ok(()) }
 }

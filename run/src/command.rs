@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::approval::Decision;
 use crate::event::{CallError, CallSpec, Content};
 use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
+use crate::object::Object;
 use crate::rules::Rules;
 
 /// What a run begins with.
@@ -24,6 +25,8 @@ pub struct Opening {
     /// The tools that its calls may name; empty for all that are listed.
     pub tools: Vec<ToolName>,
     pub rules: Rules,
+    /// What its calls are given, where they do not say otherwise. It is in their own already; kept for those that are added.
+    pub context: Object,
     /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that
     /// whoever opens the same run expects the same subject to be empty.
     pub apart: bool,
@@ -82,7 +85,19 @@ pub enum Rejection {
     ArgumentsTooLarge { call: CallId, size: usize, limit: usize },
     #[error("the metadata of call {call} is {size} bytes, at most {limit} are taken")]
     MetadataTooLarge { call: CallId, size: usize, limit: usize },
-    #[error("the arguments of the calls are {size} bytes together, at most {limit} are taken in one request")]
+    #[error(
+        "the context of {} is {size} bytes, at most {limit} are taken: give a reference to what is large, or to a secret",
+        call.as_ref().map_or_else(|| "the run".to_owned(), |call| format!("call {call}"))
+    )]
+    ContextTooLarge {
+        /// `None`: the run's own.
+        call: Option<CallId>,
+        size: usize,
+        limit: usize,
+    },
+    #[error(
+        "the arguments, metadata and contexts of the calls are {size} bytes together, at most {limit} are taken in one request"
+    )]
     RequestTooLarge { size: usize, limit: usize },
     #[error("the deadline has already passed")]
     DeadlinePassed,

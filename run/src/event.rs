@@ -135,6 +135,8 @@ pub struct RunOpened {
     /// The tools that its calls may name; empty for all that are listed.
     pub tools: Vec<ToolName>,
     pub rules: Rules,
+    /// What calls that are added later are given, where they do not say otherwise. Empty where none can be.
+    pub context: Object,
 }
 
 /// Stages between the wish to stop an attempt and its end.
@@ -167,6 +169,8 @@ pub struct CallSpec {
     pub approval: Option<Approval>,
     /// As its tool said.
     pub result_use: ResultUse,
+    /// What the tool is given beside its arguments: of what its run and its caller gave, the keys that the tool declares.
+    pub context: Object,
 }
 
 /// What a call does while no worker of its pool lives.

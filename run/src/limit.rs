@@ -6,10 +6,18 @@ use std::time::Duration;
 pub const CALLS_PER_RUN_MAX: usize = 128;
 /// Bytes of the arguments of one call, as JSON text. Larger input belongs in a file that the call names.
 pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of the arguments of all calls that one event opens together: the event must fit one broker message (1 MiB).
+/// Bytes of the arguments, metadata and contexts of all calls that one event opens together: the event must fit one broker
+/// message (1 MiB).
 pub const OPENING_BYTES_MAX: usize = 768 * 1024;
 /// Bytes of the metadata of one call, keys and values together.
 pub const METADATA_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of a context, keys and values together: of a run's, of a call's, and of what a tool is given of both. It is in the
+/// log with every call whose tool wants it.
+pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
+/// Keys of a context that a tool may declare.
+pub const CONTEXT_KEYS_MAX: usize = 32;
+/// Bytes of such a key.
+pub const CONTEXT_KEY_BYTES_MAX: usize = 64;
 /// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB, which a
 /// client takes in one message.
 pub const EXTRA_STATE_BYTES_MAX: usize = 8 * 1024;

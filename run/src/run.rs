@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::admission::check_new_calls;
+use crate::admission::{check_context, check_new_calls};
 use crate::call::{Call, CallState, Ended, Fate};
 use crate::chunks::Span;
 use crate::command::{Answer, Command, Opening, Rejection};
@@ -11,6 +11,7 @@ use crate::event::{
 };
 use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName, WorkerId};
 use crate::limit::{RESULT_BYTES_MAX, RUN_LIFE_MAX};
+use crate::object::Object;
 use crate::rules::Rules;
 
 /// The state of a run: the fold of its log.
@@ -37,6 +38,7 @@ pub struct Run {
     caller: Option<CallerName>,
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
+    pub(crate) context: Object,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
     revision: u64,
 }
@@ -133,6 +135,7 @@ impl Run {
             caller: None,
             tools: Vec::new(),
             rules: Rules::default(),
+            context: Object::default(),
             revision: 0,
         }
     }
@@ -214,7 +217,8 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, apart } = opening;
+        let Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, context, apart } =
+            opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -224,14 +228,15 @@ impl Run {
         if deadline > now.after(RUN_LIFE_MAX) {
             return Err(Rejection::DeadlineTooFar { limit_s: RUN_LIFE_MAX.as_secs() });
         }
+        check_context(None, &context)?;
         check_new_calls(&[], &calls)?;
         let dispatched = match (calls.as_slice(), open) {
             ([call], false) if !apart && call.approval.is_none() => dispatch(CallIndex(0), call),
             _ => None,
         };
-        let opened =
-            Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules });
-        Ok(std::iter::once(opened).chain(dispatched).collect())
+        let context = if open && !client_only { context } else { Object::default() };
+        let opened = RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context };
+        Ok(std::iter::once(Event::RunOpened(opened)).chain(dispatched).collect())
     }
 
     /// What follows from a command: events to append, none where it is already so.
@@ -415,6 +420,7 @@ impl Run {
         self.caller.clone_from(&opened.caller);
         self.tools.clone_from(&opened.tools);
         self.rules = opened.rules;
+        self.context.clone_from(&opened.context);
         heard.push(Heard::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
     }

@@ -5,6 +5,12 @@ use crate::object::Object;
 use crate::run::Run;
 
 impl Run {
+    /// What calls that are added to it are given, where they do not say otherwise. Empty once none can be added.
+    #[must_use]
+    pub fn context(&self) -> &Object {
+        &self.context
+    }
+
     /// What its calls gave back beside their results, so far. Of two that gave the same key the later one counts, as the calls
     /// stand in the run: whichever ended first, and whoever reads it.
     #[must_use]

@@ -44,6 +44,8 @@ pub struct Manifest {
     pub exclusive_when: String,
     /// As [`Self::exclusive_when`], for calls that may run beside others.
     pub parallel_when: String,
+    /// What of a call's context it is given; no other key.
+    pub context_keys: Vec<String>,
 }
 
 /// What becomes of a result beside being given to the model. Two things that do not hang together.

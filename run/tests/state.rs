@@ -1,4 +1,4 @@
-//! The state of a run is that of its calls, in their order, whatever order they end in.
+//! The state of a run is that of its calls, in their order, whatever order they end in; and the context is what it was.
 
 mod story;
 
@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use story::{
-    Story, cancel_requested, dispatched, ended, ended_as, expired, failed, failed_for_now, repeatable, run_id, started,
-    text,
+    RUN_LIFE, START, Story, cancel_requested, dispatched, ended, ended_as, expired, failed, failed_for_now, repeatable,
+    run_id, shared, started, text,
 };
-use toolyard_run::{AttemptOutcome, Completion, Event, Object, Outcome, Run};
+use toolyard_run::{
+    AttemptOutcome, CallSpec, Completion, Event, Object, Opening, Outcome, Rejection, Run, RunOpened, limit,
+};
 
 type Fields = BTreeMap<String, String>;
 
@@ -137,4 +139,46 @@ proptest! {
         story.log.iter().for_each(|entry| again.apply(entry, &mut Vec::new()));
         prop_assert_eq!(again.extra_state(), story.run.extra_state());
     }
+}
+
+fn of_bytes(bytes: usize) -> Object {
+    [("k".to_owned(), "7".repeat(bytes - 1))].into_iter().collect()
+}
+
+fn opening(open: bool, run: Object, call: Object) -> Result<RunOpened, Rejection> {
+    let calls = shared([CallSpec { context: call, ..repeatable("a") }]);
+    let opening = Opening { calls, deadline: START.after(RUN_LIFE), open, context: run, ..Opening::default() };
+    let events = Run::open(opening, START)?;
+    let Some(Event::RunOpened(opened)) = events.into_iter().next() else { panic!("a run begins with its opening") };
+    Ok(opened)
+}
+
+#[test]
+fn a_context_has_its_limit_in_a_run_and_in_each_call() {
+    let (most, limit) = (limit::CONTEXT_BYTES_MAX, limit::CONTEXT_BYTES_MAX);
+    assert!(opening(true, of_bytes(most), of_bytes(most)).is_ok());
+    let too_large =
+        |call: Option<&str>| Rejection::ContextTooLarge { call: call.map(story::id), size: most + 1, limit };
+    assert_eq!(opening(true, of_bytes(most + 1), Object::default()).unwrap_err(), too_large(None));
+    assert_eq!(opening(false, of_bytes(1), of_bytes(most + 1)).unwrap_err(), too_large(Some("a")));
+    // All contexts of a request must fit one entry together.
+    let calls = shared((0..64).map(|index| CallSpec { context: of_bytes(most), ..repeatable(&index.to_string()) }));
+    let opening = Opening { calls, deadline: START.after(RUN_LIFE), ..Opening::default() };
+    assert!(matches!(Run::open(opening, START), Err(Rejection::RequestTooLarge { .. })));
+}
+
+#[test]
+fn a_run_keeps_its_context_only_for_calls_that_may_be_added() {
+    assert_eq!(opening(false, of_bytes(9), Object::default()).unwrap().context, Object::default());
+    assert_eq!(opening(true, of_bytes(9), Object::default()).unwrap().context, of_bytes(9));
+    let mut story = Story::unopened();
+    story.tell(Event::RunOpened(opening(true, of_bytes(9), Object::default()).unwrap()));
+    assert_eq!(story.run.context(), &of_bytes(9));
+}
+
+#[test]
+fn a_debug_line_does_not_tell_what_is_in_a_context() {
+    let context: Object = [("token".to_owned(), "\"s3cret\"".to_owned())].into_iter().collect();
+    let line = format!("{:?}", CallSpec { context, ..repeatable("a") });
+    assert!(line.contains("token") && !line.contains("s3cret"), "{line}");
 }

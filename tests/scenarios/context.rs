@@ -1,18 +1,160 @@
-//! What tools give beside their results, and by whom it is seen.
+//! What tools are given beside their arguments, and what they give beside their results: by whom it is seen, and by whom not.
 
-use harness::{Client, Yard, call};
+use harness::{Client, Run, Yard, call, reason};
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, CallState, FloorPolicy};
 use serde_json::{Value, json};
+use tonic::{Code, Status};
 
 use crate::{FIXTURE, check};
+
+fn given(call: v1::NewCall, context: &Value) -> v1::NewCall {
+    v1::NewCall { context: context.to_string(), ..call }
+}
 
 fn remembers(id: &str, state: &Value, after_ms: u64) -> v1::NewCall {
     call(id, "remembers", json!({ "state": state, "after_ms": after_ms }))
 }
 
+async fn create(client: &Client, request: v1::CreateRunRequest) -> Result<Run, Status> {
+    let response = client.runs.clone().create_run(request).await?.into_inner();
+    Ok(Run { client: client.clone(), id: response.run.expect("the response has the run").run_id })
+}
+
+/// The results of a run's calls, once it has ended.
+async fn results(run: &Run) -> Vec<Value> {
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    let calls = run.get().await.calls;
+    calls.iter().map(|call| serde_json::from_str(&check::text(&outcomes[&call.call_id])).expect("it is JSON")).collect()
+}
+
 fn state(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("{text:?} is no JSON"))
+}
+
+#[tokio::test]
+async fn a_tool_sees_the_keys_that_it_declares_and_nobody_else_sees_any() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let tool = yard.client.tools.clone().get_tool(v1::GetToolRequest { name: "sees".to_owned() }).await;
+    let tool = tool.expect("it is there").into_inner().tool.expect("the response has the tool");
+    assert_eq!(tool.context_keys, ["note", "user"]);
+    assert!(!tool.input_schema.contains("user"), "{}", tool.input_schema);
+
+    let run = create(
+        &yard.client,
+        v1::CreateRunRequest {
+            calls: vec![
+                call("run's", "sees", json!({})),
+                given(call("own", "sees", json!({})), &json!({ "note": { "own": 1 }, "secret": "s3cret" })),
+                call("echo", "echo", json!({ "text": "\"nothing\"" })),
+            ],
+            context: r#"{"user":"ada","note":{"run":true},"secret":"s3cret"}"#.to_owned(),
+            keep_open: true,
+            ..v1::CreateRunRequest::default()
+        },
+    );
+    let run = run.await.expect("it is accepted");
+    let calls = vec![given(call("later", "sees", json!({})), &json!({ "user": null }))];
+    let append = v1::AppendCallsRequest { run_id: run.id.clone(), calls, ..v1::AppendCallsRequest::default() };
+    yard.client.runs.clone().append_calls(append).await.expect("it takes more");
+    yard.client.runs.clone().close_run(v1::CloseRunRequest { run_id: run.id.clone() }).await.expect("it closes");
+    let expected = [
+        json!({ "user": "ada", "note": { "run": true }, "secret": null }),
+        json!({ "user": "ada", "note": { "own": 1 }, "secret": null }),
+        json!("nothing"),
+        json!({ "user": null, "note": { "run": true }, "secret": null }),
+    ];
+    assert_eq!(results(&run).await, expected);
+    let seen = format!("{:?} {:?}", run.get().await, run.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert!(!seen.contains("s3cret"));
+}
+
+#[tokio::test]
+async fn nothing_that_one_call_was_given_reaches_another() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(1).await;
+    for turn in 0..10 {
+        for tenant in ["acme", "umbrella"] {
+            let user = format!("{tenant}-{turn}");
+            let run = create(
+                &yard.client,
+                v1::CreateRunRequest {
+                    calls: vec![call("a", "sees", json!({}))],
+                    tenant: tenant.to_owned(),
+                    context: json!({ "user": user }).to_string(),
+                    ..v1::CreateRunRequest::default()
+                },
+            );
+            let expected = json!({ "user": user, "note": null, "secret": null });
+            assert_eq!(results(&run.await.expect("it is accepted")).await, [expected]);
+        }
+        let run = yard.client.create(vec![call("a", "sees", json!({}))]).await;
+        assert_eq!(results(&run).await, [json!({ "user": null, "note": null, "secret": null })]);
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_given_is_refused_and_not_repeated() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let large = |bytes: usize| json!({ "secret": "s".repeat(bytes) }).to_string();
+    let too_large = large(16 * 1024);
+    let sees = |context: &str| v1::NewCall { context: context.to_owned(), ..call("c", "sees", json!({})) };
+    let half = |key: &str| json!({ key: "s".repeat(9 * 1024) }).to_string();
+    let cases = [
+        (too_large.clone(), String::new(), Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"),
+        (String::new(), too_large, Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"),
+        (half("user"), half("note"), Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"),
+        ("[\"s3cret\"]".to_owned(), String::new(), Code::InvalidArgument, "MALFORMED"),
+        (String::new(), "{\"user\": s3cret".to_owned(), Code::InvalidArgument, "MALFORMED"),
+    ];
+    for (context, own, code, why) in cases {
+        let calls = vec![sees(&own)];
+        let request = v1::CreateRunRequest { calls, context, ..v1::CreateRunRequest::default() };
+        let refused = create(&yard.client, request).await.expect_err(why);
+        assert_eq!((refused.code(), reason(&refused).as_str()), (code, why), "{refused:?}");
+        assert!(refused.message().contains("context") && !refused.message().contains("s3cret"), "{refused:?}");
+    }
+    let request = v1::CreateRunRequest {
+        calls: vec![sees(&large(16_000))],
+        context: large(16_000),
+        ..v1::CreateRunRequest::default()
+    };
+    create(&yard.client, request).await.expect("what no tool declares is not stored, so it does not count");
+
+    let calls = vec![
+        call("missing", "knows", json!({})),
+        given(call("misfit", "knows", json!({})), &json!({ "user": ["s3cret"] })),
+    ];
+    let events = yard.client.execute(calls).await.to_end().await;
+    for outcome in check::outcomes(&events).values() {
+        let error = outcome.error.clone().expect("it failed");
+        assert_eq!(error.kind(), CallErrorKind::NeedsInput);
+        assert!(error.message.contains("\"user\"") && !error.message.contains("s3cret"), "{}", error.message);
+    }
+}
+
+#[tokio::test]
+async fn the_same_request_with_another_context_is_another_request() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let request = |run: &str, own: &str| v1::CreateRunRequest {
+        calls: vec![v1::NewCall { context: own.to_owned(), ..call("a", "sees", json!({})) }],
+        context: run.to_owned(),
+        request_id: "order 7".to_owned(),
+        ..v1::CreateRunRequest::default()
+    };
+    let ada = r#"{"user":"ada"}"#;
+    let first = create(&yard.client, request(ada, "")).await.expect("it is accepted");
+    assert_eq!(create(&yard.client, request(ada, "")).await.expect("it is known").id, first.id);
+    for (run, own) in [("", ""), ("", ada), (r#"{"user":"bob"}"#, ""), (ada, r#"{"note":1}"#)] {
+        let refused = create(&yard.client, request(run, own)).await.expect_err("it is another one");
+        assert_eq!(reason(&refused), "REQUEST_ID_TAKEN", "{run:?} {own:?}");
+    }
+    assert_eq!(results(&first).await[0]["user"], "ada");
 }
 
 #[tokio::test]
@@ -71,4 +213,49 @@ async fn more_state_than_a_call_may_give_fails_it() {
     let error = outcomes["large"].error.clone().expect("it failed");
     assert_eq!(error.kind(), CallErrorKind::ResultTooLarge, "{}", error.message);
     assert_eq!(run.get().await.extra_state.len(), 8 * 1024 - 1 + r#"{"k":}"#.len());
+}
+
+#[tokio::test]
+async fn context_and_state_are_told_over_http_too() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let sees = json!({ "call_id": "sees", "tool": "sees", "context": "{\"note\":[2]}" });
+    let arguments = json!({ "state": { "cart": ["tea"] }, "after_ms": 1 }).to_string();
+    let remembers = json!({ "call_id": "gives", "tool": "remembers", "arguments": arguments });
+    let body = json!({ "calls": [sees, remembers], "context": "{\"user\":\"ada\",\"note\":[1]}" });
+    let answer = http.post("/v1/runs", &body).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let id = answer.json()["run"]["run_id"].as_str().expect("the run has an id").to_owned();
+    http.events(&id, None).await.to_end().await.expect("the stream does not break");
+    let run = http.get(&format!("/v1/runs/{id}")).await.json()["run"].clone();
+    let seen = run["calls"][0]["outcome"]["result"][0]["json"].as_str().expect("it is JSON").to_owned();
+    assert_eq!(state(&seen), json!({ "user": "ada", "note": [2], "secret": null }));
+    assert_eq!(run["extra_state"], "{\"cart\":[\"tea\"]}");
+    assert_eq!(run["calls"][1]["outcome"]["extra_state"], run["extra_state"]);
+
+    let refused = http.post("/v1/runs", &json!({ "calls": [], "context": "7" })).await;
+    assert_eq!(refused.problem(), (400, "MALFORMED".to_owned()));
+    let large = json!({ "user": "s".repeat(16 * 1024) }).to_string();
+    let refused = http.post("/v1/runs", &json!({ "calls": [{ "tool": "sees" }], "context": large })).await;
+    assert_eq!(refused.problem(), (413, "PAYLOAD_TOO_LARGE".to_owned()));
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_a_context_and_gives_state_costs_two_appends_too() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let broker = async_nats::jetstream::new(async_nats::connect(yard.broker.url()).await.expect("the broker is there"));
+    let messages = async || broker.get_stream("ty-log").await.expect("the log is there").cached_info().state.messages;
+    // A tool may be slower than the window in which its start is folded into its end, so the cheapest of some counts.
+    let is_given = given(call("c", "sees", json!({})), &json!({ "user": "ada" }));
+    for one in [is_given, remembers("c", &json!({ "a": 1 }), 0)] {
+        let mut costs = Vec::new();
+        for _ in 0..20 {
+            let before = messages().await;
+            yard.client.execute(vec![one.clone()]).await.to_end().await;
+            costs.push(messages().await - before);
+        }
+        assert_eq!(costs.iter().min(), Some(&2), "{}: {costs:?}", one.tool);
+    }
 }

@@ -180,9 +180,14 @@ async fn a_secret_that_went_through_is_in_no_log_no_trace_and_no_metric() {
         call("misfit", "echo", json!({ "text": 1, SECRET: SECRET })),
         count(SECRET, 3, 10),
         call("nobody", "no-such-tool", json!({ "text": SECRET })),
+        call("given", "knows", json!({})),
+        call("misgiven", "sees", json!({})),
         call("gives", "remembers", json!({ "state": { SECRET: SECRET }, "after_ms": 1 })),
     ];
-    let calls = calls.into_iter().map(|call| v1::NewCall { call_id: String::new(), ..call }).collect();
+    let given = [("user", json!(SECRET)), ("note", json!([SECRET]))].map(|(key, value)| (key.to_owned(), value));
+    let given = serde_json::Value::Object(given.into_iter().collect()).to_string();
+    let calls =
+        calls.into_iter().map(|call| v1::NewCall { call_id: String::new(), context: given.clone(), ..call }).collect();
     let mut runs = yard.client.runs.clone();
     let mut stream = runs.execute_run(request(calls, "01")).await.expect("it is accepted").into_inner();
     read(&mut stream, |_| false).await;

@@ -12,6 +12,7 @@ pub mod tools;
 mod answer;
 mod attempt;
 mod error;
+mod given;
 mod hooked;
 mod limits;
 mod metrics;
@@ -60,6 +61,8 @@ pub use tool::{About, Context, Output, Tool, ToolError};
 ///
 /// **Arguments** are known by their types:
 /// - `&Context` or `Context`: what the call knows of itself, and how it speaks. No part of the schema.
+/// - One marked `#[context]` is what the caller gave under its name in the context of the call. No part of the schema, and not known
+///   to the model: `#[context] user: String`; an `Option` may be missing.
 /// - `Arc<T>`: what all calls share. No part of the schema: the tool is then hosted with it, as
 ///   `Table::host(Search(index))`.
 /// - Any other is an argument of the call by its name. Its doc comment describes it, `#[serde(..)]` and `#[schemars(..)]`

@@ -344,7 +344,10 @@ mod tests {
         let prepare = || table.prepare(&name, arguments).unwrap();
         let prepared = prepare();
         let hosted = Arc::clone(&prepared.hosted);
-        let context = || crate::testkit::context(name.clone(), String::new(), Duration::from_secs(1)).0;
+        let context = || {
+            let given = run::Object::default();
+            crate::testkit::context(name.clone(), String::new(), Duration::from_secs(1), given).0
+        };
         // Whatever is made once per thread is made now.
         block_on(prepare().call(context())).unwrap();
 

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::convert::object::object_in;
 use run::{
     AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind, Manifest,
     Object, Policy, Route, Timestamp, ToolName, WithoutWorker,
@@ -68,11 +69,25 @@ pub async fn call_in(table: &Table, tool: &str, arguments: Value) -> Called {
 /// # Panics
 /// When the name is malformed.
 pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
+    start_given(table, tool, arguments, Object::default())
+}
+
+/// Calls a tool of a table that is given a context, and waits for its end. It sees the keys that it declares.
+///
+/// # Panics
+/// When the name is malformed, the context is no object, or the tool or an interceptor panics.
+pub async fn call_given(table: &Table, tool: &str, arguments: Value, context: Value) -> Called {
+    let mut given = object_in(&context.to_string()).expect("a context is an object");
+    given.keep(manifest(table, tool).map_or(&[], |manifest| &manifest.context_keys));
+    start_given(table, tool, arguments, given).end().await
+}
+
+fn start_given(table: &Table, tool: &str, arguments: Value, given: Object) -> Call {
     let timeout = manifest(table, tool).map_or(Policy::ATTEMPT_TIMEOUT, |manifest| manifest.policy.attempt_timeout);
     let name: ToolName = tool.parse().expect("a tool's name");
     let arguments = arguments.to_string();
     let prepared = table.prepare(&name, arguments.as_bytes());
-    let (context, chunks) = context(name, arguments, timeout);
+    let (context, chunks) = context(name, arguments, timeout, given);
     let stop = context.stop.wanted.clone();
     let task = match prepared {
         Ok(prepared) => prepared.spawn(&Handle::current(), context),
@@ -82,7 +97,12 @@ pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
 }
 
 /// The context of a call, and what is said in it.
-pub(crate) fn context(tool: ToolName, arguments: String, timeout: Duration) -> (Context, mpsc::Receiver<Chunk>) {
+pub(crate) fn context(
+    tool: ToolName,
+    arguments: String,
+    timeout: Duration,
+    given: Object,
+) -> (Context, mpsc::Receiver<Chunk>) {
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
     let call = CallSpec {
         id: "call".parse().expect("a call id"),
@@ -96,6 +116,7 @@ pub(crate) fn context(tool: ToolName, arguments: String, timeout: Duration) -> (
         concurrency: Concurrency::Parallel,
         approval: None,
         result_use: run::ResultUse::default(),
+        context: given,
     };
     let context = Context {
         run: RUN.parse().expect("a run id"),

@@ -104,6 +104,7 @@ pub struct About {
     parallel_when: String,
     /// Empty where the author does not say.
     output_schema: String,
+    pub(crate) context_keys: Vec<String>,
 }
 
 impl About {
@@ -135,6 +136,7 @@ impl About {
             exclusive_when: String::new(),
             parallel_when: String::new(),
             output_schema: String::new(),
+            context_keys: Vec::new(),
         }
     }
 
@@ -378,6 +380,7 @@ impl About {
             exclusive_when: self.exclusive_when,
             parallel_when: self.parallel_when,
             paused: false,
+            context_keys: self.context_keys,
         }
     }
 

@@ -154,6 +154,12 @@ fn rejected(rejection: &Rejection) -> Fault {
             let metadata = [("call_id", call.to_string()), ("limit", limit.to_string())];
             Fault::new(ResourceExhausted, "PAYLOAD_TOO_LARGE", message, metadata)
         }
+        Rejection::ContextTooLarge { call, limit, .. } => {
+            let call = call.iter().map(|call| ("call_id", call.to_string()));
+            let metadata = [("field", "context".to_owned()), ("limit", limit.to_string())];
+            let fault = Fault::new(ResourceExhausted, "PAYLOAD_TOO_LARGE", message, metadata);
+            Fault { metadata: call.chain(fault.metadata).collect(), ..fault }
+        }
         Rejection::RequestTooLarge { limit, .. } => {
             Fault::new(ResourceExhausted, "PAYLOAD_TOO_LARGE", message, [("limit", limit.to_string())])
         }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use proto::convert::object::object_in;
 use proto::convert::{self, api};
 use proto::v1;
-use run::{Answer, CallError, CallId, Decision, ErrorKind, RunId, ToolName, limit};
+use run::{Answer, CallError, CallId, Decision, ErrorKind, Object, Rejection, RunId, ToolName, limit};
 
 use crate::accept::{Asked, AskedApproval};
 use crate::custom::{self, Custom, CustomTools};
@@ -53,8 +54,18 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
     let timeout = timeout("timeout", run_timeout)?;
     let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
     let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
-    let calls = asked(calls)?;
-    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, rules, request_id })
+    let (calls, context) = (asked(calls)?, context("context", None, &request.context)?);
+    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, rules, context, request_id })
+}
+
+/// What tools are given beside their arguments. Of what is wrong with it only the place is told: it may hold secrets.
+fn context(field: &str, call: Option<&CallId>, text: &str) -> Result<Object, Refusal> {
+    let context = object_in(text).map_err(malformed(field))?;
+    let (size, limit) = (context.size(), limit::CONTEXT_BYTES_MAX);
+    if size > limit {
+        return Err(Rejection::ContextTooLarge { call: call.cloned(), size, limit }.into());
+    }
+    Ok(context)
 }
 
 /// The names of the tools that a run attaches.
@@ -100,6 +111,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             }),
             None => None,
         };
+        let context = context(&field("context"), id.as_ref(), &call.context)?;
         Ok(Asked {
             id,
             tool: call.tool.parse().map_err(malformed(field("tool")))?,
@@ -110,6 +122,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             without_worker,
             concurrency,
             approval,
+            context,
             refusal: None,
             unlisted: None,
         })

@@ -152,6 +152,7 @@ impl Terms {
             tenant: self.tenant.clone(),
             tools: Vec::new(),
             rules: run::Rules { confirm: self.confirm, ..run::Rules::default() },
+            context: run::Object::default(),
             request_id: self.request_id.clone(),
         }
     }
@@ -212,6 +213,7 @@ fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
             without_worker: WithoutWorker::Wait,
             concurrency: None,
             approval: None,
+            context: run::Object::default(),
             refusal: None,
             unlisted: None,
         });

@@ -114,19 +114,7 @@ pub(super) fn attempt_in(wire: wire::Attempt, call: CallIndex) -> AttemptId {
 
 fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
     match event {
-        Event::RunOpened(RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules }) => {
-            Kind::RunOpened(wire::RunOpened {
-                deadline_ms: deadline.0,
-                calls: specs_out(calls),
-                open: *open,
-                fail_fast: *fail_fast,
-                client_only: *client_only,
-                tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
-                caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
-                tools: tools.iter().map(ToString::to_string).collect(),
-                rules: rules_out(*rules),
-            })
-        }
+        Event::RunOpened(opened) => Kind::RunOpened(opened_out(opened)),
         Event::CallsAppended { calls } => Kind::CallsAppended(wire::CallsAppended { calls: specs_out(calls) }),
         Event::RunClosed => Kind::RunClosed(wire::RunClosed {}),
         Event::RunCancelRequested { reason } => {
@@ -173,23 +161,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
         attempt.map(|attempt| attempt_in(attempt, *call)).ok_or(InvalidMessage::Missing("the attempt"))
     };
     Ok(match (kind, place) {
-        (Kind::RunOpened(opened), Place::Run | Place::Job { .. }) => Event::RunOpened(RunOpened {
-            deadline: Timestamp(opened.deadline_ms),
-            calls: specs_in(opened.calls)?,
-            open: opened.open,
-            fail_fast: opened.fail_fast,
-            client_only: opened.client_only,
-            tenant: match opened.tenant.as_str() {
-                "" => None,
-                tenant => Some(tenant.parse()?),
-            },
-            caller: match opened.caller.as_str() {
-                "" => None,
-                caller => Some(caller.parse()?),
-            },
-            tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
-            rules: rules(opened.rules),
-        }),
+        (Kind::RunOpened(opened), Place::Run | Place::Job { .. }) => Event::RunOpened(opened_in(opened)?),
         (Kind::CallsAppended(appended), Place::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
         (Kind::RunClosed(_), Place::Run) => Event::RunClosed,
         (Kind::RunCancelRequested(asked), Place::Run) => Event::RunCancelRequested { reason: asked.reason },
@@ -269,6 +241,43 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
     })
 }
 
+fn opened_out(opened: &RunOpened) -> wire::RunOpened {
+    let RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context } = opened;
+    wire::RunOpened {
+        deadline_ms: deadline.0,
+        calls: specs_out(calls),
+        open: *open,
+        fail_fast: *fail_fast,
+        client_only: *client_only,
+        tenant: tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+        caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
+        tools: tools.iter().map(ToString::to_string).collect(),
+        rules: rules_out(*rules),
+        context: object_out(context),
+    }
+}
+
+fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
+    Ok(RunOpened {
+        deadline: Timestamp(opened.deadline_ms),
+        calls: specs_in(opened.calls)?,
+        open: opened.open,
+        fail_fast: opened.fail_fast,
+        client_only: opened.client_only,
+        tenant: match opened.tenant.as_str() {
+            "" => None,
+            tenant => Some(tenant.parse()?),
+        },
+        caller: match opened.caller.as_str() {
+            "" => None,
+            caller => Some(caller.parse()?),
+        },
+        tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
+        rules: rules(opened.rules),
+        context: object("context", &opened.context)?,
+    })
+}
+
 fn object(field: &'static str, text: &str) -> Result<Object, InvalidMessage> {
     object_in(text).map_err(|error| InvalidMessage::Object { field, error })
 }
@@ -308,6 +317,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         }),
         r#final: spec.result_use.is_final,
         return_direct: spec.result_use.return_direct,
+        context: object_out(&spec.context),
         route: Some(route),
     }
 }
@@ -338,6 +348,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
             default: approval_default(v1::ApprovalDefault::try_from(approval.default).unwrap_or_default()),
         }),
         result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct },
+        context: object("context", &wire.context)?,
     })
 }
 

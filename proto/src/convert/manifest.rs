@@ -63,7 +63,9 @@ fn faults_of(manifest: &Manifest, faults: &mut Vec<Fault>) -> Option<Schema> {
     if manifest.category.chars().any(char::is_control) {
         faults.push(Fault::NotPlain { field: "category" });
     }
-    tags(faults, &manifest.tags);
+    words(faults, "tags", &manifest.tags, (limit::TAGS_MAX, limit::TAG_BYTES_MAX));
+    let keys_max = (limit::CONTEXT_KEYS_MAX, limit::CONTEXT_KEY_BYTES_MAX);
+    words(faults, "context_keys", &manifest.context_keys, keys_max);
     aliases(faults, &manifest.name, &manifest.aliases);
     policy(faults, &manifest.policy);
     if !manifest.output_schema.is_empty()
@@ -87,17 +89,18 @@ fn many(faults: &mut Vec<Fault>, field: &'static str, count: usize, limit: usize
     }
 }
 
-fn tags(faults: &mut Vec<Fault>, tags: &[String]) {
-    many(faults, "tags", tags.len(), limit::TAGS_MAX);
-    if tags.iter().any(|tag| tag.is_empty() || tag.chars().any(char::is_control)) {
-        faults.push(Fault::NotPlain { field: "tags" });
+/// So many plain words at most, of so many bytes each, none of them twice.
+fn words(faults: &mut Vec<Fault>, field: &'static str, words: &[String], (count_max, bytes_max): (usize, usize)) {
+    many(faults, field, words.len(), count_max);
+    if words.iter().any(|word| word.is_empty() || word.chars().any(char::is_control)) {
+        faults.push(Fault::NotPlain { field });
     }
-    if let Some(longest) = tags.iter().max_by_key(|tag| tag.len()) {
-        text(faults, "tags", longest, limit::TAG_BYTES_MAX);
+    if let Some(longest) = words.iter().max_by_key(|word| word.len()) {
+        text(faults, field, longest, bytes_max);
     }
     let mut seen = HashSet::new();
-    if let Some(twice) = tags.iter().find(|tag| !seen.insert(tag.as_str())) {
-        faults.push(Fault::Twice { field: "tags", entry: twice.chars().take(64).collect() });
+    if let Some(twice) = words.iter().find(|word| !seen.insert(word.as_str())) {
+        faults.push(Fault::Twice { field, entry: twice.chars().take(64).collect() });
     }
 }
 
@@ -169,6 +172,7 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         exclusive_when: manifest.exclusive_when.clone(),
         parallel_when: manifest.parallel_when.clone(),
         paused: false,
+        context_keys: manifest.context_keys.clone(),
     }
 }
 
@@ -286,6 +290,7 @@ fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
         max_concurrent: (wire.max_concurrent > 0).then_some(wire.max_concurrent),
         exclusive_when: wire.exclusive_when,
         parallel_when: wire.parallel_when,
+        context_keys: wire.context_keys,
     }
 }
 

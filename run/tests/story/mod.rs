@@ -10,8 +10,8 @@ use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, ResultUse, Route, Rules, Run, RunId, RunOpened,
-    Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
+    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Object, Policy, PoolId, ResultUse, Route, Rules, Run, RunId,
+    RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -60,6 +60,7 @@ pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
         concurrency: Concurrency::Parallel,
         approval: None,
         result_use: ResultUse::default(),
+        context: Object::default(),
     }
 }
 

@@ -58,7 +58,11 @@ fn input(function: &Function<'_>, tool: &Ident, worker: &Path) -> (TokenStream, 
     let input = format_ident!("{tool}Arguments", span = Span::mixed_site());
     let fields = function.parameters.iter().filter_map(|parameter| match parameter {
         Parameter::Field { name, of, attributes } => Some(quote!(#(#attributes)* #name: #of)),
-        Parameter::Context | Parameter::OwnContext | Parameter::Shared(_) | Parameter::Input(_) => None,
+        Parameter::Context
+        | Parameter::OwnContext
+        | Parameter::Shared(_)
+        | Parameter::Given { .. }
+        | Parameter::Input(_) => None,
     });
     let [serde, schemars] =
         ["serde", "schemars"].map(|name| format!("{}::__private::{name}", worker.to_token_stream()).replace(' ', ""));
@@ -93,7 +97,8 @@ fn about(function: &Function<'_>, options: &Options, worker: &Path) -> TokenStre
         });
         quote!(.#name(#(#arguments),*))
     });
-    quote!(#worker::About::new(#description) #streaming #blocking #(#facts)*)
+    let given = function.parameters.iter().filter_map(Parameter::key).map(|key| quote!(.context_key(#key)));
+    quote!(#worker::About::new(#description) #streaming #blocking #(#facts)* #(#given)*)
 }
 
 fn call(function: &Function<'_>, input_type: &TokenStream, worker: &Path) -> TokenStream {
@@ -107,6 +112,10 @@ fn call(function: &Function<'_>, input_type: &TokenStream, worker: &Path) -> Tok
                 let place = syn::Index::from(shared);
                 shared += 1;
                 quote!(::core::clone::Clone::clone(&self.#place))
+            }
+            Parameter::Given { of, .. } => {
+                let key = parameter.key();
+                quote!(context.given::<#of>(#key)?)
             }
             Parameter::Input(_) => quote!(input),
             Parameter::Field { name, .. } => {
@@ -140,14 +149,22 @@ impl<'a> Parameter<'a> {
     fn shared(&self) -> Option<&'a Type> {
         match self {
             Self::Shared(of) => Some(of),
-            Self::Context | Self::OwnContext | Self::Input(_) | Self::Field { .. } => None,
+            Self::Context | Self::OwnContext | Self::Given { .. } | Self::Input(_) | Self::Field { .. } => None,
+        }
+    }
+
+    /// The key of the context that it stands for.
+    fn key(&self) -> Option<String> {
+        match self {
+            Self::Given { name, .. } => Some(name.to_string().trim_start_matches("r#").to_owned()),
+            Self::Context | Self::OwnContext | Self::Shared(_) | Self::Input(_) | Self::Field { .. } => None,
         }
     }
 
     fn input(&self) -> Option<&'a Type> {
         match self {
             Self::Input(of) => Some(of),
-            Self::Context | Self::OwnContext | Self::Shared(_) | Self::Field { .. } => None,
+            Self::Context | Self::OwnContext | Self::Shared(_) | Self::Given { .. } | Self::Field { .. } => None,
         }
     }
 }

@@ -31,6 +31,8 @@ pub(crate) enum Parameter<'a> {
     OwnContext,
     /// `Arc<..>`: what all calls share.
     Shared(&'a Type),
+    /// What stands under its name in the context of the call.
+    Given { name: &'a Ident, of: &'a Type },
     /// The one struct of all arguments of the call.
     Input(&'a Type),
     /// One argument of the call.
@@ -98,6 +100,14 @@ fn parameter(input: &FnArg) -> Result<Parameter<'_>> {
             }
         };
     }
+    if attrs.iter().any(|attribute| attribute.path().is_ident("context")) {
+        return match &**pat {
+            Pat::Ident(name) if name.subpat.is_none() && name.by_ref.is_none() => {
+                Ok(Parameter::Given { name: &name.ident, of: ty })
+            }
+            pattern => Err(Error::new(pattern.span(), "what is marked #[context] has the name of its key")),
+        };
+    }
     match last_segment(ty) {
         Some(name) if name == "Context" => return Ok(Parameter::OwnContext),
         Some(name) if name == "Arc" => return Ok(Parameter::Shared(ty)),
@@ -108,7 +118,7 @@ fn parameter(input: &FnArg) -> Result<Parameter<'_>> {
     }
     for attribute in attrs {
         if !["doc", "serde", "schemars"].iter().any(|known| attribute.path().is_ident(known)) {
-            let message = "an argument takes a doc comment, #[serde(..)], #[schemars(..)] or #[input]";
+            let message = "an argument takes a doc comment, #[serde(..)], #[schemars(..)], #[context] or #[input]";
             return Err(Error::new(attribute.span(), message));
         }
     }
@@ -184,6 +194,7 @@ mod tests {
         told("", "async fn f(#[input] a: A, #[input] b: B) {}", "holds all arguments");
         told("", "async fn f(a: &Context, b: worker::Context) {}", "the context is given once");
         told("", "async fn f(#[default] a: u8) {}", "#[serde(..)]");
+        told("", "async fn f(#[context] (a, b): (u8, u8)) {}", "the name of its key");
         told("name = \"a b\"", "async fn f() {}", "1 to 128 of A-Z");
         told("name = \"a\", name = \"b\"", "async fn f() {}", "given twice");
         told("read_only idempotent", "async fn f() {}", "expected `,`");

@@ -109,6 +109,7 @@ where
         concurrency: Concurrency::Parallel,
         approval: None,
         result_use: run::ResultUse::default(),
+        context: run::Object::default(),
     };
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
     let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec) };
@@ -138,6 +139,9 @@ where
     let (end, _) = run_it(attempt, prepared, append).await;
     let took = began.elapsed();
     other.abort();
+    let call = Arc::downgrade(&job.spec);
+    drop(job);
+    assert!(call.upgrade().is_none(), "something of the call is left in the worker");
     let events = std::mem::take(&mut *log.lock().expect("nobody panicked"));
     Ended { events, stored: matches!(end, End::Stored(_)), took }
 }

@@ -1,0 +1,102 @@
+//! What a tool is given beside its arguments, and what it gives beside its result, without a broker.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use toolyard_worker::interceptor::{LargeResult, ResultCache};
+use toolyard_worker::{Context, ErrorKind, Output, Table, ToolError, testkit, tool};
+
+#[derive(Debug, Deserialize)]
+struct User {
+    name: String,
+    id: u64,
+}
+
+/// Greets the user.
+#[tool(read_only, context_key = "salutation")]
+async fn greet(
+    context: &Context,
+    #[context] user: User,
+    #[context] r#type: Option<String>,
+    /// How often
+    times: u32,
+) -> Result<Output, ToolError> {
+    let salutation: Option<String> = context.given("salutation")?;
+    let hello = format!("{} {}", salutation.unwrap_or_else(|| "Hello".to_owned()), r#type.unwrap_or_default());
+    Output::from(format!("{} {}! ", hello.trim_end(), user.name).repeat(times as usize)).with_state("greeted", &user.id)
+}
+
+fn table() -> Table {
+    Table::new().host(Greet).expect("it can be hosted")
+}
+
+async fn greeted(table: &Table, context: Value) -> testkit::Called {
+    testkit::call_given(table, "greet", json!({ "times": 1 }), context).await
+}
+
+#[tokio::test]
+async fn what_is_declared_is_given_and_no_part_of_the_schema() {
+    let table = table();
+    let manifest = testkit::manifest(&table, "greet").expect("it is there");
+    assert_eq!(manifest.context_keys, ["salutation", "user", "type"]);
+    let schema: Value = serde_json::from_str(&manifest.input_schema).expect("it is JSON");
+    assert_eq!(schema["properties"].as_object().expect("an object").keys().collect::<Vec<_>>(), ["times"]);
+
+    let called = greeted(&table, json!({ "user": { "name": "Ada", "id": 7 }, "type": "dear", "other": 1 })).await;
+    assert_eq!(called.answer(), "Hello dear Ada! ");
+    assert_eq!((called.state("greeted"), called.state("other")), (Some(json!(7)), None));
+}
+
+#[tokio::test]
+async fn what_is_missing_or_something_else_is_told_without_being_repeated() {
+    let table = table();
+    for context in
+        [json!({}), json!({ "user": null }), json!({ "user": "s3cret" }), json!({ "user": { "name": "s3cret" } })]
+    {
+        let called = greeted(&table, context.clone()).await;
+        let error = called.result.as_ref().expect_err("it failed");
+        assert_eq!(error.kind, ErrorKind::NeedsInput);
+        assert!(
+            error.message.contains("\"user\"") && !error.message.contains("s3cret"),
+            "{context}: {}",
+            error.message
+        );
+        assert_eq!(called.state("greeted"), None);
+    }
+}
+
+#[tokio::test]
+async fn interceptors_keep_the_state_and_a_cache_keeps_contexts_apart() {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+
+    /// Tells at length whose call it is.
+    #[tool(read_only)]
+    async fn whose(#[context] user: String) -> Result<Output, ToolError> {
+        ASKED.fetch_add(1, Ordering::Relaxed);
+        Output::from(user.repeat(100)).with_state("user", &user)
+    }
+    let table = Table::new().host(Whose).expect("it can be hosted");
+    let table = table.intercept(ResultCache::new(Duration::from_secs(60), 1 << 20)).intercept(LargeResult::cut(3));
+    for (turn, user) in ["Ada", "Bob", "Ada", "Bob"].into_iter().enumerate() {
+        let context = json!({ "user": user, "what it does not declare": turn });
+        let called = testkit::call_given(&table, "whose", json!({}), context).await;
+        assert!(called.answer().starts_with(user) && called.answer().contains("was cut here"), "{}", called.answer());
+        assert_eq!(called.state("user"), Some(json!(user)));
+    }
+    assert_eq!(ASKED.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn state_has_a_limit() {
+    /// Remembers much.
+    #[tool(read_only)]
+    async fn hoard(bytes: usize) -> Result<Output, ToolError> {
+        Output::from("Kept.").and(Output::from("All.")).with_state("k", &"x".repeat(bytes))
+    }
+    let fits = testkit::call(Hoard, json!({ "bytes": 8 * 1024 - 3 })).await;
+    assert_eq!(fits.answer(), "Kept.All.");
+    let large = testkit::call(Hoard, json!({ "bytes": 8 * 1024 - 2 })).await;
+    assert_eq!(large.result.expect_err("it failed").kind, ErrorKind::ResultTooLarge);
+}

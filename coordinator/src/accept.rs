@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
-use proto::schema;
+use proto::{history, schema};
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Object, PoolId, Route,
     Rules, Timestamp, ToolName, WithoutWorker,
@@ -193,7 +193,8 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
     }
 }
 
-/// What a tool is given: of the run's context, with the call's over it, the keys that it declares.
+/// What a tool is given: of the run's context, with the call's over it, the keys that it declares. The place of the run's history is
+/// kept for when the call's job is stored.
 fn given(keys: &[String], run: &Object, call: &Object) -> Object {
     let mut given = Object::default();
     if keys.is_empty() {
@@ -202,6 +203,9 @@ fn given(keys: &[String], run: &Object, call: &Object) -> Object {
     given.overlay(run);
     given.overlay(call);
     given.keep(keys);
+    if keys.iter().any(|key| key == history::TOOL_CALL_HISTORY) {
+        given.set(history::TOOL_CALL_HISTORY, history::NONE);
+    }
     given
 }
 

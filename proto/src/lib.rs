@@ -6,6 +6,7 @@ pub mod clock;
 pub mod concurrency;
 pub mod convert;
 pub mod export;
+pub mod history;
 pub mod json;
 pub mod names;
 pub mod nats;

@@ -18,6 +18,9 @@ pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
 pub const CONTEXT_KEYS_MAX: usize = 32;
 /// Bytes of such a key.
 pub const CONTEXT_KEY_BYTES_MAX: usize = 64;
+/// Bytes of the history that a call is given, as JSON: with the arguments it must fit one broker message (1 MiB). What does
+/// not fit is named, without arguments and result.
+pub const HISTORY_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB, which a
 /// client takes in one message.
 pub const EXTRA_STATE_BYTES_MAX: usize = 8 * 1024;

@@ -2,7 +2,7 @@
 
 use harness::{Client, Run, Yard, call, reason};
 use proto::v1::run_event::Event;
-use proto::v1::{self, CallErrorKind, CallState, FloorPolicy};
+use proto::v1::{self, CallErrorKind, CallState, FloorPolicy, ToolConcurrency};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
@@ -102,6 +102,7 @@ async fn what_cannot_be_given_is_refused_and_not_repeated() {
     let _worker = yard.worker().await;
     let large = |bytes: usize| json!({ "secret": "s".repeat(bytes) }).to_string();
     let too_large = large(16 * 1024);
+    let history = json!({ "TOOL_CALL_HISTORY": ["s3cret"] }).to_string();
     let sees = |context: &str| v1::NewCall { context: context.to_owned(), ..call("c", "sees", json!({})) };
     let half = |key: &str| json!({ key: "s".repeat(9 * 1024) }).to_string();
     let cases = [
@@ -110,6 +111,8 @@ async fn what_cannot_be_given_is_refused_and_not_repeated() {
         (half("user"), half("note"), Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"),
         ("[\"s3cret\"]".to_owned(), String::new(), Code::InvalidArgument, "MALFORMED"),
         (String::new(), "{\"user\": s3cret".to_owned(), Code::InvalidArgument, "MALFORMED"),
+        (history.clone(), String::new(), Code::InvalidArgument, "MALFORMED"),
+        (String::new(), history, Code::InvalidArgument, "MALFORMED"),
     ];
     for (context, own, code, why) in cases {
         let calls = vec![sees(&own)];
@@ -155,6 +158,46 @@ async fn the_same_request_with_another_context_is_another_request() {
         assert_eq!(reason(&refused), "REQUEST_ID_TAKEN", "{run:?} {own:?}");
     }
     assert_eq!(results(&first).await[0]["user"], "ada");
+}
+
+#[tokio::test]
+async fn a_history_holds_the_calls_that_had_ended_in_the_order_of_the_calls() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let calls = vec![
+        call("slow", "sleep", json!({ "ms": 500, "text": "slept" })),
+        call("quick", "echo", json!({ "text": "hi" })),
+        call("unknown", "nowhere", json!({})),
+        call("first", "recalls", json!({})),
+        call("bad", "panics", json!({})),
+        call("second", "recalls", json!({})),
+        // It begins together with the first.
+        v1::NewCall { concurrency: ToolConcurrency::Parallel.into(), ..call("beside", "sees", json!({})) },
+    ];
+    let run = yard.client.create(calls).await;
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    let outcomes = check::outcomes(&events);
+    let told = |id: &str| state(&check::text(&outcomes[id]));
+    let ids = |told: &Value| -> Vec<String> {
+        let calls = told.as_array().expect("a list").iter();
+        calls.map(|past| past["call_id"].as_str().expect("an id").to_owned()).collect()
+    };
+    let (first, second) = (told("first"), told("second"));
+    assert_eq!(ids(&first), ["slow", "quick", "unknown"]);
+    assert_eq!(ids(&second), ["slow", "quick", "unknown", "first", "bad"]);
+    let slow = json!({
+        "call_id": "slow", "tool": "sleep", "arguments": { "ms": 500, "text": "slept" },
+        "outcome": { "state": "completed", "result": [{ "text": "slept" }] }, "left_out": false,
+    });
+    assert_eq!(first[0], slow);
+    assert_eq!(
+        (&second[2]["outcome"]["kind"], &second[4]["outcome"]["state"]),
+        (&json!("UNKNOWN_TOOL"), &json!("failed"))
+    );
+    assert_eq!(second[3]["outcome"]["result"][0]["json"][0], slow, "what was told is a result like any other");
+
+    let alone = yard.client.create(vec![call("only", "recalls", json!({}))]).await;
+    assert_eq!(results(&alone).await, [json!([])]);
 }
 
 #[tokio::test]

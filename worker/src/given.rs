@@ -1,5 +1,6 @@
 //! What a call is given beside its arguments: the keys of its context that its tool declares, and nothing else.
 
+use proto::history::{self, PastCall};
 use run::Object;
 use serde::de::DeserializeOwned;
 
@@ -7,7 +8,8 @@ use crate::tool::{About, Context, ToolError};
 
 impl About {
     /// A key of the context that its calls are given, with what the run or the call has there; at most 32, of 1 to 64 bytes each.
-    /// Read it with [`Context::given`]; `#[context]` on an argument of a function does both.
+    /// [`TOOL_CALL_HISTORY`](crate::TOOL_CALL_HISTORY) asks for the calls of the run that ended before. Read them with
+    /// [`Context::given`] and [`Context::history`]; `#[context]` on an argument of a function does both.
     #[must_use]
     pub fn context_key(mut self, key: impl Into<String>) -> Self {
         self.context_keys.push(key.into());
@@ -31,6 +33,16 @@ impl Context {
                 Some(_) => format!("{tool} needs something else for {key:?} in the context of its call than was given"),
             })
         })
+    }
+
+    /// The calls of the run that had ended when this call was put into its queue, in the order in which they stand in the run. Every
+    /// attempt finds the same. Empty unless the tool declares [`TOOL_CALL_HISTORY`](crate::TOOL_CALL_HISTORY).
+    ///
+    /// # Errors
+    /// When it cannot be read: its coordinator is newer than this program.
+    pub fn history(&self) -> Result<Vec<PastCall>, ToolError> {
+        let calls = self.call.context.get(history::TOOL_CALL_HISTORY).unwrap_or(history::NONE);
+        serde_json::from_str(calls).map_err(|_| ToolError::new("the history of the run cannot be read"))
     }
 
     pub(crate) fn all_given(&self) -> &Object {

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 pub use answer::{Image, IntoChunk, IntoOutput};
 pub use hooks::{self, Hooks};
 pub use nats::Error;
+pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
 pub use run::{AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, Permission, Progress, RetryOn};
 pub use table::{InvalidTool, NotHosted, Table, Unwatchable};
 pub use tool::{About, Context, Output, Tool, ToolError};

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use toolyard_worker::interceptor::{LargeResult, ResultCache};
-use toolyard_worker::{Context, ErrorKind, Output, Table, ToolError, testkit, tool};
+use toolyard_worker::{
+    Context, ErrorKind, Output, PastCall, PastOutcome, TOOL_CALL_HISTORY, Table, ToolError, testkit, tool,
+};
 
 #[derive(Debug, Deserialize)]
 struct User {
@@ -28,8 +30,15 @@ async fn greet(
     Output::from(format!("{} {}! ", hello.trim_end(), user.name).repeat(times as usize)).with_state("greeted", &user.id)
 }
 
+/// Counts what the run did.
+#[tool(read_only, context_key = TOOL_CALL_HISTORY)]
+fn look_back(context: &Context) -> Result<usize, ToolError> {
+    let failed = |past: &PastCall| matches!(past.outcome, PastOutcome::Failed { .. });
+    Ok(context.history()?.iter().filter(|past| failed(past)).count())
+}
+
 fn table() -> Table {
-    Table::new().host(Greet).expect("it can be hosted")
+    Table::new().host(Greet).and_then(|table| table.host(LookBack)).expect("they can be hosted")
 }
 
 async fn greeted(table: &Table, context: Value) -> testkit::Called {
@@ -65,6 +74,18 @@ async fn what_is_missing_or_something_else_is_told_without_being_repeated() {
         );
         assert_eq!(called.state("greeted"), None);
     }
+}
+
+#[tokio::test]
+async fn a_history_is_read_where_it_was_asked_for() {
+    let table = table();
+    let past = |state: &str| {
+        let outcome = json!({ "state": state, "kind": "TOOL_FAILED", "message": "no", "result": [] });
+        json!({ "call_id": "a", "tool": "grep", "arguments": {}, "outcome": outcome })
+    };
+    let context = json!({ TOOL_CALL_HISTORY: [past("failed"), past("completed"), past("failed")] });
+    assert_eq!(testkit::call_given(&table, "look_back", json!({}), context).await.answer(), "2");
+    assert_eq!(testkit::call_in(&table, "look_back", json!({})).await.answer(), "0");
 }
 
 #[tokio::test]

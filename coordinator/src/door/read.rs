@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proto::convert::object::object_in;
 use proto::convert::{self, api};
-use proto::v1;
+use proto::{history, v1};
 use run::{Answer, CallError, CallId, Decision, ErrorKind, Object, Rejection, RunId, ToolName, limit};
 
 use crate::accept::{Asked, AskedApproval};
@@ -64,6 +64,11 @@ fn context(field: &str, call: Option<&CallId>, text: &str) -> Result<Object, Ref
     let (size, limit) = (context.size(), limit::CONTEXT_BYTES_MAX);
     if size > limit {
         return Err(Rejection::ContextTooLarge { call: call.cloned(), size, limit }.into());
+    }
+    if context.get(history::TOOL_CALL_HISTORY).is_some() {
+        let reason =
+            format!("has the key {}, under which tools are given what is known here", history::TOOL_CALL_HISTORY);
+        return Err(malformed(field)(reason));
     }
     Ok(context)
 }

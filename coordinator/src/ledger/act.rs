@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use proto::history;
 use proto::subject::Place;
 use run::{AttemptId, CallError, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
 use tokio::time::Instant;
@@ -211,9 +212,9 @@ pub(super) fn act(known: &Known, effect: Effect, registry: &Registry, callers: &
         Effect::Refuse { .. } => return None,
         Effect::Dispatch { call } if denied.is_some() => Event::CallFailed { call, error: denied? },
         Effect::Dispatch { call } => {
-            let spec = run.call(call)?.spec();
-            let Route::Pool { pool, .. } = &spec.route else { return None };
-            job = Some(Arc::clone(spec));
+            let known = run.call(call)?;
+            let Route::Pool { pool, .. } = &known.spec().route else { return None };
+            job = Some(history::job(run, known));
             Event::CallDispatched { call, pool: pool.clone() }
         }
         Effect::Stop { attempt } => {

@@ -55,6 +55,9 @@ pub(crate) struct Args {
     /// Do not execute it before somebody approves it
     #[arg(long)]
     approval: bool,
+    /// Keep nothing of it: what it was given and gave, and its ids, are erased about a minute after its end
+    #[arg(long)]
+    no_store: bool,
     /// An id of your own: the same call under the same id is executed once, however often it is sent
     #[arg(long, value_name = "ID")]
     request_id: Option<String>,
@@ -69,7 +72,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { tool: name, pairs, json: base, context, timeout, queue_timeout, no_wait, approval, request_id } = args;
+    let Args { tool: name, pairs, json: base, context, timeout, queue_timeout, no_wait, approval, no_store, request_id } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
     let client = Client::connect(door).await?;
@@ -104,7 +107,8 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
     let request_id = request_id.unwrap_or_default();
     // Who types a call has agreed to it, unless --approval says otherwise.
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
-    let request = v1::ExecuteRunRequest { calls: vec![call], request_id, rules, ..v1::ExecuteRunRequest::default() };
+    let store = no_store.then_some(false);
+    let request = v1::ExecuteRunRequest { calls: vec![call], request_id, rules, store, ..Default::default() };
     let mut interrupts = Interrupts::listen()?;
     let watch = client.execute(request).await?;
     let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;

@@ -46,6 +46,10 @@ pub(crate) struct CoordinatorArgs {
     /// The Redis or Valkey server in which coordinators share the index of runs. Without it each keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
+    /// How long after its end a run can be read that is not to be stored (`store: false`); then it is erased
+    #[arg(long, env = "TOOLYARD_ERASE_AFTER", value_name = "SECONDS", default_value_t = coordinator::ERASE_AFTER.as_secs())]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    erase_after: u64,
     #[command(flatten)]
     observe: ObserveArgs,
     #[command(flatten)]
@@ -129,8 +133,8 @@ pub(crate) fn read_hooks(file: Option<&Path>) -> Result<Hooks, Failure> {
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, log_max_bytes: bytes_max, redis_url, observe, tls, hooks, auth, .. } =
-        args;
+    let CoordinatorArgs { listen, durability, redis_url, observe, tls, hooks, auth, .. } = args;
+    let (bytes_max, erase_after) = (args.log_max_bytes, Duration::from_secs(args.erase_after));
     let hooks = read_hooks(hooks.as_deref())?;
     let (log, admin) = (LogOptions { durability, bytes_max }, observe.admin_listen);
     let door = DoorOptions { tls: tls.files(), callers: auth };
@@ -140,7 +144,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let exporter = observe.exporter("toolyard-coordinator")?;
     let serving = Box::pin(async {
         let coordinator = Coordinator::bind(options).await?;
-        coordinator.with_hooks(hooks).serve(stop.clone(), || {}).await
+        coordinator.with_hooks(hooks).erasing_after(erase_after).serve(stop.clone(), || {}).await
     });
     let served = interrupts.stop_well(serving, &stop).await;
     finish(exporter).await;

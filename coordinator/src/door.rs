@@ -66,6 +66,7 @@ impl Door {
             tools: request.tools,
             rules: request.rules,
             context: request.context,
+            store: request.store,
         })?;
         Ok(self.runs.execute(new, policy).await?)
     }

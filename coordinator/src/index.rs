@@ -174,6 +174,17 @@ impl Index {
         }
     }
 
+    /// Forgets these runs, each unless something is known of it that is newer than an entry of the log.
+    async fn erase(&self, runs: &[(RunId, u64)]) -> Result<(), Unavailable> {
+        match self {
+            Self::Memory(memory) => {
+                memory.erase(runs);
+                Ok(())
+            }
+            Self::Redis(redis) => redis.erase(runs).await,
+        }
+    }
+
     async fn marks(&self) -> Result<Marks, Unavailable> {
         match self {
             Self::Memory(memory) => Ok(memory.marks()),

@@ -8,6 +8,7 @@ mod act;
 mod answer;
 #[cfg(test)]
 pub(crate) mod by_hand;
+mod erasure;
 mod overdue;
 mod slice;
 mod standing;
@@ -27,6 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::erasure::Erasures;
 use self::slice::{Open, Slice};
 use self::takeover::{Joined, Taken, Written};
 use self::unclaimed::{Look, Unclaimed};
@@ -38,6 +40,7 @@ use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{AppendError, Decoded, Journal};
 use crate::nats::queues::Queues;
+use crate::nats::requests::Requests;
 use crate::nats::signals::{Asked, Questions, Signals};
 use crate::nats::snapshots::Snapshots;
 use crate::paused::Paused;
@@ -102,6 +105,7 @@ impl Ledger {
 pub(crate) struct Rim {
     pub(crate) feeds: Feeds,
     pub(crate) journal: Journal,
+    pub(crate) requests: Requests,
     pub(crate) snapshots: Snapshots,
     pub(crate) signals: Signals,
     pub(crate) queues: Queues,
@@ -141,6 +145,7 @@ pub(crate) struct Keeper {
     takeovers: JoinSet<Taken>,
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
+    erasures: Erasures,
     heard: Vec<Heard>,
     ends: Ends,
     /// How old the newest entry was when it came, at worst since the last tally.
@@ -169,6 +174,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         takeovers: JoinSet::new(),
         joins: JoinSet::new(),
         writes: JoinSet::new(),
+        erasures: Erasures::default(),
         heard: Vec::new(),
         ends: Ends::default(),
         lag: Duration::ZERO,
@@ -207,6 +213,8 @@ impl Keeper {
                 Some(Ok(taken)) = self.takeovers.join_next() => self.taken(taken),
                 Some(Ok(joined)) = self.joins.join_next() => self.joined(joined),
                 Some(Ok(written)) = self.writes.join_next() => self.snapshot_written(written),
+                Some(Ok(erased)) = self.erasures.batches.join_next() => self.erased(erased),
+                Some(_) = self.erasures.looks.join_next() => {}
                 Some(_) = self.questions.join_next() => {}
                 Some(_) = self.words.join_next() => {}
                 Some(Ok(id)) = self.stand_ins.join_next() => {
@@ -223,6 +231,7 @@ impl Keeper {
                     self.look_at_queues();
                     self.tally();
                     self.look_at_guests();
+                    self.erase_due();
                     self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();
                 }
@@ -303,8 +312,9 @@ impl Keeper {
         let entry = match read {
             Ok(entry) => entry,
             Err(place) => {
-                if let Some(open) = slice.runs.get_mut(&id) {
-                    open.known.pass_over(place, sequence);
+                match slice.runs.get_mut(&id) {
+                    Some(open) => open.known.pass_over(place, sequence),
+                    None => self.note_stray(id, sequence),
                 }
                 return;
             }
@@ -318,6 +328,7 @@ impl Keeper {
         let Some(open) = slice.runs.get_mut(&id) else {
             slice.ended.forget(id);
             self.rim.index.note_late(id, &entry);
+            self.note_stray(id, sequence);
             return self.stop_late_starts(id, &entry);
         };
         self.heard.clear();
@@ -371,6 +382,7 @@ impl Keeper {
             if let Some(timer) = timer {
                 self.timers.remove(&(timer, id));
             }
+            slice.owed.take(&known);
             slice.ended.keep(known);
         }
         slice.watchers.remove(&id);

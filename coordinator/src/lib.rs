@@ -54,6 +54,10 @@ pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::redis::UrlError;
 pub use crate::tls::{TlsError, TlsFiles};
 
+/// How long after its end a run can be read that is not to be stored, where nobody says: time enough to read on after a stream
+/// broke.
+pub const ERASE_AFTER: Duration = Duration::from_secs(60);
+
 /// How long streams and requests may take to end once the process is told to.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -144,6 +148,7 @@ pub struct Coordinator {
     tls: Option<(tls::Current, tls::Keeper)>,
     hooks: hooks::Hooks,
     callers: Option<(callers::Callers, callers::Keeper)>,
+    erase_after: Duration,
 }
 
 impl Coordinator {
@@ -163,7 +168,8 @@ impl Coordinator {
             None => None,
         };
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
-        Ok(Self { listener, address, admin, broker, index, tls, callers, hooks: hooks::Hooks::default() })
+        let hooks = hooks::Hooks::default();
+        Ok(Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after: ERASE_AFTER })
     }
 
     /// Asks these hooks before calls are accepted, and tells them of calls that are not executed.
@@ -175,6 +181,13 @@ impl Coordinator {
         }
         self.hooks = hooks;
         self
+    }
+
+    /// Runs that are not to be stored are erased this long after their end, and not [`ERASE_AFTER`]. Those that are accepted from
+    /// here on.
+    #[must_use]
+    pub fn erasing_after(self, erase_after: Duration) -> Self {
+        Self { erase_after, ..self }
     }
 
     /// Where gRPC and HTTP are served.
@@ -195,7 +208,7 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, admin, broker, index, tls, callers, hooks } = self;
+        let Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after } = self;
         let (callers, callers_keeper) = callers.unzip();
         let callers = callers.unwrap_or_default();
         let clock = nats::clock::begin(&broker).await?;
@@ -207,11 +220,13 @@ impl Coordinator {
         let (projector, index_keeper) = index::projector::new(index.clone(), log.clone(), owned.clone());
         let (pauses, pauses_keeper) = nats::pauses::Pauses::load(&broker).await?;
         let redis = index.redis();
+        let requests = nats::requests::Requests::new(&broker);
         let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), redis.is_some());
         let signals = nats::signals::Signals::new(&broker);
         let rim = ledger::Rim {
             feeds: nats::feed::Feeds::new(&broker),
             journal: journal.clone(),
+            requests: requests.clone(),
             snapshots: nats::snapshots::Snapshots::new(&broker),
             signals: signals.clone(),
             queues: nats::queues::Queues::new(&broker),
@@ -255,11 +270,10 @@ impl Coordinator {
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
 
-        let requests = nats::requests::Requests::new(&broker);
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
         let serves =
-            runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, pauses, signals };
+            runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, pauses, signals, erase_after };
         let runs = runs::Runs::new(serves);
         let door = door::Door { runs, index, log: Arc::new(log), stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);

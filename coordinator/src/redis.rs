@@ -39,12 +39,15 @@ pub(super) const MARKS: &str = "ty:marks";
 pub(super) const SETS: &str = "ty:sets";
 pub(super) const TOOLS: &str = "ty:tools";
 const PRUNE: &str = include_str!("redis/prune.lua");
+const ERASE: &str = include_str!("redis/erase.lua");
 const LOG: &str = "ty:log";
 const EVERYTHING: &str = "ty:*";
 /// Members of sets that one pipeline writes: some milliseconds of the server's time, in which nobody else is served.
 const PIPELINE_MEMBERS_MAX: usize = 4000;
 /// Keys that are deleted together.
 const WIPE_KEYS: usize = 1000;
+/// Runs that are erased together.
+const ERASE_RUNS: usize = 256;
 
 /// Cheap to clone. Lists have a connection of their own, so that they need not wait behind what is written.
 #[derive(Debug, Clone)]
@@ -89,6 +92,17 @@ impl RedisStore {
                 pipeline.cmd("SADD").arg(TOOLS).arg(tools).ignore();
             }
             self.writes.ask::<()>(live, &pipeline).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn erase(&self, runs: &[(RunId, u64)]) -> Result<(), Unavailable> {
+        for some in runs.chunks(ERASE_RUNS) {
+            let mut pipeline = pipe();
+            for (run, through) in some {
+                pipeline.cmd("EVAL").arg(ERASE).arg(1).arg(run_key(Key::from(*run))).arg(*through).ignore();
+            }
+            self.one::<()>(&pipeline).await?;
         }
         Ok(())
     }

@@ -10,8 +10,8 @@ use crate::runs::NewRun;
 pub(crate) type Digest = [u8; 32];
 
 /// The key of a request: a hash, so that any id makes a proper one of the same length.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RequestKey(String);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RequestKey(pub(crate) Digest);
 
 /// Which run a request made, or is about to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,11 +39,12 @@ impl RequestKey {
     fn new(parts: &[&str]) -> Self {
         let mut hash = Hash::default();
         parts.iter().for_each(|part| hash.text(part));
-        Self(hash.end().iter().map(|byte| format!("{byte:02x}")).collect())
+        Self(hash.end())
     }
 
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
+    /// Its name in the bucket.
+    pub(crate) fn name(self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
@@ -69,6 +70,9 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
         hash.text("rules");
         numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
         hash.number(u64::from(fails_with_call));
+    }
+    if !new.store {
+        hash.text("not stored");
     }
     hash.number(new.calls.len() as u64);
     for call in &new.calls {

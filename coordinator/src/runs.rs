@@ -13,8 +13,8 @@ use proto::names;
 use proto::subject::Place;
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, CallId, Command, Decision, Entry, Event, Fate, FloorPolicy, Object, Opening, Rejection, RequestId, Rules,
-    Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
+    Answer, CallId, Command, Decision, Entry, Erasure, Event, Fate, FloorPolicy, Object, Opening, Rejection, RequestId,
+    Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
@@ -56,6 +56,8 @@ pub(crate) struct Parts {
     pub(crate) quotas: Quotas,
     pub(crate) pauses: Pauses,
     pub(crate) signals: Signals,
+    /// How long after its end a run can be read that is not to be stored.
+    pub(crate) erase_after: Duration,
 }
 
 /// Everything that a door needs, and who asks. Cheap to clone.
@@ -91,6 +93,8 @@ pub(crate) struct NewRun {
     pub(crate) rules: Rules,
     /// What its calls are given beside their arguments.
     pub(crate) context: Object,
+    /// Otherwise it is erased some time after its end.
+    pub(crate) store: bool,
     pub(crate) request_id: Option<RequestId>,
 }
 
@@ -207,7 +211,7 @@ impl Runs {
             if asks {
                 Box::pin(self.ask_about(&mut new, fresh)).await;
             }
-            return Ok(Placed::New { id: fresh, events: self.decide_new(new, false)? });
+            return Ok(Placed::New { id: fresh, events: self.decide_new(new, None)? });
         };
         let digest = digest(&new);
         let known = self.requests.find(&key).await?;
@@ -222,12 +226,9 @@ impl Runs {
             let id = known.as_ref().map_or(fresh, |known| known.run);
             Box::pin(self.ask_about(&mut new, id)).await;
         }
-        let events = self.decide_new(new, true)?;
-        let taken = match known {
-            // Whoever took it died before it stored the run, or is about to store it.
-            Some(known) => known,
-            None => self.requests.take(&key, Taken { run: fresh, digest }).await?,
-        };
+        let events = self.decide_new(new, Some(key))?;
+        // Whoever took it died before it stored the run, or is about to store it, or the run was erased just now.
+        let taken = self.requests.take(&key, Taken { run: fresh, digest }).await?;
         self.check_same(&taken, digest)?;
         Ok(Placed::New { id: taken.run, events })
     }
@@ -236,7 +237,8 @@ impl Runs {
         if taken.digest == digest { Ok(()) } else { Err(Refusal::RequestIdTaken { run: taken.run }) }
     }
 
-    fn decide_new(&self, mut new: NewRun, apart: bool) -> Result<Vec<Event>, Refusal> {
+    /// `key`: under which its id is taken, where it has one. Then it is opened by an entry of its own.
+    fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, Refusal> {
         self.check_room()?;
         let registry = Arc::clone(&self.registry.borrow());
         // A stream of many runs may be older than what its caller may do.
@@ -247,12 +249,13 @@ impl Runs {
         let (deadline, now) = (scope.run_deadline, scope.now);
         let calls = accept::accept(calls, &scope);
         let caller = asks.name().cloned();
+        let (apart, request) = (key.is_some(), key.map(|key| key.0));
         // What is held is dispatched by its owner, when it is resumed.
         let paused = Arc::clone(&self.pauses.current.borrow());
         let apart = apart || calls.iter().any(|call| paused.holds(registry.real_name(&call.tool)));
-        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, .. } = new;
-        let opening =
-            Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, context, apart };
+        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, .. } = new;
+        let erasure = (!store).then_some(Erasure { after: self.erase_after, request });
+        let opening = Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, context, apart, erasure };
         Ok(Run::open(opening, now)?)
     }
 
@@ -500,6 +503,7 @@ impl Runs {
             // Whether it awaited approval is said of the call itself.
             rules: Rules { confirm: Some(false), ..Rules::default() },
             context: Object::default(),
+            store: run.erasure().is_none(),
             request_id: None,
         };
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;

@@ -232,7 +232,10 @@ impl Reader {
         };
         self.kept_bytes = page.entries.iter().map(|entry| output_bytes(entry)).sum();
         self.kept = page.entries;
-        first.ok_or(WatchError::Gone(sequence))
+        match first {
+            Some(first) => Ok(first),
+            None => Err(self.source.unless_erased(WatchError::Gone(sequence)).await),
+        }
     }
 }
 
@@ -367,6 +370,14 @@ impl Source {
         }
     }
 
+    /// Why a run cannot be read on: it may have been erased meanwhile.
+    async fn unless_erased(&self, error: WatchError) -> WatchError {
+        match self.journal.last_of_run(self.run).await {
+            Ok(0) => WatchError::Unknown,
+            Ok(_) | Err(_) => error,
+        }
+    }
+
     /// Reads on from the log, if it has to be. The feed stands first, then it is found out how far the run had come, so that
     /// no entry falls in between, whichever replica serves the pages.
     async fn read_page(&mut self) -> Result<(), WatchError> {
@@ -392,7 +403,11 @@ impl Source {
             }
         };
         if self.last < through {
-            let page = self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await?;
+            let page = self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await;
+            let page = match page {
+                Ok(page) => page,
+                Err(error) => return Err(self.unless_erased(error.into()).await),
+            };
             self.last = self.last.max(page.through);
             self.page = page.entries;
         }

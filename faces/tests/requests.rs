@@ -106,7 +106,7 @@ fn what_cannot_be_kept_is_refused_with_a_pointer() {
         refused(&body)
     };
     let of = |code, pointer: &str| (code, pointer.to_owned());
-    assert_eq!(with("store", json!(false)), of("UNSUPPORTED", "/store"));
+    assert_eq!(with("store", json!("no")), of("MALFORMED", "/store"));
     assert_eq!(with("conversation", json!("conv_1")), of("UNSUPPORTED", "/conversation"));
     assert_eq!(with("stream", json!("yes")), of("MALFORMED", "/stream"));
     assert_eq!(with("metadata", json!({ "a/b": 1 })), of("MALFORMED", "/metadata/a~1b"));

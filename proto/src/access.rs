@@ -112,6 +112,9 @@ fn coordinator() -> Vec<String> {
         format!("$JS.API.STREAM.PURGE.KV_{TOOLS_BUCKET}"),
         // Queues of pools that are paused.
         format!("$JS.API.CONSUMER.PAUSE.{STREAM}.*"),
+        // Of runs that are not to be stored nothing is kept.
+        format!("$JS.API.STREAM.PURGE.{STREAM}"),
+        format!("$JS.API.STREAM.PURGE.KV_{REQUESTS_BUCKET}"),
     ];
     subjects.extend(
         [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")),

@@ -11,11 +11,11 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    ErrorKind, Event, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules,
-    RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    Erasure, ErrorKind, Event, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route,
+    Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
-use toolyard_proto::convert::snapshot::Snapshot;
+use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
 use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question, Stop};
 use toolyard_proto::subject::{Place, Subject};
 
@@ -93,6 +93,7 @@ fn opened() -> RunOpened {
         tools: vec!["bash".parse().expect("a tool")],
         rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
         context: Object::default(),
+        erasure: None,
     }
 }
 
@@ -106,6 +107,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let with_context = CallSpec { context: object("user", r#"{"id": 1.50}"#), ..spec() };
     let given = RunOpened { calls: vec![Arc::new(with_context)], context: object("region", "\"eu\""), ..opened() };
     let with_state = Completion { result: contents(), extra_state: object("cart", "[7]") };
+    let erasure = Some(Erasure { after: Duration::from_secs(60), request: Some([7; 32]) });
     let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
     let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
     let chunks = contents().into_iter().map(said).chain([Chunk::Progress(progress)]).collect();
@@ -121,6 +123,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let expired = |deadline| vec![Event::CallExpired { call, deadline }];
     vec![
         ("run opened", vec![Event::RunOpened(opened())]),
+        ("run opened to be erased", vec![Event::RunOpened(RunOpened { erasure, ..RunOpened::default() })]),
         (
             "run opened with its job",
             vec![Event::RunOpened(alone), Event::CallDispatched { call: CallIndex(0), pool: pool.clone() }],
@@ -216,7 +219,14 @@ fn answers() -> [(&'static str, Option<Answer>); 5] {
 }
 
 fn snapshot() -> Snapshot {
-    Snapshot { log: 1_763_000_000_000_000_000, through: 12_345, open: vec![(run_id(), 12_001)] }
+    let (log, through) = (1_763_000_000_000_000_000, 12_345);
+    Snapshot { log, through, open: vec![(run_id(), 12_001)], erasures: Vec::new() }
+}
+
+fn snapshot_with_erasures() -> Snapshot {
+    let (run, due, through) = (run_id(), Timestamp(1_763_000_000_000), 12_300);
+    let owed = OwedErasure { run, due, through, request: Some([7; 32]), continuations: 2 };
+    Snapshot { erasures: vec![owed], ..snapshot() }
 }
 
 /// All that is said, as this release says it.
@@ -229,6 +239,7 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("stop", Stop::Attempt(run_id(), attempt()).encode()),
         ("stop of a worker", Stop::Worker("worker-1".parse().expect("an id")).encode()),
         ("snapshot", snapshot().encode()),
+        ("snapshot with erasures", snapshot_with_erasures().encode()),
     ];
     let answers = answers().into_iter().map(|(name, answer)| (name, worker::encode_answer(answer.as_ref())));
     log.chain(others).chain(answers).collect()
@@ -272,6 +283,8 @@ fn words_of_earlier_releases_mean_what_they_meant() {
         let worker = Stop::Worker("worker-1".parse().expect("an id"));
         assert_eq!(Stop::decode(take("stop of a worker")).expect("one"), worker, "{release}");
         assert_eq!(Snapshot::decode(take("snapshot"), Shard(15)).expect("one"), snapshot(), "{release}");
+        let owed = Snapshot::decode(take("snapshot with erasures"), Shard(15)).expect("one");
+        assert_eq!(owed, snapshot_with_erasures(), "{release}");
         for (name, answer) in answers() {
             assert_eq!(worker::decode_answer(take(name), attempt().call).expect(name), answer, "{name} of {release}");
         }

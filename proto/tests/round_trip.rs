@@ -210,6 +210,10 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
                     calls_max: client_only.then_some(7),
                     fails_with_call: fail_fast,
                 },
+                erasure: fail_fast.then(|| run::Erasure {
+                    after: Duration::from_millis(deadline % 100_000 + 1),
+                    request: is_named.then_some([7; 32]),
+                }),
                 caller: is_named.then(|| "shop/ada@example.com".parse().expect("a caller")),
                 tools: if is_named { vec!["tool.1".parse().expect("a tool name")] } else { Vec::new() },
                 context,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::approval::Decision;
+use crate::erasure::Erasure;
 use crate::event::{CallError, CallSpec, Content};
 use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::object::Object;
@@ -27,6 +28,8 @@ pub struct Opening {
     pub rules: Rules,
     /// What its calls are given, where they do not say otherwise. It is in their own already; kept for those that are added.
     pub context: Object,
+    /// `None`: it is kept for as long as the log.
+    pub erasure: Option<Erasure>,
     /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that
     /// whoever opens the same run expects the same subject to be empty.
     pub apart: bool,

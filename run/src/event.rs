@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::approval::{Approval, Decider, Decision};
+use crate::erasure::Erasure;
 use crate::id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName,
     WorkerId,
@@ -137,6 +138,8 @@ pub struct RunOpened {
     pub rules: Rules,
     /// What calls that are added later are given, where they do not say otherwise. Empty where none can be.
     pub context: Object,
+    /// `None`: it is kept for as long as the log.
+    pub erasure: Option<Erasure>,
 }
 
 /// Stages between the wish to stop an attempt and its end.

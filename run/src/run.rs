@@ -6,6 +6,7 @@ use crate::admission::{check_context, check_new_calls};
 use crate::call::{Call, CallState, Ended, Fate};
 use crate::chunks::Span;
 use crate::command::{Answer, Command, Opening, Rejection};
+use crate::erasure::Erasure;
 use crate::event::{
     AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
 };
@@ -39,6 +40,8 @@ pub struct Run {
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
     pub(crate) context: Object,
+    pub(crate) erasure: Option<Erasure>,
+    pub(crate) ended_at: Option<Timestamp>,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
     revision: u64,
 }
@@ -136,6 +139,8 @@ impl Run {
             tools: Vec::new(),
             rules: Rules::default(),
             context: Object::default(),
+            erasure: None,
+            ended_at: None,
             revision: 0,
         }
     }
@@ -217,8 +222,20 @@ impl Run {
     /// # Errors
     /// A [`Rejection`] where a limit is broken, an id stands twice or a deadline makes no sense.
     pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
-        let Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, context, apart } =
-            opening;
+        let Opening {
+            calls,
+            deadline,
+            open,
+            fail_fast,
+            client_only,
+            tenant,
+            caller,
+            tools,
+            rules,
+            context,
+            apart,
+            erasure,
+        } = opening;
         if calls.is_empty() && !open {
             return Err(Rejection::NoCalls);
         }
@@ -235,7 +252,8 @@ impl Run {
             _ => None,
         };
         let context = if open && !client_only { context } else { Object::default() };
-        let opened = RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context };
+        let opened =
+            RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure };
         Ok(std::iter::once(Event::RunOpened(opened)).chain(dispatched).collect())
     }
 
@@ -376,6 +394,7 @@ impl Run {
         let status = self.derive_status();
         if self.opened_at.is_some() && status != self.status {
             self.status = status;
+            self.ended_at = status.is_final().then_some(entry.at);
             heard.push(Heard::StatusChanged(status));
         }
     }
@@ -421,6 +440,7 @@ impl Run {
         self.tools.clone_from(&opened.tools);
         self.rules = opened.rules;
         self.context.clone_from(&opened.context);
+        self.erasure = opened.erasure;
         heard.push(Heard::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
     }

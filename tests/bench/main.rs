@@ -3,6 +3,7 @@
 //! people would use instead. One file a section.
 
 mod calls;
+mod erase;
 mod execute;
 mod floor;
 mod growth;
@@ -84,6 +85,8 @@ enum Section {
     Registry,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
+    /// Erasing runs of which nothing is kept, among 100,000 others.
+    Erase,
     /// The same call and stream on other systems.
     Peers,
 }
@@ -169,6 +172,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Growth) {
         growth::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Erase) {
+        erase::measure(effort, &mut results).await?;
     }
     if wanted(Section::Peers) {
         peers::measure(arguments.quick, &mut results).await?;

@@ -406,6 +406,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         tools: Vec::new(),
         rules: run::Rules::default(),
         context: run::Object::default(),
+        erasure: None,
     });
     let dispatched = Event::CallDispatched { call, pool: pool.clone() };
     let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())].into());

@@ -20,6 +20,7 @@ mod cost;
 mod deadlines;
 mod doors;
 mod drain;
+mod erasure;
 mod forged;
 mod full_log;
 mod functions;

@@ -55,7 +55,8 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
     let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
     let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
     let (calls, context) = (asked(calls)?, context("context", None, &request.context)?);
-    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, rules, context, request_id })
+    let store = request.store.unwrap_or(true);
+    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, rules, context, store, request_id })
 }
 
 /// What tools are given beside their arguments. Of what is wrong with it only the place is told: it may hold secrets.

@@ -93,12 +93,14 @@ struct Terms {
     tenant: Option<run::TenantId>,
     /// Whether somebody confirms calls of dangerous tools.
     confirm: Option<bool>,
+    store: bool,
     request_id: Option<run::RequestId>,
 }
 
 impl Terms {
     fn read(ask: &Ask) -> Result<Self, Problem> {
-        let mut terms = Self { form: None, wait: WAIT, timeout: None, tenant: None, confirm: None, request_id: None };
+        let (form, timeout, tenant, confirm, request_id) = (None, None, None, None, None);
+        let mut terms = Self { form, wait: WAIT, timeout, tenant, confirm, store: true, request_id };
         for (name, value) in &ask.query {
             let wrong = |why: String| Problem::malformed(Place::Parameter(name.clone()), format!("{name}: {why}"));
             match name.as_str() {
@@ -127,8 +129,12 @@ impl Terms {
                         _ => return Err(wrong(format!("{value:?} is neither none nor ask"))),
                     };
                 }
+                "store" => {
+                    terms.store = value.parse().map_err(|_| wrong(format!("{value:?} is neither true nor false")))?;
+                }
                 _ => {
-                    return Err(wrong("is not known here: format, wait, timeout, tenant, confirmation are".to_owned()));
+                    let known = "format, wait, timeout, tenant, confirmation, store";
+                    return Err(wrong(format!("is not known here: {known} are")));
                 }
             }
         }
@@ -153,6 +159,7 @@ impl Terms {
             tools: Vec::new(),
             rules: run::Rules { confirm: self.confirm, ..run::Rules::default() },
             context: run::Object::default(),
+            store: self.store,
             request_id: self.request_id.clone(),
         }
     }
@@ -420,6 +427,7 @@ pub(super) fn described() -> Value {
             query("timeout", "By when the run has ended: 24 h when not said.", json!({ "type": "string" })),
             query("tenant", "For whom the run is.", json!({ "type": "string" })),
             query("confirmation", "Whether calls of tools with the permission EXTERNAL await approval: as the deployment has it when not said.", json!({ "type": "string", "enum": ["ask", "none"] })),
+            query("store", "Keep what happened, as `store` of a CreateRunRequest; true when not said.", json!({ "type": "boolean" })),
             { "name": "Idempotency-Key", "in": "header", "description": "The `request_id` of the run: the same request with the same key waits for the same run.", "schema": { "type": "string" } },
         ],
         "requestBody": {

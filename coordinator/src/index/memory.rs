@@ -86,6 +86,16 @@ impl Memory {
         *self.runs() = Runs::default();
     }
 
+    pub(super) fn erase(&self, erased: &[(RunId, u64)]) {
+        let mut runs = self.runs();
+        for (id, through) in erased {
+            let key = Key::from(*id);
+            if runs.all.get(&key).is_some_and(|known| known.sequence <= *through) {
+                runs.remove(key);
+            }
+        }
+    }
+
     /// Forgets runs that the log no longer holds.
     pub(super) fn prune(&self, before: Timestamp) {
         let mut runs = self.runs();

@@ -42,6 +42,9 @@ struct Waiting {
     /// Ended runs that changed once more; they are read from the log.
     again: HashSet<RunId>,
     calls: usize,
+    /// Runs that are to be forgotten as far as they are known through an entry of the log. Whoever asked for it asks again if
+    /// this is lost, so it need not be bounded here.
+    erasing: HashMap<RunId, u64>,
     /// The last entry of each shard that was noted.
     noted: [u64; SHARDS as usize],
     /// There was no room: changes were dropped.
@@ -68,6 +71,16 @@ impl Projector {
                 waiting.again.insert(run);
             }
         }
+    }
+
+    /// The entries of a run up to this one were erased: so must be what is known by them.
+    pub(crate) fn erase(&self, run: RunId, through: u64) {
+        self.waiting().erasing.insert(run, through);
+    }
+
+    /// A run that was to be forgotten is not forgotten yet.
+    pub(crate) fn is_erasing(&self, run: RunId) -> bool {
+        self.waiting().erasing.contains_key(&run)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -261,8 +274,32 @@ impl Keeper {
             self.projector.waiting().put_back(Vec::new(), unread);
             return Ok(());
         }
+        self.erase().await?;
         self.written = noted;
         self.advance().await
+    }
+
+    /// Forgets what is to be forgotten. While the log is read that is not the end of it: it may have been read before.
+    async fn erase(&mut self) -> Result<(), Unavailable> {
+        let owned = *self.owned.borrow();
+        let erasing: Vec<(RunId, u64)> = {
+            let mut waiting = self.projector.waiting();
+            waiting.erasing.retain(|run, _| owned.claim(run.shard()).is_some());
+            waiting.erasing.iter().map(|(run, through)| (*run, *through)).collect()
+        };
+        if erasing.is_empty() {
+            return Ok(());
+        }
+        self.index.erase(&erasing).await?;
+        if self.catching_up.is_empty() {
+            let mut waiting = self.projector.waiting();
+            for (run, through) in erasing {
+                if waiting.erasing.get(&run) == Some(&through) {
+                    waiting.erasing.remove(&run);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn is_ours(&self, run: RunId) -> bool {

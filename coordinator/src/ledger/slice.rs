@@ -7,6 +7,7 @@ use run::{Entry, RunId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::erasure::Owed;
 use super::standing::{Ended, Expecting};
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
@@ -21,6 +22,8 @@ pub(super) struct Slice {
     /// The open runs; none while the shard is not ours.
     pub(super) runs: HashMap<RunId, Open>,
     pub(super) ended: Ended,
+    /// Ended runs of which nothing is to be kept, until that is so.
+    pub(super) owed: Owed,
     pub(super) expecting: Vec<Expecting>,
     pub(super) watchers: HashMap<RunId, Vec<Watcher>>,
     /// Those who watch already and wait to hear from where on.
@@ -64,6 +67,8 @@ pub(super) struct Snapshot {
     /// When the log was made of which it speaks.
     pub(super) log: u64,
     pub(super) writing: bool,
+    /// It names runs that were erased since, or could not be written.
+    pub(super) outdated: bool,
 }
 
 impl Phase {

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use proto::convert::snapshot::Snapshot;
+use proto::convert::snapshot::{OwedErasure, Snapshot};
 use run::{RunId, Shard};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Keeper;
+use super::erasure::Owed;
 use super::slice::{Open, Phase, Slice};
 use super::standing::Ended;
 use super::watcher::{Standing, Watcher};
@@ -40,6 +41,7 @@ struct TakenShard {
     /// The mark that was left at its end.
     tip: u64,
     open: Vec<Known>,
+    erasures: Vec<OwedErasure>,
     log: u64,
     /// What the snapshot in the bucket says, and its revision.
     written: u64,
@@ -102,7 +104,7 @@ impl Keeper {
     pub(super) fn taken(&mut self, taken: Taken) {
         let (mut group, mut start) = (ShardSet::default(), u64::MAX);
         for taken in taken.0 {
-            let TakenShard { shard, claim, through, tip, open, log, written, revision } = taken;
+            let TakenShard { shard, claim, through, tip, open, erasures, log, written, revision } = taken;
             let follows = self.rim.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
             if slice.phase != (Phase::Taking { claim }) {
@@ -113,7 +115,8 @@ impl Keeper {
             slice.seen = from;
             slice.applied = through;
             slice.phase = Phase::Replaying { claim, tip };
-            slice.snapshot = super::slice::Snapshot { revision, through: written, log, writing: false };
+            slice.snapshot = super::slice::Snapshot { revision, through: written, log, ..Default::default() };
+            slice.owed = Owed::of(erasures);
             slice.runs = open.into_iter().map(|known| (known.run.id(), Open { known, timer: None })).collect();
             slice.unwatched = None;
             slice.stands();
@@ -148,7 +151,7 @@ impl Keeper {
             Phase::Leaving { .. } => {}
             Phase::Leading { .. } => {
                 slice.phase = Phase::Leaving { claim };
-                let unchanged = slice.applied == slice.snapshot.through;
+                let unchanged = slice.applied == slice.snapshot.through && !slice.snapshot.outdated;
                 if !slice.snapshot.writing && unchanged {
                     return self.let_go(shard);
                 }
@@ -179,6 +182,7 @@ impl Keeper {
             }
         }
         (slice.ended, slice.expecting) = (Ended::default(), Vec::new());
+        slice.owed = Owed::default();
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
         slice.phase = match (watched, follows) {
@@ -190,6 +194,7 @@ impl Keeper {
         } else {
             self.rim.feeds.leave(shard);
         }
+        self.drop_strays(shard);
         if watched {
             self.join(shard);
         }
@@ -263,7 +268,8 @@ impl Keeper {
 
     pub(super) fn write_snapshots(&mut self) {
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
-            if self.slice(shard).is_some_and(|slice| slice.applied != slice.snapshot.through) {
+            let is_news = |slice: &Slice| slice.applied != slice.snapshot.through || slice.snapshot.outdated;
+            if self.slice(shard).is_some_and(is_news) {
                 self.write_snapshot(shard);
             }
         }
@@ -273,10 +279,10 @@ impl Keeper {
         let snapshots = self.rim.snapshots.clone();
         let Some(slice) = self.slice_mut(shard) else { return };
         let Some(claim) = slice.phase.claim().filter(|_| !slice.snapshot.writing) else { return };
-        slice.snapshot.writing = true;
+        (slice.snapshot.writing, slice.snapshot.outdated) = (true, false);
         let (through, revision) = (slice.applied, slice.snapshot.revision);
         let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last)).collect();
-        let snapshot = Snapshot { log: slice.snapshot.log, through, open };
+        let snapshot = Snapshot { log: slice.snapshot.log, through, open, erasures: slice.owed.list() };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, revision).await {
                 Ok(revision) => Ok(revision),
@@ -302,8 +308,8 @@ impl Keeper {
         slice.snapshot.writing = false;
         match result {
             Ok(revision) => (slice.snapshot.revision, slice.snapshot.through) = (revision, through),
-            Err(Some(revision)) => slice.snapshot.revision = revision,
-            Err(None) => {}
+            Err(Some(revision)) => (slice.snapshot.revision, slice.snapshot.outdated) = (revision, true),
+            Err(None) => slice.snapshot.outdated = true,
         }
         if let Phase::Leaving { .. } = slice.phase {
             self.let_go(shard);
@@ -350,7 +356,7 @@ async fn take_over_one(
 ) -> Result<TakenShard, ReadError> {
     let tip = journal.mark(shard).await?;
     let (snapshot, revision) = snapshots.read(shard, Extent { log, last: tip }).await?;
-    let snapshot = snapshot.unwrap_or(Snapshot { log, through: 0, open: Vec::new() });
+    let snapshot = snapshot.unwrap_or(Snapshot { log, through: 0, open: Vec::new(), erasures: Vec::new() });
     let written = snapshot.through;
     // A shard in which nothing happened since is known up to the mark.
     let through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
@@ -358,5 +364,6 @@ async fn take_over_one(
     let runs: Vec<_> = stream::iter(reads).buffer_unordered(READS_MAX).collect().await;
     let runs = runs.into_iter().collect::<Result<Vec<Known>, _>>()?;
     let open = runs.into_iter().filter(|known| known.run.opened_at().is_some() && !known.run.status().is_final());
-    Ok(TakenShard { shard, claim, through, tip, open: open.collect(), log, written, revision })
+    let (open, erasures) = (open.collect(), snapshot.erasures);
+    Ok(TakenShard { shard, claim, through, tip, open, erasures, log, written, revision })
 }

@@ -1,5 +1,6 @@
 //! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs it.
 
+mod erase;
 mod room;
 
 pub(super) use self::room::ROOM_PERCENT;

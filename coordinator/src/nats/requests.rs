@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use async_nats::jetstream::kv;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use bytes::Bytes;
 use prost::Message as _;
 use proto::wire::v1 as wire;
+use run::RunId;
 
 use super::Broker;
 use super::journal::ReadError;
@@ -26,7 +28,7 @@ impl Requests {
 
     /// Who took the key. May not see yet what was taken this very moment; [`Self::take`] does.
     pub(crate) async fn find(&self, key: &RequestKey) -> Result<Option<Taken>, ReadError> {
-        let value = self.0.get(key.as_str()).await.map_err(|error| ReadError::new(&error))?;
+        let value = self.0.get(key.name()).await.map_err(|error| ReadError::new(&error))?;
         value.map(taken_in).transpose()
     }
 
@@ -34,7 +36,7 @@ impl Requests {
     pub(crate) async fn take(&self, key: &RequestKey, taken: Taken) -> Result<Taken, ReadError> {
         let mut last = None;
         for _ in 0..LOOKS_MAX {
-            match self.0.create(key.as_str(), taken_out(&taken)).await {
+            match self.0.create(key.name(), taken_out(&taken)).await {
                 Ok(_) => return Ok(taken),
                 Err(error) => last = Some(error),
             }
@@ -44,6 +46,22 @@ impl Requests {
             tokio::time::sleep(LOOK_PAUSE).await;
         }
         Err(last.map_or_else(|| ReadError::new(&"the request id cannot be taken"), |error| ReadError::new(&error)))
+    }
+
+    /// Frees a key of a run that is erased. What somebody else took since under the same key stays. The leader is asked: a
+    /// replica that is behind might not have it yet.
+    pub(crate) async fn erase(&self, key: &RequestKey, run: RunId) -> Result<(), ReadError> {
+        let subject = format!("{}{}", self.0.prefix, key.name());
+        let message = match self.0.stream.get_last_raw_message_by_subject(&subject).await {
+            Ok(message) => message,
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(()),
+            Err(error) => return Err(ReadError::new(&error)),
+        };
+        if taken_in(message.payload)?.run != run {
+            return Ok(());
+        }
+        let purge = self.0.stream.purge().filter(subject).sequence(message.sequence + 1).await;
+        purge.map(|_| ()).map_err(|error| ReadError::new(&error))
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Continued {
     pub previous: ResponseId,
     pub is_streamed: bool,
     pub is_background: bool,
+    /// Whether the response shall be stored; unsaid, as the ones before it.
+    pub store: Option<bool>,
     /// With a pointer to each.
     pub(super) outputs: Vec<(String, v1::ToolOutput)>,
     pub(super) approvals: Vec<(String, Approval)>,

@@ -52,11 +52,12 @@ impl Asked {
             _ => Err(Refused::invalid(format!("/{name}"), "true or false was expected")),
         };
         let (is_streamed, is_background) = (flag("stream")?, flag("background")?);
+        let store = if value(&body, "store").is_null() { None } else { Some(flag("store")?) };
         let input =
             body.get("input").ok_or_else(|| Refused::invalid("/input", "it is missing: give the calls to execute"))?;
         match value(&body, "previous_response_id") {
             Value::Null => {
-                let request = opened(&body, input, hosted)?;
+                let request = v1::ExecuteRunRequest { store, ..opened(&body, input, hosted)? };
                 Ok(Self::Opened(Opened { request, is_streamed, is_background }))
             }
             Value::String(previous) => {
@@ -65,7 +66,7 @@ impl Asked {
                     .map_err(|error: Refused| Refused { pointer: "/previous_response_id".into(), ..error })?;
                 let (outputs, approvals) = answers(input)?;
                 check_distinct(&outputs)?;
-                Ok(Self::Continued(Continued { previous, is_streamed, is_background, outputs, approvals }))
+                Ok(Self::Continued(Continued { previous, is_streamed, is_background, store, outputs, approvals }))
             }
             _ => Err(Refused::invalid("/previous_response_id", "the id of a response was expected")),
         }
@@ -79,10 +80,6 @@ fn value(body: &Body<'_>, name: &str) -> Value {
 /// What concerns a model (its name, instructions, sampling, …) is ignored, as there is none. What would be promised and not
 /// kept is refused.
 fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
-    if value(body, "store") == Value::Bool(false) {
-        let message = "every response is stored, for as long as the log keeps it: leave `store` out, or send true";
-        return Err(Refused::unsupported("/store", message));
-    }
     for (name, instead) in [
         ("conversation", "continue a response with `previous_response_id`"),
         ("prompt", "there is no model here: send the calls to execute as `input`"),

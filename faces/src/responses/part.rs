@@ -47,6 +47,8 @@ pub(super) struct Part {
     /// In seconds, by the log's clock.
     created_at: i64,
     metadata: Value,
+    /// It can be asked for as long as the log is kept.
+    store: bool,
     sequence: u64,
     output: Vec<Value>,
     events: Vec<Event>,
@@ -54,8 +56,8 @@ pub(super) struct Part {
 
 impl Part {
     /// A part that begins, with the events that say so.
-    pub(super) fn begin(id: ResponseId, created_at: i64, metadata: Value) -> Self {
-        let mut part = Self { id, created_at, metadata, sequence: 0, output: Vec::new(), events: Vec::new() };
+    pub(super) fn begin(id: ResponseId, created_at: i64, (metadata, store): (Value, bool)) -> Self {
+        let mut part = Self { id, created_at, metadata, store, sequence: 0, output: Vec::new(), events: Vec::new() };
         for kind in ["response.created", "response.in_progress"] {
             let response = part.response(Standing::InProgress, created_at);
             part.emit(kind, json!({ "response": response }));
@@ -137,7 +139,7 @@ impl Part {
             "output": self.output,
             "parallel_tool_calls": true,
             "previous_response_id": previous,
-            "store": true,
+            "store": self.store,
             "temperature": null,
             "tool_choice": "auto",
             "tools": [],

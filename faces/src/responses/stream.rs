@@ -71,7 +71,8 @@ impl Stream {
             self.metadata = metadata(opened, run);
         }
         let id = ResponseId { run: self.run, part: self.number };
-        let mut part = self.part.take().unwrap_or_else(|| Part::begin(id, at, self.metadata.clone()));
+        let kept = || (self.metadata.clone(), run.erasure().is_none());
+        let mut part = self.part.take().unwrap_or_else(|| Part::begin(id, at, kept()));
         let ended = self.tell(told, run, &mut part);
         if let Some(standing) = ended {
             if standing == Standing::Completed {

@@ -76,6 +76,7 @@ pub fn run(run: &Run) -> v1::Run {
         return_direct: run.returns_direct(),
         caller: run.caller().map(ToString::to_string).unwrap_or_default(),
         extra_state: object_out(&run.extra_state()),
+        erase_time: run.erase_at().map(timestamp),
     }
 }
 

@@ -2,12 +2,13 @@
 //! so what the broker's permissions promise holds in the fold too.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
 use run::{
     Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
-    Concurrency, DeadlineKind, Decider, Decision, Entry, Event, Nonce, Object, PoolId, ResultUse, Route, RunId,
+    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Nonce, Object, PoolId, ResultUse, Route, RunId,
     RunOpened, StopStage, Timestamp, WithoutWorker,
 };
 
@@ -242,7 +243,8 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
 }
 
 fn opened_out(opened: &RunOpened) -> wire::RunOpened {
-    let RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context } = opened;
+    let RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure } = opened;
+    let (erase_after_ms, request) = erasure_out(*erasure);
     wire::RunOpened {
         deadline_ms: deadline.0,
         calls: specs_out(calls),
@@ -254,6 +256,8 @@ fn opened_out(opened: &RunOpened) -> wire::RunOpened {
         tools: tools.iter().map(ToString::to_string).collect(),
         rules: rules_out(*rules),
         context: object_out(context),
+        erase_after_ms,
+        request,
     }
 }
 
@@ -275,11 +279,23 @@ fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
         tools: opened.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?,
         rules: rules(opened.rules),
         context: object("context", &opened.context)?,
+        erasure: erasure_in(opened.erase_after_ms, &opened.request),
     })
 }
 
 fn object(field: &'static str, text: &str) -> Result<Object, InvalidMessage> {
     object_in(text).map_err(|error| InvalidMessage::Object { field, error })
+}
+
+fn erasure_out(erasure: Option<Erasure>) -> (u64, Bytes) {
+    let request = erasure.and_then(|erasure| erasure.request);
+    let after = erasure.map_or(0, |erasure| u64::try_from(erasure.after.as_millis()).unwrap_or(u64::MAX));
+    (after, request.map(|digest| Bytes::copy_from_slice(&digest)).unwrap_or_default())
+}
+
+fn erasure_in(after_ms: u64, request: &[u8]) -> Option<Erasure> {
+    let after = Duration::from_millis(after_ms);
+    (after_ms > 0).then(|| Erasure { after, request: request.try_into().ok() })
 }
 
 fn specs_out(calls: &[Arc<CallSpec>]) -> Vec<wire::CallSpec> {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use run::{RunId, Shard};
+use run::{RunId, Shard, Timestamp};
 use uuid::Uuid;
 
 use super::{InvalidMessage, VERSION, check_version};
@@ -20,6 +20,21 @@ pub struct Snapshot {
     /// The runs that were open then, each with the sequence of its last entry up to there: whoever reads them knows by that
     /// that nothing is missing, whichever node of the broker serves them.
     pub open: Vec<(RunId, u64)>,
+    /// The runs that had ended and are to be erased: nobody else knows of them once that has begun.
+    pub erasures: Vec<OwedErasure>,
+}
+
+/// What is left to do of a run of which nothing is to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OwedErasure {
+    pub run: RunId,
+    pub due: Timestamp,
+    /// Its entries up to here are erased.
+    pub through: u64,
+    /// The digest under which the id of its request was taken.
+    pub request: Option<[u8; 32]>,
+    /// Responses that it may have been told as, beyond its first.
+    pub continuations: u32,
 }
 
 impl Snapshot {
@@ -28,7 +43,8 @@ impl Snapshot {
         let known = self.open.iter().filter_map(|(id, last)| Some((uuid_of(id)?, *last)));
         let (open, last): (Vec<[u8; UUID_BYTES]>, Vec<u64>) = known.map(|(id, last)| (id.into_bytes(), last)).unzip();
         let open = open.concat().into();
-        wire::ShardSnapshot { version: VERSION, log: self.log, through: self.through, open, last }
+        let erasures = self.erasures.iter().filter_map(owed_out).collect();
+        wire::ShardSnapshot { version: VERSION, log: self.log, through: self.through, open, last, erasures }
             .encode_to_vec()
             .into()
     }
@@ -42,14 +58,36 @@ impl Snapshot {
         if ids.len() != wire.last.len() {
             return Err(InvalidMessage::Missing("the last entry of an open run"));
         }
-        let open = ids.zip(wire.last).map(|(bytes, last)| {
-            let uuid = Uuid::from_slice(bytes).ok().filter(|uuid| uuid.get_version_num() == 7);
-            let id =
-                uuid.map(|uuid| RunId::new(shard, uuid)).ok_or(InvalidMessage::Missing("the id of an open run"))?;
-            Ok((id, last))
-        });
-        Ok(Self { log: wire.log, through: wire.through, open: open.collect::<Result<_, InvalidMessage>>()? })
+        let open = ids.zip(wire.last).map(|(bytes, last)| Ok((id_of(bytes, shard)?, last)));
+        let open = open.collect::<Result<_, InvalidMessage>>()?;
+        let erasures = wire.erasures.iter().map(|owed| owed_in(owed, shard)).collect::<Result<_, _>>()?;
+        Ok(Self { log: wire.log, through: wire.through, open, erasures })
     }
+}
+
+fn owed_out(owed: &OwedErasure) -> Option<wire::OwedErasure> {
+    Some(wire::OwedErasure {
+        run: Bytes::copy_from_slice(uuid_of(&owed.run)?.as_bytes()),
+        due_ms: owed.due.0,
+        through: owed.through,
+        request: owed.request.map(|digest| Bytes::copy_from_slice(&digest)).unwrap_or_default(),
+        continuations: owed.continuations,
+    })
+}
+
+fn owed_in(owed: &wire::OwedErasure, shard: Shard) -> Result<OwedErasure, InvalidMessage> {
+    Ok(OwedErasure {
+        run: id_of(&owed.run, shard)?,
+        due: Timestamp(owed.due_ms),
+        through: owed.through,
+        request: owed.request.as_ref().try_into().ok(),
+        continuations: owed.continuations,
+    })
+}
+
+fn id_of(bytes: &[u8], shard: Shard) -> Result<RunId, InvalidMessage> {
+    let uuid = Uuid::from_slice(bytes).ok().filter(|uuid| uuid.get_version_num() == 7);
+    uuid.map(|uuid| RunId::new(shard, uuid)).ok_or(InvalidMessage::Missing("the id of a run"))
 }
 
 /// The part of a run's id that is not its shard.
@@ -65,16 +103,32 @@ mod tests {
     #[test]
     fn a_snapshot_comes_back_as_it_was_at_some_twenty_bytes_a_run() {
         let open = (0..1000).map(|last| (RunId::new(Shard(7), Uuid::now_v7()), 123_455_000 + last)).collect();
-        let snapshot = Snapshot { log: 1_763_000_000_000_000_000, through: 123_456_789, open };
+        let snapshot = Snapshot { log: 1_763_000_000_000_000_000, through: 123_456_789, open, erasures: Vec::new() };
         let encoded = snapshot.encode();
         assert!(encoded.len() <= 20 * 1000 + 32, "{}", encoded.len());
         assert_eq!(Snapshot::decode(encoded, Shard(7)).expect("it is one"), snapshot);
     }
 
     #[test]
+    fn what_is_owed_comes_back_as_it_was_at_some_seventy_bytes_a_run() {
+        let owed = |number: u64| OwedErasure {
+            run: RunId::new(Shard(7), Uuid::now_v7()),
+            due: Timestamp(1_763_000_000_000 + number),
+            through: 123_455_000 + number,
+            request: (number % 2 == 0).then_some([7; 32]),
+            continuations: 3,
+        };
+        let erasures = (0..1000).map(owed).collect();
+        let snapshot = Snapshot { log: 1, through: 123_456_789, open: Vec::new(), erasures };
+        let encoded = snapshot.encode();
+        assert!(encoded.len() <= 72 * 1000, "{}", encoded.len());
+        assert_eq!(Snapshot::decode(encoded, Shard(7)).expect("it is one"), snapshot);
+    }
+
+    #[test]
     fn a_snapshot_that_was_cut_off_is_refused() {
         let open = vec![(RunId::new(Shard(7), Uuid::now_v7()), 2)];
-        let wire = wire::ShardSnapshot::decode(Snapshot { log: 1, through: 2, open }.encode()).expect("it is one");
+        let wire = wire::ShardSnapshot::decode(Snapshot { log: 1, through: 2, open, erasures: Vec::new() }.encode()).expect("it is one");
         let cut = wire::ShardSnapshot { open: wire.open.slice(..15), ..wire.clone() };
         assert!(Snapshot::decode(cut.encode_to_vec().into(), Shard(7)).is_err());
         let without = wire::ShardSnapshot { last: Vec::new(), ..wire };

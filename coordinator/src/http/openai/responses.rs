@@ -80,6 +80,12 @@ async fn go_on(door: &Door, continued: &Continued) -> Result<(Reader, ResponseId
         let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
         return Err(Wrong::new(StatusCode::CONFLICT, "RESPONSE_IN_PROGRESS", message, Some("previous_response_id")));
     }
+    // Its calls belong to one run, which is stored or is not.
+    let is_stored = found.run.erasure().is_none();
+    if continued.store.is_some_and(|store| store != is_stored) {
+        let message = format!("response {previous} has `store: {is_stored}`, and so have those that continue it");
+        return Err(Wrong::new(StatusCode::BAD_REQUEST, "UNSUPPORTED", message, Some("/store")));
+    }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
     if let Some(submit) = submit {
         door.submit_tool_outputs(submit).await?;

@@ -1,0 +1,310 @@
+//! Runs of which nothing is kept: once they are erased, what they were given, said and gave stands nowhere, and neither does
+//! their id, whoever died in between.
+
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream;
+use futures::TryStreamExt as _;
+use harness::{Client, Fixture, Http, Keys, PATIENCE, Run, Shards, Yard, call, client_answer, reason};
+use hyper::Method;
+use prost::Message as _;
+use proto::v1::{self, FloorPolicy};
+use proto::wire::v1 as wire;
+use serde_json::json;
+
+use crate::{FIXTURE, check};
+
+const SECRET: &str = "the-owl-flies-at-dusk";
+/// How long a run can be read after its end.
+const GRACE_S: u64 = 2;
+
+/// All that is stored: at the broker, and in the store of the index.
+struct Stored {
+    broker: jetstream::Context,
+    store: Option<redis::aio::MultiplexedConnection>,
+}
+
+impl Stored {
+    async fn of(broker: async_nats::Client, store: Option<&local::Store>) -> Self {
+        let store = match store {
+            Some(store) => {
+                let client = redis::Client::open(store.url()).expect("an address");
+                Some(client.get_multiplexed_async_connection().await.expect("the store answers"))
+            }
+            None => None,
+        };
+        Self { broker: jetstream::new(broker), store }
+    }
+
+    /// Where the secret stands, or the run's id in any of its forms.
+    async fn traces_of(&mut self, run: &str) -> Vec<String> {
+        let uuid = run.rsplit('_').next().expect("an id has parts");
+        let bytes = uuid::Uuid::parse_str(uuid).expect("a uuid").into_bytes();
+        let needles = [SECRET.as_bytes(), uuid.as_bytes(), &bytes];
+        let is_there = |text: &[u8]| {
+            needles.iter().any(|needle| text.windows(needle.len()).any(|window| window == *needle))
+        };
+        let mut found = Vec::new();
+        let streams: Vec<String> = self.broker.stream_names().try_collect().await.expect("the broker answers");
+        assert!(streams.len() > 4, "{streams:?}");
+        for name in streams {
+            let stream = self.broker.get_stream(&name).await.expect("it is there");
+            let state = stream.cached_info().state.clone();
+            for sequence in state.first_sequence..=state.last_sequence {
+                let Ok(message) = stream.get_raw_message(sequence).await else { continue };
+                let headers = format!("{:?}", message.headers);
+                if [message.subject.as_bytes(), &message.payload, headers.as_bytes()].into_iter().any(is_there) {
+                    found.push(format!("{name} {sequence} {}", message.subject));
+                }
+            }
+        }
+        let Some(store) = &mut self.store else { return found };
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(store).await.expect("the store answers");
+        assert!(!keys.is_empty());
+        for key in keys {
+            let kind: String = redis::cmd("TYPE").arg(&key).query_async(store).await.expect("the store answers");
+            let read = match kind.as_str() {
+                "hash" => redis::cmd("HGETALL").arg(&key).to_owned(),
+                "zset" => redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).to_owned(),
+                "set" => redis::cmd("SMEMBERS").arg(&key).to_owned(),
+                _ => redis::cmd("MGET").arg(&key).to_owned(),
+            };
+            let held: Vec<Vec<u8>> = read.query_async(store).await.expect("the store answers");
+            if is_there(key.as_bytes()) || held.iter().any(|text| is_there(text)) {
+                found.push(format!("store {key}"));
+            }
+        }
+        found
+    }
+
+    async fn until_there_is_no_trace_of(&mut self, run: &str) {
+        let give_up = Instant::now() + PATIENCE;
+        loop {
+            let traces = self.traces_of(run).await;
+            if traces.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < give_up, "it is never erased: {traces:#?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+struct Scene {
+    yard: Yard,
+    store: local::Store,
+    stored: Stored,
+    _worker: harness::Worker,
+}
+
+/// Coordinators that share an index, and erase soon.
+async fn scene() -> Scene {
+    let store = local::Store::start(|_| {}).await.expect("a store starts");
+    let fixture = Fixture::new(FIXTURE).with_redis(&store.url()).with("TOOLYARD_ERASE_AFTER", GRACE_S);
+    let yard = Yard::start_with(fixture).await;
+    let worker = yard.worker().await;
+    let broker = async_nats::connect(yard.broker.url()).await.expect("the broker listens");
+    let stored = Stored::of(broker, Some(&store)).await;
+    Scene { yard, store, stored, _worker: worker }
+}
+
+/// A run that is given the secret in every way, streams it, returns it and asks about it.
+fn request() -> v1::CreateRunRequest {
+    let count = json!({ "label": SECRET, "pieces": 20, "every_ms": 5 });
+    let mut echo = call("echo", "echo", json!({ "text": SECRET }));
+    echo.metadata.insert("whom".to_owned(), SECRET.to_owned());
+    let calls = vec![
+        call("count", "count", count),
+        echo,
+        call("ask", "ask_user", json!({ "question": SECRET })),
+        call("wrong", "echo", json!({ "txt": SECRET })),
+    ];
+    let request_id = format!("about {SECRET}");
+    v1::CreateRunRequest { calls, request_id, store: Some(false), ..v1::CreateRunRequest::default() }
+}
+
+async fn create(client: &Client, request: v1::CreateRunRequest) -> Run {
+    let run = client.runs.clone().create_run(request).await.expect("accepted").into_inner().run.expect("a run");
+    Run { client: client.clone(), id: run.run_id }
+}
+
+/// Answers what it asks, and reads it to its end.
+async fn to_end(run: &Run) {
+    run.submit(vec![client_answer("ask", SECRET)]).await.expect("it waits");
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    assert!(check::said(&events)["count"].contains(SECRET));
+}
+
+async fn is_not_found(run: &Run) {
+    let request = v1::GetRunRequest { run_id: run.id.clone() };
+    let refused = run.client.runs.clone().get_run(request).await.expect_err("it is erased");
+    assert_eq!(reason(&refused), "RUN_NOT_FOUND");
+    let mut refused = run.watch_after(FloorPolicy::Arrival, Some(3)).await;
+    if let Ok(stream) = &mut refused {
+        let broken = stream.next().await.expect_err("it is erased");
+        assert_eq!(reason(&broken), "RUN_NOT_FOUND");
+    } else {
+        assert_eq!(refused.err().map(|refused| reason(&refused)).as_deref(), Some("RUN_NOT_FOUND"));
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_run_that_is_not_to_be_stored_and_all_of_one_beside_it() {
+    let Scene { yard, mut stored, store: _store, _worker } = scene().await;
+    let (client, http) = (&yard.client, yard.http());
+    let kept = create(client, v1::CreateRunRequest { calls: vec![crate::count("c", 3, 1)], ..Default::default() }).await;
+    let said = kept.watch(FloorPolicy::Arrival).await.to_end().await;
+
+    let run = create(client, request()).await;
+    assert_eq!(create(client, request()).await.id, run.id, "a request that is sent again gives the same run");
+    to_end(&run).await;
+    let now = run.get().await;
+    let (ended, due) = (now.calls.iter().filter_map(|call| call.end_time).map(|time| time.seconds).max(), now.erase_time);
+    let (ended, due) = (ended.expect("its calls ended"), due.expect("it says when it is erased").seconds);
+    assert!((ended..=ended + 1).contains(&(due - i64::try_from(GRACE_S).expect("it is small"))), "{ended} {due}");
+    // That its response was deleted is noted somewhere, too.
+    let response = format!("/responses/{}", run.id.replacen("run_", "resp_", 1));
+    assert_eq!(http.ask(Method::DELETE, &response, &[], "").await.status, 200);
+    let traces = stored.traces_of(&run.id).await;
+    for place in ["ty-log", "KV_ty-requests", "store ty:run:", "store ty:calls"] {
+        assert!(traces.iter().any(|trace| trace.starts_with(place)), "{place}: {traces:#?}");
+    }
+
+    stored.until_there_is_no_trace_of(&run.id).await;
+    is_not_found(&run).await;
+    assert_eq!(http.get(&response).await.status, 404);
+    let listed = client.index.clone().list_runs(v1::ListRunsRequest::default()).await.expect("the index answers");
+    let listed: Vec<String> = listed.into_inner().runs.into_iter().map(|run| run.run_id).collect();
+    assert_eq!(listed, [kept.id.as_str()]);
+    assert_eq!(kept.watch(FloorPolicy::Arrival).await.to_end().await, said);
+    let again = create(client, request()).await;
+    assert_ne!(again.id, run.id, "the same request makes a new run, for nobody knows of the old one");
+    to_end(&again).await;
+    stored.until_there_is_no_trace_of(&again.id).await;
+}
+
+#[tokio::test]
+async fn the_next_owner_erases_what_one_left_that_died_right_after_the_end_or_in_the_middle() {
+    let Scene { mut yard, mut stored, store, _worker } = scene().await;
+    let run = create(&yard.client, request()).await;
+    to_end(&run).await;
+    yard.coordinator.kill().await;
+    yard.coordinator = yard.fixture.coordinator(&yard.broker.url()).await;
+    // As soon as the log has nothing of it any more, the next one dies, too.
+    let shards = Shards::at(&yard.broker.url()).await;
+    let give_up = Instant::now() + PATIENCE;
+    while shards.entries(&format!("ty.run.*.{}.>", run.id)).await > 0 {
+        assert!(Instant::now() < give_up, "the next owner erases nothing");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    yard.coordinator.kill().await;
+    yard.coordinator = yard.fixture.coordinator(&yard.broker.url()).await;
+    stored.until_there_is_no_trace_of(&run.id).await;
+    let client = Client::connect(yard.coordinator.address()).await;
+    is_not_found(&run.through(&client)).await;
+    drop(store);
+}
+
+#[tokio::test]
+async fn a_store_of_the_index_that_is_away_hinders_nothing_and_forgets_when_it_is_back() {
+    let Scene { yard, mut stored, store, _worker } = scene().await;
+    let run = create(&yard.client, request()).await;
+    to_end(&run).await;
+    store.pause();
+    let shards = Shards::at(&yard.broker.url()).await;
+    let give_up = Instant::now() + PATIENCE;
+    while shards.entries(&format!("ty.run.*.{}.>", run.id)).await > 0 {
+        assert!(Instant::now() < give_up, "the log waits for the index");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    is_not_found(&run).await;
+    store.resume();
+    stored.until_there_is_no_trace_of(&run.id).await;
+}
+
+#[tokio::test]
+async fn what_a_worker_says_of_an_erased_run_does_not_stay_and_of_a_kept_one_does() {
+    let Scene { yard, mut stored, store: _store, _worker } = scene().await;
+    let kept = create(&yard.client, v1::CreateRunRequest { store: None, request_id: String::new(), ..request() }).await;
+    to_end(&kept).await;
+    let run = create(&yard.client, v1::CreateRunRequest { calls: vec![crate::count("c", 3, 1)], ..request() }).await;
+    run.watch(FloorPolicy::Arrival).await.to_end().await;
+    let shards = Shards::at(&yard.broker.url()).await;
+    let of = |run: &Run| format!("ty.run.*.{}.>", run.id);
+    let give_up = Instant::now() + PATIENCE;
+    while shards.entries(&of(&run)).await > 0 {
+        assert!(Instant::now() < give_up, "it is never erased");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    let piece = wire::chunk::Piece::Content(v1::Content { body: Some(v1::content::Body::Text(SECRET.to_owned())) });
+    let chunks = vec![wire::Chunk { channel: String::new(), piece: Some(piece) }];
+    let output = wire::event::Kind::Output(wire::Output { first: 3, chunks });
+    let attempt = Some(wire::Attempt { number: 1, nonce: 1 });
+    let events = vec![wire::Event { kind: Some(output) }];
+    let late = wire::Entry { version: 1, attempt, events, ..wire::Entry::default() }.encode_to_vec();
+    let before = shards.entries(&of(&kept)).await;
+    for (to, payload) in [(&kept, late.clone()), (&run, late), (&run, SECRET.as_bytes().to_vec())] {
+        let subject = format!("ty.run.{}.{}.0.out.main", &to.id[4..6], to.id);
+        let sent = stored.broker.publish(subject, payload.into()).await.expect("it is sent");
+        sent.await.expect("it is stored");
+    }
+    let give_up = Instant::now() + PATIENCE;
+    while shards.entries(&of(&run)).await > 0 {
+        assert!(Instant::now() < give_up, "what came late stays");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(shards.entries(&of(&kept)).await, before + 1);
+    is_not_found(&run).await;
+    assert!(!stored.traces_of(&kept.id).await.is_empty());
+}
+
+#[tokio::test]
+async fn coordinators_may_erase_with_the_rights_that_the_configuration_gives_them() {
+    let keys = Keys::new(&["main"]);
+    let options = local::BrokerOptions { config: Some(keys.accounts()), ..local::BrokerOptions::default() };
+    let broker = local::Broker::start(options, |_| {}).await.expect("a broker starts");
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_ERASE_AFTER", GRACE_S);
+    let coordinator = keys.coordinators(&fixture).coordinator(&broker.url()).await;
+    let client = Client::connect(coordinator.address()).await;
+    let _worker = keys.workers(&fixture, "main").worker(&broker.url(), "main", 4).await;
+    client.wait_for_tool("echo").await;
+    let run = create(&client, request()).await;
+    to_end(&run).await;
+    let give_up = Instant::now() + PATIENCE;
+    while client.runs.clone().get_run(v1::GetRunRequest { run_id: run.id.clone() }).await.is_ok() {
+        assert!(Instant::now() < give_up, "it is never erased");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    is_not_found(&run).await;
+    let log = std::fs::read_to_string(broker.data_dir().join("server.log")).expect("the broker keeps a log");
+    let refused: Vec<&str> = log.lines().filter(|line| line.contains("Violation")).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_stored_says_so_and_is_continued_by_its_like_only() {
+    let Scene { yard, mut stored, store: _store, _worker } = scene().await;
+    let http: Http = yard.http();
+    let question = json!({ "type": "function_call", "call_id": "ask", "name": "ask_user",
+        "arguments": json!({ "question": SECRET }).to_string() });
+    let asked = http.post("/responses", &json!({ "input": [question], "store": false })).await.json();
+    assert_eq!((&asked["status"], &asked["store"]), (&json!("completed"), &json!(false)), "{asked}");
+    let output = json!({ "type": "function_call_output", "call_id": "ask", "output": SECRET });
+    let answer = |store| json!({ "previous_response_id": asked["id"], "input": [output], "store": store });
+    let refused = http.post("/responses", &answer(true)).await;
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("/store")));
+    let answered = http.post("/responses", &answer(false)).await.json();
+    assert_eq!((&answered["status"], &answered["store"]), (&json!("completed"), &json!(false)), "{answered}");
+    let id = asked["id"].as_str().expect("an id");
+    stored.until_there_is_no_trace_of(&id.replacen("resp_", "run_", 1)).await;
+    assert_eq!(http.get(&format!("/responses/{id}_1")).await.status, 404);
+
+    // The same over the endpoint that takes turns as they are.
+    let turn = json!([{ "type": "function_call", "call_id": "a", "name": "echo", "arguments": json!({ "text": SECRET }).to_string() }]);
+    let answer = http.post("/v1/tool_calls:batch?store=false", &turn).await.json();
+    let run = answer["run_id"].as_str().expect("the run").to_owned();
+    stored.until_there_is_no_trace_of(&run).await;
+    assert_eq!(http.post("/v1/tool_calls:batch?store=no", &turn).await.problem(), (400, "MALFORMED".to_owned()));
+}

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
 use proto::{history, schema};
 use run::{
-    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Object, PoolId, Route,
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, PoolId, Route,
     Rules, Timestamp, ToolName, WithoutWorker,
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct Asked {
     /// Somebody must agree to it first. Where the caller does not ask for that, its tool may.
     pub(crate) approval: Option<AskedApproval>,
     /// What its tool is to be given beside the arguments, over what the run gives.
-    pub(crate) context: Object,
+    pub(crate) context: Fields,
     /// Why it is not to be executed, as hooks and resolvers have it.
     pub(crate) refusal: Option<CallError>,
     /// What is known of its tool otherwise than from what is on offer.
@@ -104,7 +104,7 @@ pub(crate) struct Scope<'here> {
     pub(crate) confirm: &'here Confirm,
     pub(crate) rules: Rules,
     /// What the run gives to its calls.
-    pub(crate) context: &'here Object,
+    pub(crate) context: &'here Fields,
     pub(crate) caller: &'here Caller,
     /// The tools that the run's tenant has; `None` for all.
     pub(crate) tenant: Option<Arc<TenantTools>>,
@@ -195,8 +195,8 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
 
 /// What a tool is given: of the run's context, with the call's over it, the keys that it declares. The place of the run's history is
 /// kept for when the call's job is stored.
-fn given(keys: &[String], run: &Object, call: &Object) -> Object {
-    let mut given = Object::default();
+fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
+    let mut given = Fields::default();
     if keys.is_empty() {
         return given;
     }

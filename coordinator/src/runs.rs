@@ -13,7 +13,7 @@ use proto::names;
 use proto::subject::Place;
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, CallId, Command, Decision, Entry, Erasure, Event, Fate, FloorPolicy, Object, Opening, Rejection, RequestId,
+    Answer, CallId, Command, Decision, Entry, Erasure, Event, Fate, FloorPolicy, Fields, Opening, Rejection, RequestId,
     Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::{mpsc, watch};
@@ -92,7 +92,7 @@ pub(crate) struct NewRun {
     pub(crate) tools: Vec<ToolName>,
     pub(crate) rules: Rules,
     /// What its calls are given beside their arguments.
-    pub(crate) context: Object,
+    pub(crate) context: Fields,
     /// Otherwise it is erased some time after its end.
     pub(crate) store: bool,
     pub(crate) request_id: Option<RequestId>,
@@ -502,7 +502,7 @@ impl Runs {
             tools: run.tools().to_vec(),
             // Whether it awaited approval is said of the call itself.
             rules: Rules { confirm: Some(false), ..Rules::default() },
-            context: Object::default(),
+            context: Fields::default(),
             store: run.erasure().is_none(),
             request_id: None,
         };

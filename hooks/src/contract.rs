@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use run::{AttemptNumber, CallError, CallId, Chunk, Completion, Content, Object, RunId, TenantId, ToolName};
+use run::{AttemptNumber, CallError, CallId, Chunk, Completion, Content, Fields, RunId, TenantId, ToolName};
 use serde::{Deserialize, Serialize};
 
 /// When a hook is asked.
@@ -63,7 +63,7 @@ pub enum Happened {
     /// `output` is what it said while it ran, where that is held back.
     Completed {
         result: Vec<Content>,
-        extra_state: Object,
+        extra_state: Fields,
         output: Option<Vec<Chunk>>,
     },
     Failed {
@@ -103,7 +103,7 @@ pub enum Reply {
     /// leaves it as it is.
     ModifyResult {
         result: Option<Vec<Content>>,
-        extra_state: Option<Object>,
+        extra_state: Option<Fields>,
         output: Option<Vec<Chunk>>,
     },
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use asked::{Slow, about, asked, by, completed, failed, read, script, service};
-use run::{Chunk, Completion, Content, ErrorKind, Object};
+use run::{Chunk, Completion, Content, ErrorKind, Fields};
 use toolyard_hooks::{Happened, Hooks, Moment, Placement, Reply};
 
 fn before(name: &str) -> Placement {
@@ -210,7 +210,7 @@ async fn a_hook_sees_what_a_call_said_where_that_is_held_back_for_it() {
         .and_then(|hooks| hooks.with(after("silences").holding_output(), silences))
         .expect("they stand there");
     let output = Some(vec![piece("public"), piece("secret")]);
-    let question = about("pay", Happened::Completed { result: Vec::new(), extra_state: Object::default(), output });
+    let question = about("pay", Happened::Completed { result: Vec::new(), extra_state: Fields::default(), output });
     let ended = hooks.after(question).await;
     assert_eq!((ended.outcome, ended.output), (Ok(Completion::default()), Some(vec![piece("public")])));
 }
@@ -218,7 +218,7 @@ async fn a_hook_sees_what_a_call_said_where_that_is_held_back_for_it() {
 #[tokio::test]
 async fn a_program_sees_the_state_beside_a_result_and_changes_it() {
     let question = |state: &[(&str, &str)]| {
-        let extra_state: Object = state.iter().map(|(key, json)| ((*key).to_owned(), (*json).to_owned())).collect();
+        let extra_state: Fields = state.iter().map(|(key, json)| ((*key).to_owned(), (*json).to_owned())).collect();
         about("pay", Happened::Completed { result: Vec::new(), extra_state, output: None })
     };
     let changed = r#"{"decision":"modify_result","extra_state":{"total":1.10}}"#;
@@ -228,7 +228,7 @@ async fn a_program_sees_the_state_beside_a_result_and_changes_it() {
     ));
     let hooks = hooks.expect("well formed");
     let ended = hooks.after(question(&[("card", "\"4111\""), ("total", "1.10")])).await;
-    let left: Object = [("total".to_owned(), "1.10".to_owned())].into_iter().collect();
+    let left: Fields = [("total".to_owned(), "1.10".to_owned())].into_iter().collect();
     assert_eq!(ended.outcome, Ok(Completion { result: Vec::new(), extra_state: left }));
 
     let error = hooks.after(question(&[])).await.outcome.expect_err("it finds nothing and says nothing");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use run::{
-    CallError, CallId, CallIndex, CallSpec, Concurrency, Content, Entry, ErrorKind, Event, Object, Policy, ResultUse,
+    CallError, CallId, CallIndex, CallSpec, Concurrency, Content, Entry, ErrorKind, Event, Fields, Policy, ResultUse,
     Route, Run, RunOpened, Timestamp, WithoutWorker, limit,
 };
 use toolyard_proto::convert::object::{object_in, object_out};
@@ -23,14 +23,14 @@ fn spec(id: &str, route: Route) -> CallSpec {
         concurrency: Concurrency::Parallel,
         approval: None,
         result_use: ResultUse::default(),
-        context: Object::default(),
+        context: Fields::default(),
     }
 }
 
 /// A run in which the client answered so, and a last call wants to know of it.
 fn asked(answers: Vec<Result<Vec<Content>, CallError>>) -> Vec<PastCall> {
     let route = Route::Pool { pool: "main".parse().expect("a pool"), policy: Policy::of(run::Effects::default()) };
-    let mut context = Object::default();
+    let mut context = Fields::default();
     context.set(TOOL_CALL_HISTORY, NONE);
     context.set("user", "\"ada\"");
     let wants = CallSpec { context, ..spec("wants", route) };

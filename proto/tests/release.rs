@@ -11,7 +11,7 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Erasure, ErrorKind, Event, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route,
+    Erasure, ErrorKind, Event, Manifest, Nonce, Fields, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route,
     Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
@@ -58,11 +58,11 @@ fn spec() -> CallSpec {
         concurrency: Concurrency::Exclusive,
         approval: Some(Approval { deadline: Timestamp(1_762_998_000_000), default: DefaultDecision::Approve }),
         result_use: ResultUse { is_final: true, return_direct: true },
-        context: Object::default(),
+        context: Fields::default(),
     }
 }
 
-fn object(key: &str, json: &str) -> Object {
+fn object(key: &str, json: &str) -> Fields {
     [(key.to_owned(), json.to_owned())].into_iter().collect()
 }
 
@@ -92,7 +92,7 @@ fn opened() -> RunOpened {
         caller: Some("shop/ada".parse().expect("a caller")),
         tools: vec!["bash".parse().expect("a tool")],
         rules: Rules { confirm: Some(false), running_max: Some(3), calls_max: Some(7), fails_with_call: true },
-        context: Object::default(),
+        context: Fields::default(),
         erasure: None,
     }
 }

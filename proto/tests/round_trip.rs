@@ -123,7 +123,7 @@ fn decision() -> impl Strategy<Value = Decision> {
     ]
 }
 
-fn object() -> impl Strategy<Value = run::Object> {
+fn object() -> impl Strategy<Value = run::Fields> {
     let json = prop_oneof![Just("1.50"), Just("{\"a\": [null]}"), Just("\"x\\n\"")].prop_map(str::to_owned);
     prop::collection::btree_map(".*", json, 0..3).prop_map(|fields| fields.into_iter().collect())
 }

@@ -8,7 +8,7 @@ use crate::command::Rejection;
 use crate::event::CallSpec;
 use crate::id::CallId;
 use crate::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, CONTEXT_BYTES_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX};
-use crate::object::Object;
+use crate::fields::Fields;
 
 pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), Rejection> {
     let count = known.len() + new.len();
@@ -40,7 +40,7 @@ pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(
 }
 
 /// Whether a context is one that may be given: a run's own, or a call's.
-pub(crate) fn check_context(call: Option<&CallId>, context: &Object) -> Result<(), Rejection> {
+pub(crate) fn check_context(call: Option<&CallId>, context: &Fields) -> Result<(), Rejection> {
     let (call, size, limit) = (call.cloned(), context.size(), CONTEXT_BYTES_MAX);
     if size > limit { Err(Rejection::ContextTooLarge { call, size, limit }) } else { Ok(()) }
 }

@@ -17,7 +17,7 @@ use crate::event::{
 };
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
 use crate::limit::{ATTEMPTS_SKIPPED_MAX, CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRUN_GRACE};
-use crate::object::Object;
+use crate::fields::Fields;
 use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
 use crate::tool::{AfterPartialOutput, Policy};
@@ -46,7 +46,7 @@ pub struct Call {
     pub(crate) decided: Option<Decided>,
     pub(crate) fate: Option<Fate>,
     /// What it gave back beside its result.
-    pub(crate) extra_state: Object,
+    pub(crate) extra_state: Fields,
     /// The last entry on the call's control subject: what a command expects to be the last when it appends.
     pub(crate) revision: u64,
 }
@@ -143,7 +143,7 @@ impl Call {
             failures: Vec::new(),
             decided: None,
             fate: None,
-            extra_state: Object::default(),
+            extra_state: Fields::default(),
             revision: 0,
         }
     }

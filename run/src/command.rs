@@ -6,7 +6,7 @@ use crate::approval::Decision;
 use crate::erasure::Erasure;
 use crate::event::{CallError, CallSpec, Content};
 use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
-use crate::object::Object;
+use crate::fields::Fields;
 use crate::rules::Rules;
 
 /// What a run begins with.
@@ -27,7 +27,7 @@ pub struct Opening {
     pub tools: Vec<ToolName>,
     pub rules: Rules,
     /// What its calls are given, where they do not say otherwise. It is in their own already; kept for those that are added.
-    pub context: Object,
+    pub context: Fields,
     /// `None`: it is kept for as long as the log.
     pub erasure: Option<Erasure>,
     /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that

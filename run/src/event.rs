@@ -13,7 +13,7 @@ use crate::id::{
     WorkerId,
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
-use crate::object::Object;
+use crate::fields::Fields;
 use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy, ResultUse};
 
@@ -137,7 +137,7 @@ pub struct RunOpened {
     pub tools: Vec<ToolName>,
     pub rules: Rules,
     /// What calls that are added later are given, where they do not say otherwise. Empty where none can be.
-    pub context: Object,
+    pub context: Fields,
     /// `None`: it is kept for as long as the log.
     pub erasure: Option<Erasure>,
 }
@@ -173,7 +173,7 @@ pub struct CallSpec {
     /// As its tool said.
     pub result_use: ResultUse,
     /// What the tool is given beside its arguments: of what its run and its caller gave, the keys that the tool declares.
-    pub context: Object,
+    pub context: Fields,
 }
 
 /// What a call does while no worker of its pool lives.
@@ -265,12 +265,12 @@ pub enum AttemptOutcome {
 pub struct Completion {
     pub result: Vec<Content>,
     /// For the run's state; not for the model.
-    pub extra_state: Object,
+    pub extra_state: Fields,
 }
 
 impl From<Vec<Content>> for Completion {
     fn from(result: Vec<Content>) -> Self {
-        Self { result, extra_state: Object::default() }
+        Self { result, extra_state: Fields::default() }
     }
 }
 

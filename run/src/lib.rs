@@ -27,7 +27,7 @@ mod effect;
 mod erasure;
 mod event;
 mod id;
-mod object;
+mod fields;
 mod parked;
 mod retry;
 mod rules;
@@ -53,7 +53,7 @@ pub use id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,
     TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
-pub use object::Object;
+pub use fields::Fields;
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
 pub use run::{Heard, Run, RunStatus};

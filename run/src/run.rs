@@ -12,7 +12,7 @@ use crate::event::{
 };
 use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName, WorkerId};
 use crate::limit::{RESULT_BYTES_MAX, RUN_LIFE_MAX};
-use crate::object::Object;
+use crate::fields::Fields;
 use crate::rules::Rules;
 
 /// The state of a run: the fold of its log.
@@ -39,7 +39,7 @@ pub struct Run {
     caller: Option<CallerName>,
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
-    pub(crate) context: Object,
+    pub(crate) context: Fields,
     pub(crate) erasure: Option<Erasure>,
     pub(crate) ended_at: Option<Timestamp>,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
@@ -138,7 +138,7 @@ impl Run {
             caller: None,
             tools: Vec::new(),
             rules: Rules::default(),
-            context: Object::default(),
+            context: Fields::default(),
             erasure: None,
             ended_at: None,
             revision: 0,
@@ -251,7 +251,7 @@ impl Run {
             ([call], false) if !apart && call.approval.is_none() => dispatch(CallIndex(0), call),
             _ => None,
         };
-        let context = if open && !client_only { context } else { Object::default() };
+        let context = if open && !client_only { context } else { Fields::default() };
         let opened =
             RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure };
         Ok(std::iter::once(Event::RunOpened(opened)).chain(dispatched).collect())

@@ -10,16 +10,16 @@ use story::{
     run_id, shared, started, text,
 };
 use toolyard_run::{
-    AttemptOutcome, CallSpec, Completion, Event, Object, Opening, Outcome, Rejection, Run, RunOpened, limit,
+    AttemptOutcome, CallSpec, Completion, Event, Fields, Opening, Outcome, Rejection, Run, RunOpened, limit,
 };
 
-type Fields = BTreeMap<String, String>;
+type Map = BTreeMap<String, String>;
 
-fn object(fields: &Fields) -> Object {
+fn object(fields: &Map) -> Fields {
     fields.clone().into_iter().collect()
 }
 
-fn fields(object: &Object) -> Fields {
+fn fields(object: &Fields) -> Map {
     object.iter().map(|(key, json)| (key.to_owned(), json.to_owned())).collect()
 }
 
@@ -42,9 +42,9 @@ enum Ends {
 struct Plan {
     ends: Ends,
     /// What it gives, where it completes.
-    gives: Fields,
+    gives: Map,
     /// What is given where nobody should hear it.
-    forged: Fields,
+    forged: Map,
 }
 
 impl Plan {
@@ -56,7 +56,7 @@ impl Plan {
     }
 
     fn events(&self, call: u16) -> Vec<Event> {
-        let given = |fields: &Fields| {
+        let given = |fields: &Map| {
             AttemptOutcome::Completed(Completion { result: text("done"), extra_state: object(fields) })
         };
         let (gives, forged) = (given(&self.gives), given(&self.forged));
@@ -123,16 +123,16 @@ proptest! {
         let mut story = Story::of((0..plans.len()).map(|call| repeatable(&format!("call-{call}"))));
         for event in interleaved(&plans, &picks) {
             story.tell(event);
-            let mut so_far = Fields::new();
+            let mut so_far = Map::new();
             for (call, plan) in story.run.calls().iter().zip(&plans) {
                 let is_done = matches!(call.outcome(), Some(Outcome::Completed(_)));
-                prop_assert_eq!(fields(call.extra_state()), if is_done { plan.gives.clone() } else { Fields::new() });
+                prop_assert_eq!(fields(call.extra_state()), if is_done { plan.gives.clone() } else { Map::new() });
                 so_far.extend(is_done.then(|| plan.gives.clone()).into_iter().flatten());
             }
             prop_assert_eq!(fields(&story.run.extra_state()), so_far);
         }
         prop_assert!(story.run.status().is_final());
-        let expected = plans.iter().filter(|plan| plan.completes()).flat_map(|plan| plan.gives.clone()).collect::<Fields>();
+        let expected = plans.iter().filter(|plan| plan.completes()).flat_map(|plan| plan.gives.clone()).collect::<Map>();
         prop_assert_eq!(fields(&story.run.extra_state()), expected);
 
         let mut again = Run::new(run_id());
@@ -141,11 +141,11 @@ proptest! {
     }
 }
 
-fn of_bytes(bytes: usize) -> Object {
+fn of_bytes(bytes: usize) -> Fields {
     [("k".to_owned(), "7".repeat(bytes - 1))].into_iter().collect()
 }
 
-fn opening(open: bool, run: Object, call: Object) -> Result<RunOpened, Rejection> {
+fn opening(open: bool, run: Fields, call: Fields) -> Result<RunOpened, Rejection> {
     let calls = shared([CallSpec { context: call, ..repeatable("a") }]);
     let opening = Opening { calls, deadline: START.after(RUN_LIFE), open, context: run, ..Opening::default() };
     let events = Run::open(opening, START)?;
@@ -159,7 +159,7 @@ fn a_context_has_its_limit_in_a_run_and_in_each_call() {
     assert!(opening(true, of_bytes(most), of_bytes(most)).is_ok());
     let too_large =
         |call: Option<&str>| Rejection::ContextTooLarge { call: call.map(story::id), size: most + 1, limit };
-    assert_eq!(opening(true, of_bytes(most + 1), Object::default()).unwrap_err(), too_large(None));
+    assert_eq!(opening(true, of_bytes(most + 1), Fields::default()).unwrap_err(), too_large(None));
     assert_eq!(opening(false, of_bytes(1), of_bytes(most + 1)).unwrap_err(), too_large(Some("a")));
     // All contexts of a request must fit one entry together.
     let calls = shared((0..64).map(|index| CallSpec { context: of_bytes(most), ..repeatable(&index.to_string()) }));
@@ -169,16 +169,16 @@ fn a_context_has_its_limit_in_a_run_and_in_each_call() {
 
 #[test]
 fn a_run_keeps_its_context_only_for_calls_that_may_be_added() {
-    assert_eq!(opening(false, of_bytes(9), Object::default()).unwrap().context, Object::default());
-    assert_eq!(opening(true, of_bytes(9), Object::default()).unwrap().context, of_bytes(9));
+    assert_eq!(opening(false, of_bytes(9), Fields::default()).unwrap().context, Fields::default());
+    assert_eq!(opening(true, of_bytes(9), Fields::default()).unwrap().context, of_bytes(9));
     let mut story = Story::unopened();
-    story.tell(Event::RunOpened(opening(true, of_bytes(9), Object::default()).unwrap()));
+    story.tell(Event::RunOpened(opening(true, of_bytes(9), Fields::default()).unwrap()));
     assert_eq!(story.run.context(), &of_bytes(9));
 }
 
 #[test]
 fn a_debug_line_does_not_tell_what_is_in_a_context() {
-    let context: Object = [("token".to_owned(), "\"s3cret\"".to_owned())].into_iter().collect();
+    let context: Fields = [("token".to_owned(), "\"s3cret\"".to_owned())].into_iter().collect();
     let line = format!("{:?}", CallSpec { context, ..repeatable("a") });
     assert!(line.contains("token") && !line.contains("s3cret"), "{line}");
 }

@@ -391,7 +391,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         concurrency: run::Concurrency::Parallel,
         approval: None,
         result_use: run::ResultUse::default(),
-        context: run::Object::default(),
+        context: run::Fields::default(),
     });
     let (call, number, nonce) = (CallIndex(0), run::AttemptNumber(1), run::Nonce(7));
     let attempt = run::AttemptId { call, number, nonce };
@@ -405,7 +405,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         caller: None,
         tools: Vec::new(),
         rules: run::Rules::default(),
-        context: run::Object::default(),
+        context: run::Fields::default(),
         erasure: None,
     });
     let dispatched = Event::CallDispatched { call, pool: pool.clone() };

@@ -224,7 +224,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },
         approval,
         result_use: run::ResultUse::default(),
-        context: run::Object::default(),
+        context: run::Fields::default(),
     }
 }
 

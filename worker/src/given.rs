@@ -1,7 +1,7 @@
 //! What a call is given beside its arguments: the keys of its context that its tool declares, and nothing else.
 
 use proto::history::{self, PastCall};
-use run::Object;
+use run::Fields;
 use serde::de::DeserializeOwned;
 
 use crate::tool::{About, Context, ToolError};
@@ -45,7 +45,7 @@ impl Context {
         serde_json::from_str(calls).map_err(|_| ToolError::new("the history of the run cannot be read"))
     }
 
-    pub(crate) fn all_given(&self) -> &Object {
+    pub(crate) fn all_given(&self) -> &Fields {
         &self.call.context
     }
 }

@@ -345,7 +345,7 @@ mod tests {
         let prepared = prepare();
         let hosted = Arc::clone(&prepared.hosted);
         let context = || {
-            let given = run::Object::default();
+            let given = run::Fields::default();
             crate::testkit::context(name.clone(), String::new(), Duration::from_secs(1), given).0
         };
         // Whatever is made once per thread is made now.

@@ -23,7 +23,7 @@ use std::time::Duration;
 use proto::convert::object::object_in;
 use run::{
     AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind, Manifest,
-    Object, Policy, Route, Timestamp, ToolName, WithoutWorker,
+    Fields, Policy, Route, Timestamp, ToolName, WithoutWorker,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -69,7 +69,7 @@ pub async fn call_in(table: &Table, tool: &str, arguments: Value) -> Called {
 /// # Panics
 /// When the name is malformed.
 pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
-    start_given(table, tool, arguments, Object::default())
+    start_given(table, tool, arguments, Fields::default())
 }
 
 /// Calls a tool of a table that is given a context, and waits for its end. It sees the keys that it declares.
@@ -82,7 +82,7 @@ pub async fn call_given(table: &Table, tool: &str, arguments: Value, context: Va
     start_given(table, tool, arguments, given).end().await
 }
 
-fn start_given(table: &Table, tool: &str, arguments: Value, given: Object) -> Call {
+fn start_given(table: &Table, tool: &str, arguments: Value, given: Fields) -> Call {
     let timeout = manifest(table, tool).map_or(Policy::ATTEMPT_TIMEOUT, |manifest| manifest.policy.attempt_timeout);
     let name: ToolName = tool.parse().expect("a tool's name");
     let arguments = arguments.to_string();
@@ -101,7 +101,7 @@ pub(crate) fn context(
     tool: ToolName,
     arguments: String,
     timeout: Duration,
-    given: Object,
+    given: Fields,
 ) -> (Context, mpsc::Receiver<Chunk>) {
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
     let call = CallSpec {
@@ -184,7 +184,7 @@ impl Call {
         };
         let (result, extra_state) = match result {
             Ok(Completion { result, extra_state }) => (Ok(result), extra_state),
-            Err(error) => (Err(error), Object::default()),
+            Err(error) => (Err(error), Fields::default()),
         };
         Called { output, result, extra_state }
     }
@@ -212,7 +212,7 @@ impl Drop for Call {
 pub struct Called {
     pub output: Vec<Chunk>,
     pub result: Result<Vec<Content>, CallError>,
-    extra_state: Object,
+    extra_state: Fields,
 }
 
 impl Called {

@@ -158,7 +158,7 @@ impl Terms {
             tenant: self.tenant.clone(),
             tools: Vec::new(),
             rules: run::Rules { confirm: self.confirm, ..run::Rules::default() },
-            context: run::Object::default(),
+            context: run::Fields::default(),
             store: self.store,
             request_id: self.request_id.clone(),
         }
@@ -220,7 +220,7 @@ fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
             without_worker: WithoutWorker::Wait,
             concurrency: None,
             approval: None,
-            context: run::Object::default(),
+            context: run::Fields::default(),
             refusal: None,
             unlisted: None,
         });

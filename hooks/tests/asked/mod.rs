@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use run::{CallError, Content, ErrorKind, Object};
+use run::{CallError, Content, ErrorKind, Fields};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use toolyard_hooks::{Happened, Hook, Hooks, InvalidHooks, Question, Reply, Unanswered};
@@ -59,7 +59,7 @@ pub(crate) fn asked(tool: &str) -> Question {
 
 pub(crate) fn completed(text: &str) -> Question {
     let result = vec![Content::Text(text.to_owned())];
-    about("pay", Happened::Completed { result, extra_state: Object::default(), output: None })
+    about("pay", Happened::Completed { result, extra_state: Fields::default(), output: None })
 }
 
 pub(crate) fn failed(message: &str) -> Question {

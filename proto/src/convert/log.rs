@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use run::{
     Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
-    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Nonce, Object, PoolId, ResultUse, Route, RunId,
+    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Nonce, Fields, PoolId, ResultUse, Route, RunId,
     RunOpened, StopStage, Timestamp, WithoutWorker,
 };
 
@@ -283,7 +283,7 @@ fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
     })
 }
 
-fn object(field: &'static str, text: &str) -> Result<Object, InvalidMessage> {
+fn object(field: &'static str, text: &str) -> Result<Fields, InvalidMessage> {
     object_in(text).map_err(|error| InvalidMessage::Object { field, error })
 }
 

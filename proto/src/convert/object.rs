@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use run::Object;
+use run::Fields;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -29,7 +29,7 @@ impl From<serde_json::Error> for NotAnObject {
 
 /// As text; empty where there is nothing in it.
 #[must_use]
-pub fn object_out(object: &Object) -> String {
+pub fn object_out(object: &Fields) -> String {
     if object.is_empty() {
         return String::new();
     }
@@ -50,9 +50,9 @@ pub fn object_out(object: &Object) -> String {
 ///
 /// # Errors
 /// When the text is neither empty nor a JSON object, or is nested too deeply for others to read.
-pub fn object_in(text: &str) -> Result<Object, NotAnObject> {
+pub fn object_in(text: &str) -> Result<Fields, NotAnObject> {
     if text.is_empty() {
-        return Ok(Object::default());
+        return Ok(Fields::default());
     }
     let fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text)?;
     // Raw values are taken at any depth.
@@ -71,8 +71,8 @@ mod tests {
         assert_eq!((object.get("a"), object.get("b\"\n")), (Some(r#"{"x": 1.10}"#), Some("12345678901234567890123")));
         assert_eq!(object_out(&object), text);
         assert_eq!(object_in(&object_out(&object)), Ok(object));
-        assert_eq!((object_in(""), object_in("{}")), (Ok(Object::default()), Ok(Object::default())));
-        assert_eq!(object_out(&Object::default()), "");
+        assert_eq!((object_in(""), object_in("{}")), (Ok(Fields::default()), Ok(Fields::default())));
+        assert_eq!(object_out(&Fields::default()), "");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Object, Policy, PoolId, ResultUse, Route, Rules, Run, RunId,
+    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Fields, Policy, PoolId, ResultUse, Route, Rules, Run, RunId,
     RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
 };
 
@@ -60,7 +60,7 @@ pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
         concurrency: Concurrency::Parallel,
         approval: None,
         result_use: ResultUse::default(),
-        context: Object::default(),
+        context: Fields::default(),
     }
 }
 

@@ -109,7 +109,7 @@ where
         concurrency: Concurrency::Parallel,
         approval: None,
         result_use: run::ResultUse::default(),
-        context: run::Object::default(),
+        context: run::Fields::default(),
     };
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
     let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec) };

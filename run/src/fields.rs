@@ -5,9 +5,9 @@ use std::fmt;
 
 /// Values are JSON as text, so that numbers keep their digits. Whoever fills one has read them as such.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Object(BTreeMap<String, String>);
+pub struct Fields(BTreeMap<String, String>);
 
-impl Object {
+impl Fields {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -45,14 +45,14 @@ impl Object {
     }
 }
 
-impl FromIterator<(String, String)> for Object {
+impl FromIterator<(String, String)> for Fields {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(fields: I) -> Self {
         Self(fields.into_iter().collect())
     }
 }
 
 /// Values are nobody's business who reads a log.
-impl fmt::Debug for Object {
+impl fmt::Debug for Fields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }

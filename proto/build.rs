@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "toolyard/v1/content.proto",
         "toolyard/v1/fleet.proto",
         "toolyard/v1/index.proto",
+        "toolyard/v1/objects.proto",
         "toolyard/v1/runs.proto",
         "toolyard/v1/tools.proto",
         "toolyard/wire/v1/log.proto",

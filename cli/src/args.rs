@@ -4,8 +4,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::door::Door;
 use crate::{
-    call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, parked, pause, queues, runs, serve, submit,
-    tools, why, workers,
+    call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, objects, parked, pause, queues, runs, serve,
+    submit, tools, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -80,6 +80,8 @@ pub(crate) enum Command {
     Resume(pause::Resume),
     #[command(subcommand)]
     Workers(workers::Command),
+    #[command(subcommand)]
+    Objects(objects::Command),
     Submit(submit::Args),
     Why(why::Args),
     #[command(subcommand)]

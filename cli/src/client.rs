@@ -6,6 +6,7 @@ use std::time::Duration;
 use proto::v1;
 use proto::v1::fleet_service_client::FleetServiceClient;
 use proto::v1::index_service_client::IndexServiceClient;
+use proto::v1::object_service_client::ObjectServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
 use tokio::time::{Instant, sleep};
@@ -42,6 +43,7 @@ pub(crate) struct Client {
     tools: ToolServiceClient<Transport>,
     index: IndexServiceClient<Transport>,
     fleet: FleetServiceClient<Transport>,
+    pub(crate) objects: ObjectServiceClient<Transport>,
 }
 
 impl Client {
@@ -64,6 +66,7 @@ impl Client {
             tools: ToolServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             index: IndexServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             fleet: FleetServiceClient::new(transport),
+            objects: ObjectServiceClient::new(transport),
         })
     }
 

@@ -12,6 +12,7 @@ mod inbox;
 mod index;
 mod key;
 mod nats_config;
+mod objects;
 mod parked;
 mod pause;
 mod queues;
@@ -90,6 +91,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Dev(_)
         | Command::Doctor(_)
         | Command::NatsConfig(_)
+        | Command::Objects(_)
         | Command::Queues(_)
         | Command::Tools(_)
         | Command::Call(_)
@@ -113,6 +115,7 @@ async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit,
         Command::Dev(args) => dev::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::NatsConfig(args) => nats_config::run(args, terminal),
+        Command::Objects(command) => objects::run(command, door, terminal).await,
         Command::Queues(args) => queues::run(args, terminal).await,
         Command::Coordinator(args) => serve::coordinator(args).await,
         Command::Worker(args) => serve::worker(args).await,

@@ -159,7 +159,7 @@ impl Plain {
         let mut bytes = Vec::new();
         for content in contents {
             bytes.extend(self.bytes(content));
-            let is_text = matches!(content.body, Some(Body::Text(_) | Body::Json(_)));
+            let is_text = matches!(content.body, Some(Body::Text(_) | Body::Json(_) | Body::Object(_)));
             if (is_text || self.setting.to_terminal) && !bytes.ends_with(b"\n") {
                 bytes.push(b'\n');
             }
@@ -170,6 +170,7 @@ impl Plain {
     fn bytes(&self, content: &v1::Content) -> Vec<u8> {
         match &content.body {
             Some(Body::Text(text) | Body::Json(text)) => text.clone().into_bytes(),
+            Some(Body::Object(object)) => object.preview.clone().into_bytes(),
             Some(Body::Data(_)) if self.setting.to_terminal => crate::words::content(content).into_bytes(),
             Some(Body::Data(data)) => data.data.to_vec(),
             None => Vec::new(),

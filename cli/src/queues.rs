@@ -38,7 +38,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let log = LogOptions { durability: args.durability, bytes_max: args.log_max_bytes };
+    let log = LogOptions { durability: args.durability, bytes_max: args.log_max_bytes, ..LogOptions::default() };
     coordinator::make_queues(&nats_url, &credentials, &log, &args.pools).await?;
     let names: Vec<String> = args.pools.iter().map(proto::names::pool_consumer).collect();
     if terminal.is_json() {

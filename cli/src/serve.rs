@@ -43,6 +43,10 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_bytes: i64,
+    /// Bytes that objects may take beside the log: results that are too large for it, and uploads
+    #[arg(long, env = "TOOLYARD_OBJECTS_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().objects_bytes_max)]
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    objects_max_bytes: i64,
     /// The Redis or Valkey server in which coordinators share the index of runs. Without it each keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
@@ -134,9 +138,10 @@ pub(crate) fn read_hooks(file: Option<&Path>) -> Result<Hooks, Failure> {
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let CoordinatorArgs { listen, durability, redis_url, observe, tls, hooks, auth, .. } = args;
-    let (bytes_max, erase_after) = (args.log_max_bytes, Duration::from_secs(args.erase_after));
+    let erase_after = Duration::from_secs(args.erase_after);
+    let (bytes_max, objects_bytes_max) = (args.log_max_bytes, args.objects_max_bytes);
     let hooks = read_hooks(hooks.as_deref())?;
-    let (log, admin) = (LogOptions { durability, bytes_max }, observe.admin_listen);
+    let (log, admin) = (LogOptions { durability, bytes_max, objects_bytes_max }, observe.admin_listen);
     let door = DoorOptions { tls: tls.files(), callers: auth };
     let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, door, admin };
     let mut interrupts = Interrupts::listen()?;

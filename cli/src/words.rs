@@ -53,6 +53,7 @@ pub(crate) fn harmless(text: &str) -> String {
 pub(crate) fn content(content: &v1::Content) -> String {
     match &content.body {
         Some(Body::Text(text) | Body::Json(text)) => harmless(text),
+        Some(Body::Object(object)) => harmless(&object.preview),
         Some(Body::Data(data)) => format!("({}, {} bytes)", harmless(&data.media_type), data.data.len()),
         None => String::new(),
     }

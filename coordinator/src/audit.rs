@@ -129,6 +129,8 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::WorkerNotFound(_) => "WORKER_NOT_FOUND",
         Refusal::WorkerSilent(_) => "WORKER_SILENT",
         Refusal::RequestIdTaken { .. } => "REQUEST_ID_TAKEN",
+        Refusal::ObjectNotFound(_) => "OBJECT_NOT_FOUND",
+        Refusal::OutOfObject { .. } => "OUT_OF_OBJECT",
         Refusal::LogFull => "LOG_FULL",
         Refusal::TooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::Contended => "CONTENDED",

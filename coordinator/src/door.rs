@@ -5,6 +5,7 @@ pub(crate) mod fault;
 mod fleet;
 mod lists;
 pub(crate) mod needs;
+pub(crate) mod objects;
 pub(crate) mod output;
 pub(crate) mod read;
 mod tools;

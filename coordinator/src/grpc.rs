@@ -7,6 +7,7 @@ mod gate;
 mod incoming;
 mod index;
 mod many;
+mod objects;
 mod pages;
 mod runs;
 mod status;
@@ -37,10 +38,11 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 4096;
 pub struct ServeError(#[from] tonic::transport::Error);
 
 /// What health is told of: the whole, as the empty name says, and each service.
-const SERVICES: [&str; 3] = [
+const SERVICES: [&str; 4] = [
     "",
     <v1::run_service_server::RunServiceServer<runs::RunDoor> as NamedService>::NAME,
     <v1::tool_service_server::ToolServiceServer<tools::ToolDoor> as NamedService>::NAME,
+    <v1::object_service_server::ObjectServiceServer<objects::ObjectDoor> as NamedService>::NAME,
 ];
 
 /// Says in the health whether the log can be reached, until told to stop: then nothing is served any more.
@@ -79,6 +81,7 @@ pub(crate) async fn serve(
     let run_service = v1::run_service_server::RunServiceServer::new(runs::RunDoor(door.clone()))
         .max_decoding_message_size(REQUEST_BYTES_MAX);
     let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor(door.clone()));
+    let object_service = v1::object_service_server::ObjectServiceServer::new(objects::ObjectDoor(door.clone()));
     let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor(door.clone()));
     let fleet_service = v1::fleet_service_server::FleetServiceServer::new(fleet::FleetDoor(door.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
@@ -104,6 +107,7 @@ pub(crate) async fn serve(
         .add_service(tool_service)
         .add_service(index_service)
         .add_service(fleet_service)
+        .add_service(object_service)
         .serve_with_incoming_shutdown(incoming::incoming(listener, tls), stopped)
         .await?;
     Ok(())

@@ -3,6 +3,7 @@
 
 pub(crate) mod ask;
 mod batch;
+mod objects;
 mod openai;
 mod openapi;
 pub(crate) mod problem;

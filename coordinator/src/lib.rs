@@ -16,6 +16,7 @@ mod limits;
 mod members;
 mod metrics;
 mod nats;
+mod objects;
 mod paused;
 mod quotas;
 mod redis;
@@ -272,8 +273,21 @@ impl Coordinator {
 
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
-        let serves =
-            runs::Parts { journal, requests, ledger, registry, owned, hooks, skips, callers, quotas, pauses, signals, erase_after };
+        let serves = runs::Parts {
+            journal,
+            objects: nats::objects::Objects::new(&broker),
+            requests,
+            ledger,
+            registry,
+            owned,
+            hooks,
+            skips,
+            callers,
+            quotas,
+            pauses,
+            signals,
+            erase_after,
+        };
         let runs = runs::Runs::new(serves);
         let door = door::Door { runs, index, log: Arc::new(log), stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);

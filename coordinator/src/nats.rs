@@ -8,6 +8,7 @@ pub(crate) mod feed;
 pub(crate) mod journal;
 pub(crate) mod leases;
 pub(crate) mod pauses;
+pub(crate) mod objects;
 pub(crate) mod queues;
 pub(crate) mod requests;
 pub(crate) mod scan;
@@ -57,6 +58,7 @@ impl Broker {
         let client = proto::nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
         setup::ensure_log(&client, &context, log).await?;
+        setup::ensure_objects(&context, log).await?;
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;

@@ -2,6 +2,7 @@
 
 mod answer_token;
 mod explain;
+mod objects;
 mod refusal;
 
 use std::ops::Deref;
@@ -29,6 +30,7 @@ use crate::ledger::Ledger;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::pauses::Pauses;
+use crate::nats::objects::Objects;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
@@ -45,6 +47,7 @@ const DECISIONS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) journal: Journal,
+    pub(crate) objects: Objects,
     pub(crate) requests: Requests,
     pub(crate) ledger: Ledger,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,

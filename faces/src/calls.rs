@@ -173,6 +173,7 @@ fn part(content: &v1::Content) -> Option<Part<'_>> {
         v1::content::Body::Text(text) => Some(Part::Text(text)),
         v1::content::Body::Json(json) => Some(Part::Json(json)),
         v1::content::Body::Data(data) => Some(Part::Data { media_type: &data.media_type, data: &data.data }),
+        v1::content::Body::Object(object) => Some(Part::Text(&object.preview)),
     }
 }
 

@@ -148,6 +148,7 @@ fn part_out(content: &Content) -> Part {
         Content::Data { media_type, data } => {
             Part { media_type: Some(media_type.clone()), data: Some(BASE64_STANDARD.encode(data)), ..Part::default() }
         }
+        Content::Object(object) => Part { text: Some(object.preview.clone()), ..Part::default() },
     }
 }
 

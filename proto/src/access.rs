@@ -5,7 +5,10 @@ pub mod config;
 
 use run::PoolId;
 
-use crate::names::{self, LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET};
+use crate::names::{
+    self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET,
+};
+use crate::object;
 
 /// Where answers to workers' questions may go, and nowhere else.
 const POOL_INBOXES: &str = "_INBOX.pool.";
@@ -75,11 +78,12 @@ pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
 }
 
 /// The broker answers wherever a request says, permissions or not. So nothing is here that it would answer with bytes of
-/// the asker's choice, as with what stands under the pool's own keys.
+/// the asker's choice, as with what stands under the pool's own keys: what it wrote, objects too, it cannot read.
 fn worker(pool: &PoolId) -> Vec<String> {
     let queue = names::pool_consumer(pool);
     [
         format!("{}.run.*.*.*.out.{pool}", names::NAMESPACE),
+        object::of_pool(pool),
         names::heartbeat(pool),
         format!("{}.ask.{pool}.*", names::NAMESPACE),
         format!("$KV.{TOOLS_BUCKET}.{pool}.*"),
@@ -100,6 +104,7 @@ fn acknowledgements(of: &str) -> [String; 2] {
 fn coordinator() -> Vec<String> {
     let mut subjects = vec![
         names::STREAM_SUBJECTS.to_owned(),
+        object::SUBJECTS.to_owned(),
         format!("{}.stop.*", names::NAMESPACE),
         format!("{POOL_INBOXES}>"),
         // It listens to itself.
@@ -120,6 +125,11 @@ fn coordinator() -> Vec<String> {
         [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")),
     );
     subjects.extend(acknowledgements(STREAM));
+    subjects.extend(
+        ["STREAM.INFO", "STREAM.CREATE", "STREAM.MSG.GET", "STREAM.PURGE"]
+            .map(|request| format!("$JS.API.{request}.{OBJECTS}")),
+    );
+    subjects.push(format!("$JS.API.DIRECT.GET.{OBJECTS}.>"));
     for stream in streams() {
         subjects.extend(
             ["STREAM.INFO", "STREAM.CREATE", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.CREATE"]
@@ -136,6 +146,7 @@ fn coordinator() -> Vec<String> {
 fn observer() -> Vec<String> {
     let mut subjects = vec!["$JS.API.INFO".to_owned(), SETTINGS.to_owned(), "$JS.FC.>".to_owned()];
     subjects.extend(streams().map(|stream| format!("$JS.API.STREAM.INFO.{stream}")));
+    subjects.push(format!("$JS.API.STREAM.INFO.{OBJECTS}"));
     subjects.push(format!("$JS.API.CONSUMER.LIST.{STREAM}"));
     for bucket in [LEASES_BUCKET, PAUSES_BUCKET, TOOLS_BUCKET] {
         // It lists their keys.
@@ -151,7 +162,7 @@ fn observer() -> Vec<String> {
 /// Answered by every server of a cluster: how it writes to disk. Only to accounts that import it from the system's.
 pub const SETTINGS: &str = "$SYS.REQ.SERVER.PING.JSZ";
 
-/// All that is stored at the broker.
+/// The log, and the buckets beside it.
 fn streams() -> impl Iterator<Item = String> {
     let buckets = [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
     [STREAM.to_owned()].into_iter().chain(buckets.into_iter().map(|bucket| format!("KV_{bucket}")))

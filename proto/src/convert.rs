@@ -10,9 +10,10 @@ pub mod worker;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use run::{
-    AfterPartialOutput, Backoff, CallError, Concurrency, Content, DefaultDecision, ErrorKind, InvalidId, Policy,
-    Progress, RetryOn, Rules, Violation,
+    AfterPartialOutput, Backoff, CallError, Concurrency, Content, DefaultDecision, ErrorKind, InvalidId, Object,
+    Policy, Progress, RetryOn, Rules, Violation,
 };
 
 use self::object::NotAnObject;
@@ -75,6 +76,7 @@ pub(crate) fn content_out(content: &Content) -> v1::Content {
         Content::Data { media_type, data } => {
             v1::content::Body::Data(v1::Data { media_type: media_type.clone(), data: data.clone() })
         }
+        Content::Object(object) => v1::content::Body::Object(object_out(object)),
     };
     v1::Content { body: Some(body) }
 }
@@ -84,7 +86,31 @@ pub(crate) fn content_in(wire: v1::Content) -> Result<Content, InvalidMessage> {
         v1::content::Body::Text(text) => Ok(Content::Text(text)),
         v1::content::Body::Json(json) => Ok(Content::Json(json)),
         v1::content::Body::Data(v1::Data { media_type, data }) => Ok(Content::Data { media_type, data }),
+        v1::content::Body::Object(object) => Ok(Content::Object(Box::new(object_in(object)?))),
     }
+}
+
+/// A reference to an object.
+#[must_use]
+pub fn object_out(object: &Object) -> v1::Object {
+    v1::Object {
+        object_id: object.id.to_string(),
+        media_type: object.media_type.clone(),
+        size_bytes: object.size,
+        sha256: Bytes::copy_from_slice(&object.sha256),
+        preview: object.preview.clone(),
+    }
+}
+
+pub(crate) fn object_in(wire: v1::Object) -> Result<Object, InvalidMessage> {
+    let sha256 = wire.sha256.as_ref().try_into().map_err(|_| InvalidMessage::Missing("the SHA-256 of an object"))?;
+    Ok(Object {
+        id: wire.object_id.parse()?,
+        media_type: wire.media_type,
+        size: wire.size_bytes,
+        sha256,
+        preview: wire.preview,
+    })
 }
 
 fn contents_out(contents: &[Content]) -> Vec<v1::Content> {

@@ -10,6 +10,7 @@ pub mod history;
 pub mod json;
 pub mod names;
 pub mod nats;
+pub mod object;
 pub mod openapi;
 pub mod schema;
 pub mod subject;

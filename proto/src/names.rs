@@ -10,6 +10,8 @@ pub const NAMESPACE: &str = "ty";
 pub const STREAM: &str = "ty-log";
 /// Every entry of the log.
 pub const STREAM_SUBJECTS: &str = "ty.run.>";
+/// What is too large for the log.
+pub const OBJECTS: &str = "ty-objects";
 /// Tool manifests, by pool and set.
 pub const TOOLS_BUCKET: &str = "ty-tools";
 /// Who owns which shard.

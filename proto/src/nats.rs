@@ -1,6 +1,7 @@
 //! How every process of ours connects to the broker.
 
 pub mod clock;
+pub mod objects;
 pub mod unstored;
 
 use std::path::PathBuf;

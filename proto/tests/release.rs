@@ -11,8 +11,8 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Erasure, ErrorKind, Event, Manifest, Nonce, Fields, Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route,
-    Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    Erasure, ErrorKind, Event, Fields, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse,
+    RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
@@ -62,7 +62,7 @@ fn spec() -> CallSpec {
     }
 }
 
-fn object(key: &str, json: &str) -> Fields {
+fn fields(key: &str, json: &str) -> Fields {
     [(key.to_owned(), json.to_owned())].into_iter().collect()
 }
 
@@ -77,6 +77,16 @@ fn error() -> CallError {
 fn contents() -> Vec<Content> {
     let data = Content::Data { media_type: "image/png".to_owned(), data: Bytes::from_static(&[1, 2, 3]) };
     vec![Content::Text("text".to_owned()), Content::Json("{\"n\":1.50}".to_owned()), data]
+}
+
+fn object() -> Content {
+    Content::Object(Box::new(Object {
+        id: format!("{}.1.shell.0123456789abcdef", run_id()).parse().expect("an id"),
+        media_type: "image/png".to_owned(),
+        size: 1 << 30,
+        sha256: [7; 32],
+        preview: "[the result was cut here]".to_owned(),
+    }))
 }
 
 fn opened() -> RunOpened {
@@ -104,9 +114,9 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let rejected = Decision::Rejected { reason: "no".to_owned() };
     let alone =
         RunOpened { deadline: Timestamp(1_763_000_001_000), calls: vec![Arc::new(spec())], ..RunOpened::default() };
-    let with_context = CallSpec { context: object("user", r#"{"id": 1.50}"#), ..spec() };
-    let given = RunOpened { calls: vec![Arc::new(with_context)], context: object("region", "\"eu\""), ..opened() };
-    let with_state = Completion { result: contents(), extra_state: object("cart", "[7]") };
+    let with_context = CallSpec { context: fields("user", r#"{"id": 1.50}"#), ..spec() };
+    let given = RunOpened { calls: vec![Arc::new(with_context)], context: fields("region", "\"eu\""), ..opened() };
+    let with_state = Completion { result: contents(), extra_state: fields("cart", "[7]") };
     let erasure = Some(Erasure { after: Duration::from_secs(60), request: Some([7; 32]) });
     let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
     let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
@@ -153,6 +163,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("stop acknowledged", vec![stopping(StopStage::Acknowledged)]),
         ("output", vec![Event::Output { attempt: attempt(), pool: pool.clone(), first: ChunkIndex(3), chunks }]),
         ("attempt completed", vec![ended(AttemptOutcome::Completed(contents().into()))]),
+        ("attempt completed with an object", vec![ended(AttemptOutcome::Completed(vec![object()].into()))]),
         ("attempt completed with state", vec![ended(AttemptOutcome::Completed(with_state))]),
         ("attempt failed", vec![ended(AttemptOutcome::Failed(error()))]),
         ("attempt cancelled", vec![ended(AttemptOutcome::Cancelled)]),

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind, Event, Nonce,
-    Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation,
-    WithoutWorker,
+    Object, ObjectId, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict,
+    Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
@@ -33,7 +33,24 @@ fn content() -> impl Strategy<Value = Content> {
         Just(Content::Json(r#"{"price":1.50}"#.to_owned())),
         (".*", prop::collection::vec(any::<u8>(), 0..40))
             .prop_map(|(media_type, data)| Content::Data { media_type, data: data.into() }),
+        object().prop_map(|object| Content::Object(Box::new(object))),
     ]
+}
+
+fn object() -> impl Strategy<Value = Object> {
+    let id = prop_oneof![
+        (any::<u16>(), any::<u64>()).prop_map(|(call, nonce)| {
+            ObjectId::Result { run: run_id(), call: CallIndex(call), pool: pool(), nonce: Nonce(nonce) }
+        }),
+        Just(RUN[7..].parse().map(ObjectId::Upload).expect("a uuid")),
+    ];
+    (id, ".*", any::<u64>(), any::<[u8; 32]>(), ".*").prop_map(|(id, media_type, size, sha256, preview)| Object {
+        id,
+        media_type,
+        size,
+        sha256,
+        preview,
+    })
 }
 
 fn contents() -> impl Strategy<Value = Vec<Content>> {

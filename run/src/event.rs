@@ -14,6 +14,7 @@ use crate::id::{
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::fields::Fields;
+use crate::object::Object;
 use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy, ResultUse};
 
@@ -227,15 +228,18 @@ pub enum Content {
         media_type: String,
         data: Bytes,
     },
+    /// Too large for the log: stored beside it.
+    Object(Box<Object>),
 }
 
 impl Content {
-    /// Bytes of the body.
+    /// Bytes of the body, as the log has it.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
             Self::Text(text) | Self::Json(text) => text.len(),
             Self::Data { data, .. } => data.len(),
+            Self::Object(object) => object.preview.len(),
         }
     }
 }

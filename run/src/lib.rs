@@ -28,6 +28,7 @@ mod erasure;
 mod event;
 mod id;
 mod fields;
+mod object;
 mod parked;
 mod retry;
 mod rules;
@@ -54,6 +55,7 @@ pub use id::{
     TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
 pub use fields::Fields;
+pub use object::{Object, ObjectId};
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
 pub use run::{Heard, Run, RunStatus};

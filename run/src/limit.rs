@@ -24,8 +24,12 @@ pub const HISTORY_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB, which a
 /// client takes in one message.
 pub const EXTRA_STATE_BYTES_MAX: usize = 8 * 1024;
-/// Bytes of a call's result, all its parts together.
+/// Bytes of a call's result in the log, all its parts together. What is larger is stored beside the log.
 pub const RESULT_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of one part of a result that is stored beside the log: a worker has it in its memory.
+pub const OBJECT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Bytes of such a part that the log shows: enough for a model to see what it is.
+pub const PREVIEW_BYTES_MAX: usize = 4 * 1024;
 /// Bytes of one chunk of output. Longer writes are split by the worker.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Chunks of one attempt: what a reader that waits for the floor may have to remember stays bounded.

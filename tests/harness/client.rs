@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use proto::v1::fleet_service_client::FleetServiceClient;
 use proto::v1::index_service_client::IndexServiceClient;
+use proto::v1::object_service_client::ObjectServiceClient;
 use proto::v1::run_event::Event;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
@@ -41,6 +42,7 @@ pub struct Client {
     pub tools: ToolServiceClient<Transport>,
     pub index: IndexServiceClient<Transport>,
     pub fleet: FleetServiceClient<Transport>,
+    pub objects: ObjectServiceClient<Transport>,
 }
 
 /// A call of `tool` under the id `id`.
@@ -90,6 +92,7 @@ impl Client {
             tools: ToolServiceClient::new(transport.clone()),
             index: IndexServiceClient::new(transport.clone()),
             fleet: FleetServiceClient::new(transport),
+            objects: ObjectServiceClient::new(transport),
         }
     }
 

@@ -112,6 +112,18 @@ impl Coordinator {
         self.address
     }
 
+    /// The most memory that it has had, in bytes.
+    ///
+    /// # Panics
+    /// Where the system does not tell: on Linux it does.
+    #[must_use]
+    pub fn memory_peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("it is running")));
+        let status = status.expect("the system tells of its processes");
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        peak.and_then(|kib| kib.parse::<u64>().ok()).expect("it has memory") * 1024
+    }
+
     /// SIGKILL.
     pub async fn kill(&mut self) {
         self.child.kill().await.expect("it was running");

@@ -4,7 +4,7 @@ use async_nats::Client as Broker;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use harness::{Client, Yard, call, client_answer};
-use proto::names::{PAUSES_BUCKET, REQUESTS_BUCKET, STREAM, TOOLS_BUCKET};
+use proto::names::{OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, STREAM, TOOLS_BUCKET};
 use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::{Value, json};
 
@@ -76,6 +76,7 @@ async fn runs_go_on_at_a_broker_that_was_given_what_was_backed_up() {
     let mut worker = yard.worker().await;
     let done = create(&yard.client, echo("done")).await;
     let said = done.watch(FloorPolicy::Arrival).await.to_end().await;
+    let (_, object) = crate::objects::object(&yard.client, crate::objects::BYTES).await;
     let asked = yard.client.create(vec![question("ask")]).await;
     worker.kill().await;
     let queued = create(&yard.client, echo("queued")).await;
@@ -84,7 +85,7 @@ async fn runs_go_on_at_a_broker_that_was_given_what_was_backed_up() {
     // The log first: a request id that is newer than the log is taken up again, a run without its id would be made twice.
     let mut backups = Vec::new();
     let buckets = [REQUESTS_BUCKET, TOOLS_BUCKET, PAUSES_BUCKET].map(|it| format!("KV_{it}"));
-    for stream in [STREAM.to_owned()].into_iter().chain(buckets) {
+    for stream in [STREAM.to_owned()].into_iter().chain(buckets).chain([OBJECTS.to_owned()]) {
         backups.push(back_up(&broker, &stream).await);
     }
     yard.coordinator.kill().await;
@@ -106,6 +107,8 @@ async fn runs_go_on_at_a_broker_that_was_given_what_was_backed_up() {
         "what was said is said again, word for word"
     );
     assert_eq!(create(&client, echo("done")).await.id, done.id, "a request that was answered makes no second run");
+    let read = crate::objects::read(&client, &object.object_id, 0, None).await;
+    assert_eq!(read.expect("it is there"), crate::objects::made(crate::objects::BYTES));
     asked.submit(vec![client_answer("ask", "that one")]).await.expect("it still waits");
     for (run, id) in [(asked, "ask"), (queued, "a")] {
         let ended = outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);

@@ -35,6 +35,7 @@ mod main_job;
 mod manifest;
 mod many;
 mod mixed;
+mod objects;
 mod openai;
 mod ordering;
 mod ownership;

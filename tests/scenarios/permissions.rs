@@ -128,6 +128,14 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
         "$KV.ty-leases.shard.00".to_owned(),
         "$KV.ty-snapshots.00".to_owned(),
         "$KV.ty-requests.x".to_owned(),
+        // Objects: another pool's, an upload, and to read any, which would say them wherever it is told to.
+        format!("ty.obj.{}.0.main.00000000000000ff.0", run.id),
+        format!("ty.obj.up.upl_{}.0", &run.id[7..]),
+        format!("$JS.API.DIRECT.GET.ty-objects.ty.obj.{}.0.other.00000000000000ff.0", run.id),
+        "$JS.API.DIRECT.GET.ty-objects".to_owned(),
+        "$JS.API.STREAM.MSG.GET.ty-objects".to_owned(),
+        "$JS.API.CONSUMER.CREATE.ty-objects".to_owned(),
+        "$JS.API.STREAM.PURGE.ty-objects".to_owned(),
         // Jobs of the pool: to take one, to end one, to see how many.
         "$JS.API.CONSUMER.MSG.NEXT.ty-log.pool-main".to_owned(),
         "$JS.API.CONSUMER.INFO.ty-log.pool-main".to_owned(),

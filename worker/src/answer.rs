@@ -91,7 +91,7 @@ impl From<Vec<Content>> for Output {
 }
 
 /// An image for a model, which sees it as JSON: `{"mimeType": "image/png", "data": "<base64>"}`. That is a third longer
-/// than the image, and a result holds 256 KiB; [`Output::data`] gives bytes as they are.
+/// than the image; [`Output::data`] gives bytes as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
     pub mime_type: String,

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::hooked::{Watched, too_much_held};
 use crate::limits;
 use crate::metrics::OutputCount;
+use crate::objects::{Objects, is_large};
 use crate::publisher::{Lost, Publisher};
 use crate::table::Prepared;
 use crate::tool::{Context, Output, Stop, ToolError};
@@ -41,6 +42,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) watched: Option<Watched>,
     /// Whether its end tells the result.
     pub(crate) tells_result: bool,
+    /// Where what is too large for the log goes.
+    pub(crate) objects: &'a Objects,
 }
 
 /// Why an attempt should stop before its tool is done.
@@ -89,19 +92,20 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals, output: count, watched, tells_result } = attempt;
+    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, objects } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
 
     if watched.as_ref().is_some_and(|watched| watched.holds_output) {
         publisher.hold();
     }
-    let watched = watched.map(|watched| (watched, job, tools));
+    let watched = watched.map(|watched| (watched, tools));
 
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            return (conclude(publisher, id, AttemptOutcome::Failed(error), (watched, false), &signals).await, None);
+            let outcome = AttemptOutcome::Failed(error);
+            return (conclude(publisher, (job, id), outcome, (watched, false), (objects, &signals)).await, None);
         }
     };
     // A call that is overdue never starts late.
@@ -130,7 +134,7 @@ where
             let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
             store(publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message)), false).await
         }
-        Some(outcome) => conclude(publisher, id, outcome, (watched, tells_result), &signals).await,
+        Some(outcome) => conclude(publisher, (job, id), outcome, (watched, tells_result), (objects, &signals)).await,
         None => End::Abandoned,
     };
     (end, lingering)
@@ -139,15 +143,25 @@ where
 /// Stores the end of an attempt, as those have it who are asked about it.
 async fn conclude<F>(
     mut publisher: Publisher<F>,
-    id: AttemptId,
+    (job, id): (&Job, AttemptId),
     outcome: AttemptOutcome,
-    (watched, tells_result): (Option<(Watched, &Job, &Handle)>, bool),
-    signals: &Signals,
+    (watched, tells_result): (Option<(Watched, &Handle)>, bool),
+    (objects, signals): (&Objects, &Signals),
 ) -> End
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Some((watched, job, tools)) = watched else { return store(publisher, outcome, tells_result).await };
+    let Some((watched, tools)) = watched else {
+        return match outcome {
+            AttemptOutcome::Completed(parts) if is_large(&parts) => {
+                match keep(&mut publisher, job, parts, (objects, signals)).await {
+                    Some(outcome) => store(publisher, outcome, tells_result).await,
+                    None => End::Abandoned,
+                }
+            }
+            outcome => store(publisher, outcome, tells_result).await,
+        };
+    };
     let held = publisher.let_go();
     // What is not held back need not wait.
     publisher.send();
@@ -180,6 +194,33 @@ where
     }
 }
 
+/// Stores what of a result is too large for the log, before anything refers to it. `None` when the attempt is to be abandoned.
+async fn keep<F>(
+    publisher: &mut Publisher<F>,
+    job: &Job,
+    parts: Vec<Content>,
+    (objects, signals): (&Objects, &Signals),
+) -> Option<AttemptOutcome>
+where
+    F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
+{
+    // What was said need not wait for it.
+    publisher.send();
+    let mut keeping = Box::pin(objects.keep(job, parts));
+    loop {
+        tokio::select! {
+            biased;
+            () = signals.lease_lost.cancelled() => return None,
+            turned = publisher.turn() => if turned.is_err() {
+                return None;
+            },
+            kept = &mut keeping => {
+                return Some(kept.map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed));
+            }
+        }
+    }
+}
+
 async fn store<F>(publisher: Publisher<F>, outcome: AttemptOutcome, tells_result: bool) -> End
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
@@ -202,6 +243,7 @@ fn text(result: &[Content]) -> String {
     let part = |content: &Content| match content {
         Content::Text(text) | Content::Json(text) => text.clone(),
         Content::Data { media_type, data } => format!("[{media_type}, {} bytes]", data.len()),
+        Content::Object(object) => object.preview.clone(),
     };
     result.iter().map(part).collect::<Vec<_>>().join("\n")
 }

@@ -42,6 +42,15 @@ impl Watched {
         tools: &Handle,
     ) -> Judged {
         let was_completed = matches!(outcome, AttemptOutcome::Completed(_));
+        let outcome = match outcome {
+            AttemptOutcome::Completed(result) => {
+                limits::watched(result).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
+            }
+            AttemptOutcome::Failed(_)
+            | AttemptOutcome::Cancelled
+            | AttemptOutcome::Expired
+            | AttemptOutcome::Returned => outcome,
+        };
         let happened = match outcome {
             AttemptOutcome::Completed(Completion { result, extra_state }) => {
                 Happened::Completed { result, extra_state, output: self.holds_output.then_some(held) }
@@ -79,7 +88,7 @@ impl Watched {
             let why = format!("a hook gave a piece of output of more than {} bytes", limit::CHUNK_BYTES_MAX);
             return Judged { outcome: AttemptOutcome::Failed(withheld(&why)), output: Vec::new() };
         }
-        let outcome = ended.outcome.and_then(limits::completion);
+        let outcome = ended.outcome.and_then(limits::watched);
         Judged { outcome: outcome.map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed), output }
     }
 }

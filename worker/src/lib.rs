@@ -17,6 +17,7 @@ mod hooked;
 mod limits;
 mod metrics;
 mod nats;
+mod objects;
 mod output;
 mod publisher;
 mod table;
@@ -34,7 +35,10 @@ pub use answer::{Image, IntoChunk, IntoOutput};
 pub use hooks::{self, Hooks};
 pub use nats::Error;
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
-pub use run::{AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, Permission, Progress, RetryOn};
+pub use run::{
+    AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, Object, ObjectId, Permission, Progress,
+    RetryOn,
+};
 pub use table::{InvalidTool, NotHosted, Table, Unwatchable};
 pub use tool::{About, Context, Output, Tool, ToolError};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,

@@ -42,14 +42,15 @@ pub(crate) fn too_much_output() -> CallError {
     CallError::new(ErrorKind::OutputTooLarge, message)
 }
 
-/// What a call gives, if it may be kept.
+/// What a call gives, if it may be kept: in the log, or its result beside it.
 pub(crate) fn completion(given: Completion) -> Result<Completion, CallError> {
-    let (size, count) = (given.result.iter().map(Content::size).sum::<usize>(), given.result.len());
-    if size > limit::RESULT_BYTES_MAX || count > limit::RESULT_PARTS_MAX {
+    let count = given.result.len();
+    let largest = given.result.iter().map(Content::size).max().unwrap_or_default();
+    if count > limit::RESULT_PARTS_MAX || u64::try_from(largest).is_ok_and(|bytes| bytes > limit::OBJECT_BYTES_MAX) {
         let message = format!(
-            "the result is {size} bytes in {count} parts, at most {} in {} are kept: stream it or write it to a file",
-            limit::RESULT_BYTES_MAX,
-            limit::RESULT_PARTS_MAX
+            "the result has {count} parts of up to {largest} bytes, at most {} of up to {} are kept: stream it",
+            limit::RESULT_PARTS_MAX,
+            limit::OBJECT_BYTES_MAX
         );
         return Err(CallError::new(ErrorKind::ResultTooLarge, message));
     }
@@ -60,4 +61,15 @@ pub(crate) fn completion(given: Completion) -> Result<Completion, CallError> {
         return Err(CallError::new(ErrorKind::ResultTooLarge, message));
     }
     Ok(given)
+}
+
+/// What a call gives, if hooks can look at its result: whole, or it could carry past them what they are to find.
+pub(crate) fn watched(given: Completion) -> Result<Completion, CallError> {
+    let size = given.result.iter().map(Content::size).sum::<usize>();
+    if size > limit::RESULT_BYTES_MAX {
+        let max = limit::RESULT_BYTES_MAX;
+        let message = format!("the result is {size} bytes, and the hooks that watch the tool look at {max} at most");
+        return Err(CallError::new(ErrorKind::ResultTooLarge, message));
+    }
+    completion(given)
 }

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Signals;
 use crate::metrics::Counts;
+use crate::objects::Objects;
 use crate::table::Table;
 use crate::{Options, limit_slots};
 
@@ -65,6 +66,7 @@ pub(crate) struct Core {
     pub(crate) counts: Counts,
     /// The worker takes no more jobs: it was told to stop, or to drain.
     pub(crate) stop: CancellationToken,
+    pub(crate) objects: Objects,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
@@ -96,6 +98,11 @@ pub(crate) async fn serve(
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
     let counts = Counts::new(&options.pool, table.names());
     let leases = leases::Leases::new(client.clone(), counts.leases_lost.clone());
+    let puts = context.clone();
+    let objects = Objects::new(move |subject, data| {
+        let context = puts.clone();
+        Box::pin(async move { proto::nats::objects::put(&context, subject, data, tokio::time::sleep).await })
+    });
     let core = Rc::new(Core {
         client: client.clone(),
         context,
@@ -106,6 +113,7 @@ pub(crate) async fn serve(
         leases,
         counts,
         stop: stop.clone(),
+        objects,
         give_back: CancellationToken::new(),
         answered: Rc::default(),
         progress: Arc::default(),

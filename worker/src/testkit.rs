@@ -242,6 +242,7 @@ impl Called {
         let parts = self.result.as_ref().expect("the call completed");
         let text = |content: &Content| match content {
             Content::Text(text) | Content::Json(text) => Some(text.clone()),
+            Content::Object(object) => Some(object.preview.clone()),
             Content::Data { .. } => None,
         };
         parts.iter().filter_map(text).collect()

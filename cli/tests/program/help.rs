@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 44] = [
+const COMMANDS: [&[&str]; 46] = [
     &[],
     &["demo"],
     &["dev"],
@@ -37,6 +37,8 @@ const COMMANDS: [&[&str]; 44] = [
     &["workers"],
     &["workers", "ls"],
     &["workers", "drain"],
+    &["objects"],
+    &["objects", "get"],
     &["submit"],
     &["why"],
     &["doctor"],
@@ -65,8 +67,9 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 9] = [
+    let groups: [&[&str]; 10] = [
         &["key"],
+        &["objects"],
         &["pause"],
         &["resume"],
         &["workers"],

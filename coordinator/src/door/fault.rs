@@ -100,6 +100,11 @@ impl From<Refusal> for Fault {
             }
             Refusal::WorkerSilent(worker) => {
                 Self::new(Code::Unavailable, "WORKER_SILENT", message, [("worker_id", worker.to_string())])
+            Refusal::ObjectNotFound(id) => {
+                Self::new(Code::NotFound, "OBJECT_NOT_FOUND", message, [("object_id", id.to_string())])
+            }
+            Refusal::OutOfObject { size } => {
+                Self::new(Code::InvalidArgument, "OUT_OF_OBJECT", message, [("size", size.to_string())])
             }
             Refusal::Denied { call, .. } => {
                 Self::new(Code::PermissionDenied, "DENIED_BY_HOOK", message, [("call_id", call.to_string())])

@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 28] = [
+const NEEDS: [(&str, &str, Role); 29] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -25,6 +25,7 @@ const NEEDS: [(&str, &str, Role); 28] = [
     ("FleetService", "ListPauses", Role::Admin),
     ("FleetService", "ListWorkers", Role::Admin),
     ("FleetService", "DrainWorker", Role::Admin),
+    ("ObjectService", "ReadObject", Role::Read),
     ("IndexService", "ListRuns", Role::Read),
     ("IndexService", "ListCalls", Role::Read),
     ("IndexService", "CountRuns", Role::Read),

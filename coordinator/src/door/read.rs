@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::convert::object::object_in;
 use proto::convert::{self, api};
 use proto::{history, v1};
-use run::{Answer, CallError, CallId, Decision, ErrorKind, Fields, Rejection, RunId, ToolName, limit};
+use run::{Answer, CallError, CallId, Content, Decision, ErrorKind, Fields, Rejection, RunId, ToolName, limit};
 
 use crate::accept::{Asked, AskedApproval};
 use crate::custom::{self, Custom, CustomTools};
@@ -156,6 +156,9 @@ pub(super) fn answer(index: usize, output: v1::ToolOutput) -> Result<Answer, Ref
     let field = |name: &str| format!("outputs[{index}].{name}");
     let call = output.call_id.parse().map_err(malformed(field("call_id")))?;
     let result = api::contents(output.result).map_err(malformed(field("result")))?;
+    if result.iter().any(|part| matches!(part, Content::Object(_))) {
+        return Err(malformed(field("result"))("refers to an object, and an answer is taken only as it is"));
+    }
     match (output.error.as_str(), result.is_empty()) {
         ("", _) => Ok(Answer { call, output: Ok(result) }),
         (error, true) => Ok(Answer { call, output: Err(CallError::new(ErrorKind::ClientFailed, error)) }),

@@ -80,6 +80,9 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     }
     let mut content = json!({});
     match method.streams() {
+        _ if method.name() == "ReadObject" => {
+            content["*/*"] = json!({ "schema": { "type": "string", "contentMediaType": "application/octet-stream" } });
+        }
         true => content["text/event-stream"] = events(method, schemas),
         false => content["application/json"] = json!({ "schema": method.gives(schemas) }),
     }
@@ -90,6 +93,10 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
             let executed = message("ExecuteRunRequest", schemas);
             takes = takes.map(|takes| json!({ "anyOf": [takes, executed] }));
             described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
+        }
+        "ReadObject" => {
+            parameters.push(header("Range", "One range of bytes, which goes before `offset` and `length`."));
+            described["description"] = format!("{}\n\n{OBJECT}", method.description()).into();
         }
         "WatchRun" => parameters.push(header("Last-Event-ID", "Goes before `after_sequence`: the number of the last event that the client has.")),
         "ListTools" => parameters.push(json!({
@@ -113,6 +120,8 @@ const EVENTS: &str = "Each event has its `sequence` as its id, and no name. A co
     named `end` and holds a StreamEnd, or `problem` and holds a Problem.";
 const CREATE: &str = "A client that accepts `text/event-stream` is answered with the output of the run, with status 200; its request is an \
     ExecuteRunRequest.";
+const OBJECT: &str = "It is answered with the bytes as they are, under the object's own media type, to be saved and not shown; 206 where a \
+    `Range` is given. `ETag` is the SHA-256 of the whole. An object that breaks off is shorter than `Content-Length`.";
 const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and `names`, which says \
     whose a name is that is not a tool's own.";
 

@@ -126,6 +126,7 @@ pub(crate) fn pointer(field: &str) -> String {
 /// The status of a fault.
 pub(crate) fn status(code: Code, reason: &str) -> StatusCode {
     match code {
+        Code::InvalidArgument if reason == "OUT_OF_OBJECT" => StatusCode::RANGE_NOT_SATISFIABLE,
         Code::InvalidArgument => StatusCode::BAD_REQUEST,
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::OutOfRange => StatusCode::GONE,
@@ -155,6 +156,8 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "WORKER_NOT_FOUND" => "look at GET /v1/workers",
         "WORKER_SILENT" => "look at the worker, and end its process: its calls go to others",
         "TOOL_NOT_FOUND" | "POOL_NOT_FOUND" => "look at GET /v1/tools",
+        "OBJECT_NOT_FOUND" => "look the object's id up in the call's result; it is kept as long as its run",
+        "OUT_OF_OBJECT" => "ask for bytes that the object has",
         "EVENTS_EXPIRED" => {
             "nothing of the run is kept any more: ask for the calls again if their results are still needed"
         }

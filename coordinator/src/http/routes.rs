@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::ask::Ask;
 use super::problem::{Place, Problem};
-use super::{batch, openapi, sse};
+use super::{batch, objects, openapi, sse};
 use crate::callers::Role;
 use crate::door::needs::needs;
 use crate::door::{Door, Told};
@@ -97,6 +97,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/pauses/resume", meaning: Rpc("FleetService", "Resume"), handler: unary!(post, resume) },
     Operation { method: Method::GET, path: "/v1/workers", meaning: Rpc("FleetService", "ListWorkers"), handler: || get(list_workers) },
     Operation { method: Method::POST, path: "/v1/workers/{worker_id}/drain", meaning: Rpc("FleetService", "DrainWorker"), handler: unary!(post, drain_worker) },
+    Operation { method: Method::GET, path: "/v1/objects/{object_id}", meaning: Rpc("ObjectService", "ReadObject"), handler: || get(objects::read_object) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described), handler: || post(batch::batch) },
     Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other("GetDocument", Needs::Nothing, openapi::described), handler: || get(openapi::serve) },
 ];

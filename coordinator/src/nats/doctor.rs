@@ -204,19 +204,20 @@ fn room(info: &Info) -> Finding {
 
 async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for bucket in [names::LEASES_BUCKET, names::TOOLS_BUCKET, names::REQUESTS_BUCKET, names::PAUSES_BUCKET] {
-        let what = format!("bucket {bucket}");
-        findings.push(match context.get_stream(format!("KV_{bucket}")).await {
-            Ok(stream) => {
-                let info = stream.cached_info();
+    let buckets = [names::LEASES_BUCKET, names::TOOLS_BUCKET, names::REQUESTS_BUCKET, names::PAUSES_BUCKET];
+    let buckets = buckets.map(|bucket| (format!("bucket {bucket}"), format!("KV_{bucket}")));
+    for (what, stream) in buckets.into_iter().chain([("objects".to_owned(), names::OBJECTS.to_owned())]) {
+        findings.push(match context.get_stream(&stream).await {
+            Ok(found) => {
+                let info = found.cached_info();
                 let found = format!("replicas: {}, messages: {}", info.config.num_replicas, info.state.messages);
                 if info.config.allow_rollup {
-                    let advice = format!("an older coordinator made it: turn off allow_rollup_hdrs of KV_{bucket}");
+                    let advice = format!("an older coordinator made it: turn off allow_rollup_hdrs of {stream}");
                     Finding::warn(what, "who may write one of its keys can empty it", advice)
                 } else if info.config.num_replicas == replicas {
                     Finding::ok(what, found)
                 } else {
-                    let advice = format!("`nats stream edit KV_{bucket} --replicas {replicas}`, as the log has");
+                    let advice = format!("`nats stream edit {stream} --replicas {replicas}`, as the log has");
                     Finding::fail(what, found, advice)
                 }
             }

@@ -7,7 +7,7 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{CreateStreamError, CreateStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
-use proto::names;
+use proto::{names, object};
 use run::{PoolId, limit};
 use tokio::time::Instant;
 
@@ -44,11 +44,13 @@ pub struct LogOptions {
     pub durability: Durability,
     /// Bytes that the log may take. A full log refuses new work and keeps what it accepted.
     pub bytes_max: i64,
+    /// Bytes that objects may take, beside the log. Where they do, calls whose results are too large for the log fail.
+    pub objects_bytes_max: i64,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { durability: Durability::default(), bytes_max: 1 << 30 }
+        Self { durability: Durability::default(), bytes_max: 1 << 30, objects_bytes_max: 1 << 29 }
     }
 }
 
@@ -180,6 +182,35 @@ pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &Log
         Durability::Dev | Durability::Standard => Ok(()),
         Durability::Strict => check_synced(client, info).await,
     }
+}
+
+/// Objects leave with the entries of the log that refer to them. What lies there once is not written over: nothing that a
+/// reader was told of changes.
+fn objects_config(options: &LogOptions) -> Config {
+    Config {
+        name: names::OBJECTS.to_owned(),
+        description: Some("Toolyard: what is too large for the log".to_owned()),
+        subjects: vec![object::SUBJECTS.to_owned()],
+        retention: RetentionPolicy::Limits,
+        discard: DiscardPolicy::New,
+        discard_new_per_subject: true,
+        max_messages_per_subject: 1,
+        max_age: RETENTION,
+        max_bytes: options.objects_bytes_max,
+        max_message_size: MESSAGE_BYTES_MAX,
+        storage: StorageType::File,
+        num_replicas: options.durability.replicas(),
+        allow_direct: true,
+        deny_delete: true,
+        ..Config::default()
+    }
+}
+
+pub(crate) async fn ensure_objects(context: &Context, options: &LogOptions) -> Result<(), SetupError> {
+    let make =
+        async || context.get_or_create_stream(objects_config(options)).await.map_err(|error| Refusal::of(&error));
+    let stream = patiently("the object store", make).await?;
+    check_replicas(&stream.cached_info().config, options.durability)
 }
 
 async fn check_synced(client: &Client, log: &Info) -> Result<(), SetupError> {

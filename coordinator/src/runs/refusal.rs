@@ -2,6 +2,7 @@
 
 use proto::schema;
 use run::{CallError, CallId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
+use run::{CallError, CallId, ObjectId, Rejection, RunId, ToolName, Violation};
 
 use crate::callers::Denied;
 use crate::ledger::Stopped;
@@ -36,6 +37,10 @@ pub(crate) enum Refusal {
     WorkerNotFound(WorkerId),
     #[error("worker {0} does not say that it drains: it stands still, is cut off, or is too old to know the word")]
     WorkerSilent(WorkerId),
+    #[error("there is no object {0}: no result refers to it, or it is not kept any more")]
+    ObjectNotFound(ObjectId),
+    #[error("the object has {size} bytes, and none of those that are asked for")]
+    OutOfObject { size: u64 },
     #[error("the request id was used for another request, which made run {run}: use another id")]
     RequestIdTaken { run: RunId },
     #[error("the log is full: it accepts nothing new until it has drained")]

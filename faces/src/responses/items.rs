@@ -313,7 +313,10 @@ pub(super) fn image_of(content: &v1::Content) -> Option<String> {
         v1::content::Body::Data(data) if data.media_type.starts_with("image/") => {
             Some(BASE64_STANDARD.encode(&data.data))
         }
-        v1::content::Body::Data(_) | v1::content::Body::Text(_) | v1::content::Body::Json(_) => None,
+        v1::content::Body::Data(_)
+        | v1::content::Body::Text(_)
+        | v1::content::Body::Json(_)
+        | v1::content::Body::Object(_) => None,
     }
 }
 

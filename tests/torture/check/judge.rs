@@ -193,7 +193,7 @@ fn spoken_pieces(label: &str, pieces: u32) -> String {
 fn text(outcome: &v1::CallOutcome) -> String {
     let texts = outcome.result.iter().map(|content| match &content.body {
         Some(v1::content::Body::Text(text) | v1::content::Body::Json(text)) => text.as_str(),
-        Some(v1::content::Body::Data(_)) | None => "",
+        Some(v1::content::Body::Data(_) | v1::content::Body::Object(_)) | None => "",
     });
     texts.collect()
 }

@@ -126,6 +126,7 @@ where
     let began = Instant::now();
     let other = tokio::spawn(meanwhile(signals.clone()));
     let output = OutputCount::default();
+    let objects = Objects::new(|_, _| Box::pin(std::future::pending()));
     let attempt = Attempt {
         job: &job,
         id,
@@ -135,6 +136,7 @@ where
         output,
         watched: None,
         tells_result: false,
+        objects: &objects,
     };
     let (end, _) = run_it(attempt, prepared, append).await;
     let took = began.elapsed();

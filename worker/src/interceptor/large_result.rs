@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use run::Content;
 
 use super::{Call, Interceptor, Next};
+use crate::objects::{beginning, preview};
 use crate::tool::{Context, Output, ToolError};
 
 /// A file's name takes 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 /// Shortens results that are longer than so many bytes, all parts together, and says so at the end of each part that
-/// lost something. JSON that is cut is text from then on; bytes cannot be cut and are left out. Without this, a result
-/// of more than 256 KiB fails its call.
+/// lost something. JSON that is cut is text from then on; bytes cannot be cut and are left out. Without this, what makes a
+/// result larger than 256 KiB is stored beside the log, and the model is told so in the same words.
 #[derive(Debug)]
 pub struct LargeResult {
     bytes_max: usize,
@@ -46,23 +47,21 @@ impl LargeResult {
             let (shown, ending) = match &part {
                 Content::Text(text) => (beginning(text, room), "txt"),
                 Content::Json(json) => (beginning(json, room), "json"),
-                Content::Data { .. } => ("", "bin"),
+                Content::Data { .. } | Content::Object(_) => ("", "bin"),
             };
             room -= shown.len();
-            let cut = format!("the result was cut here: {} of {size} bytes are shown", shown.len());
             let (shown, file) = (shown.to_owned(), self.folder.as_deref().map(|f| file(f, context, index, ending)));
-            let note = match file {
-                None => cut,
-                Some(file) => match store(file.clone(), part).await {
-                    Ok(()) => format!("{cut}; the whole of it is in {}", file.display()),
+            let whole = match file {
+                None => None,
+                Some(file) => Some(match store(file.clone(), part).await {
+                    Ok(()) => format!("the whole of it is in {}", file.display()),
                     Err(error) => {
                         tracing::warn!(run.id = %context.run_id(), %error, "a large result could not be stored");
-                        format!("{cut}; the rest is lost, it could not be stored")
+                        "the rest is lost, it could not be stored".to_owned()
                     }
-                },
+                }),
             };
-            let gap = if shown.is_empty() { "" } else { "\n\n" };
-            short.push(Content::Text(format!("{shown}{gap}[{note}]")));
+            short.push(Content::Text(preview(&shown, size, whole.as_deref())));
         }
         short
     }
@@ -77,15 +76,6 @@ impl Interceptor for LargeResult {
         }
         Ok(Output(given))
     }
-}
-
-/// As much of a text as fits, in whole characters.
-fn beginning(text: &str, bytes_max: usize) -> &str {
-    let mut end = bytes_max.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 /// No two calls have the same, and none leads out of the folder: what a path could trip over is written as `%` and two
@@ -115,6 +105,7 @@ async fn store(file: PathBuf, part: Content) -> std::io::Result<()> {
         match &part {
             Content::Text(text) | Content::Json(text) => std::fs::write(&file, text),
             Content::Data { data, .. } => std::fs::write(&file, data),
+            Content::Object(object) => std::fs::write(&file, &object.preview),
         }
     });
     written.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))

@@ -111,6 +111,7 @@ fn part(content: &v1::Content) -> Option<Part<'_>> {
         Body::Text(text) => Some(Part::Text(text)),
         Body::Json(json) => Some(Part::Json(json)),
         Body::Data(v1::Data { media_type, data }) => Some(Part::Data { media_type, data }),
+        Body::Object(object) => Some(Part::Text(&object.preview)),
     }
 }
 

@@ -1,0 +1,78 @@
+//! Objects over HTTP: their bytes as they are, as a whole or a range of them.
+
+use axum::body::Body;
+use axum::response::Response;
+use futures::TryStreamExt as _;
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use proto::v1;
+
+use super::ask::Ask;
+use super::problem::Problem;
+use crate::door::Door;
+use crate::door::objects::{Reading, Wanted};
+
+/// What is stored is somebody's data: a browser saves it, and takes it for no page of ours.
+const SAFE: [(&str, &str); 4] = [
+    ("content-disposition", "attachment"),
+    ("x-content-type-options", "nosniff"),
+    ("content-security-policy", "sandbox"),
+    ("cache-control", "private, no-store"),
+];
+
+pub(super) async fn read_object(door: Door, ask: Ask) -> Result<Response, Problem> {
+    let request: v1::ReadObjectRequest = ask.read()?;
+    let ranged = range(&ask.headers);
+    let wanted = ranged.unwrap_or(Wanted::From(request.offset, request.length));
+    let reading = door.read_object(&request.object_id, wanted).await.map_err(|fault| ask.problem(fault))?;
+    Ok(response(reading, ranged.is_some()))
+}
+
+/// A part has a status of its own where the header asked for it.
+fn response(Reading { object, span, bytes }: Reading, is_range: bool) -> Response {
+    let mut response = Response::new(Body::from_stream(bytes.map_err(|fault| fault.message)));
+    let headers = response.headers_mut();
+    for (name, value) in SAFE {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    let kind = HeaderValue::from_str(&object.media_type).ok();
+    headers.insert(header::CONTENT_TYPE, kind.unwrap_or(HeaderValue::from_static("application/octet-stream")));
+    headers.insert(header::CONTENT_LENGTH, span.len().into());
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    let sha256: String = object.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+    headers.extend(HeaderValue::try_from(format!("\"{sha256}\"")).ok().map(|tag| (header::ETAG, tag)));
+    if is_range {
+        let range = format!("bytes {}-{}/{}", span.from, span.until.saturating_sub(1), object.size);
+        headers.extend(HeaderValue::try_from(range).ok().map(|range| (header::CONTENT_RANGE, range)));
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
+    response
+}
+
+/// The one range that is asked for. Several at once are not served, and so nothing is where they are; whoever asks gets all.
+fn range(headers: &HeaderMap) -> Option<Wanted> {
+    let (first, last) = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    match (first.parse::<u64>().ok(), last.parse::<u64>().ok()) {
+        (None, Some(length)) if first.is_empty() => Some(Wanted::Last(length)),
+        (Some(from), None) if last.is_empty() => Some(Wanted::From(from, None)),
+        (Some(from), Some(last)) if from <= last => Some(Wanted::From(from, Some((last - from).saturating_add(1)))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_range_is_understood_and_anything_else_is_passed_over() {
+        let asked =
+            |text: &'static str| range(&HeaderMap::from_iter([(header::RANGE, HeaderValue::from_static(text))]));
+        assert_eq!(asked("bytes=0-9"), Some(Wanted::From(0, Some(10))));
+        assert_eq!(asked("bytes=5-"), Some(Wanted::From(5, None)));
+        assert_eq!(asked("bytes=-5"), Some(Wanted::Last(5)));
+        assert_eq!(asked("bytes=0-18446744073709551615"), Some(Wanted::From(0, Some(u64::MAX))));
+        for garbage in ["bytes=9-0", "bytes=0-1,3-4", "bytes=-", "bytes=+1-+2x", "lines=1-2", "bytes=x-y", ""] {
+            assert_eq!(asked(garbage), None, "{garbage}");
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! An object while it is read: chunk by chunk, few of them at once, so that its size is not felt here.
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _, stream};
+use proto::object::{CHUNK_BYTES, chunks};
+use ring::digest;
+use run::Object;
+
+use crate::nats::journal::ReadError;
+use crate::nats::objects::Objects;
+
+/// Chunks that are read ahead of whoever takes them.
+const AHEAD: usize = 4;
+
+/// Bytes of an object, from `from` to before `until`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) from: u64,
+    pub(crate) until: u64,
+}
+
+impl Span {
+    /// `None` for one that begins behind the object's end.
+    pub(crate) fn of(size: u64, from: u64, length: Option<u64>) -> Option<Self> {
+        let until = length.map_or(size, |length| from.saturating_add(length).min(size));
+        (from < size || (from, size) == (0, 0)).then_some(Self { from, until })
+    }
+
+    pub(crate) fn len(self) -> u64 {
+        self.until - self.from
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BrokenObject {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("object {0} is not kept any more, or not all of it")]
+    Missing(run::ObjectId),
+    #[error("object {0} is not what was stored: its SHA-256 differs")]
+    Differs(run::ObjectId),
+}
+
+/// The bytes of a span. Read whole, an object that is not what was stored ends in an error.
+pub(crate) fn read(
+    objects: Objects,
+    object: Object,
+    span: Span,
+) -> impl Stream<Item = Result<Bytes, BrokenObject>> + Send + 'static {
+    let Object { id, size, sha256, .. } = object;
+    let is_whole = span.from == 0 && span.until == size;
+    let indices = if span.len() == 0 { 0..0 } else { span.from / CHUNK_BYTES..chunks(span.until) };
+    let source = id.clone();
+    let pieces = stream::iter(indices).map(move |index| {
+        let (objects, id) = (objects.clone(), source.clone());
+        async move {
+            let chunk = objects.chunk(&id, index).await?;
+            let begins = index * CHUNK_BYTES;
+            let expected = CHUNK_BYTES.min(size - begins);
+            let chunk = chunk.filter(|chunk| chunk.len() as u64 == expected).ok_or(BrokenObject::Missing(id))?;
+            let at =
+                |place: u64| usize::try_from(place.clamp(begins, begins + expected) - begins).unwrap_or(usize::MAX);
+            Ok(chunk.slice(at(span.from)..at(span.until)))
+        }
+    });
+    let mut digest = is_whole.then(|| digest::Context::new(&digest::SHA256));
+    let mut left = span.len();
+    pieces.buffered(AHEAD).map(move |piece: Result<Bytes, BrokenObject>| {
+        let piece = piece?;
+        left -= piece.len() as u64;
+        if let Some(digest) = &mut digest {
+            digest.update(&piece);
+            // The last piece is given out only when all is as it should be.
+            if left == 0 && digest.clone().finish().as_ref() != sha256 {
+                return Err(BrokenObject::Differs(id.clone()));
+            }
+        }
+        Ok(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_lies_within_its_object() {
+        let span = |from, until| Some(Span { from, until });
+        assert_eq!(Span::of(10, 0, None), span(0, 10));
+        assert_eq!(Span::of(10, 3, Some(4)), span(3, 7));
+        assert_eq!(Span::of(10, 3, Some(u64::MAX)), span(3, 10));
+        assert_eq!(Span::of(10, 9, None), span(9, 10));
+        assert_eq!(Span::of(10, 10, None), None);
+        assert_eq!(Span::of(0, 0, None), span(0, 0));
+    }
+}

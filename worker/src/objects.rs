@@ -1,0 +1,198 @@
+//! What of a result is too large for the log: it is stored beside the log before the call's end is, in chunks, and the end
+//! refers to it. An attempt that is not heard leaves an object to which nothing refers; it goes with its run.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use proto::convert::log::Job;
+use proto::nats::objects::NotKept;
+use proto::object::{self, CHUNK_BYTES};
+use ring::digest;
+use run::{CallError, Content, ErrorKind, Nonce, Object, ObjectId, limit};
+
+/// Chunks of one object that may be unconfirmed.
+const WINDOW: usize = 4;
+/// How long all objects of a result may take, and so a slot be taken by a tool that has ended.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Bytes of all previews of a result, whose beginnings would otherwise be too large for the log themselves.
+const PREVIEWS_BYTES_MAX: usize = 64 * 1024;
+/// What stays in the log of a result of which something is stored beside it: as much as the previews leave.
+const INLINE_BYTES_MAX: usize = limit::RESULT_BYTES_MAX - PREVIEWS_BYTES_MAX - NOTES_BYTES_MAX;
+/// What the notes of a result's previews take.
+const NOTES_BYTES_MAX: usize = 256 * limit::RESULT_PARTS_MAX;
+
+type Putting = Pin<Box<dyn Future<Output = Result<(), NotKept>> + Send>>;
+
+/// Stores chunks, each under its subject.
+pub(crate) struct Objects(Box<dyn Fn(String, Bytes) -> Putting>);
+
+/// Whether something of a result is to be stored beside the log.
+pub(crate) fn is_large(parts: &[Content]) -> bool {
+    parts.iter().map(Content::size).sum::<usize>() > limit::RESULT_BYTES_MAX
+}
+
+impl Objects {
+    pub(crate) fn new(put: impl Fn(String, Bytes) -> Putting + 'static) -> Self {
+        Self(Box::new(put))
+    }
+
+    /// Stores the largest parts of a result until the rest is small enough for the log, and puts references in their places.
+    ///
+    /// # Errors
+    /// What the call fails with where they cannot be stored.
+    pub(crate) async fn keep(&self, job: &Job, mut parts: Vec<Content>) -> Result<Vec<Content>, CallError> {
+        let shown_max = limit::PREVIEW_BYTES_MAX.min(PREVIEWS_BYTES_MAX / parts.len().max(1));
+        let mut by_size: Vec<usize> = (0..parts.len()).collect();
+        by_size.sort_by_key(|index| std::cmp::Reverse(parts[*index].size()));
+        let mut inline: usize = parts.iter().map(Content::size).sum();
+        let keeping = async {
+            for index in by_size {
+                if inline <= INLINE_BYTES_MAX {
+                    break;
+                }
+                inline -= parts[index].size();
+                let part = std::mem::replace(&mut parts[index], Content::Text(String::new()));
+                parts[index] = Content::Object(Box::new(self.store(job, part, shown_max).await?));
+            }
+            Ok::<_, NotKept>(())
+        };
+        match tokio::time::timeout(PATIENCE, keeping).await {
+            Ok(Ok(())) => Ok(parts),
+            Ok(Err(error)) => Err(lost(&error.to_string())),
+            Err(_) => Err(lost(&format!("it takes longer than {} s", PATIENCE.as_secs()))),
+        }
+    }
+
+    async fn store(&self, job: &Job, part: Content, shown_max: usize) -> Result<Object, NotKept> {
+        let nonce = Nonce(rand::random());
+        let id = ObjectId::Result { run: job.run, call: job.call, pool: job.pool.clone(), nonce };
+        let size = part.size();
+        let (media_type, shown, data) = match part {
+            Content::Text(text) => (object::TEXT.to_owned(), beginning(&text, shown_max).to_owned(), text.into()),
+            Content::Json(json) => (object::JSON.to_owned(), beginning(&json, shown_max).to_owned(), json.into()),
+            Content::Data { media_type, data } => (media_type, String::new(), data),
+            Content::Object(object) => return Ok(*object),
+        };
+        let preview = preview(&shown, size, Some(&format!("the whole of it is object {id}")));
+        let sha256 = self.put(&id, data).await?;
+        Ok(Object { id, media_type, size: u64::try_from(size).unwrap_or(u64::MAX), sha256, preview })
+    }
+
+    /// Chunk by chunk, with a look at everything else in between.
+    async fn put(&self, id: &ObjectId, data: Bytes) -> Result<[u8; 32], NotKept> {
+        let mut digest = digest::Context::new(&digest::SHA256);
+        let chunk_bytes = usize::try_from(CHUNK_BYTES).unwrap_or(usize::MAX);
+        let mut rest = data;
+        let chunks = std::iter::from_fn(|| {
+            let chunk = rest.split_to(chunk_bytes.min(rest.len()));
+            digest.update(&chunk);
+            (!chunk.is_empty()).then_some(chunk)
+        });
+        let puts = chunks.zip(0..).map(|(chunk, index)| (self.0)(object::chunk(id, index), chunk));
+        stream::iter(puts).buffer_unordered(WINDOW).try_collect::<()>().await?;
+        let mut sha256 = [0; 32];
+        sha256.copy_from_slice(digest.finish().as_ref());
+        Ok(sha256)
+    }
+}
+
+fn lost(why: &str) -> CallError {
+    let inline = limit::RESULT_BYTES_MAX;
+    let message =
+        format!("the call ran, and its result, which is larger than {inline} bytes, could not be stored: {why}");
+    CallError::new(ErrorKind::ResultTooLarge, message).retryable()
+}
+
+/// As much of a text as fits, in whole characters.
+pub(crate) fn beginning(text: &str, bytes_max: usize) -> &str {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// The beginning of a part that is `size` bytes, and a note that it was cut.
+pub(crate) fn preview(shown: &str, size: usize, whole: Option<&str>) -> String {
+    let gap = if shown.is_empty() { "" } else { "\n\n" };
+    let whole = whole.map_or_else(String::new, |whole| format!("; {whole}"));
+    format!("{shown}{gap}[the result was cut here: {} of {size} bytes are shown{whole}]", shown.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use run::{CallIndex, Route, Timestamp};
+
+    use super::*;
+
+    fn job() -> Job {
+        let (context, _) = crate::testkit::context("big".parse().unwrap(), String::new(), Duration::from_secs(1));
+        let spec = run::CallSpec { route: Route::Client, deadline: Timestamp(0), ..(*context.call).clone() };
+        let pool = "main".parse().unwrap();
+        Job { run: context.run, call: CallIndex(3), pool, spec: Arc::new(spec) }
+    }
+
+    type Stored = Arc<Mutex<BTreeMap<String, Bytes>>>;
+
+    fn store() -> (Objects, Stored) {
+        let stored = Stored::default();
+        let kept = Arc::clone(&stored);
+        let put = move |subject: String, data: Bytes| -> Putting {
+            kept.lock().unwrap().insert(subject, data);
+            Box::pin(async { Ok(()) })
+        };
+        (Objects::new(put), stored)
+    }
+
+    fn text(letter: char, bytes: usize) -> Content {
+        Content::Text(letter.to_string().repeat(bytes))
+    }
+
+    #[tokio::test]
+    async fn the_largest_part_goes_and_the_others_stay_as_they_were() {
+        let (objects, stored) = store();
+        let size = usize::try_from(CHUNK_BYTES).unwrap() * 2 + 1;
+        let parts = vec![text('a', 10), text('b', size), text('c', 1000)];
+        assert!(is_large(&parts));
+        let kept = objects.keep(&job(), parts).await.expect("there is room");
+        let [a, Content::Object(object), c] = &kept[..] else { panic!("{kept:?}") };
+        assert_eq!((a, c), (&text('a', 10), &text('c', 1000)));
+        assert_eq!(object.size, size as u64);
+        let chunks: Vec<(String, usize)> =
+            stored.lock().unwrap().iter().map(|(subject, chunk)| (subject.clone(), chunk.len())).collect();
+        let subject = |index| object::chunk(&object.id, index);
+        assert_eq!(chunks, [(subject(0), 256 << 10), (subject(1), 256 << 10), (subject(2), 1)]);
+        let digest = digest::digest(&digest::SHA256, "b".repeat(size).as_bytes());
+        assert_eq!(digest.as_ref(), object.sha256);
+        let note = format!(
+            "\n\n[the result was cut here: 4096 of {size} bytes are shown; the whole of it is object {}]",
+            object.id
+        );
+        assert_eq!(object.preview, format!("{}{note}", "b".repeat(4096)));
+    }
+
+    #[tokio::test]
+    async fn what_stays_in_the_log_fits_it_whatever_the_parts_are() {
+        let (objects, _) = store();
+        for (count, bytes) in [(256, 1100), (256, 100 << 10), (2, 200 << 10), (1, 300 << 10), (65, 5000)] {
+            let parts: Vec<Content> = (0..count).map(|_| text('ü', bytes / 2)).collect();
+            assert!(is_large(&parts), "{count} of {bytes}");
+            let kept = objects.keep(&job(), parts).await.expect("there is room");
+            assert!(!is_large(&kept), "{count} of {bytes}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_stored_fails_the_call_and_may_be_tried_again() {
+        let objects = Objects::new(|_, _| Box::pin(async { Err(NotKept::Full) }));
+        let error = objects.keep(&job(), vec![text('x', 1 << 20)]).await.expect_err("there is no room");
+        assert_eq!((error.kind, error.retryable), (ErrorKind::ResultTooLarge, true));
+        assert!(error.message.contains("object store is full"), "{}", error.message);
+    }
+}

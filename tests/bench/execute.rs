@@ -44,6 +44,8 @@ pub(crate) struct Looked {
     pub(crate) admin: Option<[Admin; 2]>,
     /// Where they send metrics, and traces of 1 % of all requests.
     pub(crate) collector: Option<String>,
+    /// Where coordinators have their index.
+    pub(crate) redis: Option<String>,
 }
 
 impl Looked {
@@ -54,7 +56,8 @@ impl Looked {
             let collector = self.collector.iter().flat_map(|url| {
                 [("OTEL_EXPORTER_OTLP_ENDPOINT", url.clone()), ("OTEL_TRACES_SAMPLER_ARG", "0.01".to_owned())]
             });
-            admin.into_iter().chain(collector).collect()
+            let redis = self.redis.iter().filter(|_| of == 0).map(|url| ("TOOLYARD_REDIS_URL", url.clone()));
+            admin.into_iter().chain(collector).chain(redis).collect()
         })
     }
 }

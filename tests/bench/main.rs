@@ -8,6 +8,7 @@ mod execute;
 mod floor;
 mod growth;
 mod idle;
+mod index;
 mod latency;
 mod measure;
 mod open;
@@ -85,6 +86,8 @@ enum Section {
     Registry,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
+    /// Making the index anew from the log, in memory and in Redis.
+    Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
     Erase,
     /// The same call and stream on other systems.
@@ -172,6 +175,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Growth) {
         growth::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Index) {
+        index::measure(effort, &mut results).await?;
     }
     if wanted(Section::Erase) {
         erase::measure(effort, &mut results).await?;

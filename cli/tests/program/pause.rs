@@ -22,8 +22,8 @@ fn what_is_paused_is_listed_explained_and_resumed() {
     // Another process than the yard's, which waits for the call.
     let call = dev.background(["call", "-o", "json", "bash", "command=echo at last"]);
     let opened = call.stdout.event("run_opened");
-    let run_id = opened["run"]["run_id"].as_str().expect("a run has an id").to_owned();
-    let why = dev.run(["why", &run_id, "call_0"]).stdout();
+    let run_id = opened["run_id"].as_str().expect("a run has an id");
+    let why = dev.run(["why", run_id, "call_0"]).stdout();
     assert!(why.contains("tool bash is paused") && why.contains("it does harm"), "{why}");
     assert_eq!(dev.run(["resume", "tool", "bash"]).code(), 0);
     assert_eq!(dev.run(["resume", "pool", "local"]).code(), 0);

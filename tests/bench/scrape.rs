@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::Effort;
 use crate::execute::{Fleet, Looked, Yard, new_call};
-use crate::measure::Latencies;
+use crate::measure::{Latencies, rounded};
 use crate::results::Results;
 
 /// With the three of every worker.
@@ -41,7 +41,7 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
         let lines = text.lines().filter(|line| !line.starts_with('#')).count();
         ensure!(text.contains("tool_1996"), "the {name} does not count each tool");
         results.set(&format!("scrape.{name}"), latencies.to_json());
-        results.set(&format!("scrape.{name}.longest_ms"), longest.as_secs_f64() * 1e3);
+        results.set(&format!("scrape.{name}.longest_ms"), rounded(longest.as_secs_f64() * 1e3));
         results.set(&format!("scrape.{name}.series"), lines);
         results.set(&format!("scrape.{name}.bytes"), text.len());
     }

@@ -72,7 +72,18 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
 }
 
 pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { tool: name, pairs, json: base, context, timeout, queue_timeout, no_wait, approval, no_store, request_id } = args;
+    let Args {
+        tool: name,
+        pairs,
+        json: base,
+        context,
+        timeout,
+        queue_timeout,
+        no_wait,
+        approval,
+        no_store,
+        request_id,
+    } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
     let client = Client::connect(door).await?;

@@ -65,7 +65,7 @@ impl Client {
             runs: RunServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             tools: ToolServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             index: IndexServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
-            fleet: FleetServiceClient::new(transport),
+            fleet: FleetServiceClient::new(transport.clone()),
             objects: ObjectServiceClient::new(transport),
         })
     }

@@ -14,7 +14,7 @@ use proto::names;
 use proto::subject::Place;
 use rand::seq::IndexedRandom as _;
 use run::{
-    Answer, CallId, Command, Decision, Entry, Erasure, Event, Fate, FloorPolicy, Fields, Opening, Rejection, RequestId,
+    Answer, CallId, Command, Decision, Entry, Erasure, Event, Fate, Fields, FloorPolicy, Opening, Rejection, RequestId,
     Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
 };
 use tokio::sync::{mpsc, watch};
@@ -29,8 +29,8 @@ use crate::known::Known;
 use crate::ledger::Ledger;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, Journal};
-use crate::nats::pauses::Pauses;
 use crate::nats::objects::Objects;
+use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
@@ -258,7 +258,20 @@ impl Runs {
         let apart = apart || calls.iter().any(|call| paused.holds(registry.real_name(&call.tool)));
         let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, .. } = new;
         let erasure = (!store).then_some(Erasure { after: self.erase_after, request });
-        let opening = Opening { calls, deadline, open, fail_fast, client_only, tenant, caller, tools, rules, context, apart, erasure };
+        let opening = Opening {
+            calls,
+            deadline,
+            open,
+            fail_fast,
+            client_only,
+            tenant,
+            caller,
+            tools,
+            rules,
+            context,
+            apart,
+            erasure,
+        };
         Ok(Run::open(opening, now)?)
     }
 

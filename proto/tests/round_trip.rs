@@ -140,7 +140,7 @@ fn decision() -> impl Strategy<Value = Decision> {
     ]
 }
 
-fn object() -> impl Strategy<Value = run::Fields> {
+fn fields() -> impl Strategy<Value = run::Fields> {
     let json = prop_oneof![Just("1.50"), Just("{\"a\": [null]}"), Just("\"x\\n\"")].prop_map(str::to_owned);
     prop::collection::btree_map(".*", json, 0..3).prop_map(|fields| fields.into_iter().collect())
 }
@@ -152,7 +152,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
         error().prop_map(Route::Refused),
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
-    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()), object());
+    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()), fields());
     ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
         |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval, context))| {
             Arc::new(CallSpec {
@@ -183,7 +183,7 @@ fn chunk() -> impl Strategy<Value = Chunk> {
 
 fn outcome() -> impl Strategy<Value = AttemptOutcome> {
     prop_oneof![
-        (contents(), object())
+        (contents(), fields())
             .prop_map(|(result, extra_state)| { AttemptOutcome::Completed(run::Completion { result, extra_state }) }),
         error().prop_map(AttemptOutcome::Failed),
         Just(AttemptOutcome::Cancelled),
@@ -213,7 +213,7 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
     ];
     let answer = prop_oneof![contents().prop_map(Ok), error().prop_map(Err)];
     prop_oneof![
-        (any::<u64>(), specs(), any::<[bool; 4]>(), object()).prop_map(
+        (any::<u64>(), specs(), any::<[bool; 4]>(), fields()).prop_map(
             |(deadline, calls, [open, fail_fast, client_only, is_named], context)| vec![Event::RunOpened(RunOpened {
                 deadline: Timestamp(deadline),
                 calls,

@@ -15,9 +15,9 @@ use crate::event::{
     AttemptId, AttemptOutcome, CallError, CallSpec, Completion, Content, DeadlineKind, ErrorKind, Outcome, Position,
     Route, StopStage, Stopped,
 };
+use crate::fields::Fields;
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
 use crate::limit::{ATTEMPTS_SKIPPED_MAX, CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRUN_GRACE};
-use crate::fields::Fields;
 use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
 use crate::tool::{AfterPartialOutput, Policy};

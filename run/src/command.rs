@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::approval::Decision;
 use crate::erasure::Erasure;
 use crate::event::{CallError, CallSpec, Content};
-use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::fields::Fields;
+use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::rules::Rules;
 
 /// What a run begins with.

@@ -8,12 +8,12 @@ use bytes::Bytes;
 
 use crate::approval::{Approval, Decider, Decision};
 use crate::erasure::Erasure;
+use crate::fields::Fields;
 use crate::id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName,
     WorkerId,
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
-use crate::fields::Fields;
 use crate::object::Object;
 use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy, ResultUse};

@@ -26,8 +26,8 @@ mod command;
 mod effect;
 mod erasure;
 mod event;
-mod id;
 mod fields;
+mod id;
 mod object;
 mod parked;
 mod retry;
@@ -50,11 +50,11 @@ pub use event::{
     AttemptId, AttemptOutcome, CallError, CallSpec, Chunk, Completion, Content, DeadlineKind, Entry, ErrorKind, Event,
     Outcome, Position, Progress, Route, RunOpened, StopStage, Stopped, Violation, WithoutWorker,
 };
+pub use fields::Fields;
 pub use id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,
     TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
-pub use fields::Fields;
 pub use object::{Object, ObjectId};
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;

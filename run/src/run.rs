@@ -10,9 +10,9 @@ use crate::erasure::Erasure;
 use crate::event::{
     AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
 };
+use crate::fields::Fields;
 use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName, WorkerId};
 use crate::limit::{RESULT_BYTES_MAX, RUN_LIFE_MAX};
-use crate::fields::Fields;
 use crate::rules::Rules;
 
 /// The state of a run: the fold of its log.

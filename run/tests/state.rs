@@ -56,9 +56,8 @@ impl Plan {
     }
 
     fn events(&self, call: u16) -> Vec<Event> {
-        let given = |fields: &Map| {
-            AttemptOutcome::Completed(Completion { result: text("done"), extra_state: object(fields) })
-        };
+        let given =
+            |fields: &Map| AttemptOutcome::Completed(Completion { result: text("done"), extra_state: object(fields) });
         let (gives, forged) = (given(&self.gives), given(&self.forged));
         let mut events = vec![dispatched(call), started(call, 1)];
         events.extend(match self.ends {

@@ -99,8 +99,15 @@ async fn advertise(broker: &async_nats::Client) -> anyhow::Result<Vec<(String, H
         bucket.put(names::advertisement(&pool, &set), advertisement).await?;
         for number in 0..WORKERS_PER_POOL {
             let worker = format!("worker-{at}-{number}").parse()?;
-            let heartbeat =
-                Heartbeat { worker, slots: 16, running: 0, leaving: false, pulling: true, tools: set.clone() };
+            let heartbeat = Heartbeat {
+                worker,
+                slots: 16,
+                running: 0,
+                leaving: false,
+                pulling: true,
+                tools: set.clone(),
+                draining: false,
+            };
             workers.push((names::heartbeat(&pool), heartbeat));
         }
     }

@@ -91,7 +91,7 @@ impl Client {
             runs: RunServiceClient::new(transport.clone()),
             tools: ToolServiceClient::new(transport.clone()),
             index: IndexServiceClient::new(transport.clone()),
-            fleet: FleetServiceClient::new(transport),
+            fleet: FleetServiceClient::new(transport.clone()),
             objects: ObjectServiceClient::new(transport),
         }
     }

@@ -41,9 +41,8 @@ impl Stored {
         let uuid = run.rsplit('_').next().expect("an id has parts");
         let bytes = uuid::Uuid::parse_str(uuid).expect("a uuid").into_bytes();
         let needles = [SECRET.as_bytes(), uuid.as_bytes(), &bytes];
-        let is_there = |text: &[u8]| {
-            needles.iter().any(|needle| text.windows(needle.len()).any(|window| window == *needle))
-        };
+        let is_there =
+            |text: &[u8]| needles.iter().any(|needle| text.windows(needle.len()).any(|window| window == *needle));
         let mut found = Vec::new();
         let streams: Vec<String> = self.broker.stream_names().try_collect().await.expect("the broker answers");
         assert!(streams.len() > 4, "{streams:?}");
@@ -153,14 +152,16 @@ async fn is_not_found(run: &Run) {
 async fn nothing_is_left_of_a_run_that_is_not_to_be_stored_and_all_of_one_beside_it() {
     let Scene { yard, mut stored, store: _store, _worker } = scene().await;
     let (client, http) = (&yard.client, yard.http());
-    let kept = create(client, v1::CreateRunRequest { calls: vec![crate::count("c", 3, 1)], ..Default::default() }).await;
+    let kept =
+        create(client, v1::CreateRunRequest { calls: vec![crate::count("c", 3, 1)], ..Default::default() }).await;
     let said = kept.watch(FloorPolicy::Arrival).await.to_end().await;
 
     let run = create(client, request()).await;
     assert_eq!(create(client, request()).await.id, run.id, "a request that is sent again gives the same run");
     to_end(&run).await;
     let now = run.get().await;
-    let (ended, due) = (now.calls.iter().filter_map(|call| call.end_time).map(|time| time.seconds).max(), now.erase_time);
+    let (ended, due) =
+        (now.calls.iter().filter_map(|call| call.end_time).map(|time| time.seconds).max(), now.erase_time);
     let (ended, due) = (ended.expect("its calls ended"), due.expect("it says when it is erased").seconds);
     assert!((ended..=ended + 1).contains(&(due - i64::try_from(GRACE_S).expect("it is small"))), "{ended} {due}");
     // That its response was deleted is noted somewhere, too.

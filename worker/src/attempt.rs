@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use proto::convert::log::Job;
 use run::{
-    AttemptId, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, Policy, Route, StopStage, limit,
+    AttemptId, AttemptOutcome, CallError, Chunk, ChunkIndex, Completion, Content, ErrorKind, Event, Policy, Route,
+    StopStage, limit,
 };
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -153,8 +154,8 @@ where
 {
     let Some((watched, tools)) = watched else {
         return match outcome {
-            AttemptOutcome::Completed(parts) if is_large(&parts) => {
-                match keep(&mut publisher, job, parts, (objects, signals)).await {
+            AttemptOutcome::Completed(given) if is_large(&given.result) => {
+                match keep(&mut publisher, job, given, (objects, signals)).await {
                     Some(outcome) => store(publisher, outcome, tells_result).await,
                     None => End::Abandoned,
                 }
@@ -198,7 +199,7 @@ where
 async fn keep<F>(
     publisher: &mut Publisher<F>,
     job: &Job,
-    parts: Vec<Content>,
+    Completion { result, extra_state }: Completion,
     (objects, signals): (&Objects, &Signals),
 ) -> Option<AttemptOutcome>
 where
@@ -206,7 +207,7 @@ where
 {
     // What was said need not wait for it.
     publisher.send();
-    let mut keeping = Box::pin(objects.keep(job, parts));
+    let mut keeping = Box::pin(objects.keep(job, result));
     loop {
         tokio::select! {
             biased;
@@ -215,6 +216,7 @@ where
                 return None;
             },
             kept = &mut keeping => {
+                let kept = kept.map(|result| Completion { result, extra_state });
                 return Some(kept.map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed));
             }
         }

@@ -132,7 +132,9 @@ mod tests {
     use super::*;
 
     fn job() -> Job {
-        let (context, _) = crate::testkit::context("big".parse().unwrap(), String::new(), Duration::from_secs(1));
+        let given = run::Fields::default();
+        let (context, _) =
+            crate::testkit::context("big".parse().unwrap(), String::new(), Duration::from_secs(1), given);
         let spec = run::CallSpec { route: Route::Client, deadline: Timestamp(0), ..(*context.call).clone() };
         let pool = "main".parse().unwrap();
         Job { run: context.run, call: CallIndex(3), pool, spec: Arc::new(spec) }

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use proto::convert::object::object_in;
 use run::{
-    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind, Manifest,
-    Fields, Policy, Route, Timestamp, ToolName, WithoutWorker,
+    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind, Fields,
+    Manifest, Policy, Route, Timestamp, ToolName, WithoutWorker,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;

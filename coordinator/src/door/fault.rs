@@ -100,6 +100,7 @@ impl From<Refusal> for Fault {
             }
             Refusal::WorkerSilent(worker) => {
                 Self::new(Code::Unavailable, "WORKER_SILENT", message, [("worker_id", worker.to_string())])
+            }
             Refusal::ObjectNotFound(id) => {
                 Self::new(Code::NotFound, "OBJECT_NOT_FOUND", message, [("object_id", id.to_string())])
             }

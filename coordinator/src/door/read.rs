@@ -56,7 +56,20 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
     let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
     let (calls, context) = (asked(calls)?, context("context", None, &request.context)?);
     let store = request.store.unwrap_or(true);
-    Ok(NewRun { calls, keep_open, timeout, fail_fast, client_only, custom, tenant, tools, rules, context, store, request_id })
+    Ok(NewRun {
+        calls,
+        keep_open,
+        timeout,
+        fail_fast,
+        client_only,
+        custom,
+        tenant,
+        tools,
+        rules,
+        context,
+        store,
+        request_id,
+    })
 }
 
 /// What tools are given beside their arguments. Of what is wrong with it only the place is told: it may hold secrets.

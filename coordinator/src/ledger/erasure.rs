@@ -81,8 +81,7 @@ impl Owed {
         // The response of a run is continued where its client was waited for.
         let waited = |call: &&Call| call.spec().route == Route::Client || call.spec().approval.is_some();
         let continuations = u32::try_from(run.calls().iter().filter(waited).count()).unwrap_or(u32::MAX);
-        let erasure =
-            OwedErasure { run: run.id(), due, through: known.last, request: asked.request, continuations };
+        let erasure = OwedErasure { run: run.id(), due, through: known.last, request: asked.request, continuations };
         self.0.insert(run.id(), Owing { erasure, step: Step::Waiting });
     }
 

@@ -1,8 +1,7 @@
 //! Why a request was not served, as commands say it; the doors tell it as [faults](crate::door::Fault).
 
 use proto::schema;
-use run::{CallError, CallId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
-use run::{CallError, CallId, ObjectId, Rejection, RunId, ToolName, Violation};
+use run::{CallError, CallId, ObjectId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
 
 use crate::callers::Denied;
 use crate::ledger::Stopped;

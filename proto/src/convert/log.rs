@@ -8,8 +8,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use run::{
     Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
-    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Nonce, Fields, PoolId, ResultUse, Route, RunId,
-    RunOpened, StopStage, Timestamp, WithoutWorker,
+    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Fields, Nonce, PoolId, ResultUse, Route,
+    RunId, RunOpened, StopStage, Timestamp, WithoutWorker,
 };
 
 use super::api::without_worker;
@@ -243,7 +243,8 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
 }
 
 fn opened_out(opened: &RunOpened) -> wire::RunOpened {
-    let RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure } = opened;
+    let RunOpened { deadline, calls, open, fail_fast, client_only, tenant, caller, tools, rules, context, erasure } =
+        opened;
     let (erase_after_ms, request) = erasure_out(*erasure);
     wire::RunOpened {
         deadline_ms: deadline.0,

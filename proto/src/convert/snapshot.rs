@@ -128,7 +128,8 @@ mod tests {
     #[test]
     fn a_snapshot_that_was_cut_off_is_refused() {
         let open = vec![(RunId::new(Shard(7), Uuid::now_v7()), 2)];
-        let wire = wire::ShardSnapshot::decode(Snapshot { log: 1, through: 2, open, erasures: Vec::new() }.encode()).expect("it is one");
+        let wire = wire::ShardSnapshot::decode(Snapshot { log: 1, through: 2, open, erasures: Vec::new() }.encode())
+            .expect("it is one");
         let cut = wire::ShardSnapshot { open: wire.open.slice(..15), ..wire.clone() };
         assert!(Snapshot::decode(cut.encode_to_vec().into(), Shard(7)).is_err());
         let without = wire::ShardSnapshot { last: Vec::new(), ..wire };

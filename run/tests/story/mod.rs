@@ -10,7 +10,7 @@ use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Fields, Policy, PoolId, ResultUse, Route, Rules, Run, RunId,
+    Entry, ErrorKind, Event, Fields, FloorPolicy, Heard, Nonce, Policy, PoolId, ResultUse, Route, Rules, Run, RunId,
     RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
 };
 

@@ -224,7 +224,7 @@ async fn a_program_sees_the_state_beside_a_result_and_changes_it() {
     let changed = r#"{"decision":"modify_result","extra_state":{"total":1.10}}"#;
     let body = format!(r#"grep -q '"extra_state":{{"card":"4111","total":1.10}}' && echo '{changed}'"#);
     let hooks = read(&format!(
-        "[[hook]]\nname = \"hides\"\non = [\"post_tool_use\"]\ncommand = [\"sh\", \"-c\", '''{body}''']"
+        "[[hook]]\nname = \"hides\"\non = [\"post_tool_use\"]\ncommand = [\"sh\", \"-c\", '''{body} ''']"
     ));
     let hooks = hooks.expect("well formed");
     let ended = hooks.after(question(&[("card", "\"4111\""), ("total", "1.10")])).await;

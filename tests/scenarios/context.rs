@@ -164,37 +164,37 @@ async fn the_same_request_with_another_context_is_another_request() {
 async fn a_history_holds_the_calls_that_had_ended_in_the_order_of_the_calls() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
+    let beside = v1::NewCall { concurrency: ToolConcurrency::Parallel.into(), ..call("beside", "recalls", json!({})) };
     let calls = vec![
         call("slow", "sleep", json!({ "ms": 500, "text": "slept" })),
+        beside,
         call("quick", "echo", json!({ "text": "hi" })),
         call("unknown", "nowhere", json!({})),
         call("first", "recalls", json!({})),
         call("bad", "panics", json!({})),
         call("second", "recalls", json!({})),
-        // It begins together with the first.
-        v1::NewCall { concurrency: ToolConcurrency::Parallel.into(), ..call("beside", "sees", json!({})) },
     ];
     let run = yard.client.create(calls).await;
-    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
-    let outcomes = check::outcomes(&events);
-    let told = |id: &str| state(&check::text(&outcomes[id]));
-    let ids = |told: &Value| -> Vec<String> {
-        let calls = told.as_array().expect("a list").iter();
-        calls.map(|past| past["call_id"].as_str().expect("an id").to_owned()).collect()
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    let told = |id: &str| -> Vec<Value> {
+        let told = state(&check::text(&outcomes[id]));
+        told.as_array().expect("a list").clone()
+    };
+    let ids = |told: &[Value]| -> Vec<String> {
+        told.iter().map(|past| past["call_id"].as_str().expect("an id").to_owned()).collect()
     };
     let (first, second) = (told("first"), told("second"));
-    assert_eq!(ids(&first), ["slow", "quick", "unknown"]);
-    assert_eq!(ids(&second), ["slow", "quick", "unknown", "first", "bad"]);
+    assert_eq!(ids(&told("beside")), ["unknown"], "nothing else had ended as it began");
+    assert_eq!(ids(&first), ["slow", "beside", "quick", "unknown"]);
+    assert_eq!(ids(&second), ["slow", "beside", "quick", "unknown", "first", "bad"]);
     let slow = json!({
         "call_id": "slow", "tool": "sleep", "arguments": { "ms": 500, "text": "slept" },
         "outcome": { "state": "completed", "result": [{ "text": "slept" }] }, "left_out": false,
     });
     assert_eq!(first[0], slow);
-    assert_eq!(
-        (&second[2]["outcome"]["kind"], &second[4]["outcome"]["state"]),
-        (&json!("UNKNOWN_TOOL"), &json!("failed"))
-    );
-    assert_eq!(second[3]["outcome"]["result"][0]["json"][0], slow, "what was told is a result like any other");
+    assert_eq!(second[3]["outcome"]["kind"], "UNKNOWN_TOOL");
+    assert_eq!(second[5]["outcome"]["state"], "failed");
+    assert_eq!(second[4]["outcome"]["result"][0]["json"][0], slow, "what was told is a result like any other");
 
     let alone = yard.client.create(vec![call("only", "recalls", json!({}))]).await;
     assert_eq!(results(&alone).await, [json!([])]);
@@ -206,7 +206,7 @@ async fn state_is_merged_in_the_order_of_the_calls_though_a_coordinator_is_kille
     let _worker = yard.worker().await;
     let fails = json!({ "state": { "x": "fails", "bad": 1 }, "after_ms": 1, "fails": true });
     let calls = vec![
-        remembers("slow", &json!({ "x": "slow", "slow": 1.5 }), 3000),
+        remembers("slow", &json!({ "x": "slow", "slow": 1.5 }), 4000),
         remembers("quick", &json!({ "x": "quick", "quick": { "a": [null] } }), 1),
         call("fails", "remembers", fails),
         remembers("late", &json!({ "x": "late", "bad": 2 }), 60_000),

@@ -111,6 +111,24 @@ fn events_are_json_for_programs() {
 }
 
 #[test]
+fn a_context_goes_with_the_call_and_is_not_told_again() {
+    let dev = Dev::start();
+    let given = ["call", "-o", "json", "get_current_time", "time_zone=UTC", "--context", "{\"user\":\"s3cret\"}"];
+    let called = dev.run(given);
+    assert_eq!((called.code(), called.stdout().contains("s3cret")), (0, false), "{}", called.stdout());
+    let ended = called.json().into_iter().find_map(|event| event.get("run_ended").cloned()).unwrap();
+    assert_eq!(ended["extra_state"], "");
+
+    let refused = dev.run(["call", "get_current_time", "time_zone=UTC", "--context", "[\"s3cret\"]"]);
+    assert_eq!(refused.code(), 2);
+    assert!(
+        refused.stderr().contains("calls[0].context") && !refused.stderr().contains("s3cret"),
+        "{}",
+        refused.stderr()
+    );
+}
+
+#[test]
 fn an_interrupt_cancels_the_call_and_waits_for_its_end() {
     let dev = Dev::start();
     let call = dev.background(["call", "-o", "json", "bash", "command=echo ready; sleep 60"]);

@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::door::Door;
 use crate::{
     call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, objects, parked, pause, queues, runs, serve,
-    submit, tools, why, workers,
+    submit, tools, webhooks, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -86,6 +86,8 @@ pub(crate) enum Command {
     Why(why::Args),
     #[command(subcommand)]
     Parked(parked::Command),
+    #[command(subcommand)]
+    Webhooks(webhooks::Command),
     Doctor(doctor::Args),
     NatsConfig(nats_config::Args),
     Queues(queues::Args),

@@ -9,6 +9,7 @@ use proto::v1::index_service_client::IndexServiceClient;
 use proto::v1::object_service_client::ObjectServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
+use proto::v1::webhook_service_client::WebhookServiceClient;
 use tokio::time::{Instant, sleep};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
@@ -44,6 +45,7 @@ pub(crate) struct Client {
     index: IndexServiceClient<Transport>,
     fleet: FleetServiceClient<Transport>,
     pub(crate) objects: ObjectServiceClient<Transport>,
+    webhooks: WebhookServiceClient<Transport>,
 }
 
 impl Client {
@@ -66,8 +68,33 @@ impl Client {
             tools: ToolServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             index: IndexServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             fleet: FleetServiceClient::new(transport.clone()),
+            webhooks: WebhookServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             objects: ObjectServiceClient::new(transport),
         })
+    }
+
+    /// Parked notices, the oldest first.
+    pub(crate) async fn parked_webhooks(
+        &self,
+        endpoint: String,
+        limit: usize,
+    ) -> Result<Vec<v1::ParkedWebhook>, Failure> {
+        let mut request = v1::ListParkedWebhooksRequest { endpoint, ..v1::ListParkedWebhooksRequest::default() };
+        let mut parked = Vec::new();
+        loop {
+            request.page_size = u32::try_from(limit - parked.len()).unwrap_or(u32::MAX);
+            let page = self.persist(async || self.webhooks.clone().list_parked_webhooks(request.clone()).await).await?;
+            parked.extend(page.webhooks);
+            if parked.len() >= limit || page.next_page_token.is_empty() {
+                return Ok(parked);
+            }
+            request.page_token = page.next_page_token;
+        }
+    }
+
+    pub(crate) async fn redrive_webhooks(&self, endpoint: String, webhook_ids: Vec<String>) -> Result<u32, Failure> {
+        let request = v1::RedriveWebhooksRequest { endpoint, webhook_ids };
+        Ok(self.persist(async || self.webhooks.clone().redrive_webhooks(request.clone()).await).await?.count)
     }
 
     /// All tools that are asked for, sorted by name, as one page.

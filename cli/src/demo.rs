@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use coordinator::Webhooks;
 use hooks::Hooks;
 use proto::v1;
 use serde_json::{Value, json};
@@ -48,9 +49,9 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         None if terminal.has_person() => Answers::Person(Keyboard::default()),
         None => Answers::FirstOption,
     };
-    let listen = (Ipv4Addr::LOCALHOST, 0).into();
-    let options =
-        yard::Options { listen, nats_port: None, data_dir: None, root, slots: worker::SLOTS, hooks: Hooks::default() };
+    let (listen, slots) = ((Ipv4Addr::LOCALHOST, 0).into(), worker::SLOTS);
+    let (hooks, webhooks) = (Hooks::default(), Webhooks::default());
+    let options = yard::Options { listen, nats_port: None, data_dir: None, root, slots, hooks, webhooks };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

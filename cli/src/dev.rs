@@ -45,14 +45,18 @@ pub(crate) struct Args {
     /// The file that names the hooks to ask about calls (docs/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
+    /// The file that names who is told what becomes of runs (docs/webhooks.md)
+    #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
+    webhooks: Option<PathBuf>,
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { nats_port, listen, root, data_dir, slots, hooks } = args;
+    let Args { nats_port, listen, root, data_dir, slots, hooks, webhooks } = args;
     let hooks = crate::serve::read_hooks(hooks.as_deref())?;
+    let webhooks = crate::serve::read_webhooks(webhooks.as_deref())?;
     let keeps = data_dir.is_some();
     let root = root.canonicalize().unwrap_or(root);
-    let options = yard::Options { listen, nats_port, data_dir, root: root.clone(), slots, hooks };
+    let options = yard::Options { listen, nats_port, data_dir, root: root.clone(), slots, hooks, webhooks };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

@@ -68,6 +68,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Hooks(#[from] hooks::InvalidHooks),
     #[error(transparent)]
+    Webhooks(#[from] coordinator::InvalidWebhooks),
+    #[error(transparent)]
     Unwatchable(#[from] worker::Unwatchable),
     #[error(transparent)]
     NotHosted(#[from] worker::NotHosted),
@@ -119,6 +121,7 @@ impl Failure {
             | Self::Tools(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
+            | Self::Webhooks(_)
             | Self::Unwatchable(_)
             | Self::Export(_)
             | Self::Signals(_)
@@ -143,6 +146,7 @@ impl Failure {
             | Self::Tools(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
+            | Self::Webhooks(_)
             | Self::Unwatchable(_)
             | Self::Export(_)
             | Self::Signals(_)

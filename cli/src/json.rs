@@ -23,6 +23,7 @@ that they have over HTTP, with the fields that docs/openapi.json lists:
   calls cancel           CancelledCall, one for each call
   why, parked show       ExplainCallResponse
   tools ls, tools get    ListToolsResponse, Tool
+  webhooks parked        ParkedWebhook, one for each notice
   index count, verify    CountRunsResponse, VerifyIndexResponse
   others that tell of    Run
   a run

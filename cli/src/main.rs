@@ -20,6 +20,7 @@ mod runs;
 mod serve;
 mod submit;
 mod tools;
+mod webhooks;
 mod why;
 
 mod arguments;
@@ -105,7 +106,8 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Workers(_)
         | Command::Submit(_)
         | Command::Why(_)
-        | Command::Parked(_) => LevelFilter::WARN,
+        | Command::Parked(_)
+        | Command::Webhooks(_) => LevelFilter::WARN,
     }
 }
 
@@ -132,5 +134,6 @@ async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit,
         Command::Submit(args) => submit::run(args, door, terminal).await,
         Command::Why(args) => why::run(args, door, terminal).await,
         Command::Parked(command) => parked::run(command, door, terminal).await,
+        Command::Webhooks(command) => webhooks::run(command, door, terminal).await,
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use coordinator::{Coordinator, DoorOptions, Durability, LogOptions, TlsFiles};
+use coordinator::{Coordinator, DoorOptions, Durability, LogOptions, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
@@ -61,6 +61,9 @@ pub(crate) struct CoordinatorArgs {
     /// The file that names the hooks to ask before calls are accepted, and which calls await approval (docs/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
+    /// The file that names who is told what becomes of runs (docs/webhooks.md)
+    #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
+    webhooks: Option<PathBuf>,
     /// The file that says who may what (TOML, or JSON). Read again when it changes. Without it everybody may everything
     #[arg(long, env = "TOOLYARD_AUTH", value_name = "FILE")]
     auth: Option<PathBuf>,
@@ -135,12 +138,18 @@ pub(crate) fn read_hooks(file: Option<&Path>) -> Result<Hooks, Failure> {
     Ok(file.map(Hooks::read).transpose()?.unwrap_or_default())
 }
 
+/// Those of a file; none where there is none.
+pub(crate) fn read_webhooks(file: Option<&Path>) -> Result<Webhooks, Failure> {
+    Ok(file.map(|file| Webhooks::read(file, |name| std::env::var(name).ok())).transpose()?.unwrap_or_default())
+}
+
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let CoordinatorArgs { listen, durability, redis_url, observe, tls, hooks, auth, .. } = args;
     let erase_after = Duration::from_secs(args.erase_after);
     let (bytes_max, objects_bytes_max) = (args.log_max_bytes, args.objects_max_bytes);
     let hooks = read_hooks(hooks.as_deref())?;
+    let webhooks = read_webhooks(args.webhooks.as_deref())?;
     let (log, admin) = (LogOptions { durability, bytes_max, objects_bytes_max }, observe.admin_listen);
     let door = DoorOptions { tls: tls.files(), callers: auth };
     let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, door, admin };
@@ -149,7 +158,8 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let exporter = observe.exporter("toolyard-coordinator")?;
     let serving = Box::pin(async {
         let coordinator = Coordinator::bind(options).await?;
-        coordinator.with_hooks(hooks).erasing_after(erase_after).serve(stop.clone(), || {}).await
+        let coordinator = coordinator.with_hooks(hooks).with_webhooks(webhooks).await?;
+        coordinator.erasing_after(erase_after).serve(stop.clone(), || {}).await
     });
     let served = interrupts.stop_well(serving, &stop).await;
     finish(exporter).await;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use coordinator::{Coordinator, LogOptions};
+use coordinator::{Coordinator, LogOptions, Webhooks};
 use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use proto::nats::Credentials;
@@ -38,6 +38,7 @@ pub(crate) struct Options {
     pub(crate) root: PathBuf,
     pub(crate) slots: u32,
     pub(crate) hooks: Hooks,
+    pub(crate) webhooks: Webhooks,
 }
 
 #[derive(Debug)]
@@ -52,7 +53,7 @@ pub(crate) struct Yard {
 impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { listen, nats_port, data_dir, root, slots, hooks } = options;
+        let Options { listen, nats_port, data_dir, root, slots, hooks, webhooks } = options;
         let table = worker::tools::built_in(&root)?.with_hooks(hooks.clone())?;
         let broker =
             Broker::start(BrokerOptions { data_dir, port: nats_port, ..BrokerOptions::default() }, say).await?;
@@ -66,7 +67,7 @@ impl Yard {
             admin: None,
             door: coordinator::DoorOptions::default(),
         };
-        let bound = Coordinator::bind(options).await?.with_hooks(hooks);
+        let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
         let address = bound.address();
         let mut coordinator = Part::new("the coordinator");
         let (stop, ready) = (coordinator.stop.clone(), coordinator.ready.clone());

@@ -9,6 +9,7 @@ pub(crate) mod objects;
 pub(crate) mod output;
 pub(crate) mod read;
 mod tools;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::fault::Fault;
 use self::read::{answer, asked, call_id, custom_tools, decision, new_run, reason, run_id, timeout};
+pub(crate) use self::webhooks::Notices;
 use crate::index::Index;
 use crate::nats::scan::Log;
 use crate::runs::{Refusal, Runs};
@@ -34,6 +36,8 @@ pub(crate) struct Door {
     pub(crate) runs: Runs,
     pub(crate) index: Index,
     pub(crate) log: Arc<Log>,
+    /// Where there are webhooks.
+    pub(crate) notices: Option<Notices>,
     /// Streams end with a last word, and nothing new begins.
     pub(crate) stop: CancellationToken,
 }
@@ -44,8 +48,7 @@ pub(crate) type Told<T> = BoxStream<'static, Result<T, Fault>>;
 impl Door {
     /// The door for whoever asks, as it stands in the extensions of the request.
     pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
-        let Self { runs, index, log, stop } = self;
-        Self { runs: runs.by(extensions), index: index.clone(), log: Arc::clone(log), stop: stop.clone() }
+        Self { runs: self.runs.by(extensions), ..self.clone() }
     }
 
     pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, Fault> {

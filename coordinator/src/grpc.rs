@@ -13,6 +13,7 @@ mod runs;
 mod status;
 mod tools;
 mod trace;
+mod webhooks;
 
 use std::time::Duration;
 
@@ -84,6 +85,7 @@ pub(crate) async fn serve(
     let object_service = v1::object_service_server::ObjectServiceServer::new(objects::ObjectDoor(door.clone()));
     let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor(door.clone()));
     let fleet_service = v1::fleet_service_server::FleetServiceServer::new(fleet::FleetDoor(door.clone()));
+    let webhook_service = v1::webhook_service_server::WebhookServiceServer::new(webhooks::WebhookDoor(door.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -108,6 +110,7 @@ pub(crate) async fn serve(
         .add_service(index_service)
         .add_service(fleet_service)
         .add_service(object_service)
+        .add_service(webhook_service)
         .serve_with_incoming_shutdown(incoming::incoming(listener, tls), stopped)
         .await?;
     Ok(())

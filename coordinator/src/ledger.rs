@@ -9,6 +9,7 @@ mod answer;
 #[cfg(test)]
 pub(crate) mod by_hand;
 mod erasure;
+mod letters;
 mod overdue;
 mod slice;
 mod standing;
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::erasure::Erasures;
+use self::letters::{Posted, owe_letters};
 use self::slice::{Open, Slice};
 use self::takeover::{Joined, Taken, Written};
 use self::unclaimed::{Look, Unclaimed};
@@ -39,6 +41,7 @@ use crate::known::Known;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{AppendError, Decoded, Journal};
+use crate::nats::letters::Queue;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
 use crate::nats::signals::{Asked, Questions, Signals};
@@ -48,6 +51,7 @@ use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::shards::{Owned, every};
 use crate::trace;
+use crate::webhooks::Webhooks;
 
 pub(crate) use self::overdue::OVERDUE;
 pub(crate) use self::watcher::{Live, Standing};
@@ -117,6 +121,9 @@ pub(crate) struct Rim {
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) paused: watch::Receiver<Arc<Paused>>,
+    pub(crate) webhooks: Webhooks,
+    /// Where there are webhooks.
+    pub(crate) letters: Option<Queue>,
 }
 
 pub(crate) struct Keeper {
@@ -146,6 +153,7 @@ pub(crate) struct Keeper {
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
     erasures: Erasures,
+    posts: JoinSet<Posted>,
     heard: Vec<Heard>,
     ends: Ends,
     /// How old the newest entry was when it came, at worst since the last tally.
@@ -175,6 +183,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         joins: JoinSet::new(),
         writes: JoinSet::new(),
         erasures: Erasures::default(),
+        posts: JoinSet::new(),
         heard: Vec::new(),
         ends: Ends::default(),
         lag: Duration::ZERO,
@@ -215,6 +224,7 @@ impl Keeper {
                 Some(Ok(written)) = self.writes.join_next() => self.snapshot_written(written),
                 Some(Ok(erased)) = self.erasures.batches.join_next() => self.erased(erased),
                 Some(_) = self.erasures.looks.join_next() => {}
+                Some(Ok(posted)) = self.posts.join_next() => self.posted(posted),
                 Some(_) = self.questions.join_next() => {}
                 Some(_) = self.words.join_next() => {}
                 Some(Ok(id)) = self.stand_ins.join_next() => {
@@ -232,6 +242,7 @@ impl Keeper {
                     self.tally();
                     self.look_at_guests();
                     self.erase_due();
+                    self.post_letters();
                     self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();
                 }
@@ -289,6 +300,7 @@ impl Keeper {
             }
             self.tell_expecting(shard);
         }
+        self.post_letters();
     }
 
     fn take(&mut self, fed: Fed) {
@@ -339,6 +351,9 @@ impl Keeper {
             trace::after(&before, &open.known.run, &self.rim.registry.borrow(), entry.at);
         }
         self.rim.index.note(&open.known.run, &entry, &self.heard);
+        if self.rim.webhooks.is_on() {
+            owe_letters(&mut slice.letters, &self.rim.webhooks, &open.known.run, &entry, &self.heard);
+        }
         if leads {
             for heard in &self.heard {
                 if let Heard::CallEnded { call } = heard

@@ -29,6 +29,7 @@ mod stranded;
 mod tls;
 mod trace;
 mod watch;
+mod webhooks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -54,6 +55,7 @@ pub use crate::nats::journal::ReadError;
 pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::redis::UrlError;
 pub use crate::tls::{TlsError, TlsFiles};
+pub use crate::webhooks::{InvalidWebhooks, Webhooks};
 
 /// How long after its end a run can be read that is not to be stored, where nobody says: time enough to read on after a stream
 /// broke.
@@ -150,6 +152,8 @@ pub struct Coordinator {
     hooks: hooks::Hooks,
     callers: Option<(callers::Callers, callers::Keeper)>,
     erase_after: Duration,
+    log: LogOptions,
+    notices: Option<door::Notices>,
 }
 
 impl Coordinator {
@@ -170,7 +174,8 @@ impl Coordinator {
         };
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
         let hooks = hooks::Hooks::default();
-        Ok(Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after: ERASE_AFTER })
+        let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
+        Ok(Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after, log, notices })
     }
 
     /// Asks these hooks before calls are accepted, and tells them of calls that are not executed.
@@ -191,6 +196,18 @@ impl Coordinator {
         Self { erase_after, ..self }
     }
 
+    /// Tells these what becomes of runs.
+    ///
+    /// # Errors
+    /// When the broker cannot hold their queue.
+    pub async fn with_webhooks(self, webhooks: Webhooks) -> Result<Self, Error> {
+        if !webhooks.is_on() {
+            return Ok(self);
+        }
+        let queue = nats::letters::Queue::make(&self.broker, &self.log).await?;
+        Ok(Self { notices: Some(door::Notices { webhooks, queue }), ..self })
+    }
+
     /// Where gRPC and HTTP are served.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -209,10 +226,11 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after } = self;
+        let Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after, notices, .. } = self;
         let (callers, callers_keeper) = callers.unzip();
         let callers = callers.unwrap_or_default();
         let clock = nats::clock::begin(&broker).await?;
+        let (webhooks, letters) = notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
         let (registry_sender, registry) = watch_channel::channel(Arc::default());
         let (written_sender, written) = tokio::sync::mpsc::channel(WRITTEN_MAX);
@@ -238,6 +256,8 @@ impl Coordinator {
             callers: callers.clone(),
             quotas: quotas.clone(),
             paused: pauses.current.clone(),
+            webhooks: webhooks.unwrap_or_default(),
+            letters,
         };
         let (ledger, keeper) = ledger::new(rim);
 
@@ -271,6 +291,9 @@ impl Coordinator {
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
 
+        if let Some(door::Notices { webhooks, queue }) = notices.clone() {
+            parts.spawn(webhooks::keep(webhooks, queue, owned.clone(), inner.clone()));
+        }
         let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
         let serves = runs::Parts {
@@ -289,7 +312,7 @@ impl Coordinator {
             erase_after,
         };
         let runs = runs::Runs::new(serves);
-        let door = door::Door { runs, index, log: Arc::new(log), stop: stop.clone() };
+        let door = door::Door { runs, index, log: Arc::new(log), notices, stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);
         tracing::info!(%address, "serving");
         serving.store(true, Ordering::Relaxed);

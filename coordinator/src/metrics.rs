@@ -39,6 +39,11 @@ static PARKED: Family<Counter> = Family::new(
 );
 static HANDED_BACK: Family<Counter> =
     Family::new("toolyard_jobs_handed_back_total", "Jobs of lost workers that went back to their queue.", &["pool"]);
+static WEBHOOKS: Family<Counter> = Family::new(
+    "toolyard_webhooks_total",
+    "Attempts to deliver a notice, by how they ended, and notices that are parked.",
+    &["endpoint", "outcome"],
+);
 static REPEATED: Family<Counter> = Family::new(
     "toolyard_requests_repeated_total",
     "Requests under an id that was there already, and so made no second run.",
@@ -67,7 +72,7 @@ static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that 
 static LOG_BYTES_MAX: Family<Gauge> =
     Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
 
-const METRICS: [Metric; 22] = [
+const METRICS: [Metric; 23] = [
     Metric::Gauge(&WAITING),
     Metric::Gauge(&RUNNABLE),
     Metric::Gauge(&RUNNING),
@@ -81,6 +86,7 @@ const METRICS: [Metric; 22] = [
     Metric::Counter(&PARKED),
     Metric::Counter(&HANDED_BACK),
     Metric::Counter(&REPEATED),
+    Metric::Counter(&WEBHOOKS),
     Metric::Histogram(&FLOOR_WAIT),
     Metric::Gauge(&CLIENT_CALLS),
     Metric::Gauge(&APPROVALS),
@@ -132,6 +138,11 @@ pub(crate) fn label<'a>(tool: &ToolName, registry: &'a Registry) -> &'a str {
 /// A job of a lost worker went back.
 pub(crate) fn handed_back(pool: &PoolId) {
     HANDED_BACK.with(&[pool.as_str()]).add(1);
+}
+
+/// An attempt to deliver a notice ended, or the notice is parked.
+pub(crate) fn webhook(endpoint: &str, outcome: &str) {
+    WEBHOOKS.with(&[endpoint, outcome]).add(1);
 }
 
 /// Counts calls that end. Keeps the handles of each pool and tool that it has met.

@@ -9,6 +9,7 @@ pub(crate) mod journal;
 pub(crate) mod leases;
 pub(crate) mod objects;
 pub(crate) mod pauses;
+pub(crate) mod letters;
 pub(crate) mod queues;
 pub(crate) mod requests;
 pub(crate) mod scan;

@@ -5,6 +5,7 @@
 //! [`Hooks::has`] looks at a flag. A hook is a program ([`file`]), a web service, or a [`Hook`] of the same process. The same
 //! file names [`Resolvers`].
 
+pub mod client;
 mod command;
 mod confirm;
 mod contract;

@@ -7,6 +7,7 @@ use run::PoolId;
 
 use crate::names::{
     self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET,
+    WEBHOOKS_STREAM,
 };
 use crate::object;
 
@@ -120,6 +121,10 @@ fn coordinator() -> Vec<String> {
         // Of runs that are not to be stored nothing is kept.
         format!("$JS.API.STREAM.PURGE.{STREAM}"),
         format!("$JS.API.STREAM.PURGE.KV_{REQUESTS_BUCKET}"),
+        format!("$JS.API.STREAM.PURGE.{WEBHOOKS_STREAM}"),
+        names::WEBHOOKS_SUBJECTS.to_owned(),
+        format!("$JS.API.STREAM.MSG.DELETE.{WEBHOOKS_STREAM}"),
+        format!("$JS.API.CONSUMER.MSG.NEXT.{WEBHOOKS_STREAM}.>"),
     ];
     subjects.extend(
         [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")),
@@ -165,7 +170,10 @@ pub const SETTINGS: &str = "$SYS.REQ.SERVER.PING.JSZ";
 /// The log, and the buckets beside it.
 fn streams() -> impl Iterator<Item = String> {
     let buckets = [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, TOOLS_BUCKET];
-    [STREAM.to_owned()].into_iter().chain(buckets.into_iter().map(|bucket| format!("KV_{bucket}")))
+    [STREAM, WEBHOOKS_STREAM]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(buckets.into_iter().map(|bucket| format!("KV_{bucket}")))
 }
 
 #[cfg(test)]

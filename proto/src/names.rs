@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use run::{PoolId, Shard, ToolSetId};
+use run::{PoolId, RunId, Shard, ToolSetId};
 
 /// Prefix of every subject of ours.
 pub const NAMESPACE: &str = "ty";
@@ -22,6 +22,10 @@ pub const SNAPSHOTS_BUCKET: &str = "ty-snapshots";
 pub const REQUESTS_BUCKET: &str = "ty-requests";
 /// What is paused, and by whom.
 pub const PAUSES_BUCKET: &str = "ty-pauses";
+/// The queue of webhooks.
+pub const WEBHOOKS_STREAM: &str = "ty-webhooks";
+/// Every notice in it.
+pub const WEBHOOKS_SUBJECTS: &str = "ty.notice.>";
 /// How many slices all runs are cut into. Fixed for the life of a log: run ids carry their shard.
 pub const SHARDS: u8 = 16;
 
@@ -102,4 +106,31 @@ pub const QUESTIONS: &str = "ty.ask.*.*";
 pub fn question_of(subject: &str) -> Option<(PoolId, Shard)> {
     let (pool, shard) = subject.strip_prefix("ty.ask.")?.split_once('.')?;
     Some((pool.parse().ok()?, shard.parse().ok()?))
+}
+
+/// Where a notice lies for an endpoint: about a run, and an entry of the log.
+#[must_use]
+pub fn letter(endpoint: &str, run: RunId, noted: u64) -> String {
+    format!("{NAMESPACE}.notice.{}.{endpoint}.{run}.{noted}", run.shard())
+}
+
+/// The notices about runs of a shard for an endpoint; of all where one is not given.
+#[must_use]
+pub fn letters(shard: Option<Shard>, endpoint: Option<&str>) -> String {
+    let shard = shard.map_or_else(|| "*".to_owned(), |shard| shard.to_string());
+    format!("{NAMESPACE}.notice.{shard}.{}.>", endpoint.unwrap_or("*"))
+}
+
+/// The notices about a run.
+#[must_use]
+pub fn letters_about(run: RunId) -> String {
+    format!("{NAMESPACE}.notice.{}.*.{run}.>", run.shard())
+}
+
+/// The endpoint, the run and the entry of the log that a notice's subject names.
+#[must_use]
+pub fn letter_of(subject: &str) -> Option<(String, RunId, u64)> {
+    let mut tokens = subject.strip_prefix("ty.notice.")?.split('.').skip(1);
+    let (endpoint, run, noted) = (tokens.next()?, tokens.next()?, tokens.next()?);
+    Some((endpoint.to_owned(), run.parse().ok()?, noted.parse().ok()?))
 }

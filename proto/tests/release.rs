@@ -231,7 +231,12 @@ fn answers() -> [(&'static str, Option<Answer>); 5] {
 
 fn snapshot() -> Snapshot {
     let (log, through) = (1_763_000_000_000_000_000, 12_345);
-    Snapshot { log, through, open: vec![(run_id(), 12_001)], erasures: Vec::new() }
+    Snapshot { log, through, open: vec![(run_id(), 12_001)], ..Snapshot::default() }
+}
+
+fn snapshot_with_letters() -> Snapshot {
+    let letter = ("ty.notice.0f.agents.run.12300".to_owned(), Bytes::from_static(b"{}"));
+    Snapshot { letters: vec![letter], ..snapshot() }
 }
 
 fn snapshot_with_erasures() -> Snapshot {
@@ -251,6 +256,7 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("stop of a worker", Stop::Worker("worker-1".parse().expect("an id")).encode()),
         ("snapshot", snapshot().encode()),
         ("snapshot with erasures", snapshot_with_erasures().encode()),
+        ("snapshot with letters", snapshot_with_letters().encode()),
     ];
     let answers = answers().into_iter().map(|(name, answer)| (name, worker::encode_answer(answer.as_ref())));
     log.chain(others).chain(answers).collect()
@@ -296,6 +302,8 @@ fn words_of_earlier_releases_mean_what_they_meant() {
         assert_eq!(Snapshot::decode(take("snapshot"), Shard(15)).expect("one"), snapshot(), "{release}");
         let owed = Snapshot::decode(take("snapshot with erasures"), Shard(15)).expect("one");
         assert_eq!(owed, snapshot_with_erasures(), "{release}");
+        let owed = Snapshot::decode(take("snapshot with letters"), Shard(15)).expect("one");
+        assert_eq!(owed, snapshot_with_letters(), "{release}");
         for (name, answer) in answers() {
             assert_eq!(worker::decode_answer(take(name), attempt().call).expect(name), answer, "{name} of {release}");
         }

@@ -9,6 +9,7 @@ use proto::v1::object_service_client::ObjectServiceClient;
 use proto::v1::run_event::Event;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::tool_service_client::ToolServiceClient;
+use proto::v1::webhook_service_client::WebhookServiceClient;
 use proto::v1::{self, FloorPolicy, RunEvent};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -43,6 +44,7 @@ pub struct Client {
     pub index: IndexServiceClient<Transport>,
     pub fleet: FleetServiceClient<Transport>,
     pub objects: ObjectServiceClient<Transport>,
+    pub webhooks: WebhookServiceClient<Transport>,
 }
 
 /// A call of `tool` under the id `id`.
@@ -92,6 +94,7 @@ impl Client {
             tools: ToolServiceClient::new(transport.clone()),
             index: IndexServiceClient::new(transport.clone()),
             fleet: FleetServiceClient::new(transport.clone()),
+            webhooks: WebhookServiceClient::new(transport.clone()),
             objects: ObjectServiceClient::new(transport),
         }
     }

@@ -102,6 +102,12 @@ impl Shards {
         log.cached_info().state.last_sequence
     }
 
+    /// How many notices wait to be taken, parked ones too.
+    pub async fn queued(&self) -> u64 {
+        let queue = self.context.get_stream(names::WEBHOOKS_STREAM).await.expect("the queue is there");
+        queue.cached_info().state.messages
+    }
+
     /// How many entries the log has that are about runs.
     pub async fn written(&self) -> usize {
         self.entries(names::STREAM_SUBJECTS).await - self.entries(&format!("{}.run.*._.mark", names::NAMESPACE)).await

@@ -12,7 +12,7 @@ use crate::check::outcomes;
 use crate::{FIXTURE, question};
 
 /// A stream as the broker hands it out: what `nats stream backup` writes to a folder.
-struct Backup {
+pub(crate) struct Backup {
     stream: String,
     config: Value,
     state: Value,
@@ -27,7 +27,7 @@ async fn ask(broker: &Broker, subject: String, request: Bytes) -> Value {
     answer
 }
 
-async fn back_up(broker: &Broker, stream: &str) -> Backup {
+pub(crate) async fn back_up(broker: &Broker, stream: &str) -> Backup {
     let inbox = broker.new_inbox();
     let mut arriving = broker.subscribe(inbox.clone()).await.expect("it is connected");
     let request = json!({ "deliver_subject": inbox }).to_string();
@@ -46,7 +46,7 @@ async fn back_up(broker: &Broker, stream: &str) -> Backup {
     Backup { stream: stream.to_owned(), config: answer["config"].take(), state: answer["state"].take(), pieces }
 }
 
-async fn restore(broker: &Broker, backup: &Backup) {
+pub(crate) async fn restore(broker: &Broker, backup: &Backup) {
     let request = json!({ "config": backup.config, "state": backup.state }).to_string();
     let answer = ask(broker, format!("$JS.API.STREAM.RESTORE.{}", backup.stream), request.into()).await;
     let to = answer["deliver_subject"].as_str().expect("it says where to").to_owned();

@@ -53,6 +53,7 @@ mod tenants;
 mod tls;
 mod tokens;
 mod traces;
+mod webhooks;
 mod worker_crash;
 mod worker_life;
 

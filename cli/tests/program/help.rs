@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 46] = [
+const COMMANDS: [&[&str]; 49] = [
     &[],
     &["demo"],
     &["dev"],
@@ -49,6 +49,9 @@ const COMMANDS: [&[&str]; 46] = [
     &["parked", "show"],
     &["parked", "redrive"],
     &["parked", "drop"],
+    &["webhooks"],
+    &["webhooks", "parked"],
+    &["webhooks", "redrive"],
 ];
 
 #[test]
@@ -67,7 +70,7 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 10] = [
+    let groups: [&[&str]; 11] = [
         &["key"],
         &["objects"],
         &["pause"],
@@ -78,6 +81,7 @@ fn commands_without_subcommands_show_examples() {
         &["parked"],
         &["calls"],
         &["index"],
+        &["webhooks"],
     ];
     for command in COMMANDS.into_iter().filter(|command| !groups.contains(command)) {
         let text = run(command.iter().chain([&"-h"])).stdout();

@@ -16,4 +16,5 @@ mod parked;
 mod pause;
 mod process;
 mod runs;
+mod webhooks;
 mod why;

@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 29] = [
+const NEEDS: [(&str, &str, Role); 31] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -32,6 +32,8 @@ const NEEDS: [(&str, &str, Role); 29] = [
     ("IndexService", "CancelCalls", Role::Submit),
     ("IndexService", "VerifyIndex", Role::Admin),
     ("IndexService", "RebuildIndex", Role::Admin),
+    ("WebhookService", "ListParkedWebhooks", Role::Admin),
+    ("WebhookService", "RedriveWebhooks", Role::Admin),
 ];
 
 /// The role that a method needs. What is not listed is for admins.

@@ -179,6 +179,7 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "RUN_OF_ANOTHER_CALLER" => "ask for the calls in a run of your own",
         "TOKEN_FOR_ANOTHER_CALL" | "TOKEN_FOR_ONE_ANSWER" => "use a caller's key: the token answers one call",
         "ANSWER_TOKENS_OFF" => "have `answer_token_key_file` set in the file of callers",
+        "WEBHOOKS_OFF" => "ask a coordinator that was started with --webhooks",
         "LOG_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE" | "ISSUER_UNAVAILABLE"
         | "QUOTA_EXCEEDED" => "send the request again after `Retry-After`",
         "SHUTTING_DOWN" => "send the request to another coordinator",

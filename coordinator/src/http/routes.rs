@@ -90,6 +90,8 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::GET, path: "/v1/counts", meaning: Rpc("IndexService", "CountRuns"), handler: unary!(get, count_runs) },
     Operation { method: Method::POST, path: "/v1/index/verify", meaning: Rpc("IndexService", "VerifyIndex"), handler: || post(verify_index) },
     Operation { method: Method::POST, path: "/v1/index/rebuild", meaning: Rpc("IndexService", "RebuildIndex"), handler: unary!(post, rebuild_index) },
+    Operation { method: Method::GET, path: "/v1/webhooks/parked", meaning: Rpc("WebhookService", "ListParkedWebhooks"), handler: unary!(get, list_parked_webhooks) },
+    Operation { method: Method::POST, path: "/v1/webhooks/redrive", meaning: Rpc("WebhookService", "RedriveWebhooks"), handler: unary!(post, redrive_webhooks) },
     Operation { method: Method::GET, path: "/v1/tools", meaning: Rpc("ToolService", "ListTools"), handler: || get(list_tools) },
     Operation { method: Method::GET, path: "/v1/tools/{name}", meaning: Rpc("ToolService", "GetTool"), handler: || get(get_tool) },
     Operation { method: Method::POST, path: "/v1/pauses", meaning: Rpc("FleetService", "Pause"), handler: unary!(post, pause) },

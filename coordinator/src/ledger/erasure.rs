@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use super::Keeper;
 use crate::known::Known;
 use crate::nats::journal::{Journal, ReadError};
+use crate::nats::letters::Queue;
 use crate::nats::requests::Requests;
 use crate::requests::RequestKey;
 use crate::shards::every;
@@ -121,7 +122,8 @@ impl Keeper {
         let due: Vec<OwedErasure> = due.take(BATCH_MAX).map(Owing::begin).collect();
         if !due.is_empty() {
             let (journal, requests) = (self.rim.journal.clone(), self.rim.requests.clone());
-            self.erasures.batches.spawn(async move { erase_all(&journal, &requests, due).await });
+            let places = Places { journal, requests, letters: self.rim.letters.clone() };
+            self.erasures.batches.spawn(async move { places.erase_all(due).await });
         }
     }
 
@@ -180,33 +182,45 @@ impl Owing {
     }
 }
 
-/// Until something cannot be done: what is left is tried again with the rest.
-async fn erase_all(journal: &Journal, requests: &Requests, due: Vec<OwedErasure>) -> Erased {
-    let mut done = Vec::with_capacity(due.len());
-    let mut refused = None;
-    for some in due.chunks(AT_ONCE_MAX) {
-        if let Some(error) = &refused {
-            done.extend(some.iter().map(|owed| (*owed, Err(ReadError::clone(error)))));
-            continue;
-        }
-        let results = join_all(some.iter().map(|owed| erase(journal, requests, *owed))).await;
-        refused = results.iter().find_map(|result| result.as_ref().err().cloned());
-        done.extend(some.iter().copied().zip(results));
-    }
-    Erased(done)
+/// Where something of a run stands.
+struct Places {
+    journal: Journal,
+    requests: Requests,
+    letters: Option<Queue>,
 }
 
-/// All that there is of a run, but for what the index knows.
-async fn erase(journal: &Journal, requests: &Requests, owed: OwedErasure) -> Result<(), ReadError> {
-    let run = owed.run;
-    if let Some(digest) = owed.request {
-        requests.erase(&RequestKey(digest), run).await?;
+impl Places {
+    /// Until something cannot be done: what is left is tried again with the rest.
+    async fn erase_all(&self, due: Vec<OwedErasure>) -> Erased {
+        let mut done = Vec::with_capacity(due.len());
+        let mut refused = None;
+        for some in due.chunks(AT_ONCE_MAX) {
+            if let Some(error) = &refused {
+                done.extend(some.iter().map(|owed| (*owed, Err(ReadError::clone(error)))));
+                continue;
+            }
+            let results = join_all(some.iter().map(|owed| self.erase(*owed))).await;
+            refused = results.iter().find_map(|result| result.as_ref().err().cloned());
+            done.extend(some.iter().copied().zip(results));
+        }
+        Erased(done)
     }
-    // That a response was deleted is noted under its id.
-    for part in 0..=owed.continuations {
-        requests.erase(&RequestKey::deleted(&ResponseId { run, part }.to_string()), run).await?;
+
+    /// All that there is of a run, but for what the index knows.
+    async fn erase(&self, owed: OwedErasure) -> Result<(), ReadError> {
+        let run = owed.run;
+        if let Some(digest) = owed.request {
+            self.requests.erase(&RequestKey(digest), run).await?;
+        }
+        // That a response was deleted is noted under its id.
+        for part in 0..=owed.continuations {
+            self.requests.erase(&RequestKey::deleted(&ResponseId { run, part }.to_string()), run).await?;
+        }
+        if let Some(letters) = &self.letters {
+            letters.erase(run).await?;
+        }
+        self.journal.erase(run, owed.through).await
     }
-    journal.erase(run, owed.through).await
 }
 
 /// A worker that stood still may speak when its run is long erased.

@@ -1,6 +1,6 @@
 //! One shard as the ledger has it: who it is to us, how far it is known, its open runs and who watches them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use run::{Entry, RunId, Timestamp};
@@ -11,6 +11,7 @@ use super::erasure::Owed;
 use super::standing::{Ended, Expecting};
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
+use crate::webhooks::Letter;
 
 #[derive(Debug, Default)]
 pub(super) struct Slice {
@@ -24,6 +25,9 @@ pub(super) struct Slice {
     pub(super) ended: Ended,
     /// Ended runs of which nothing is to be kept, until that is so.
     pub(super) owed: Owed,
+    /// What webhooks are owed, until it is in their queue, and whether some of it is on its way there.
+    pub(super) letters: VecDeque<Letter>,
+    pub(super) posting: bool,
     pub(super) expecting: Vec<Expecting>,
     pub(super) watchers: HashMap<RunId, Vec<Watcher>>,
     /// Those who watch already and wait to hear from where on.

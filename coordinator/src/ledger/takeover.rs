@@ -1,6 +1,7 @@
 //! How shards come to us and leave us. Taking one over costs what is open in it: the last owner wrote down how far it came
 //! and which runs were open then; those are read, and the shard is followed from there.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use crate::known::Known;
 use crate::nats::journal::{Extent, Journal, ReadError};
 use crate::nats::snapshots::{Snapshots, WriteError};
 use crate::shards::{ShardSet, every};
+use crate::webhooks::Letter;
 
 /// Runs that are read at once.
 const READS_MAX: usize = 32;
@@ -42,6 +44,7 @@ struct TakenShard {
     tip: u64,
     open: Vec<Known>,
     erasures: Vec<OwedErasure>,
+    letters: Vec<Letter>,
     log: u64,
     /// What the snapshot in the bucket says, and its revision.
     written: u64,
@@ -104,7 +107,7 @@ impl Keeper {
     pub(super) fn taken(&mut self, taken: Taken) {
         let (mut group, mut start) = (ShardSet::default(), u64::MAX);
         for taken in taken.0 {
-            let TakenShard { shard, claim, through, tip, open, erasures, log, written, revision } = taken;
+            let TakenShard { shard, claim, through, tip, open, erasures, letters, log, written, revision } = taken;
             let follows = self.rim.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
             if slice.phase != (Phase::Taking { claim }) {
@@ -117,6 +120,7 @@ impl Keeper {
             slice.phase = Phase::Replaying { claim, tip };
             slice.snapshot = super::slice::Snapshot { revision, through: written, log, ..Default::default() };
             slice.owed = Owed::of(erasures);
+            (slice.letters, slice.posting) = (letters.into(), false);
             slice.runs = open.into_iter().map(|known| (known.run.id(), Open { known, timer: None })).collect();
             slice.unwatched = None;
             slice.stands();
@@ -182,7 +186,7 @@ impl Keeper {
             }
         }
         (slice.ended, slice.expecting) = (Ended::default(), Vec::new());
-        slice.owed = Owed::default();
+        (slice.owed, slice.letters, slice.posting) = (Owed::default(), VecDeque::new(), false);
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
         slice.phase = match (watched, follows) {
@@ -282,7 +286,9 @@ impl Keeper {
         (slice.snapshot.writing, slice.snapshot.outdated) = (true, false);
         let (through, revision) = (slice.applied, slice.snapshot.revision);
         let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last)).collect();
-        let snapshot = Snapshot { log: slice.snapshot.log, through, open, erasures: slice.owed.list() };
+        let letters = slice.letters.iter().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
+        let (log, erasures) = (slice.snapshot.log, slice.owed.list());
+        let snapshot = Snapshot { log, through, open, erasures, letters };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, revision).await {
                 Ok(revision) => Ok(revision),
@@ -356,7 +362,7 @@ async fn take_over_one(
 ) -> Result<TakenShard, ReadError> {
     let tip = journal.mark(shard).await?;
     let (snapshot, revision) = snapshots.read(shard, Extent { log, last: tip }).await?;
-    let snapshot = snapshot.unwrap_or(Snapshot { log, through: 0, open: Vec::new(), erasures: Vec::new() });
+    let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });
     let written = snapshot.through;
     // A shard in which nothing happened since is known up to the mark.
     let through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
@@ -365,5 +371,6 @@ async fn take_over_one(
     let runs = runs.into_iter().collect::<Result<Vec<Known>, _>>()?;
     let open = runs.into_iter().filter(|known| known.run.opened_at().is_some() && !known.run.status().is_final());
     let (open, erasures) = (open.collect(), snapshot.erasures);
-    Ok(TakenShard { shard, claim, through, tip, open, erasures, log, written, revision })
+    let letters = snapshot.letters.into_iter().map(|(subject, body)| Letter { subject, body }).collect();
+    Ok(TakenShard { shard, claim, through, tip, open, erasures, letters, log, written, revision })
 }

@@ -228,6 +228,18 @@ async fn check_synced(client: &Client, log: &Info) -> Result<(), SetupError> {
     }
 }
 
+/// Makes a stream where there is none.
+pub(super) async fn ensure_stream(
+    context: &Context,
+    what: &str,
+    config: Config,
+    options: &LogOptions,
+) -> Result<(), SetupError> {
+    let make = async || context.get_or_create_stream(config.clone()).await.map_err(|error| Refusal::of(&error));
+    let stream = patiently(what, make).await?;
+    check_replicas(&stream.cached_info().config, options.durability)
+}
+
 /// A bucket as the library would make it, but for roll-ups, which we do not use: by one, whoever may write a single key
 /// empties the whole bucket.
 fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Config {

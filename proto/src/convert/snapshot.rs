@@ -11,7 +11,7 @@ use crate::wire::v1 as wire;
 const UUID_BYTES: usize = 16;
 
 /// A shard's low-water mark.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
     /// When the log was made of which this speaks, in nanoseconds since 1970.
     pub log: u64,
@@ -22,6 +22,8 @@ pub struct Snapshot {
     pub open: Vec<(RunId, u64)>,
     /// The runs that had ended and are to be erased: nobody else knows of them once that has begun.
     pub erasures: Vec<OwedErasure>,
+    /// Notices that webhooks are owed, until they are in their queue: subjects there, and what is posted.
+    pub letters: Vec<(String, Bytes)>,
 }
 
 /// What is left to do of a run of which nothing is to be kept.
@@ -44,9 +46,10 @@ impl Snapshot {
         let (open, last): (Vec<[u8; UUID_BYTES]>, Vec<u64>) = known.map(|(id, last)| (id.into_bytes(), last)).unzip();
         let open = open.concat().into();
         let erasures = self.erasures.iter().filter_map(owed_out).collect();
-        wire::ShardSnapshot { version: VERSION, log: self.log, through: self.through, open, last, erasures }
-            .encode_to_vec()
-            .into()
+        let letter = |(subject, body): &(String, Bytes)| wire::Letter { subject: subject.clone(), body: body.clone() };
+        let letters = self.letters.iter().map(letter).collect();
+        let (version, log, through) = (VERSION, self.log, self.through);
+        wire::ShardSnapshot { version, log, through, open, last, erasures, letters }.encode_to_vec().into()
     }
 
     /// # Errors
@@ -61,7 +64,8 @@ impl Snapshot {
         let open = ids.zip(wire.last).map(|(bytes, last)| Ok((id_of(bytes, shard)?, last)));
         let open = open.collect::<Result<_, InvalidMessage>>()?;
         let erasures = wire.erasures.iter().map(|owed| owed_in(owed, shard)).collect::<Result<_, _>>()?;
-        Ok(Self { log: wire.log, through: wire.through, open, erasures })
+        let letters = wire.letters.into_iter().map(|letter| (letter.subject, letter.body)).collect();
+        Ok(Self { log: wire.log, through: wire.through, open, erasures, letters })
     }
 }
 
@@ -103,7 +107,7 @@ mod tests {
     #[test]
     fn a_snapshot_comes_back_as_it_was_at_some_twenty_bytes_a_run() {
         let open = (0..1000).map(|last| (RunId::new(Shard(7), Uuid::now_v7()), 123_455_000 + last)).collect();
-        let snapshot = Snapshot { log: 1_763_000_000_000_000_000, through: 123_456_789, open, erasures: Vec::new() };
+        let snapshot = Snapshot { log: 1_763_000_000_000_000_000, through: 123_456_789, open, ..Snapshot::default() };
         let encoded = snapshot.encode();
         assert!(encoded.len() <= 20 * 1000 + 32, "{}", encoded.len());
         assert_eq!(Snapshot::decode(encoded, Shard(7)).expect("it is one"), snapshot);
@@ -119,7 +123,8 @@ mod tests {
             continuations: 3,
         };
         let erasures = (0..1000).map(owed).collect();
-        let snapshot = Snapshot { log: 1, through: 123_456_789, open: Vec::new(), erasures };
+        let letters = vec![("ty.notice.07.a.run.1".to_owned(), Bytes::from_static(b"{}"))];
+        let snapshot = Snapshot { log: 1, through: 123_456_789, erasures, letters, ..Snapshot::default() };
         let encoded = snapshot.encode();
         assert!(encoded.len() <= 72 * 1000, "{}", encoded.len());
         assert_eq!(Snapshot::decode(encoded, Shard(7)).expect("it is one"), snapshot);
@@ -128,7 +133,7 @@ mod tests {
     #[test]
     fn a_snapshot_that_was_cut_off_is_refused() {
         let open = vec![(RunId::new(Shard(7), Uuid::now_v7()), 2)];
-        let wire = wire::ShardSnapshot::decode(Snapshot { log: 1, through: 2, open, erasures: Vec::new() }.encode())
+        let wire = wire::ShardSnapshot::decode(Snapshot { log: 1, through: 2, open, ..Snapshot::default() }.encode())
             .expect("it is one");
         let cut = wire::ShardSnapshot { open: wire.open.slice(..15), ..wire.clone() };
         assert!(Snapshot::decode(cut.encode_to_vec().into(), Shard(7)).is_err());

@@ -1,0 +1,132 @@
+//! Parked webhooks: lists them, and has them tried again.
+
+use proto::convert::api;
+use proto::v1;
+
+use super::Door;
+use super::fault::{Code, Fault};
+use super::read::malformed;
+use crate::nats::letters::{Found, Queue};
+use crate::runs::Refusal;
+use crate::webhooks::{Webhooks, message_id};
+
+/// Notices of a page where nobody says, and at most.
+const PAGE: usize = 100;
+const PAGE_MAX: usize = 1000;
+/// Notices that are redriven at once.
+const REDRIVEN_MAX: usize = 1000;
+/// Notices that are looked at for one answer.
+const LOOKED_AT_MAX: usize = 10_000;
+
+/// The webhooks of this coordinator, and their queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Notices {
+    pub(crate) webhooks: Webhooks,
+    pub(crate) queue: Queue,
+}
+
+/// Parked notices, and where to go on.
+type Parked = (Vec<Found>, Option<u64>);
+
+impl Notices {
+    /// Nobody carries it any more: it is too old, or its endpoint is not in the file.
+    fn is_parked(&self, found: &Found) -> bool {
+        let age = proto::now().since(found.letter.at);
+        self.webhooks.find(&found.endpoint).is_none_or(|endpoint| age >= endpoint.give_up_after)
+    }
+
+    async fn parked(
+        &self,
+        endpoint: &str,
+        after: u64,
+        most: usize,
+        wanted: impl Fn(&Found) -> bool,
+    ) -> Result<Parked, Refusal> {
+        let endpoint = Some(endpoint).filter(|endpoint| !endpoint.is_empty());
+        let (mut parked, mut after) = (Vec::new(), after);
+        for _ in 0..LOOKED_AT_MAX {
+            let Some(found) = self.queue.next(endpoint, after).await? else { return Ok((parked, None)) };
+            after = found.letter.sequence;
+            if self.is_parked(&found) && wanted(&found) {
+                parked.push(found);
+            }
+            if parked.len() >= most {
+                break;
+            }
+        }
+        Ok((parked, Some(after)))
+    }
+}
+
+impl Door {
+    fn notices(&self) -> Result<&Notices, Fault> {
+        let off = || {
+            let message = "no webhooks are configured here: start the coordinator with --webhooks";
+            Fault::new(Code::FailedPrecondition, "WEBHOOKS_OFF", message, [])
+        };
+        self.notices.as_ref().ok_or_else(off)
+    }
+
+    pub(crate) async fn list_parked_webhooks(
+        &self,
+        request: v1::ListParkedWebhooksRequest,
+    ) -> Result<v1::ListParkedWebhooksResponse, Fault> {
+        let endpoint = endpoint(&request.endpoint)?;
+        let after = match request.page_token.as_str() {
+            "" => 0,
+            token => token.parse().map_err(malformed("page_token"))?,
+        };
+        let most = match usize::try_from(request.page_size).unwrap_or(usize::MAX) {
+            0 => PAGE,
+            size => size.min(PAGE_MAX),
+        };
+        let (found, behind) = self.notices()?.parked(endpoint, after, most, |_| true).await?;
+        let webhooks = found.into_iter().map(|found| v1::ParkedWebhook {
+            webhook_id: id(&found),
+            run_id: found.letter.run.to_string(),
+            body: String::from_utf8_lossy(&found.letter.body).into_owned(),
+            queue_time: Some(api::timestamp(found.letter.at)),
+            endpoint: found.endpoint,
+        });
+        let next_page_token = behind.map(|behind| behind.to_string()).unwrap_or_default();
+        Ok(v1::ListParkedWebhooksResponse { webhooks: webhooks.collect(), next_page_token })
+    }
+
+    pub(crate) async fn redrive_webhooks(
+        &self,
+        request: v1::RedriveWebhooksRequest,
+    ) -> Result<v1::RedriveWebhooksResponse, Fault> {
+        let endpoint = endpoint(&request.endpoint)?;
+        let ids = request.webhook_ids;
+        if ids.len() > REDRIVEN_MAX {
+            let message = format!("are {}, at most {REDRIVEN_MAX} are taken", ids.len());
+            return Err(malformed("webhook_ids")(message).into());
+        }
+        let notices = self.notices()?;
+        let (mut count, mut after) = (0, Some(0));
+        while let Some(from) = after
+            && count < REDRIVEN_MAX
+        {
+            // What is for nobody any more would only be parked again.
+            let is_wanted = |found: &Found| {
+                notices.webhooks.find(&found.endpoint).is_some() && (ids.is_empty() || ids.contains(&id(found)))
+            };
+            let (found, behind) = notices.parked(endpoint, from, REDRIVEN_MAX - count, is_wanted).await?;
+            for found in &found {
+                count += usize::from(notices.queue.redrive(found).await.map_err(Refusal::from)?);
+            }
+            after = behind;
+        }
+        Ok(v1::RedriveWebhooksResponse { count: u32::try_from(count).unwrap_or(u32::MAX) })
+    }
+}
+
+fn id(found: &Found) -> String {
+    message_id(found.letter.run, found.letter.noted)
+}
+
+/// A name that can stand in a subject.
+fn endpoint(name: &str) -> Result<&str, Refusal> {
+    let is_name = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if is_name { Ok(name) } else { Err(malformed("endpoint")("the name of an endpoint has a-z, 0-9 and - alone")) }
+}

@@ -1,0 +1,84 @@
+//! What webhooks are owed: letters that the fold gave rise to, on their way into the queue. Until they are there they stand in
+//! the shard's snapshot, and what came after it follows from the log once more.
+
+use std::collections::VecDeque;
+
+use run::{Entry, Heard, Run, Shard};
+
+use super::Keeper;
+use crate::nats::journal::ReadError;
+use crate::shards::every;
+use crate::webhooks::{Letter, Webhooks};
+
+/// Letters that are put into the queue together.
+const BATCH_MAX: usize = 256;
+/// Letters of a shard that may wait while the queue takes none. Of more, the newest are lost: a queue that is away while the
+/// log is there needs somebody to look at it.
+const WAITING_MAX: usize = 16_384;
+
+/// The end of an attempt to put letters into the queue.
+#[derive(Debug)]
+pub(super) struct Posted {
+    shard: Shard,
+    claim: Option<u64>,
+    /// How many of them are there.
+    count: usize,
+    error: Option<ReadError>,
+}
+
+/// An entry was taken in: whoever wants to know of it shall be told.
+pub(super) fn owe_letters(
+    waiting: &mut VecDeque<Letter>,
+    webhooks: &Webhooks,
+    run: &Run,
+    entry: &Entry,
+    heard: &[Heard],
+) {
+    for heard in heard {
+        let Heard::StatusChanged(status) = heard else { continue };
+        let letters = webhooks.letters(run, *status, entry);
+        if waiting.len() + letters.len() > WAITING_MAX {
+            tracing::error!(run.id = %run.id(), "the queue of webhooks takes nothing: a notice is lost");
+            continue;
+        }
+        waiting.extend(letters);
+    }
+}
+
+impl Keeper {
+    /// Puts what is owed into the queue.
+    pub(super) fn post_letters(&mut self) {
+        let Some(queue) = &self.rim.letters else { return };
+        for (slice, shard) in self.slices.iter_mut().zip(every()) {
+            if slice.posting || slice.letters.is_empty() || !slice.phase.leads() {
+                continue;
+            }
+            slice.posting = true;
+            let (queue, claim) = (queue.clone(), slice.phase.claim());
+            let letters: Vec<Letter> = slice.letters.iter().take(BATCH_MAX).cloned().collect();
+            self.posts.spawn(async move {
+                let (count, error) = match queue.put(&letters).await {
+                    Ok(()) => (letters.len(), None),
+                    Err((count, error)) => (count, Some(error)),
+                };
+                Posted { shard, claim, count, error }
+            });
+        }
+    }
+
+    pub(super) fn posted(&mut self, posted: Posted) {
+        let Posted { shard, claim, count, error } = posted;
+        let Some(slice) = self.slice_mut(shard) else { return };
+        // What was posted for an earlier time at which the shard was ours is owed once more.
+        if slice.phase.claim() != claim {
+            return;
+        }
+        slice.posting = false;
+        slice.letters.drain(..count.min(slice.letters.len()));
+        slice.snapshot.outdated |= count > 0;
+        match error {
+            Some(error) => tracing::warn!(%shard, %error, "the queue of webhooks takes nothing, trying again"),
+            None => self.post_letters(),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Webhooks: notices of what becomes of runs, posted to addresses that the deployment names and signed after Standard
+//! Webhooks.
+//!
+//! ```text
+//! ledger ── a run's status changed ──▶ the queue, a message for each notice and endpoint
+//!                                        │
+//!           taken: it leaves the queue ◀─┴─▶ a courier for each endpoint and shard of ours ──▶ POST
+//! ```
+//!
+//! What is owed follows from the fold: a notice is the entry of the log with which the status changed. The owner puts it into
+//! the queue, and says in its snapshot what it has not put there yet, so a crash repeats notices and loses none. Nothing here
+//! is on the way of a run.
+
+mod bag;
+mod courier;
+mod file;
+mod notice;
+mod sign;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use run::{Entry, Run, RunStatus, Shard};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::courier::Courier;
+pub(crate) use self::file::Endpoint;
+pub use self::file::InvalidWebhooks;
+pub(crate) use self::notice::{Letter, message_id};
+use crate::nats::letters::Queue;
+use crate::shards::{Owned, every};
+
+/// Who is told what becomes of runs. Cheap to clone; empty where nobody is.
+#[derive(Debug, Clone, Default)]
+pub struct Webhooks(Arc<Vec<Arc<Endpoint>>>);
+
+impl Webhooks {
+    pub(crate) fn is_on(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    pub(crate) fn endpoints(&self) -> &[Arc<Endpoint>] {
+        &self.0
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<&Endpoint> {
+        self.0.iter().find(|endpoint| endpoint.name == name).map(|endpoint| &**endpoint)
+    }
+
+    /// What follows from an entry with which the status of a run has changed: a letter for each endpoint that wants to know.
+    pub(crate) fn letters(&self, run: &Run, status: RunStatus, entry: &Entry) -> Vec<Letter> {
+        let Some(kind) = notice::Kind::of(status) else { return Vec::new() };
+        let wanting: Vec<_> = self.0.iter().filter(|endpoint| endpoint.wants(kind, run.tenant())).collect();
+        if wanting.is_empty() {
+            return Vec::new();
+        }
+        let body = notice::body(kind, run, entry.at);
+        wanting.iter().map(|endpoint| Letter::new(&endpoint.name, run.id(), entry.sequence, body.clone())).collect()
+    }
+}
+
+/// Keeps a courier for each endpoint and each shard that is ours.
+pub(crate) async fn keep(webhooks: Webhooks, queue: Queue, mut owned: watch::Receiver<Owned>, stop: CancellationToken) {
+    let mut couriers: HashMap<Shard, (u64, CancellationToken)> = HashMap::new();
+    let mut tasks = JoinSet::new();
+    loop {
+        let now = *owned.borrow_and_update();
+        for shard in every() {
+            let claim = now.claim(shard).filter(|_| !now.leaving().contains(shard));
+            let (before, recalled) = couriers.get(&shard).map(|(claim, recalled)| (*claim, recalled.clone())).unzip();
+            if claim == before {
+                continue;
+            }
+            if let Some(recalled) = recalled {
+                recalled.cancel();
+                couriers.remove(&shard);
+            }
+            let Some(claim) = claim else { continue };
+            let recalled = CancellationToken::new();
+            for endpoint in webhooks.endpoints() {
+                let courier =
+                    Courier { endpoint: Arc::clone(endpoint), shard, queue: queue.clone(), owned: owned.clone() };
+                tasks.spawn(courier.carry(recalled.clone()));
+            }
+            couriers.insert(shard, (claim, recalled));
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Ok(()) = owned.changed() => {}
+            Some(ended) = tasks.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "a courier of webhooks panicked: notices wait for the next owner");
+                }
+            }
+        }
+    }
+}

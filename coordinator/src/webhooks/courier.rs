@@ -1,0 +1,231 @@
+//! Carries the notices of a shard to one endpoint: each until it is taken or too old, those of a run in their order. A few
+//! are carried at a time, whatever waits in the queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use http::{StatusCode, header};
+use run::{Shard, Timestamp};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::bag::Bag;
+use super::{Endpoint, message_id};
+use crate::metrics;
+use crate::nats::journal::ReadError;
+use crate::nats::letters::{Arrived, Queue};
+use crate::shards::Owned;
+
+/// Notices that are carried at once; then nothing is taken out of the queue.
+const CARRIED_MAX: usize = 64;
+/// Requests under way at once.
+const POSTS_MAX: usize = 4;
+/// How long a receiver may take, as the specification suggests.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+/// The pause after an attempt: half the notice's age, so that it grows by itself, and whoever carries it next goes on there.
+const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+/// The pause before the queue is opened again.
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
+/// How often a notice that was taken is to leave the queue. If it does not, it is told again by the next owner.
+const REMOVALS_MAX: usize = 5;
+
+pub(super) struct Courier {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) shard: Shard,
+    pub(super) queue: Queue,
+    pub(super) owned: watch::Receiver<Owned>,
+}
+
+/// What became of an attempt.
+struct Attempt {
+    letter: Arrived,
+    outcome: Result<Done, Untaken>,
+}
+
+enum Done {
+    Taken,
+    /// It is not in the queue any more: its run was erased, or it was put there anew.
+    Gone,
+}
+
+struct Untaken {
+    reason: String,
+    retry_after: Option<Duration>,
+}
+
+type Incoming = BoxStream<'static, Result<Arrived, ReadError>>;
+
+impl Courier {
+    pub(super) async fn carry(self, recalled: CancellationToken) {
+        let mut bag = Bag::default();
+        let (mut posts, mut removals) = (JoinSet::new(), JoinSet::new());
+        let (mut incoming, mut after): (Option<Incoming>, u64) = (None, 0);
+        loop {
+            if incoming.is_none() {
+                incoming = tokio::select! {
+                    () = recalled.cancelled() => return,
+                    opened = self.open(after) => opened,
+                };
+            }
+            let now = Instant::now();
+            let may_act = self.owned.borrow().holds(self.shard);
+            while may_act
+                && posts.len() < POSTS_MAX
+                && let Some(letter) = bag.take_due(now)
+            {
+                if self.gives_up(&letter) {
+                    self.park(&mut bag, &letter);
+                    continue;
+                }
+                posts.spawn(post(Arc::clone(&self.endpoint), self.queue.clone(), letter));
+            }
+            let due = bag.next_due().filter(|_| posts.len() < POSTS_MAX);
+            let due = due.map(|due| if may_act { due } else { now + OPEN_PAUSE });
+            let wait = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = recalled.cancelled() => return,
+                Some(Ok(attempt)) = posts.join_next() => {
+                    if let Some(taken) = self.settle(&mut bag, attempt) {
+                        removals.spawn(remove(self.queue.clone(), taken.sequence));
+                    }
+                }
+                Some(_) = removals.join_next() => {}
+                arrived = next(&mut incoming), if bag.count() < CARRIED_MAX => match arrived {
+                    Some(Ok(letter)) => {
+                        after = letter.sequence;
+                        if !self.gives_up(&letter) {
+                            bag.put(letter, Instant::now());
+                        }
+                    }
+                    Some(Err(error)) => {
+                        tracing::debug!(%error, "the queue of webhooks stumbled, opening it again");
+                        incoming = None;
+                    }
+                    None => incoming = None,
+                },
+                () = wait => {}
+            }
+        }
+    }
+
+    /// What is in the queue, and what comes into it. What is parked stands at its front.
+    async fn open(&self, after: u64) -> Option<Incoming> {
+        let age_ms = u64::try_from(self.endpoint.give_up_after.as_millis()).unwrap_or(u64::MAX);
+        let since = Timestamp(proto::now().0.saturating_sub(age_ms));
+        match self.queue.incoming(self.shard, &self.endpoint.name, after, since).await {
+            Ok(incoming) => Some(incoming),
+            Err(error) => {
+                tracing::warn!(%error, "cannot open the queue of webhooks, trying again");
+                sleep(OPEN_PAUSE).await;
+                None
+            }
+        }
+    }
+
+    fn gives_up(&self, letter: &Arrived) -> bool {
+        proto::now().since(letter.at) >= self.endpoint.give_up_after
+    }
+
+    /// Leaves the first notice of a run in the queue, where it is found and can be redriven.
+    fn park(&self, bag: &mut Bag, letter: &Arrived) {
+        let (endpoint, id) = (self.endpoint.name.as_str(), message_id(letter.run, letter.noted));
+        metrics::webhook(endpoint, "parked");
+        tracing::warn!(endpoint, id, "a webhook was not taken in its time, and is parked");
+        bag.finish(letter.run, Instant::now());
+    }
+
+    /// Gives the notice that was taken, or puts it off.
+    fn settle(&self, bag: &mut Bag, attempt: Attempt) -> Option<Arrived> {
+        let Attempt { letter: Arrived { run, noted, sequence, .. }, outcome } = attempt;
+        let (now, endpoint) = (Instant::now(), self.endpoint.name.as_str());
+        let letter = bag.first(run)?;
+        let Untaken { reason, retry_after } = match outcome {
+            Ok(Done::Taken) => {
+                metrics::webhook(endpoint, "delivered");
+                return bag.finish(run, now);
+            }
+            Ok(Done::Gone) if letter.sequence == sequence => {
+                bag.finish(run, now);
+                return None;
+            }
+            Ok(Done::Gone) => {
+                bag.put_off(run, now);
+                return None;
+            }
+            Err(untaken) => untaken,
+        };
+        metrics::webhook(endpoint, "refused");
+        let id = message_id(run, noted);
+        // It is parked when its time is over, not later.
+        let age = proto::now().since(letter.at);
+        let left = self.endpoint.give_up_after.saturating_sub(age);
+        let pause = pause(age).max(retry_after.unwrap_or_default()).min(left);
+        tracing::info!(endpoint, id, reason, ?pause, "a webhook is not taken, trying again");
+        bag.put_off(run, now + pause);
+        None
+    }
+}
+
+async fn next(incoming: &mut Option<Incoming>) -> Option<Result<Arrived, ReadError>> {
+    incoming.as_mut()?.next().await
+}
+
+async fn post(endpoint: Arc<Endpoint>, queue: Queue, letter: Arrived) -> Attempt {
+    // What was tried before may have left the queue meanwhile.
+    if proto::now().since(letter.at) >= *PAUSE.start() && !queue.holds(letter.sequence).await {
+        return Attempt { letter, outcome: Ok(Done::Gone) };
+    }
+    let untaken = |reason: String| Untaken { reason, retry_after: None };
+    let outcome = match timeout(ANSWER_PATIENCE, endpoint.post(&message_id(letter.run, letter.noted), &letter.body))
+        .await
+    {
+        Ok(Ok(answer)) if answer.status.is_success() => Ok(Done::Taken),
+        Ok(Ok(answer)) => {
+            let seconds = answer.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let is_told = matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+            let retry_after = seconds.filter(|_| is_told).map(|s| Duration::from_secs(s).min(*PAUSE.end()));
+            Err(Untaken { retry_after, ..untaken(format!("it answers {}", answer.status)) })
+        }
+        Ok(Err(reason)) => Err(untaken(reason)),
+        Err(_) => Err(untaken(format!("it does not answer within {} s", ANSWER_PATIENCE.as_secs()))),
+    };
+    Attempt { letter, outcome }
+}
+
+async fn remove(queue: Queue, sequence: u64) {
+    for _ in 0..REMOVALS_MAX {
+        match queue.remove(sequence).await {
+            Ok(()) => return,
+            Err(error) => tracing::warn!(%error, "a webhook that was taken does not leave the queue"),
+        }
+        sleep(OPEN_PAUSE).await;
+    }
+}
+
+fn pause(age: Duration) -> Duration {
+    let pause = (age / 2).clamp(*PAUSE.start(), *PAUSE.end());
+    // Not all at once after an endpoint was away.
+    pause.mul_f64(rand::random_range(0.8..1.2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_come_less_and_less_often_and_an_hour_apart_at_most() {
+        let of = |age_s| pause(Duration::from_secs(age_s)).as_secs_f64();
+        for (age_s, pause_s) in [(0, 1.0), (2, 1.0), (60, 30.0), (7200, 3600.0), (80_000, 3600.0)] {
+            assert!((pause_s * 0.8..=pause_s * 1.2).contains(&of(age_s)), "after {age_s} s");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What is told of a run: its id, whose it is, and where its calls stand. Never arguments, output or results.
+
+use bytes::Bytes;
+use proto::convert::api;
+use run::{Call, CallState, Run, RunId, RunStatus, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// What happened, by the name that receivers know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    #[serde(rename = "run.requires_action")]
+    RequiresAction,
+    #[serde(rename = "run.completed")]
+    Completed,
+    #[serde(rename = "run.failed")]
+    Failed,
+    #[serde(rename = "run.cancelled")]
+    Cancelled,
+    #[serde(rename = "run.expired")]
+    Expired,
+}
+
+impl Kind {
+    /// `None`: nobody is told that a run goes on.
+    pub(super) fn of(status: RunStatus) -> Option<Self> {
+        match status {
+            RunStatus::InProgress => None,
+            RunStatus::RequiresAction => Some(Self::RequiresAction),
+            RunStatus::Completed => Some(Self::Completed),
+            RunStatus::Failed => Some(Self::Failed),
+            RunStatus::Cancelled => Some(Self::Cancelled),
+            RunStatus::Expired => Some(Self::Expired),
+        }
+    }
+
+    /// Whether a call belongs into the notice: those that are waited for, or all.
+    fn names(self, call: &Call) -> bool {
+        let waits = matches!(call.state(), CallState::WaitingForClient | CallState::AwaitingApproval);
+        self != Self::RequiresAction || waits
+    }
+}
+
+#[derive(Serialize)]
+struct Notice<'a> {
+    #[serde(rename = "type")]
+    kind: Kind,
+    timestamp: String,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    run_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    calls: Vec<Told<'a>>,
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    call_id: &'a str,
+    tool: &'a str,
+    state: &'static str,
+}
+
+/// The body of a notice: the same bytes, whoever makes it.
+pub(super) fn body(kind: Kind, run: &Run, at: Timestamp) -> Bytes {
+    let calls = run.calls().iter().filter(|call| kind.names(call)).map(|call| Told {
+        call_id: call.spec().id.as_str(),
+        tool: call.spec().tool.as_str(),
+        state: api::state(call).as_str_name(),
+    });
+    let tenant = run.tenant().map(run::TenantId::as_str);
+    let data = Data { run_id: run.id().to_string(), tenant, calls: calls.collect() };
+    let notice = Notice { kind, timestamp: api::timestamp(at).to_string(), data };
+    serde_json::to_vec(&notice).expect("texts are JSON").into()
+}
+
+/// A notice on its way into the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Letter {
+    /// Which says to whom it goes, and by which entry of which run it is owed.
+    pub(crate) subject: String,
+    pub(crate) body: Bytes,
+}
+
+impl Letter {
+    pub(super) fn new(endpoint: &str, run: RunId, noted: u64, body: Bytes) -> Self {
+        Self { subject: proto::names::letter(endpoint, run, noted), body }
+    }
+}
+
+/// By which a receiver knows a notice that comes twice: the run, and the entry of the log that it is about.
+pub(crate) fn message_id(run: RunId, noted: u64) -> String {
+    let run = run.to_string();
+    format!("msg_{}_{noted}", run.trim_start_matches("run_"))
+}

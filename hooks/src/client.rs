@@ -1,0 +1,89 @@
+//! Posts to an address that the deployment names: over TLS where it says https, and never elsewhere, for redirects are not
+//! followed.
+
+use ::http::{HeaderMap, Method, Request, StatusCode, Uri, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+/// Where to post. Cheap to clone.
+#[derive(Clone)]
+pub struct Address {
+    uri: Uri,
+    link: Link,
+}
+
+#[derive(Clone)]
+enum Link {
+    Plain(Client<HttpConnector, Full<Bytes>>),
+    Secure(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub struct Posted {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    /// Its body, or why it was not read to its end.
+    pub body: Result<Bytes, String>,
+}
+
+impl std::fmt::Debug for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Path and query may hold a secret.
+        f.debug_struct("Address").field("host", &self.uri.host()).finish_non_exhaustive()
+    }
+}
+
+impl Address {
+    /// # Errors
+    /// When it is none, or the machine has no certificates to trust.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let uri: Uri = text.parse().map_err(|error| format!("{text:?} is no address: {error}"))?;
+        let link = match (uri.scheme_str(), uri.host()) {
+            (Some("https"), Some(_)) => Link::secure()?,
+            (Some("http"), Some(_)) => Link::Plain(Client::builder(TokioExecutor::new()).build_http()),
+            _ => return Err(format!("{uri} is no address: write http://… or https://…")),
+        };
+        Ok(Self { uri, link })
+    }
+
+    /// Posts JSON, and reads at most so many bytes of the answer.
+    ///
+    /// # Errors
+    /// When nobody answers, with the cause.
+    pub async fn post(&self, headers: HeaderMap, json: Bytes, answer_bytes_max: usize) -> Result<Posted, String> {
+        let mut request = Request::builder().method(Method::POST).uri(self.uri.clone());
+        if let Some(all) = request.headers_mut() {
+            all.extend(headers);
+            all.insert(header::CONTENT_TYPE, ::http::HeaderValue::from_static("application/json"));
+        }
+        let request = request.body(Full::new(json)).map_err(|error| error.to_string())?;
+        let response = match &self.link {
+            Link::Plain(client) => client.request(request).await,
+            Link::Secure(client) => client.request(request).await,
+        };
+        let (parts, body) = response.map_err(|error| cause(&error))?.into_parts();
+        let body = Limited::new(body, answer_bytes_max).collect().await;
+        let body = body.map(|body| body.to_bytes()).map_err(|error| error.to_string());
+        Ok(Posted { status: parts.status, headers: parts.headers, body })
+    }
+}
+
+impl Link {
+    fn secure() -> Result<Self, String> {
+        let ring = rustls::crypto::ring::default_provider();
+        let connector = HttpsConnectorBuilder::new().with_provider_and_native_roots(ring);
+        let connector = connector.map_err(|error| format!("cannot read the certificates of this machine: {error}"))?;
+        let connector = connector.https_only().enable_http1().build();
+        Ok(Self::Secure(Client::builder(TokioExecutor::new()).build(connector)))
+    }
+}
+
+fn cause(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -11,7 +11,7 @@ use crate::{Hook, json};
 
 pub(crate) enum Outside {
     Program(Program),
-    Service(Service),
+    Service(Box<Service>),
 }
 
 impl std::fmt::Debug for Outside {
@@ -40,7 +40,7 @@ impl Outside {
                 }
                 Ok(Self::Program(Program::new(program, words.collect())))
             }
-            (None, Some(url)) => Service::new(&url).map(Self::Service).map_err(|reason| ("url", reason)),
+            (None, Some(url)) => Service::new(&url).map(Box::new).map(Self::Service).map_err(|reason| ("url", reason)),
             (None, None) => Err(("command", "is missing, and so is url: give one of them".to_owned())),
             (Some(_), Some(_)) => Err(("url", "stands beside command: give one of them".to_owned())),
         }

@@ -34,11 +34,11 @@ pub(super) enum Expression {
         line: u32,
     },
     /// One after the other.
-    All(Vec<Expression>),
+    All(Vec<Self>),
     /// One of them.
-    Any(Vec<Expression>),
+    Any(Vec<Self>),
     /// At least so often, and at most.
-    Repeated(Box<Expression>, u32, Option<u32>),
+    Repeated(Box<Self>, u32, Option<u32>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

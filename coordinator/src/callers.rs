@@ -345,6 +345,11 @@ impl Callers {
         self.0.as_ref()?.book.borrow().quota(tenant)
     }
 
+    /// Whether some tenant may have only so many calls running at once.
+    pub(crate) fn limits_running(&self) -> bool {
+        self.0.as_ref().is_some_and(|shared| shared.book.borrow().limits_running())
+    }
+
     pub(crate) fn has_quotas(&self) -> bool {
         self.0.as_ref().is_some_and(|shared| shared.book.borrow().has_quotas())
     }

@@ -11,6 +11,7 @@ pub(crate) mod by_hand;
 mod erasure;
 mod letters;
 mod overdue;
+mod places;
 mod slice;
 mod standing;
 mod takeover;
@@ -155,6 +156,8 @@ pub(crate) struct Keeper {
     erasures: Erasures,
     posts: JoinSet<Posted>,
     heard: Vec<Heard>,
+    /// Of some tenant or tool only so many calls may run at once, and what runs is counted.
+    limited: bool,
     ends: Ends,
     /// How old the newest entry was when it came, at worst since the last tally.
     lag: Duration,
@@ -185,6 +188,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         erasures: Erasures::default(),
         posts: JoinSet::new(),
         heard: Vec::new(),
+        limited: false,
         ends: Ends::default(),
         lag: Duration::ZERO,
     };
@@ -238,6 +242,7 @@ impl Keeper {
                     }
                     self.sweep();
                     self.count_for_quotas();
+                    self.count_running();
                     self.look_at_queues();
                     self.tally();
                     self.look_at_guests();
@@ -369,11 +374,15 @@ impl Keeper {
         }
         let is_final = open.known.run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
+        let freed = self.limited && leads && matters && self.see_running(id);
         self.stop_late_starts(id, &entry);
         if is_final {
             self.forget(id);
         } else if matters && leads {
             self.look_at(id);
+        }
+        if freed {
+            self.look_at_next();
         }
     }
 

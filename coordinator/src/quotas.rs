@@ -5,6 +5,8 @@
 //! it counts itself, exactly, and what the others say that they count. They say it to each other through Redis, once a
 //! second, and never on the way of a request. Without Redis each keeps to its part of the quota, by the shards that it owns.
 
+mod running;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::running::{Running, Whose};
 use crate::callers::Callers;
 use crate::redis::RedisStore;
 use crate::shards::Owned;
@@ -40,11 +43,13 @@ pub(crate) struct Quota {
     pub(crate) calls_at_once: Option<u32>,
     /// Calls accepted in a second, over some seconds.
     pub(crate) calls_per_second: Option<u32>,
+    /// Calls that are queued or running; those beyond wait.
+    pub(crate) running_calls: Option<u32>,
 }
 
 impl Quota {
     pub(crate) fn allows_nothing(&self) -> bool {
-        [self.open_runs, self.calls_at_once, self.calls_per_second].contains(&Some(0))
+        [self.open_runs, self.calls_at_once, self.calls_per_second, self.running_calls].contains(&Some(0))
     }
 }
 
@@ -82,6 +87,7 @@ struct Counted {
     tenants: HashMap<TenantId, Tenant>,
     /// What the others count.
     others: HashMap<TenantId, Usage>,
+    running: Running,
 }
 
 #[derive(Debug, Default)]
@@ -118,9 +124,12 @@ impl Quotas {
             return Ok(());
         };
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
-        let shards = self.owned.borrow().shards().len() as u64;
-        let (shared, now) = (self.shared, Instant::now());
-        self.counted().admit((run, tenant), calls, &Limits { quota, shards, shared }, now)
+        let (limits, now) = (self.limits(), Instant::now());
+        self.counted().admit((run, tenant), calls, quota, &limits, now)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { shards: self.owned.borrow().shards().len() as u64, shared: self.shared }
     }
 
     /// The run has ended, or was not stored.
@@ -154,12 +163,16 @@ impl Quotas {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
-            let own = self.counted().told();
-            let Some(redis) = redis.as_ref().filter(|_| self.counts()) else { continue };
-            let word = Word { at_ms: proto::now().0, tenants: own };
+            let (word, is_limited) = self.counted().word();
+            let Some(redis) = redis.as_ref().filter(|_| is_limited || self.counts()) else { continue };
             let text = serde_json::to_string(&word).expect("texts and numbers are JSON");
             match redis.exchange(&member, &text).await {
-                Ok(words) => self.counted().others = sum(words.iter().filter_map(|word| heard(word))),
+                Ok(words) => {
+                    let words: Vec<Word> = words.iter().filter_map(|word| heard(word)).collect();
+                    let mut counted = self.counted();
+                    counted.running.others = running::sum(&words);
+                    counted.others = sum(words.into_iter());
+                }
                 // What was heard last goes on counting; its speakers are alive, as far as we know.
                 Err(error) => tracing::debug!(%error, "quotas are not shared at the moment"),
             }
@@ -172,6 +185,11 @@ impl Quotas {
 struct Word {
     at_ms: u64,
     tenants: BTreeMap<String, Usage>,
+    /// Calls that are queued or running, by tenant and by tool, where anybody is limited in that.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    running_of_tenants: BTreeMap<String, u32>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    running_of_tools: BTreeMap<String, u32>,
 }
 
 fn heard(text: &str) -> Option<Word> {
@@ -193,7 +211,6 @@ fn sum(words: impl Iterator<Item = Word>) -> HashMap<TenantId, Usage> {
 }
 
 struct Limits {
-    quota: Quota,
     /// How many of all shards are ours.
     shards: u64,
     shared: bool,
@@ -223,6 +240,7 @@ impl Counted {
         &mut self,
         (run, name): (RunId, &TenantId),
         calls: u32,
+        quota: Quota,
         limits: &Limits,
         now: Instant,
     ) -> Result<(), Exceeded> {
@@ -230,18 +248,18 @@ impl Counted {
         let tenant = self.tenants.entry(name.clone()).or_default();
         let is_new = !tenant.runs.contains_key(&run);
         let exceeded = |what, limit, retry_after| Err(Exceeded { what, limit, retry_after });
-        if let Some(limit) = limits.quota.open_runs
+        if let Some(limit) = quota.open_runs
             && is_new
             && tenant.runs.len() >= limits.left(limit, others.runs) as usize
         {
             return exceeded("open runs", limit, AGAIN);
         }
-        if let Some(limit) = limits.quota.calls_at_once
+        if let Some(limit) = quota.calls_at_once
             && tenant.calls.saturating_add(calls) > limits.left(limit, others.calls)
         {
             return exceeded("calls at once", limit, AGAIN);
         }
-        if let Some(limit) = limits.quota.calls_per_second {
+        if let Some(limit) = quota.calls_per_second {
             let paid = tenant.paid.unwrap_or(now).max(now);
             // A request may be larger than the rate; then the next one waits for it.
             if let Some(wait) = paid.checked_duration_since(now + BURST).filter(|wait| !wait.is_zero()) {
@@ -282,6 +300,19 @@ impl Counted {
             tenant.calls = tenant.runs.values().map(|under| under.calls).sum();
             !tenant.runs.is_empty() || tenant.accepted > 0 || tenant.paid.is_some_and(|paid| paid > now)
         });
+    }
+
+    /// What the others are told, and whether anybody is limited in what runs.
+    fn word(&mut self) -> (Word, bool) {
+        let (mut running_of_tenants, mut running_of_tools) = (BTreeMap::new(), BTreeMap::new());
+        for (whose, count) in self.running.counts() {
+            match whose {
+                Whose::Tenant(tenant) => running_of_tenants.insert(tenant.to_string(), count),
+                Whose::Tool(tool) => running_of_tools.insert(tool.to_string(), count),
+            };
+        }
+        let word = Word { at_ms: proto::now().0, tenants: self.told(), running_of_tenants, running_of_tools };
+        (word, self.running.is_limited)
     }
 
     /// What is counted here, for the others.

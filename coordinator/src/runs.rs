@@ -3,6 +3,7 @@
 mod answer_token;
 mod explain;
 mod objects;
+mod places;
 mod refusal;
 
 use std::ops::Deref;
@@ -253,6 +254,8 @@ impl Runs {
         let calls = accept::accept(calls, &scope);
         let caller = asks.name().cloned();
         let (apart, request) = (key.is_some(), key.map(|key| key.0));
+        // A place for it is the owner's to give.
+        let apart = apart || self.is_limited(&calls, new.tenant.as_ref(), &registry);
         // What is held is dispatched by its owner, when it is resumed.
         let paused = Arc::clone(&self.pauses.current.borrow());
         let apart = apart || calls.iter().any(|call| paused.holds(registry.real_name(&call.tool)));

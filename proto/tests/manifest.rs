@@ -87,6 +87,7 @@ prop_compose! {
             concurrency,
             version: version.map(|version| version.parse().expect("a version")),
             max_concurrent: limit,
+            running_max: limit.map(|limit| limit / 2 + 1),
             exclusive_when: if has_output { json!({ "required": [output] }).to_string() } else { String::new() },
             parallel_when: if is_final { json!(true).to_string() } else { String::new() },
             context_keys: context_keys.into_iter().collect(),

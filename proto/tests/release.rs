@@ -193,6 +193,7 @@ fn manifest() -> Manifest {
         version: Some("1.4".parse().expect("a version")),
         aliases: Vec::new(),
         max_concurrent: Some(2),
+        running_max: None,
         exclusive_when: r#"{"required":["alone"]}"#.to_owned(),
         parallel_when: String::new(),
         context_keys: Vec::new(),

@@ -40,6 +40,8 @@ pub struct Manifest {
     pub aliases: Vec<Alias>,
     /// Calls of it that one worker executes at once; `None` for as many as it has slots.
     pub max_concurrent: Option<u32>,
+    /// Calls of it that may be queued or running at once, in all runs and on all workers; `None` for no limit.
+    pub running_max: Option<u32>,
     /// JSON Schema of the arguments with which a call runs alone, as JSON text; empty where `concurrency` holds for all.
     pub exclusive_when: String,
     /// As [`Self::exclusive_when`], for calls that may run beside others.

@@ -117,3 +117,79 @@ async fn a_call_that_is_cancelled_while_it_waits_in_its_worker_is_not_executed()
     let written = std::fs::read_to_string(&path).expect("the tool writes");
     assert_eq!(written, "begin long\nend long\nbegin last\nend last\n");
 }
+
+/// How many calls wrote that they had begun and not that they had ended, at most.
+fn begun_at_once(path: &Path) -> usize {
+    let (mut now, mut most) = (0_usize, 0);
+    for line in std::fs::read_to_string(path).expect("the tool writes").lines() {
+        now = if line.starts_with("begin") { now + 1 } else { now.saturating_sub(1) };
+        most = most.max(now);
+    }
+    most
+}
+
+fn scarce(id: &str, path: &Path) -> v1::NewCall {
+    let tool = if id.ends_with('1') { "scarce_too" } else { "scarce" };
+    let call = call(id, tool, json!({ "path": path, "name": id, "for_ms": 150 }));
+    v1::NewCall { concurrency: v1::ToolConcurrency::Parallel.into(), ..call }
+}
+
+#[tokio::test]
+async fn all_workers_together_execute_no_more_calls_of_a_tool_at_once_than_the_tool_says() {
+    let yard = Yard::start(FIXTURE).await;
+    let _workers = [yard.worker().await, yard.fixture.worker(&yard.broker.url(), "other", 8).await];
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("edits");
+    let mut runs = Vec::new();
+    for run in 0..4 {
+        runs.push(yard.client.create(vec![scarce(&format!("run-{run}-0"), &path)]).await);
+    }
+    let calls = (0..4).map(|number| scarce(&format!("call-{number}"), &path)).chain([sleep("beside", 1)]);
+    runs.push(yard.client.create(calls.collect()).await);
+    let waiting = yard.client.create(vec![v1::NewCall {
+        queue_timeout: Some(prost_types::Duration { seconds: 0, nanos: 50_000_000 }),
+        ..scarce("impatient", &path)
+    }]);
+    let waiting = waiting.await;
+    for run in runs {
+        let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+        assert!(outcomes.values().all(|outcome| outcome.state() == CallState::Completed), "{outcomes:?}");
+    }
+    let outcomes = check::outcomes(&waiting.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(outcomes["impatient"].state(), CallState::Expired);
+    let written = std::fs::read_to_string(&path).expect("the tool writes");
+    assert_eq!((written.lines().count(), begun_at_once(&path)), (16, 2), "{written}");
+    // Every place is free again.
+    let again = yard.client.execute((0..2).map(|number| scarce(&format!("last-{number}"), &path)).collect()).await;
+    let outcomes = check::outcomes(&again.to_end().await);
+    assert!(outcomes.values().all(|outcome| outcome.state() == CallState::Completed), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn places_are_counted_from_the_log_by_whoever_owns_the_calls() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("edits");
+    let long = |id: &str| call(id, "scarce", json!({ "path": path, "name": id, "for_ms": 12_000 }));
+    let mut streams = Vec::new();
+    for id in ["a", "b"] {
+        let mut stream = yard.client.create(vec![long(id)]).await.watch(FloorPolicy::Arrival).await;
+        stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+        streams.push(stream);
+    }
+    let third = yard.client.create(vec![scarce("third", &path)]).await;
+    let explained = async |client: &harness::Client| {
+        let request = v1::ExplainCallRequest { run_id: third.id.clone(), call_id: "third".to_owned() };
+        client.runs.clone().explain_call(request).await.expect("it is known").into_inner().why
+    };
+    let why = explained(&yard.client).await;
+    assert!(why.contains("one of the 2 places that calls of its tool have"), "{why}");
+    // Whoever takes over finds both places taken.
+    drop(yard.coordinator);
+    let other = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = harness::Client::connect(other.address()).await;
+    let events = third.through(&client).watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(check::outcomes(&events)["third"].state(), CallState::Completed);
+    assert_eq!(begun_at_once(&path), 2, "{}", std::fs::read_to_string(&path).expect("the tool writes"));
+}

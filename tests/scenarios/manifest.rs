@@ -65,6 +65,7 @@ async fn every_field_of_a_manifest_reaches_whoever_lists_the_tools() {
         alias_of: String::new(),
         available: true,
         max_concurrent: 3,
+        running_max: 100,
         exclusive_when: r#"{"required":["alone"]}"#.to_owned(),
         parallel_when: r#"{"required":["beside"]}"#.to_owned(),
         paused: false,

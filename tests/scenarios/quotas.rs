@@ -142,3 +142,20 @@ async fn coordinators_share_a_quota_through_redis() {
 async fn without_redis_each_coordinator_has_its_part_of_a_quota() {
     assert_eq!(two(Fixture::new(FIXTURE)).await, (3, 3));
 }
+
+#[tokio::test]
+async fn calls_beyond_those_of_a_tenant_that_may_run_wait_for_a_place() {
+    let yard = guarded("[quotas.acme]\nrunning_calls = 2\n").await;
+    let (acme, rival) = (yard.client("acme"), yard.client("rival"));
+    let first = create(&acme, vec![sleep("a", LONG)]).await.expect("it is admitted");
+    create(&acme, vec![sleep("b", LONG)]).await.expect("it is admitted");
+    let third = create(&acme, vec![sleep("c", 1), sleep("d", 1)]).await.expect("it is admitted, and waits");
+    let others = rival.execute((0..5).map(|number| sleep(&number.to_string(), 1)).collect()).await;
+    assert_eq!(crate::check::outcomes(&others.to_end().await).len(), 5, "it has no such limit");
+    let state = harness::Run { client: acme.clone(), id: third.clone() }.get().await;
+    assert!(state.calls.iter().all(|call| call.attempts == 0), "{state:?}");
+    cancel(&acme, first).await;
+    let third = harness::Run { client: acme, id: third };
+    let outcomes = crate::check::outcomes(&third.watch(v1::FloorPolicy::Arrival).await.to_end().await);
+    assert!(outcomes.values().all(|outcome| outcome.state() == v1::CallState::Completed), "{outcomes:?}");
+}

@@ -100,6 +100,7 @@ pub struct About {
     /// Names and descriptions.
     aliases: Vec<(String, String)>,
     max_concurrent: u32,
+    running_max: u32,
     exclusive_when: String,
     parallel_when: String,
     /// Empty where the author does not say.
@@ -133,6 +134,7 @@ impl About {
             version: String::new(),
             aliases: Vec::new(),
             max_concurrent: 0,
+            running_max: 0,
             exclusive_when: String::new(),
             parallel_when: String::new(),
             output_schema: String::new(),
@@ -334,10 +336,19 @@ impl About {
 
     /// How many calls of it one worker executes at once; as many as the worker has slots unless set. Those beyond wait in the
     /// worker for their turn, each in a slot, so a tool that is often at its limit is best hosted in a pool of its own. For all
-    /// workers together it is as many times that: what must not be overrun anywhere is guarded where it is.
+    /// workers together it is as many times that; see [`Self::running_max`].
     #[must_use]
     pub fn max_concurrent(mut self, calls: u32) -> Self {
         self.max_concurrent = calls;
+        self
+    }
+
+    /// How many calls of it may be queued or running at once, in all runs and on all workers together; as many as there are
+    /// unless set. Those beyond wait with the coordinators, and take nobody's slot. Several coordinators may exceed it by what
+    /// they let begin within the same second or two.
+    #[must_use]
+    pub fn running_max(mut self, calls: u32) -> Self {
+        self.running_max = calls;
         self
     }
 
@@ -377,6 +388,7 @@ impl About {
             alias_of: String::new(),
             available: false,
             max_concurrent: self.max_concurrent,
+            running_max: self.running_max,
             exclusive_when: self.exclusive_when,
             parallel_when: self.parallel_when,
             paused: false,

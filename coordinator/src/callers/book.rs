@@ -212,6 +212,10 @@ impl Book {
         self.quotas.get(tenant).copied().or(self.quota)
     }
 
+    pub(super) fn limits_running(&self) -> bool {
+        self.quota.iter().chain(self.quotas.values()).any(|quota| quota.running_calls.is_some())
+    }
+
     pub(super) fn has_quotas(&self) -> bool {
         self.quota.is_some() || !self.quotas.is_empty()
     }

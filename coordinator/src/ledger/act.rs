@@ -9,7 +9,7 @@ use proto::subject::Place;
 use run::{AttemptId, CallError, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
 use tokio::time::Instant;
 
-use super::Keeper;
+use super::{Keeper, places};
 use crate::audit;
 use crate::callers::Callers;
 use crate::gate;
@@ -31,10 +31,20 @@ const WORDS_MAX: usize = 1024;
 impl Keeper {
     /// Does what is outstanding for a run, and sets its timer.
     pub(super) fn look_at(&mut self, id: RunId) {
+        // What runs is not known before all that is ours is read.
+        let knows_all = self.limited && !self.is_taking_over();
         let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
+        let gives_places = self.limited && slice.phase.leads() && self.rim.owned.borrow().holds(id.shard());
         let Some(open) = slice.runs.get_mut(&id) else { return };
         let now = proto::now();
-        let effects = open.known.run.outstanding(now);
+        let mut effects = open.known.run.outstanding(now);
+        if !self.limited && places::are_wanted(&effects, &self.rim) {
+            self.count_running();
+            return self.look_at(id);
+        }
+        if gives_places {
+            places::leave(&mut effects, &open.known.run, &self.rim, knows_all);
+        }
         let deadline = open.known.run.next_deadline();
         let next = if effects.is_empty() {
             deadline

@@ -142,6 +142,12 @@ impl Keeper {
         slice.phase = Phase::Leading { claim };
         let ids: Vec<RunId> = slice.runs.keys().copied().collect();
         tracing::debug!(%shard, runs = ids.len(), "leads a shard");
+        if self.limited {
+            // No place becomes free that was not counted before.
+            for id in &ids {
+                self.see_running(*id);
+            }
+        }
         for id in ids {
             self.look_at(id);
         }

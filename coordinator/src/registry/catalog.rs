@@ -19,6 +19,8 @@ pub(crate) struct Catalog {
     entries: Vec<Entry>,
     places: HashMap<ToolName, usize>,
     pub(crate) refused: Vec<Refused>,
+    /// Of some tool only so many calls may run at once.
+    pub(crate) limits_running: bool,
 }
 
 /// A tool that can be called under a name.
@@ -130,7 +132,8 @@ impl Catalog {
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         refused.sort_by(|one, other| (&one.tool, &one.hosts).cmp(&(&other.tool, &other.hosts)));
         let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
-        Self { entries, places, refused }
+        let limits_running = entries.iter().any(|entry| entry.hosted.manifest.running_max.is_some());
+        Self { entries, places, refused, limits_running }
     }
 
     pub(crate) fn find(&self, name: &ToolName) -> Option<&Entry> {

@@ -38,6 +38,9 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
+    /// Those whose name fits this alone; `*` stands for any characters
+    #[arg(long, value_name = "PATTERN")]
+    name: Option<String>,
     /// Those of this category alone
     #[arg(long, value_name = "NAME")]
     category: Option<String>,
@@ -72,6 +75,7 @@ impl ListArgs {
             Some(_) | None => v1::ToolPermission::Unspecified,
         };
         v1::ListToolsRequest {
+            name: self.name.clone().unwrap_or_default(),
             category: self.category.clone().unwrap_or_default(),
             tags: self.tags.clone(),
             permission: permission.into(),

@@ -149,7 +149,9 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let _other = worker(&yard, "other", "external").await;
     until(&yard.client, |page| page.tools.len() == 5).await;
     let all = ListToolsRequest::default;
-    let cases: [(ListToolsRequest, &[&str]); 7] = [
+    let cases: [(ListToolsRequest, &[&str]); 9] = [
+        (ListToolsRequest { name: "files_*".to_owned(), ..all() }, &["files_read", "files_write"]),
+        (ListToolsRequest { name: "*e*".to_owned(), tags: vec!["safe".to_owned()], ..all() }, &["files_read"]),
         (ListToolsRequest { category: "files".to_owned(), ..all() }, &["files_read", "files_write"]),
         (ListToolsRequest { tags: vec!["disk".to_owned(), "safe".to_owned()], ..all() }, &["files_read"]),
         (ListToolsRequest { permission: ToolPermission::Read.into(), ..all() }, &["files_read"]),
@@ -170,6 +172,8 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let malformed = [
         ListToolsRequest { permission: 9, ..all() },
         ListToolsRequest { pool: "no pool".to_owned(), ..all() },
+        ListToolsRequest { name: "[".to_owned(), ..all() },
+        ListToolsRequest { name: "a".repeat(129), ..all() },
         ListToolsRequest { page_token: "no token".to_owned(), ..all() },
     ];
     for request in malformed {

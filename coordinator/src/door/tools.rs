@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use globset::Glob;
 use proto::convert::manifest::{manifest_out, permission_in};
 use proto::v1;
+use run::limit::TOOL_NAME_BYTES_MAX;
 use run::{PoolId, ToolName};
 
 use super::{Door, Fault};
@@ -37,6 +39,13 @@ impl Door {
             "" => None,
             pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),
         };
+        let name = match request.name.as_str() {
+            "" => None,
+            name if name.len() > TOOL_NAME_BYTES_MAX => {
+                return Err(malformed("name", format!("is longer than {TOOL_NAME_BYTES_MAX} bytes")).into());
+            }
+            name => Some(Glob::new(name).map_err(|error| malformed("name", error.to_string()))?.compile_matcher()),
+        };
         let registry = Arc::clone(&self.runs.registry.borrow());
         let paused = Arc::clone(&self.runs.pauses.current.borrow());
         let shows = self.runs.callers.shows(&self.runs.caller);
@@ -48,6 +57,7 @@ impl Door {
                 && (request.category.is_empty() || manifest.category == request.category)
                 && request.tags.iter().all(|tag| manifest.tags.contains(tag))
                 && permission.is_none_or(|permission| manifest.permission == permission)
+                && name.as_ref().is_none_or(|name| name.is_match(entry.name.as_str()))
                 && pool.as_ref().is_none_or(|pool| entry.pools.contains(pool))
         };
         let mut page = registry.catalog.after(after.as_ref()).iter().filter(wanted);

@@ -1,7 +1,7 @@
 //! Requests that may be sent twice: the key under which a request is known, and what tells it from another one under the
 //! same key.
 
-use proto::convert::object::object_out;
+use proto::convert::fields::fields_out;
 use run::{CallId, Concurrency, DefaultDecision, RequestId, Rules, RunId, TenantId, WithoutWorker};
 use sha2::{Digest as _, Sha256};
 
@@ -102,7 +102,7 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     let calls = || new.calls.iter().map(|call| &call.context);
     if !new.context.is_empty() || calls().any(|context| !context.is_empty()) {
         hash.text("contexts");
-        std::iter::once(&new.context).chain(calls()).for_each(|context| hash.text(&object_out(context)));
+        std::iter::once(&new.context).chain(calls()).for_each(|context| hash.text(&fields_out(context)));
     }
     hash.end()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use proto::convert::object::{object_in, object_out};
+use proto::convert::fields::{fields_in, fields_out};
 use run::{CallError, Chunk, Content, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -107,7 +107,7 @@ pub(crate) fn question(question: &Question) -> Bytes {
         Happened::Asked => {}
         Happened::Completed { result: parts, extra_state: state, output: said } => {
             result = Some(parts.iter().map(part_out).collect());
-            extra_state = (!state.is_empty()).then(|| raw(&object_out(state)));
+            extra_state = (!state.is_empty()).then(|| raw(&fields_out(state)));
             output = said.as_ref().map(|said| said.iter().map(said_out).collect());
         }
         Happened::Failed { error: why } | Happened::Skipped { why } => error = Some(fault(why)),
@@ -185,7 +185,7 @@ pub(crate) fn reply(text: &[u8]) -> Result<Reply, Unanswered> {
         (Decision::ModifyResult, false, true) => Ok(Reply::ModifyResult {
             result: result.map(|parts| parts.into_iter().map(part_in).collect()).transpose()?,
             extra_state: extra_state
-                .map(|state| object_in(state.get()))
+                .map(|state| fields_in(state.get()))
                 .transpose()
                 .map_err(|error| Unanswered::new(format!("its extra_state {error}")))?,
             output: output.map(|said| said.into_iter().map(said_in).collect()).transpose()?,

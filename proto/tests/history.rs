@@ -7,7 +7,7 @@ use run::{
     CallError, CallId, CallIndex, CallSpec, Concurrency, Content, Entry, ErrorKind, Event, Fields, Policy, ResultUse,
     Route, Run, RunOpened, Timestamp, WithoutWorker, limit,
 };
-use toolyard_proto::convert::object::{object_in, object_out};
+use toolyard_proto::convert::fields::{fields_in, fields_out};
 use toolyard_proto::history::{NONE, PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY, job};
 
 fn spec(id: &str, route: Route) -> CallSpec {
@@ -54,7 +54,7 @@ fn asked(answers: Vec<Result<Vec<Content>, CallError>>) -> Vec<PastCall> {
     let history = job.context.get(TOOL_CALL_HISTORY).expect("it was asked for");
     let room = limit::HISTORY_BYTES_MAX + 128 * 1024;
     assert!(history.len() <= room, "{} bytes", history.len());
-    assert_eq!(object_in(&object_out(&job.context)).as_ref(), Ok(&job.context), "a worker can read it");
+    assert_eq!(fields_in(&fields_out(&job.context)).as_ref(), Ok(&job.context), "a worker can read it");
     serde_json::from_str(history).expect("it is a history")
 }
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::convert::object::object_in;
+use proto::convert::fields::fields_in;
 use run::{
     AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind, Fields,
     Manifest, Policy, Route, Timestamp, ToolName, WithoutWorker,
@@ -77,7 +77,7 @@ pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
 /// # Panics
 /// When the name is malformed, the context is no object, or the tool or an interceptor panics.
 pub async fn call_given(table: &Table, tool: &str, arguments: Value, context: Value) -> Called {
-    let mut given = object_in(&context.to_string()).expect("a context is an object");
+    let mut given = fields_in(&context.to_string()).expect("a context is an object");
     given.keep(manifest(table, tool).map_or(&[], |manifest| &manifest.context_keys));
     start_given(table, tool, arguments, given).end().await
 }

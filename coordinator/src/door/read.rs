@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::convert::object::object_in;
+use proto::convert::fields::fields_in;
 use proto::convert::{self, api};
 use proto::{history, v1};
 use run::{Answer, CallError, CallId, Content, Decision, ErrorKind, Fields, Rejection, RunId, ToolName, limit};
@@ -74,7 +74,7 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
 
 /// What tools are given beside their arguments. Of what is wrong with it only the place is told: it may hold secrets.
 fn context(field: &str, call: Option<&CallId>, text: &str) -> Result<Fields, Refusal> {
-    let context = object_in(text).map_err(malformed(field))?;
+    let context = fields_in(text).map_err(malformed(field))?;
     let (size, limit) = (context.size(), limit::CONTEXT_BYTES_MAX);
     if size > limit {
         return Err(Rejection::ContextTooLarge { call: call.cloned(), size, limit }.into());

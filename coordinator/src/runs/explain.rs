@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use run::{Call, Route, Run};
+use run::{Call, CallState, Route, Run};
 
 use super::Runs;
 
@@ -12,6 +12,14 @@ impl Runs {
         let paused = Arc::clone(&self.pauses.current.borrow());
         if let Some(held) = paused.why(call, registry.real_name(&call.spec().tool), proto::now()) {
             return held;
+        }
+        if *call.state() == CallState::Accepted
+            && run.waits_for(call).is_none()
+            && let Some((max, whose)) = self.quotas.running_max(run.tenant(), registry.catalog.find(&call.spec().tool))
+        {
+            return format!(
+                "accepted, and waits for one of the {max} places that calls {whose} have on all workers together"
+            );
         }
         let workers = match &call.spec().route {
             Route::Pool { pool, .. } if registry.settled => Some(registry.live_workers(pool)),

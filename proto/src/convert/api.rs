@@ -5,7 +5,7 @@ use run::{
     FloorPolicy, Outcome, Route, Run, RunStatus, Span, Spoken, StopStage, Stopped, Timestamp, Utterance, WithoutWorker,
 };
 
-use super::object::object_out;
+use super::fields::fields_out;
 use super::{
     InvalidMessage, approval_default_out, content_in, content_out, contents_out, error_kind_out, error_out,
     progress_out,
@@ -75,7 +75,7 @@ pub fn run(run: &Run) -> v1::Run {
         tenant: run.tenant().map(ToString::to_string).unwrap_or_default(),
         return_direct: run.returns_direct(),
         caller: run.caller().map(ToString::to_string).unwrap_or_default(),
-        extra_state: object_out(&run.extra_state()),
+        extra_state: fields_out(&run.extra_state()),
         erase_time: run.erase_at().map(timestamp),
     }
 }
@@ -154,7 +154,7 @@ pub fn state(call: &Call) -> v1::CallState {
 
 fn outcome_of(call: &Call) -> Option<v1::CallOutcome> {
     let outcome = call.outcome().map(outcome)?;
-    Some(v1::CallOutcome { extra_state: object_out(call.extra_state()), ..outcome })
+    Some(v1::CallOutcome { extra_state: fields_out(call.extra_state()), ..outcome })
 }
 
 fn outcome(outcome: &Outcome) -> v1::CallOutcome {
@@ -342,7 +342,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
         }
         Utterance::StatusChanged(to) => Wire::RunStatusChanged(v1::RunStatusChanged { status: status(*to).into() }),
         Utterance::RunEnded(to) => {
-            let (return_direct, extra_state) = (run.returns_direct(), object_out(&run.extra_state()));
+            let (return_direct, extra_state) = (run.returns_direct(), fields_out(&run.extra_state()));
             Wire::RunEnded(v1::RunEnded { status: status(*to).into(), return_direct, extra_state })
         }
     })

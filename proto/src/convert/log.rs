@@ -13,8 +13,8 @@ use run::{
 };
 
 use super::api::without_worker;
+use super::fields::{fields_in, fields_out};
 use super::manifest::concurrency_out;
-use super::object::{object_in, object_out};
 use super::{
     InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, content_in,
     content_out, contents_in, contents_out, error_in, error_out, policy_in, policy_out, progress_in, progress_out,
@@ -256,7 +256,7 @@ fn opened_out(opened: &RunOpened) -> wire::RunOpened {
         caller: caller.as_ref().map(ToString::to_string).unwrap_or_default(),
         tools: tools.iter().map(ToString::to_string).collect(),
         rules: rules_out(*rules),
-        context: object_out(context),
+        context: fields_out(context),
         erase_after_ms,
         request,
     }
@@ -285,7 +285,7 @@ fn opened_in(opened: wire::RunOpened) -> Result<RunOpened, InvalidMessage> {
 }
 
 fn object(field: &'static str, text: &str) -> Result<Fields, InvalidMessage> {
-    object_in(text).map_err(|error| InvalidMessage::Object { field, error })
+    fields_in(text).map_err(|error| InvalidMessage::Object { field, error })
 }
 
 fn erasure_out(erasure: Option<Erasure>) -> (u64, Bytes) {
@@ -334,7 +334,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         }),
         r#final: spec.result_use.is_final,
         return_direct: spec.result_use.return_direct,
-        context: object_out(&spec.context),
+        context: fields_out(&spec.context),
         route: Some(route),
     }
 }
@@ -437,7 +437,7 @@ pub(super) fn ended_out(chunks: u32, outcome: &AttemptOutcome) -> wire::AttemptE
     match outcome {
         AttemptOutcome::Completed(Completion { result, extra_state }) => wire::AttemptEnded {
             result: contents_out(result),
-            extra_state: object_out(extra_state),
+            extra_state: fields_out(extra_state),
             ..of(Out::Completed)
         },
         AttemptOutcome::Failed(error) => wire::AttemptEnded { error: Some(error_out(error)), ..of(Out::Failed) },

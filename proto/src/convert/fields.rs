@@ -29,7 +29,7 @@ impl From<serde_json::Error> for NotAnObject {
 
 /// As text; empty where there is nothing in it.
 #[must_use]
-pub fn object_out(object: &Fields) -> String {
+pub fn fields_out(object: &Fields) -> String {
     if object.is_empty() {
         return String::new();
     }
@@ -50,7 +50,7 @@ pub fn object_out(object: &Fields) -> String {
 ///
 /// # Errors
 /// When the text is neither empty nor a JSON object, or is nested too deeply for others to read.
-pub fn object_in(text: &str) -> Result<Fields, NotAnObject> {
+pub fn fields_in(text: &str) -> Result<Fields, NotAnObject> {
     if text.is_empty() {
         return Ok(Fields::default());
     }
@@ -67,21 +67,21 @@ mod tests {
     #[test]
     fn values_stay_as_they_are_written() {
         let text = r#"{"a":{"x": 1.10},"b\"\n":12345678901234567890123,"c":null}"#;
-        let object = object_in(text).unwrap();
+        let object = fields_in(text).unwrap();
         assert_eq!((object.get("a"), object.get("b\"\n")), (Some(r#"{"x": 1.10}"#), Some("12345678901234567890123")));
-        assert_eq!(object_out(&object), text);
-        assert_eq!(object_in(&object_out(&object)), Ok(object));
-        assert_eq!((object_in(""), object_in("{}")), (Ok(Fields::default()), Ok(Fields::default())));
-        assert_eq!(object_out(&Fields::default()), "");
+        assert_eq!(fields_out(&object), text);
+        assert_eq!(fields_in(&fields_out(&object)), Ok(object));
+        assert_eq!((fields_in(""), fields_in("{}")), (Ok(Fields::default()), Ok(Fields::default())));
+        assert_eq!(fields_out(&Fields::default()), "");
     }
 
     #[test]
     fn what_is_no_object_is_refused_and_not_repeated() {
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(500), "]".repeat(500));
         for text in ["[\"s3cret\"]", "\"s3cret\"", "{\"s3cret\":", "{\"a\":s3cret}", "{} {}", "7", &deep] {
-            let error = object_in(text).expect_err(text).to_string();
+            let error = fields_in(text).expect_err(text).to_string();
             assert!(error.starts_with("is not a JSON object") && !error.contains("s3cret"), "{text}: {error}");
         }
-        assert!(!format!("{:?}", object_in(r#"{"key":"s3cret"}"#).unwrap()).contains("s3cret"));
+        assert!(!format!("{:?}", fields_in(r#"{"key":"s3cret"}"#).unwrap()).contains("s3cret"));
     }
 }

@@ -1,10 +1,13 @@
 //! `toolyard objects`: what is too large for the log.
 
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Read, Write as _};
 use std::path::PathBuf;
+use std::pin::pin;
 
 use proto::v1;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 use crate::client::Client;
 use crate::door::Door;
@@ -20,12 +23,37 @@ Examples:
 Its id stands in the result that it is a part of. With --file and -o json it
 writes {object_id, media_type, size_bytes, sha256}.";
 
-/// Read what is too large for the log
+const PUT_EXAMPLES: &str = "\
+Examples:
+  toolyard objects put data.csv --type text/csv
+  toolyard objects put - < data.csv
+
+Its id goes into `files` of a run. With -o json it writes {object {object_id,
+media_type, size_bytes, sha256}, expire_time}.";
+
+/// Bytes that are sent at once.
+const PIECE_BYTES: usize = 256 * 1024;
+/// Pieces that may wait to be sent.
+const PIECES_MAX: usize = 4;
+
+/// Read and store what is too large for the log
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Read an object, to standard output or into a file
     #[command(after_help = GET_EXAMPLES)]
     Get(Get),
+    /// Store a file as an object, at most 256 MiB
+    #[command(after_help = PUT_EXAMPLES)]
+    Put(Put),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Put {
+    /// The file; - for standard input
+    file: PathBuf,
+    /// Its media type
+    #[arg(long = "type", value_name = "TYPE", default_value = "application/octet-stream")]
+    media_type: String,
 }
 
 #[derive(Debug, clap::Args)]
@@ -41,6 +69,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
     let client = Client::connect(door).await?;
     match command {
         Command::Get(get) => get_object(&client, get, terminal).await,
+        Command::Put(put) => put_object(&client, put, terminal).await,
     }
 }
 
@@ -67,4 +96,47 @@ async fn get_object(client: &Client, Get { id, file }: Get, terminal: &Terminal)
         }
     }
     Ok(Exit::Completed)
+}
+
+async fn put_object(client: &Client, Put { file, media_type }: Put, terminal: &Terminal) -> Result<Exit, Failure> {
+    let wrong = |error: &io::Error| Failure::Usage(format!("cannot read {}: {error}", file.display()));
+    let mut source: Box<dyn Read + Send> = match file.to_str() {
+        Some("-") => Box::new(io::stdin()),
+        _ => Box::new(File::open(&file).map_err(|error| wrong(&error))?),
+    };
+    let (sender, pieces) = mpsc::channel(PIECES_MAX);
+    let reading = tokio::task::spawn_blocking(move || {
+        let read = send(&mut source, media_type, &sender);
+        // What broke off must not look as if it were all.
+        read.map_err(|error| (error, sender))
+    });
+    let mut objects = client.objects.clone();
+    let mut storing = pin!(objects.create_object(ReceiverStream::new(pieces)));
+    let stored = tokio::select! {
+        stored = &mut storing => stored,
+        read = reading => match read {
+            Ok(Err((error, _open))) => return Err(wrong(&error)),
+            Ok(Ok(())) | Err(_) => storing.await,
+        },
+    };
+    let stored = stored.map_err(|status| client.failure(status))?.into_inner();
+    match (terminal.is_json(), &stored.object) {
+        (false, Some(object)) => terminal.line(&object.object_id)?,
+        (_, _) => terminal.message(&stored)?,
+    }
+    Ok(Exit::Completed)
+}
+
+/// Sends all that there is to read, until it is not wanted any more.
+fn send(source: &mut dyn Read, media_type: String, to: &mpsc::Sender<v1::CreateObjectRequest>) -> io::Result<()> {
+    let mut piece = v1::CreateObjectRequest { media_type, ..v1::CreateObjectRequest::default() };
+    while to.blocking_send(piece).is_ok() {
+        let mut data = Vec::with_capacity(PIECE_BYTES);
+        Read::take(&mut *source, PIECE_BYTES as u64).read_to_end(&mut data)?;
+        if data.is_empty() {
+            break;
+        }
+        piece = v1::CreateObjectRequest { data: data.into(), ..v1::CreateObjectRequest::default() };
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
 use proto::{history, schema};
 use run::{
-    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, PoolId, Route,
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId, Route,
     Rules, Timestamp, ToolName, WithoutWorker,
 };
 
@@ -38,6 +38,8 @@ pub(crate) struct Asked {
     pub(crate) approval: Option<AskedApproval>,
     /// What its tool is to be given beside the arguments, over what the run gives.
     pub(crate) context: Fields,
+    /// What it may open.
+    pub(crate) files: Vec<File>,
     /// Why it is not to be executed, as hooks and resolvers have it.
     pub(crate) refusal: Option<CallError>,
     /// What is known of its tool otherwise than from what is on offer.
@@ -139,6 +141,7 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         concurrency,
         approval,
         context,
+        files,
         refusal,
         unlisted,
     } = call;
@@ -190,6 +193,7 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         approval,
         result_use,
         context,
+        files,
     }
 }
 

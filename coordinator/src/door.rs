@@ -20,7 +20,7 @@ use run::Rejection;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::fault::Fault;
-use self::read::{answer, asked, call_id, custom_tools, decision, new_run, reason, run_id, timeout};
+use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout};
 pub(crate) use self::webhooks::Notices;
 use crate::index::Index;
 use crate::nats::scan::Log;
@@ -71,6 +71,7 @@ impl Door {
             rules: request.rules,
             context: request.context,
             store: request.store,
+            files: request.files,
         })?;
         Ok(self.runs.execute(new, policy).await?)
     }
@@ -86,9 +87,10 @@ impl Door {
     }
 
     pub(crate) async fn append_calls(&self, request: v1::AppendCallsRequest) -> Result<v1::AppendCallsResponse, Fault> {
-        let calls = asked(request.calls)?;
+        let (id, mut calls) = (run_id(&request.run_id)?, asked(request.calls)?);
         let tools = custom_tools(request.request_tools)?;
-        let run = self.runs.append_calls(run_id(&request.run_id)?, &calls, &tools).await?;
+        self.runs.give_files_in(id, &mut calls, &files(request.files)?).await?;
+        let run = self.runs.append_calls(id, &calls, &tools).await?;
         Ok(v1::AppendCallsResponse { run: Some(api::run(&run)) })
     }
 

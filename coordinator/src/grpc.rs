@@ -82,7 +82,8 @@ pub(crate) async fn serve(
     let run_service = v1::run_service_server::RunServiceServer::new(runs::RunDoor(door.clone()))
         .max_decoding_message_size(REQUEST_BYTES_MAX);
     let tool_service = v1::tool_service_server::ToolServiceServer::new(tools::ToolDoor(door.clone()));
-    let object_service = v1::object_service_server::ObjectServiceServer::new(objects::ObjectDoor(door.clone()));
+    let object_service = v1::object_service_server::ObjectServiceServer::new(objects::ObjectDoor(door.clone()))
+        .max_decoding_message_size(REQUEST_BYTES_MAX);
     let index_service = v1::index_service_server::IndexServiceServer::new(index::IndexDoor(door.clone()));
     let fleet_service = v1::fleet_service_server::FleetServiceServer::new(fleet::FleetDoor(door.clone()));
     let webhook_service = v1::webhook_service_server::WebhookServiceServer::new(webhooks::WebhookDoor(door.clone()));

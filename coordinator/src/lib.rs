@@ -6,6 +6,7 @@ mod audit;
 mod callers;
 mod custom;
 mod door;
+mod files;
 mod gate;
 mod grpc;
 mod http;
@@ -270,6 +271,7 @@ impl Coordinator {
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(index_keeper.keep(inner.clone()));
+        parts.spawn(nats::files::Files::new(&broker, ledger.clone(), owned.clone()).give(inner.clone()));
         let (tls, tls_keeper) = tls.unzip();
         if let Some(keeper) = tls_keeper {
             parts.spawn(keeper.keep(inner.clone()));

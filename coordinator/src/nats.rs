@@ -5,6 +5,7 @@ pub(crate) mod clock;
 pub(crate) mod doctor;
 pub(crate) mod durability;
 pub(crate) mod feed;
+pub(crate) mod files;
 pub(crate) mod journal;
 pub(crate) mod leases;
 pub(crate) mod letters;

@@ -1,15 +1,19 @@
-//! An object while it is read: chunk by chunk, few of them at once, so that its size is not felt here.
+//! An object while it is read or brought: chunk by chunk, few of them at once, so that its size is not felt here.
 
-use bytes::Bytes;
+use std::pin::pin;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt as _, stream};
 use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
-use run::Object;
+use run::{Object, ObjectId, limit};
 
 use crate::nats::journal::ReadError;
 use crate::nats::objects::Objects;
+use crate::runs::Refusal;
 
-/// Chunks that are read ahead of whoever takes them.
+/// Chunks that are read ahead of whoever takes them, or stored behind whoever brings them.
 const AHEAD: usize = 4;
 
 /// Bytes of an object, from `from` to before `until`.
@@ -36,9 +40,9 @@ pub(crate) enum BrokenObject {
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error("object {0} is not kept any more, or not all of it")]
-    Missing(run::ObjectId),
+    Missing(ObjectId),
     #[error("object {0} is not what was stored: its SHA-256 differs")]
-    Differs(run::ObjectId),
+    Differs(ObjectId),
 }
 
 /// The bytes of a span. Read whole, an object that is not what was stored ends in an error.
@@ -77,6 +81,60 @@ pub(crate) fn read(
         }
         Ok(piece)
     })
+}
+
+/// Stores what comes, and says how much it was and its SHA-256. What breaks off is removed again, unless whoever does this is
+/// gone too: then it ages out.
+pub(crate) async fn take<E: From<Refusal>>(
+    objects: &Objects,
+    id: &ObjectId,
+    pieces: impl Stream<Item = Result<Bytes, E>>,
+) -> Result<(u64, [u8; 32]), E> {
+    let taken = take_all(objects, id, pieces).await;
+    if taken.is_err()
+        && let Err(error) = objects.remove(id).await
+    {
+        tracing::warn!(%error, "what is left of an upload that broke off goes with its age");
+    }
+    taken
+}
+
+async fn take_all<E: From<Refusal>>(
+    objects: &Objects,
+    id: &ObjectId,
+    pieces: impl Stream<Item = Result<Bytes, E>>,
+) -> Result<(u64, [u8; 32]), E> {
+    let (mut pieces, mut storing) = (pin!(pieces), FuturesUnordered::new());
+    let (mut waiting, mut size, mut index) = (BytesMut::new(), 0, 0);
+    let mut digest = digest::Context::new(&digest::SHA256);
+    let chunk_bytes = usize::try_from(CHUNK_BYTES).unwrap_or(usize::MAX);
+    loop {
+        let piece = pieces.next().await.transpose()?;
+        let is_last = piece.is_none();
+        if let Some(piece) = piece {
+            size += piece.len() as u64;
+            if size > limit::OBJECT_BYTES_MAX {
+                return Err(Refusal::ObjectTooLarge.into());
+            }
+            digest.update(&piece);
+            waiting.extend_from_slice(&piece);
+        }
+        while waiting.len() >= chunk_bytes || (is_last && !waiting.is_empty()) {
+            let chunk = waiting.split_to(chunk_bytes.min(waiting.len())).freeze();
+            storing.push(objects.put(id, index, chunk));
+            index += 1;
+            if storing.len() >= AHEAD {
+                storing.next().await.transpose().map_err(Refusal::from)?;
+            }
+        }
+        if is_last {
+            break;
+        }
+    }
+    while storing.next().await.transpose().map_err(Refusal::from)?.is_some() {}
+    let mut sha256 = [0; 32];
+    sha256.copy_from_slice(digest.finish().as_ref());
+    Ok((size, sha256))
 }
 
 #[cfg(test)]

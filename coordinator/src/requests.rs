@@ -2,7 +2,7 @@
 //! same key.
 
 use proto::convert::fields::fields_out;
-use run::{CallId, Concurrency, DefaultDecision, RequestId, Rules, RunId, TenantId, WithoutWorker};
+use run::{CallId, Concurrency, DefaultDecision, RequestId, Rules, RunId, TenantId, ToolName, WithoutWorker};
 use sha2::{Digest as _, Sha256};
 
 use crate::runs::NewRun;
@@ -73,6 +73,13 @@ pub(crate) fn digest(new: &NewRun) -> Digest {
     }
     if !new.store {
         hash.text("not stored");
+    }
+    if !new.files.is_empty() {
+        hash.text("files");
+        for file in &new.files {
+            let tool = file.tool.as_ref().map_or("", ToolName::as_str);
+            [tool, file.name.as_str(), file.id.to_string().as_str()].iter().for_each(|text| hash.text(text));
+        }
     }
     hash.number(new.calls.len() as u64);
     for call in &new.calls {

@@ -2,7 +2,8 @@
 
 mod answer_token;
 mod explain;
-mod objects;
+pub(crate) mod objects;
+mod parked;
 mod places;
 mod refusal;
 
@@ -21,6 +22,7 @@ use run::{
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
+use self::objects::AskedFile;
 pub(crate) use self::refusal::Refusal;
 use crate::accept::{self, Asked, AskedApproval, Offer, Scope, Unlisted};
 use crate::audit;
@@ -84,6 +86,8 @@ impl Deref for Runs {
 #[derive(Debug)]
 pub(crate) struct NewRun {
     pub(crate) calls: Vec<Asked>,
+    /// What its calls may open; each call has its own once they were found.
+    pub(crate) files: Vec<AskedFile>,
     pub(crate) keep_open: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) fail_fast: bool,
@@ -212,6 +216,7 @@ impl Runs {
         let fresh = fresh_id(self.pick_shard());
         let asks = self.asks();
         let Some(key) = key else {
+            self.give_files(&mut new).await?;
             if asks {
                 Box::pin(self.ask_about(&mut new, fresh)).await;
             }
@@ -226,6 +231,7 @@ impl Runs {
                 return Ok(Placed::Known(known.run));
             }
         }
+        self.give_files(&mut new).await?;
         if asks {
             let id = known.as_ref().map_or(fresh, |known| known.run);
             Box::pin(self.ask_about(&mut new, id)).await;
@@ -506,12 +512,14 @@ impl Runs {
             concurrency: Some(spec.concurrency),
             approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
             context: spec.context.clone(),
+            files: spec.files.clone(),
             refusal: None,
             // It was on offer, or a resolver named it, when it was accepted.
             unlisted: Some(Unlisted::Alias),
         };
         let new = NewRun {
             calls: vec![asked],
+            files: Vec::new(),
             keep_open: false,
             timeout: Some(since(spec.deadline)),
             fail_fast: false,
@@ -534,12 +542,6 @@ impl Runs {
             return Err(error);
         }
         Ok(redriven)
-    }
-
-    /// Puts a parked call aside.
-    pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
-        let work = self.command(id, |_| Command::Drop { call: call.clone() });
-        self.judged(("DropCall", Role::Submit), (id, Some(call)), work).await
     }
 
     /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster.

@@ -61,7 +61,9 @@ impl Party {
     pub fn subscribes(&self) -> Vec<String> {
         let inbox = format!("{}.>", self.inbox());
         match self {
-            Self::Coordinator => vec![inbox, names::HEARTBEATS.to_owned(), names::QUESTIONS.to_owned()],
+            Self::Coordinator => {
+                [&inbox, names::HEARTBEATS, names::QUESTIONS, names::FILE_QUESTIONS].map(str::to_owned).to_vec()
+            }
             Self::Observer => vec![inbox, names::HEARTBEATS.to_owned()],
             Self::Pool(pool) => vec![inbox, names::stop(pool)],
         }
@@ -87,6 +89,7 @@ fn worker(pool: &PoolId) -> Vec<String> {
         object::of_pool(pool),
         names::heartbeat(pool),
         format!("{}.ask.{pool}.*", names::NAMESPACE),
+        format!("{}.file.{pool}.*", names::NAMESPACE),
         format!("$KV.{TOOLS_BUCKET}.{pool}.*"),
         format!("$JS.API.STREAM.INFO.KV_{TOOLS_BUCKET}"),
         format!("$JS.API.CONSUMER.INFO.{STREAM}.{queue}"),

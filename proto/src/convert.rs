@@ -1,10 +1,11 @@
 //! The only conversions between the wire and the domain: `log` for what is stored, `manifest` for tools, `worker` for what
-//! coordinators and workers say besides, `snapshot` for what owners leave to the next, `api` for what clients see, `fields` for those of JSON objects. Shared pieces (content, errors, policies) are here.
+//! coordinators and workers say besides, `object` for what is said of objects, `snapshot` for what owners leave to the next, `api` for what clients see, `fields` for those of JSON objects. Shared pieces (content, errors, policies) are here.
 
 pub mod api;
 pub mod fields;
 pub mod log;
 pub mod manifest;
+pub mod object;
 pub mod snapshot;
 pub mod worker;
 

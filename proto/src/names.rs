@@ -98,6 +98,22 @@ pub fn question(pool: &PoolId, shard: Shard) -> String {
     format!("{NAMESPACE}.ask.{pool}.{shard}")
 }
 
+/// Where a pool's workers ask the owner of a run's shard for the files of its calls.
+#[must_use]
+pub fn file_question(pool: &PoolId, shard: Shard) -> String {
+    format!("{NAMESPACE}.file.{pool}.{shard}")
+}
+
+/// Wishes of all pools for files of all shards.
+pub const FILE_QUESTIONS: &str = "ty.file.*.*";
+
+/// The pool that wants a file and the shard whose it is, by the subject of its wish.
+#[must_use]
+pub fn file_question_of(subject: &str) -> Option<(PoolId, Shard)> {
+    let (pool, shard) = subject.strip_prefix("ty.file.")?.split_once('.')?;
+    Some((pool.parse().ok()?, shard.parse().ok()?))
+}
+
 /// Questions of all pools about all shards.
 pub const QUESTIONS: &str = "ty.ask.*.*";
 

@@ -19,9 +19,25 @@ pub const SUBJECTS: &str = "ty.obj.>";
 /// Where a chunk lies.
 #[must_use]
 pub fn chunk(id: &ObjectId, index: u64) -> String {
+    format!("{}{index}", stem(id))
+}
+
+/// Where it stands what an upload is.
+#[must_use]
+pub fn about(id: &ObjectId) -> String {
+    format!("{}about", stem(id))
+}
+
+/// Everything of an object.
+#[must_use]
+pub fn of_object(id: &ObjectId) -> String {
+    format!("{}>", stem(id))
+}
+
+fn stem(id: &ObjectId) -> String {
     match id {
-        ObjectId::Result { .. } => format!("{NAMESPACE}.obj.{id}.{index}"),
-        ObjectId::Upload(_) => format!("{NAMESPACE}.obj.up.{id}.{index}"),
+        ObjectId::Result { .. } => format!("{NAMESPACE}.obj.{id}."),
+        ObjectId::Upload(_) => format!("{NAMESPACE}.obj.up.{id}."),
     }
 }
 

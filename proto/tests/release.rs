@@ -11,10 +11,11 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Erasure, ErrorKind, Event, Fields, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse,
+    Erasure, ErrorKind, Event, Fields, File, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse,
     RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
+use toolyard_proto::convert::object::{GivenChunk, Upload, WantedChunk};
 use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
 use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question, Stop};
 use toolyard_proto::subject::{Place, Subject};
@@ -59,6 +60,7 @@ fn spec() -> CallSpec {
         approval: Some(Approval { deadline: Timestamp(1_762_998_000_000), default: DefaultDecision::Approve }),
         result_use: ResultUse { is_final: true, return_direct: true },
         context: Fields::default(),
+        files: Vec::new(),
     }
 }
 
@@ -118,6 +120,8 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let given = RunOpened { calls: vec![Arc::new(with_context)], context: fields("region", "\"eu\""), ..opened() };
     let with_state = Completion { result: contents(), extra_state: fields("cart", "[7]") };
     let erasure = Some(Erasure { after: Duration::from_secs(60), request: Some([7; 32]) });
+    let file = File { name: "data.csv".to_owned(), object: upload().object };
+    let with_files = CallSpec { files: vec![file], ..spec() };
     let progress = Progress { done: 0.5, total: Some(2.0), message: "half".to_owned() };
     let said = |content| Chunk::Content { channel: "stderr".to_owned(), content };
     let chunks = contents().into_iter().map(said).chain([Chunk::Progress(progress)]).collect();
@@ -140,6 +144,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ),
         ("calls appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec())] }]),
         ("run opened with a context", vec![Event::RunOpened(given)]),
+        ("calls with files appended", vec![Event::CallsAppended { calls: vec![Arc::new(with_files)] }]),
         ("run closed", vec![Event::RunClosed]),
         ("run cancel requested", vec![Event::RunCancelRequested { reason: "enough".to_owned() }]),
         ("run expired", vec![Event::RunExpired]),
@@ -230,6 +235,17 @@ fn answers() -> [(&'static str, Option<Answer>); 5] {
     ]
 }
 
+fn upload() -> Upload {
+    let Content::Object(object) = object() else { unreachable!("it is one") };
+    let id = "upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id");
+    let object = Object { id, preview: String::new(), ..*object };
+    Upload { object, tenant: opened().tenant, caller: opened().caller }
+}
+
+fn wanted_chunk() -> WantedChunk {
+    WantedChunk { run: run_id(), call: CallIndex(1), object: upload().object.id, chunk: 7 }
+}
+
 fn snapshot() -> Snapshot {
     let (log, through) = (1_763_000_000_000_000_000, 12_345);
     Snapshot { log, through, open: vec![(run_id(), 12_001)], ..Snapshot::default() }
@@ -255,6 +271,10 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("question", question().encode()),
         ("stop", Stop::Attempt(run_id(), attempt()).encode()),
         ("stop of a worker", Stop::Worker("worker-1".parse().expect("an id")).encode()),
+        ("upload", upload().encode()),
+        ("wanted chunk", wanted_chunk().encode()),
+        ("given chunk", GivenChunk::Data(Bytes::from_static(b"data")).encode()),
+        ("refused chunk", GivenChunk::Refused("no".to_owned()).encode()),
         ("snapshot", snapshot().encode()),
         ("snapshot with erasures", snapshot_with_erasures().encode()),
         ("snapshot with letters", snapshot_with_letters().encode()),
@@ -300,6 +320,11 @@ fn words_of_earlier_releases_mean_what_they_meant() {
         assert_eq!(Stop::decode(take("stop")).expect("one"), Stop::Attempt(run_id(), attempt()), "{release}");
         let worker = Stop::Worker("worker-1".parse().expect("an id"));
         assert_eq!(Stop::decode(take("stop of a worker")).expect("one"), worker, "{release}");
+        assert_eq!(Upload::decode(take("upload")).expect("one"), upload(), "{release}");
+        assert_eq!(WantedChunk::decode(take("wanted chunk")).expect("one"), wanted_chunk(), "{release}");
+        let given = (["given chunk", "refused chunk"]).map(|name| GivenChunk::decode(take(name)).expect(name));
+        let expected = [GivenChunk::Data(Bytes::from_static(b"data")), GivenChunk::Refused("no".to_owned())];
+        assert_eq!(given, expected, "{release}");
         assert_eq!(Snapshot::decode(take("snapshot"), Shard(15)).expect("one"), snapshot(), "{release}");
         let owed = Snapshot::decode(take("snapshot with erasures"), Shard(15)).expect("one");
         assert_eq!(owed, snapshot_with_erasures(), "{release}");

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
-    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind, Event, Nonce,
-    Object, ObjectId, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict,
-    Violation, WithoutWorker,
+    Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, ErrorKind, Event, File,
+    Nonce, Object, ObjectId, Policy, PoolId, Progress, RetryOn, Route, RunId, RunOpened, Shard, StopStage, Timestamp,
+    Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log;
 use toolyard_proto::convert::worker::{
@@ -152,9 +152,12 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
         error().prop_map(Route::Refused),
     ];
     let metadata = prop::collection::btree_map(".*", ".*", 0..3);
-    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()), fields());
+    let files = prop::collection::vec((".*", object()).prop_map(|(name, object)| File { name, object }), 0..3);
+    let given = (fields(), files);
+    let queue = (prop::option::of(1..u64::MAX), any::<bool>(), concurrency(), prop::option::of(approval()), given);
     ("[a-z ]{1,20}", "[a-z_.]{1,20}", ".*", metadata, route, any::<u64>(), queue).prop_map(
-        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval, context))| {
+        |(id, tool, arguments, metadata, route, deadline, (queue_deadline, fails, concurrency, approval, given))| {
+            let (context, files) = given;
             Arc::new(CallSpec {
                 id: id.parse().expect("a call id"),
                 tool: tool.parse().expect("a tool name"),
@@ -168,6 +171,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 concurrency,
                 approval,
                 context,
+                files,
             })
         },
     )

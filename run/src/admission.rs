@@ -32,6 +32,7 @@ pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(
         }
         check_context(Some(&spec.id), &spec.context)?;
         size += spec.arguments.len() + metadata + spec.context.size();
+        size += spec.files.iter().map(File::size).sum::<usize>();
     }
     if size > OPENING_BYTES_MAX {
         return Err(Rejection::RequestTooLarge { size, limit: OPENING_BYTES_MAX });

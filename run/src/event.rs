@@ -14,7 +14,7 @@ use crate::id::{
     WorkerId,
 };
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
-use crate::object::Object;
+use crate::object::{File, Object};
 use crate::rules::Rules;
 use crate::tool::{Concurrency, Policy, ResultUse};
 
@@ -175,6 +175,8 @@ pub struct CallSpec {
     pub result_use: ResultUse,
     /// What the tool is given beside its arguments: of what its run and its caller gave, the keys that the tool declares.
     pub context: Fields,
+    /// The files that it may open.
+    pub files: Vec<File>,
 }
 
 /// What a call does while no worker of its pool lives.

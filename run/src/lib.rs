@@ -55,7 +55,7 @@ pub use id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,
     TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
-pub use object::{Object, ObjectId};
+pub use object::{File, Object, ObjectId};
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
 pub use run::{Heard, Run, RunStatus};

@@ -30,6 +30,10 @@ pub const RESULT_BYTES_MAX: usize = 256 * 1024;
 pub const OBJECT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// Bytes of such a part that the log shows: enough for a model to see what it is.
 pub const PREVIEW_BYTES_MAX: usize = 4 * 1024;
+/// Files of a request's calls.
+pub const FILES_MAX: usize = 32;
+/// Bytes of a file's name.
+pub const FILE_NAME_BYTES_MAX: usize = 255;
 /// Bytes of one chunk of output. Longer writes are split by the worker.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
 /// Chunks of one attempt: what a reader that waits for the floor may have to remember stays bounded.

@@ -68,6 +68,24 @@ pub struct Object {
     pub preview: String,
 }
 
+/// A file that a call may open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// What its tool knows it by.
+    pub name: String,
+    /// Without a preview.
+    pub object: Object,
+}
+
+impl File {
+    /// Bytes that the log has of it, roughly: names, ids and numbers.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        const REST: usize = 256;
+        self.name.len() + self.object.media_type.len() + REST
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

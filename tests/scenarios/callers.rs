@@ -175,7 +175,12 @@ async fn tenants_are_walls() {
     assert_eq!(refusal(runs.close_run(v1::CloseRunRequest { run_id: run_id() }).await), missing);
     let cancel = v1::CancelRunRequest { run_id: run_id(), reason: String::new() };
     assert_eq!(refusal(runs.cancel_run(cancel).await), missing);
-    let append = v1::AppendCallsRequest { run_id: run_id(), calls: vec![echo("c")], request_tools: Vec::new() };
+    let append = v1::AppendCallsRequest {
+        run_id: run_id(),
+        calls: vec![echo("c")],
+        request_tools: Vec::new(),
+        files: Vec::new(),
+    };
     assert_eq!(refusal(runs.append_calls(append).await), missing);
     let explain = v1::ExplainCallRequest { run_id: run_id(), call_id: "ask".to_owned() };
     assert_eq!(refusal(runs.explain_call(explain).await), missing);
@@ -303,7 +308,12 @@ async fn a_run_is_added_to_by_who_opened_it() {
     let request = v1::CreateRunRequest { tenant: "acme".to_owned(), ..request };
     let opened = ops.runs.clone().create_run(request).await.expect("an admin may").into_inner().run.expect("a run");
     assert_eq!((opened.tenant.as_str(), opened.caller.as_str()), ("acme", "ops"));
-    let append = v1::AppendCallsRequest { run_id: opened.run_id, calls: vec![echo("a")], request_tools: Vec::new() };
+    let append = v1::AppendCallsRequest {
+        run_id: opened.run_id,
+        calls: vec![echo("a")],
+        request_tools: Vec::new(),
+        files: Vec::new(),
+    };
     assert_eq!(refusal(shop.runs.clone().append_calls(append.clone()).await), denied("RUN_OF_ANOTHER_CALLER"));
     ops.runs.clone().append_calls(append).await.expect("it opened it");
 }

@@ -392,6 +392,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         approval: None,
         result_use: run::ResultUse::default(),
         context: run::Fields::default(),
+        files: Vec::new(),
     });
     let (call, number, nonce) = (CallIndex(0), run::AttemptNumber(1), run::Nonce(7));
     let attempt = run::AttemptId { call, number, nonce };

@@ -1,6 +1,8 @@
 //! What is too large for the log lies beside it: found by whoever may see its run, and by nobody else.
 
 use async_nats::jetstream::{self, Context};
+use base64::Engine as _;
+use futures::StreamExt as _;
 use harness::{Callers, Client, Fixture, Guarded, Keys, Run, Yard, call, reason};
 use hyper::Method;
 use proto::nats::objects::remove_run;
@@ -224,4 +226,155 @@ async fn an_object_is_read_by_whoever_may_see_its_run() {
     assert_eq!(reason(&submitter), "ROLE_MISSING");
     let stranger = read(&yard.stranger, &object.object_id, 0, None).await.expect_err("nobody knows who it is");
     assert_eq!(stranger.code(), Code::Unauthenticated);
+}
+
+async fn upload(http: harness::Http, headers: &[(&str, &str)], bytes: &[u8]) -> v1::Object {
+    let answer = http.ask(Method::POST, "/v1/objects", headers, bytes.to_vec()).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let object = &answer.json()["object"];
+    let text = |name: &str| object[name].as_str().expect("a text").to_owned();
+    let sha256 = base64::engine::general_purpose::STANDARD.decode(text("sha256")).expect("base64");
+    v1::Object {
+        object_id: text("object_id"),
+        media_type: text("media_type"),
+        size_bytes: object["size_bytes"].as_u64().expect("a number"),
+        sha256: sha256.into(),
+        preview: String::new(),
+    }
+}
+
+fn file(tool: &str, name: &str, object: &v1::Object) -> v1::RunFile {
+    v1::RunFile { tool: tool.to_owned(), name: name.to_owned(), object_id: object.object_id.clone() }
+}
+
+async fn outcome_of(client: &Client, calls: Vec<v1::NewCall>, files: Vec<v1::RunFile>) -> v1::CallOutcome {
+    let request = v1::ExecuteRunRequest { calls, files, ..v1::ExecuteRunRequest::default() };
+    let events = client.execute_request(request).await.expect("it is accepted").to_end().await;
+    check::outcomes(&events)["a"].clone()
+}
+
+#[tokio::test]
+async fn a_call_opens_the_files_of_its_tool_and_those_of_all_and_no_others() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let png = [("content-type", "image/png")];
+    let mine = upload(yard.http(), &png, &made(BYTES)).await;
+    assert_eq!((mine.size_bytes, mine.media_type.as_str()), (BYTES as u64, "image/png"));
+    assert_eq!(mine.sha256.as_ref(), digest(&SHA256, &made(BYTES)).as_ref());
+    let (all, others) = (upload(yard.http(), &[], b"for all").await, upload(yard.http(), &[], b"").await);
+    let files = vec![file("opens", "mine.png", &mine), file("_all", "all", &all), file("copies", "theirs", &others)];
+
+    let outcome = outcome_of(&yard.client, vec![call("a", "opens", json!({}))], files.clone()).await;
+    assert_eq!(check::text(&outcome), format!("mine.png {BYTES} image/png\nall 7 application/octet-stream"));
+    let outcome = outcome_of(&yard.client, vec![call("a", "copies", json!({ "file": "all" }))], files.clone()).await;
+    assert_eq!(
+        outcome.result[0].body.as_ref().map(|body| matches!(body, Body::Data(data) if data.data == "for all")),
+        Some(true)
+    );
+    let outcome =
+        outcome_of(&yard.client, vec![call("a", "copies", json!({ "file": "mine.png" }))], files.clone()).await;
+    let error = outcome.error.expect("it has no such file");
+    assert_eq!(error.message, "there is no file \"mine.png\"; there are: all, theirs");
+    for object in [&mine, &others] {
+        let peek = vec![call("a", "peeks", json!({ "object_id": object.object_id }))];
+        let outcome = outcome_of(&yard.client, peek, files.clone()).await;
+        assert!(check::text(&outcome).contains("the call has no such file"), "{outcome:?}");
+    }
+
+    // Calls that are added bring files of their own.
+    let request = v1::CreateRunRequest { keep_open: true, ..v1::CreateRunRequest::default() };
+    let run = yard.client.runs.clone().create_run(request).await.expect("accepted").into_inner().run.expect("a run");
+    let calls = vec![call("a", "opens", json!({}))];
+    let request =
+        v1::AppendCallsRequest { run_id: run.run_id.clone(), calls, files, ..v1::AppendCallsRequest::default() };
+    yard.client.runs.clone().append_calls(request).await.expect("accepted");
+    let close = v1::CloseRunRequest { run_id: run.run_id.clone() };
+    yard.client.runs.clone().close_run(close).await.expect("it closes");
+    let run = Run { client: yard.client.clone(), id: run.run_id };
+    let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert!(check::text(&outcomes["a"]).starts_with("mine.png"), "{outcomes:?}");
+}
+
+#[tokio::test]
+async fn a_result_that_was_too_large_is_a_file_of_the_next_run() {
+    let keys = Keys::new(&["main"]);
+    let yard = Yard::guarded(FIXTURE, &keys).await;
+    let _worker = keys.workers(&yard.fixture, "main").worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("makes").await;
+    let (_, object) = object(&yard.client, BYTES).await;
+    let calls = vec![call("a", "copies", json!({ "file": "it" }))];
+    let outcome = outcome_of(&yard.client, calls, vec![file("copies", "it", &object)]).await;
+    let Some(Body::Object(copy)) = outcome.result[0].body.clone() else { panic!("a reference: {outcome:?}") };
+    assert_eq!((copy.sha256, copy.size_bytes), (object.sha256, object.size_bytes));
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_files_is_refused_before_anything_is_stored() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let mine = upload(yard.http(), &[], b"x").await;
+    let none = v1::Object { object_id: format!("upl_{}", "0".repeat(32)), ..v1::Object::default() };
+    let garbage = v1::Object { object_id: "x".to_owned(), ..v1::Object::default() };
+    let many = (0..33).map(|index| file("opens", &index.to_string(), &mine)).collect();
+    for (files, expected) in [
+        (vec![file("opens", "a", &none)], "OBJECT_NOT_FOUND"),
+        (vec![file("opens", "a", &garbage)], "MALFORMED"),
+        (vec![file("no tool", "a", &mine)], "MALFORMED"),
+        (vec![file("opens", "", &mine)], "MALFORMED"),
+        (vec![file("opens", "a", &mine), file("_all", "a", &mine)], "MALFORMED"),
+        (many, "MALFORMED"),
+    ] {
+        let calls = vec![call("a", "opens", json!({}))];
+        let request = v1::ExecuteRunRequest { calls, files: files.clone(), ..v1::ExecuteRunRequest::default() };
+        let refused = yard.client.execute_request(request).await.expect_err("it is refused");
+        assert_eq!(reason(&refused), expected, "{files:?}");
+    }
+    let answer = yard.http().ask(Method::POST, "/v1/objects?whose=mine", &[], "x").await;
+    assert_eq!(answer.problem(), (400, "MALFORMED".to_owned()));
+}
+
+#[tokio::test]
+async fn a_coordinator_does_not_grow_with_an_upload_and_takes_none_that_is_too_large() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let before = yard.coordinator.memory_peak();
+    let object = upload(yard.http(), &[], &made(64 << 20)).await;
+    let outcome =
+        outcome_of(&yard.client, vec![call("a", "opens", json!({}))], vec![file("_all", "big", &object)]).await;
+    assert_eq!(check::text(&outcome), format!("big {} application/octet-stream", 64 << 20));
+    let grown = (yard.coordinator.memory_peak() - before) >> 20;
+    assert!(grown < 32, "by {grown} MiB");
+    let broker = broker(yard.broker.url()).await;
+    let lie = lies(&broker).await;
+    let pieces =
+        futures::stream::iter((0..68).map(|_| v1::CreateObjectRequest {
+            data: vec![0; 4_000_000].into(),
+            ..v1::CreateObjectRequest::default()
+        }));
+    let refused = yard.client.objects.clone().create_object(pieces.chain(futures::stream::pending())).await;
+    let refused = refused.expect_err("272 million bytes are too many");
+    assert_eq!(reason(&refused), "PAYLOAD_TOO_LARGE", "{refused:?}");
+    assert_eq!(lies(&broker).await, lie, "nothing of it is left");
+}
+
+#[tokio::test]
+async fn an_upload_is_its_tenants() {
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(CALLERS)).await;
+    let ada = yard.client("ada");
+    ada.wait_for_tool("opens").await;
+    let key = format!("Bearer {}", yard.callers.key("ada"));
+    let http = harness::Http::new(yard.coordinator.address());
+    let object = upload(http, &[("authorization", &key)], b"secret").await;
+    assert_eq!(read(&ada, &object.object_id, 0, None).await.expect("it is hers"), b"secret");
+    let eve = yard.client("eve");
+    let refused = read(&eve, &object.object_id, 0, None).await.expect_err("it is not hers");
+    assert_eq!(reason(&refused), "OBJECT_NOT_FOUND");
+    let calls = vec![call("a", "opens", json!({}))];
+    let files = vec![file("_all", "stolen", &object)];
+    let request =
+        v1::ExecuteRunRequest { calls: calls.clone(), files: files.clone(), ..v1::ExecuteRunRequest::default() };
+    let refused = eve.execute_request(request).await.expect_err("it is not hers");
+    assert_eq!(reason(&refused), "OBJECT_NOT_FOUND");
+    assert_eq!(check::text(&outcome_of(&ada, calls, files).await), "stolen 6 application/octet-stream");
+    assert_eq!(http.ask(Method::POST, "/v1/objects", &[], "x").await.problem().0, 401);
 }

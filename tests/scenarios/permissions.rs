@@ -120,6 +120,7 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
         // Signals, answers, advertisements, leases.
         "ty.alive.main".to_owned(),
         "ty.ask.main.00".to_owned(),
+        "ty.file.main.00".to_owned(),
         "ty.stop.main".to_owned(),
         "ty.stop.other".to_owned(),
         "_INBOX.pool.main.x".to_owned(),

@@ -225,6 +225,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
         approval,
         result_use: run::ResultUse::default(),
         context: run::Fields::default(),
+        files: Vec::new(),
     }
 }
 

@@ -15,6 +15,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::files::Source;
 use crate::hooked::{Watched, too_much_held};
 use crate::limits;
 use crate::metrics::OutputCount;
@@ -45,6 +46,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) tells_result: bool,
     /// Where what is too large for the log goes.
     pub(crate) objects: &'a Objects,
+    /// Whoever gives out the call's files.
+    pub(crate) source: &'a Source,
 }
 
 /// Why an attempt should stop before its tool is done.
@@ -93,7 +96,7 @@ pub(crate) async fn run<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, objects } = attempt;
+    let Attempt { job, id, from, start, signals, output: count, watched, tells_result, objects, source } = attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
 
@@ -117,6 +120,7 @@ where
     let stop_tool = Stop::default();
     let context = Context {
         run: job.run,
+        index: job.call,
         call: Arc::clone(&job.spec),
         attempt: id.number,
         from,
@@ -124,6 +128,7 @@ where
         stop: stop_tool.clone(),
         output,
         said: None,
+        source: source.clone(),
     };
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, context)), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;

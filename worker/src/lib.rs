@@ -12,6 +12,7 @@ pub mod tools;
 mod answer;
 mod attempt;
 mod error;
+mod files;
 mod given;
 mod hooked;
 mod limits;
@@ -36,8 +37,8 @@ pub use hooks::{self, Hooks};
 pub use nats::Error;
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
 pub use run::{
-    AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, Object, ObjectId, Permission, Progress,
-    RetryOn,
+    AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, File, Object, ObjectId, Permission,
+    Progress, RetryOn,
 };
 pub use table::{InvalidTool, NotHosted, Table, Unwatchable};
 pub use tool::{About, Context, Output, Tool, ToolError};

@@ -2,6 +2,7 @@
 
 mod advertise;
 mod clock;
+mod files;
 mod job;
 mod leases;
 mod progress;
@@ -29,6 +30,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::Signals;
+use crate::files::Source;
 use crate::metrics::Counts;
 use crate::objects::Objects;
 use crate::table::Table;
@@ -67,6 +69,7 @@ pub(crate) struct Core {
     /// The worker takes no more jobs: it was told to stop, or to drain.
     pub(crate) stop: CancellationToken,
     pub(crate) objects: Objects,
+    pub(crate) source: Source,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
@@ -114,6 +117,7 @@ pub(crate) async fn serve(
         counts,
         stop: stop.clone(),
         objects,
+        source: files::source(client.clone(), options.pool.clone()),
         give_back: CancellationToken::new(),
         answered: Rc::default(),
         progress: Arc::default(),

@@ -16,14 +16,17 @@
 //! # }
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use proto::convert::fields::fields_in;
+use proto::object::CHUNK_BYTES;
+use ring::digest::{SHA256, digest};
 use run::{
-    AttemptNumber, CallError, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind, Fields,
-    Manifest, Policy, Route, Timestamp, ToolName, WithoutWorker,
+    AttemptNumber, CallError, CallIndex, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind,
+    Fields, File, Manifest, Nonce, Object, ObjectId, Policy, Route, Timestamp, ToolName, WithoutWorker,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -32,6 +35,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::files::Source;
 use crate::limits::{self, Said};
 use crate::table::Table;
 use crate::tool::{Context, Output, Stop, Tool, ToolError};
@@ -69,7 +73,7 @@ pub async fn call_in(table: &Table, tool: &str, arguments: Value) -> Called {
 /// # Panics
 /// When the name is malformed.
 pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
-    start_given(table, tool, arguments, Fields::default())
+    start_with(table, tool, arguments, Fields::default(), Vec::new())
 }
 
 /// Calls a tool of a table that is given a context, and waits for its end. It sees the keys that it declares.
@@ -79,21 +83,56 @@ pub fn start_in(table: &Table, tool: &str, arguments: Value) -> Call {
 pub async fn call_given(table: &Table, tool: &str, arguments: Value, context: Value) -> Called {
     let mut given = fields_in(&context.to_string()).expect("a context is an object");
     given.keep(manifest(table, tool).map_or(&[], |manifest| &manifest.context_keys));
-    start_given(table, tool, arguments, given).end().await
+    start_with(table, tool, arguments, given, Vec::new()).end().await
 }
 
-fn start_given(table: &Table, tool: &str, arguments: Value, given: Fields) -> Call {
+fn start_with(table: &Table, tool: &str, arguments: Value, given: Fields, files: Vec<(String, Bytes)>) -> Call {
     let timeout = manifest(table, tool).map_or(Policy::ATTEMPT_TIMEOUT, |manifest| manifest.policy.attempt_timeout);
     let name: ToolName = tool.parse().expect("a tool's name");
     let arguments = arguments.to_string();
     let prepared = table.prepare(&name, arguments.as_bytes());
-    let (context, chunks) = context(name, arguments, timeout, given);
+    let (mut context, chunks) = context(name, arguments, timeout, given);
+    if !files.is_empty() {
+        give(&mut context, files);
+    }
     let stop = context.stop.wanted.clone();
     let task = match prepared {
         Ok(prepared) => prepared.spawn(&Handle::current(), context),
         Err(error) => tokio::spawn(async { Err(ToolError(error)) }),
     };
     Call { chunks, task, stop, said: Said::default(), too_much: false }
+}
+
+/// Gives a call its files.
+fn give(context: &mut Context, files: Vec<(String, Bytes)>) {
+    let (mut spec, mut all) = ((*context.call).clone(), HashMap::new());
+    for ((name, bytes), nonce) in files.into_iter().zip(0..) {
+        let pool = "testkit".parse().expect("a pool's name");
+        let id = ObjectId::Result { run: context.run, call: context.index, pool, nonce: Nonce(nonce) };
+        let (size, media_type) = (bytes.len() as u64, "application/octet-stream".to_owned());
+        let mut sha256 = [0; 32];
+        sha256.copy_from_slice(digest(&SHA256, &bytes).as_ref());
+        let object = Object { id: id.clone(), media_type, size, sha256, preview: String::new() };
+        spec.files.push(File { name, object });
+        all.insert(id, bytes);
+    }
+    context.call = Arc::new(spec);
+    context.source = Source::new(move |wanted| {
+        let chunk = all.get(&wanted.object).map(|bytes| {
+            let at = |chunk: u64| usize::try_from(chunk * CHUNK_BYTES).unwrap_or(usize::MAX).min(bytes.len());
+            bytes.slice(at(wanted.chunk)..at(wanted.chunk + 1))
+        });
+        Box::pin(async { chunk.ok_or_else(|| "there is no such object".to_owned()) })
+    });
+}
+
+/// As [`call_in`], for a call that may open these files.
+///
+/// # Panics
+/// As [`call_in`].
+pub async fn call_with(table: &Table, tool: &str, arguments: Value, files: &[(&str, &[u8])]) -> Called {
+    let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), Bytes::copy_from_slice(bytes))).collect();
+    start_with(table, tool, arguments, Fields::default(), files).end().await
 }
 
 /// The context of a call, and what is said in it.
@@ -117,9 +156,11 @@ pub(crate) fn context(
         approval: None,
         result_use: run::ResultUse::default(),
         context: given,
+        files: Vec::new(),
     };
     let context = Context {
         run: RUN.parse().expect("a run id"),
+        index: CallIndex(0),
         call: Arc::new(call),
         attempt: AttemptNumber(1),
         deadline: Instant::now() + timeout,
@@ -127,6 +168,7 @@ pub(crate) fn context(
         stop: Stop::default(),
         output,
         said: None,
+        source: Source::new(|_| Box::pin(async { Err("the test kit was given none".to_owned()) })),
     };
     (context, chunks)
 }

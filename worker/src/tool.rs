@@ -10,8 +10,8 @@ use proto::convert::manifest::{concurrency_out, permission_out};
 use proto::convert::policy_out;
 use proto::v1;
 use run::{
-    AfterPartialOutput, AttemptNumber, Backoff, CallId, CallSpec, Chunk, ChunkIndex, Concurrency, Content, Effects,
-    Permission, Policy, Progress, RetryOn, RunId, ToolName, limit,
+    AfterPartialOutput, AttemptNumber, Backoff, CallId, CallIndex, CallSpec, Chunk, ChunkIndex, Concurrency, Content,
+    Effects, Permission, Policy, Progress, RetryOn, RunId, ToolName, limit,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub use crate::error::ToolError;
+use crate::files::Source;
 pub use crate::output::Output;
 
 /// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the
@@ -415,6 +416,7 @@ impl About {
 #[derive(Debug, Clone)]
 pub struct Context {
     pub(crate) run: RunId,
+    pub(crate) index: CallIndex,
     pub(crate) call: Arc<CallSpec>,
     pub(crate) attempt: AttemptNumber,
     /// The chunk to go on with.
@@ -424,6 +426,8 @@ pub struct Context {
     pub(crate) output: mpsc::Sender<Chunk>,
     /// How many chunks were said, counted where interceptors want to know.
     pub(crate) said: Option<Arc<AtomicU32>>,
+    /// Whoever gives out its files.
+    pub(crate) source: Source,
 }
 
 /// The wish that a tool should stop, and whether it has noticed.

@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 49] = [
+const COMMANDS: [&[&str]; 50] = [
     &[],
     &["demo"],
     &["dev"],
@@ -39,6 +39,7 @@ const COMMANDS: [&[&str]; 49] = [
     &["workers", "drain"],
     &["objects"],
     &["objects", "get"],
+    &["objects", "put"],
     &["submit"],
     &["why"],
     &["doctor"],

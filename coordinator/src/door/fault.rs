@@ -104,6 +104,8 @@ impl From<Refusal> for Fault {
             Refusal::ObjectNotFound(id) => {
                 Self::new(Code::NotFound, "OBJECT_NOT_FOUND", message, [("object_id", id.to_string())])
             }
+            Refusal::ObjectsFull => Self::passing(Code::ResourceExhausted, "OBJECTS_FULL", message),
+            Refusal::ObjectTooLarge => Self::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
             Refusal::OutOfObject { size } => {
                 Self::new(Code::InvalidArgument, "OUT_OF_OBJECT", message, [("size", size.to_string())])
             }

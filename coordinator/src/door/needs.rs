@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 31] = [
+const NEEDS: [(&str, &str, Role); 32] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -26,6 +26,7 @@ const NEEDS: [(&str, &str, Role); 31] = [
     ("FleetService", "ListWorkers", Role::Admin),
     ("FleetService", "DrainWorker", Role::Admin),
     ("ObjectService", "ReadObject", Role::Read),
+    ("ObjectService", "CreateObject", Role::Submit),
     ("IndexService", "ListRuns", Role::Read),
     ("IndexService", "ListCalls", Role::Read),
     ("IndexService", "CountRuns", Role::Read),

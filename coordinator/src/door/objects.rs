@@ -1,13 +1,17 @@
 //! Objects, as every door reads them.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::stream::{self, BoxStream};
-use futures::{StreamExt as _, TryStreamExt as _};
-use run::{Object, ObjectId};
+use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use proto::convert::{api, object_out};
+use proto::v1;
+use run::{Object, ObjectId, limit};
 
 use super::read::malformed;
 use super::{Door, Fault};
-use crate::objects::{BrokenObject, Span, read};
+use crate::objects::{BrokenObject, Span, read, take};
 use crate::runs::Refusal;
 
 /// An object that may be read, and the part of it that is wanted.
@@ -28,6 +32,40 @@ impl Door {
         let first = pieces.next().await.transpose()?;
         let bytes = stream::iter(first.map(Ok)).chain(pieces.map_err(Fault::from)).boxed();
         Ok(Reading { object, span, bytes })
+    }
+}
+
+/// How long whoever brings an object may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+
+impl Door {
+    /// Stores what comes as an object.
+    pub(crate) async fn create_object(
+        &self,
+        (media_type, tenant): (&str, &str),
+        pieces: impl Stream<Item = Result<Bytes, Fault>> + Send,
+    ) -> Result<v1::CreateObjectResponse, Fault> {
+        let media_type = if media_type.is_empty() { "application/octet-stream" } else { media_type };
+        if media_type.len() > limit::LABEL_BYTES_MAX || media_type.contains(|c: char| c.is_control() || !c.is_ascii()) {
+            let max = limit::LABEL_BYTES_MAX;
+            return Err(malformed("media_type")(format!("is not {max} visible characters at most")).into());
+        }
+        let tenant = match tenant {
+            "" => None,
+            tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
+        };
+        let (id, tenant) = self.runs.begin_upload(tenant)?;
+        let pieces = stream::unfold(Box::pin(pieces), async |mut pieces| {
+            match tokio::time::timeout(SILENCE_MAX, pieces.next()).await {
+                Ok(piece) => piece.map(|piece| (piece, pieces)),
+                Err(_) => Some((Err(Fault::exceeded()), pieces)),
+            }
+        });
+        let (size, sha256) = take(&self.runs.objects, &id, pieces).await?;
+        let object = Object { id, media_type: media_type.to_owned(), size, sha256, preview: String::new() };
+        let answer = object_out(&object);
+        let until = self.runs.end_upload(object, tenant).await?;
+        Ok(v1::CreateObjectResponse { object: Some(answer), expire_time: Some(api::timestamp(until)) })
     }
 }
 

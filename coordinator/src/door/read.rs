@@ -9,7 +9,11 @@ use run::{Answer, CallError, CallId, Content, Decision, ErrorKind, Fields, Rejec
 
 use crate::accept::{Asked, AskedApproval};
 use crate::custom::{self, Custom, CustomTools};
+use crate::runs::objects::AskedFile;
 use crate::runs::{NewRun, Refusal};
+
+/// In the place of a tool's name: every tool's.
+const ALL_TOOLS: &str = "_all";
 
 pub(super) fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -> Refusal {
     let field = field.into();
@@ -55,9 +59,10 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
     let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
     let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
     let (calls, context) = (asked(calls)?, context("context", None, &request.context)?);
-    let store = request.store.unwrap_or(true);
+    let (files, store) = (files(request.files)?, request.store.unwrap_or(true));
     Ok(NewRun {
         calls,
+        files,
         keep_open,
         timeout,
         fail_fast,
@@ -95,6 +100,32 @@ fn attached(tools: &[String]) -> Result<Vec<ToolName>, Refusal> {
     }
     let names = tools.iter().enumerate();
     names.map(|(index, tool)| tool.parse().map_err(malformed(format!("tools[{index}]")))).collect()
+}
+
+/// The files of a request's calls. Which name is whose is checked here, so that no call has two of a name.
+pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, Refusal> {
+    if files.len() > limit::FILES_MAX {
+        let (count, max) = (files.len(), limit::FILES_MAX);
+        return Err(malformed("files")(format!("are {count}, at most {max} are taken")));
+    }
+    let mut asked: Vec<AskedFile> = Vec::with_capacity(files.len());
+    for (index, v1::RunFile { tool, name, object_id }) in files.into_iter().enumerate() {
+        let field = |name: &str| format!("files[{index}].{name}");
+        let tool = match tool.as_str() {
+            ALL_TOOLS => None,
+            tool => Some(tool.parse().map_err(malformed(field("tool")))?),
+        };
+        if name.is_empty() || name.len() > limit::FILE_NAME_BYTES_MAX || name.contains(char::is_control) {
+            let max = limit::FILE_NAME_BYTES_MAX;
+            return Err(malformed(field("name"))(format!("is not 1 to {max} bytes without control characters")));
+        }
+        let meets = |other: &&AskedFile| other.tool.is_none() || tool.is_none() || other.tool == tool;
+        if asked.iter().filter(meets).any(|other| other.name == name) {
+            return Err(malformed(field("name"))("another file of the same tool has it"));
+        }
+        asked.push(AskedFile { tool, name, id: object_id.parse().map_err(malformed(field("object_id")))? });
+    }
+    Ok(asked)
 }
 
 pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
@@ -142,6 +173,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             concurrency,
             approval,
             context,
+            files: Vec::new(),
             refusal: None,
             unlisted: None,
         })

@@ -6,8 +6,8 @@ use proto::v1;
 use tonic::{Request, Response, Status};
 
 use super::runs::Streamed;
-use crate::door::Door;
 use crate::door::objects::{Reading, Wanted};
+use crate::door::{Door, Fault};
 
 #[derive(Debug)]
 pub(super) struct ObjectDoor(pub(super) Door);
@@ -15,6 +15,22 @@ pub(super) struct ObjectDoor(pub(super) Door);
 #[tonic::async_trait]
 impl v1::object_service_server::ObjectService for ObjectDoor {
     type ReadObjectStream = Streamed<v1::ReadObjectResponse>;
+
+    async fn create_object(
+        &self,
+        request: Request<tonic::Streaming<v1::CreateObjectRequest>>,
+    ) -> Result<Response<v1::CreateObjectResponse>, Status> {
+        let door = self.0.by(request.extensions());
+        let mut pieces = request.into_inner();
+        let first = pieces.message().await?.unwrap_or_default();
+        let v1::CreateObjectRequest { media_type, tenant, data } = first;
+        let rest = pieces.map(|piece| match piece {
+            Ok(piece) => Ok(piece.data),
+            Err(status) => Err(Fault::malformed("data", format!("data: it broke off: {}", status.message()))),
+        });
+        let pieces = stream::iter([Ok(data)]).chain(rest);
+        Ok(Response::new(door.create_object((&media_type, &tenant), pieces).await?))
+    }
 
     async fn read_object(
         &self,

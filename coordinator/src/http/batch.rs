@@ -157,6 +157,7 @@ impl Terms {
             custom: CustomTools::new(),
             tenant: self.tenant.clone(),
             tools: Vec::new(),
+            files: Vec::new(),
             rules: run::Rules { confirm: self.confirm, ..run::Rules::default() },
             context: run::Fields::default(),
             store: self.store,
@@ -221,6 +222,7 @@ fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
             concurrency: None,
             approval: None,
             context: run::Fields::default(),
+            files: Vec::new(),
             refusal: None,
             unlisted: None,
         });

@@ -1,15 +1,17 @@
 //! Objects over HTTP: their bytes as they are, as a whole or a range of them.
 
 use axum::body::Body;
+use axum::extract::Request;
 use axum::response::Response;
 use futures::TryStreamExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use proto::v1;
 
 use super::ask::Ask;
-use super::problem::Problem;
-use crate::door::Door;
+use super::problem::{Place, Problem};
+use super::routes::answered;
 use crate::door::objects::{Reading, Wanted};
+use crate::door::{Door, Fault};
 
 /// What is stored is somebody's data: a browser saves it, and takes it for no page of ours.
 const SAFE: [(&str, &str); 4] = [
@@ -25,6 +27,28 @@ pub(super) async fn read_object(door: Door, ask: Ask) -> Result<Response, Proble
     let wanted = ranged.unwrap_or(Wanted::From(request.offset, request.length));
     let reading = door.read_object(&request.object_id, wanted).await.map_err(|fault| ask.problem(fault))?;
     Ok(response(reading, ranged.is_some()))
+}
+
+/// The body is the object; its type is the object's.
+pub(super) async fn create_object(door: Door, request: Request) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let query: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
+    let tenant = match query.as_slice() {
+        [] => "",
+        [(name, tenant)] if name == "tenant" => tenant.as_ref(),
+        [(name, _), ..] => {
+            let detail = format!("{name}: only `tenant` is asked for");
+            return Err(Problem::malformed(Place::Parameter(name.clone().into_owned()), detail));
+        }
+    };
+    let media_type = parts.headers.get(header::CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
+    let media_type = media_type
+        .map_err(|_| Problem::malformed(Place::Header("content-type"), "content-type: has other than visible ASCII"))?;
+    let pieces = body.into_data_stream().map_err(|error| Fault::malformed("", format!("the body broke off: {error}")));
+    let answer = door.create_object((media_type, tenant), pieces).await?;
+    let mut response = answered(&answer);
+    *response.status_mut() = StatusCode::CREATED;
+    Ok(response)
 }
 
 /// A part has a status of its own where the header asked for it.

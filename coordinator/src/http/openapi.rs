@@ -94,6 +94,12 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
             takes = takes.map(|takes| json!({ "anyOf": [takes, executed] }));
             described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
         }
+        "CreateObject" => {
+            takes = None;
+            described["requestBody"] = json!({ "description": UPLOAD, "content": { "*/*": { "schema": { "type": "string", "contentMediaType": "application/octet-stream" } } } });
+            let tenant = method.field("tenant").unwrap_or_default();
+            parameters.push(json!({ "name": "tenant", "in": "query", "description": tenant, "schema": { "type": "string" } }));
+        }
         "ReadObject" => {
             parameters.push(header("Range", "One range of bytes, which goes before `offset` and `length`."));
             described["description"] = format!("{}\n\n{OBJECT}", method.description()).into();
@@ -110,7 +116,7 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     if !parameters.is_empty() {
         described["parameters"] = parameters.into();
     }
-    let status = if method.name() == "CreateRun" { "201" } else { "200" };
+    let status = if matches!(method.name(), "CreateRun" | "CreateObject") { "201" } else { "200" };
     described["responses"] = json!({});
     described["responses"][status] = json!({ "description": "Done.", "content": content });
     described
@@ -122,6 +128,7 @@ const CREATE: &str = "A client that accepts `text/event-stream` is answered with
     ExecuteRunRequest.";
 const OBJECT: &str = "It is answered with the bytes as they are, under the object's own media type, to be saved and not shown; 206 where a \
     `Range` is given. `ETag` is the SHA-256 of the whole. An object that breaks off is shorter than `Content-Length`.";
+const UPLOAD: &str = "The object's bytes as they are; `Content-Type` is its media type.";
 const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and `names`, which says \
     whose a name is that is not a tool's own.";
 

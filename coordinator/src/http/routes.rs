@@ -99,6 +99,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/pauses/resume", meaning: Rpc("FleetService", "Resume"), handler: unary!(post, resume) },
     Operation { method: Method::GET, path: "/v1/workers", meaning: Rpc("FleetService", "ListWorkers"), handler: || get(list_workers) },
     Operation { method: Method::POST, path: "/v1/workers/{worker_id}/drain", meaning: Rpc("FleetService", "DrainWorker"), handler: unary!(post, drain_worker) },
+    Operation { method: Method::POST, path: "/v1/objects", meaning: Rpc("ObjectService", "CreateObject"), handler: || post(objects::create_object) },
     Operation { method: Method::GET, path: "/v1/objects/{object_id}", meaning: Rpc("ObjectService", "ReadObject"), handler: || get(objects::read_object) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described), handler: || post(batch::batch) },
     Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other("GetDocument", Needs::Nothing, openapi::described), handler: || get(openapi::serve) },
@@ -187,7 +188,7 @@ async fn list_workers(door: Door, ask: Ask) -> Answered {
 }
 
 /// A message as a response.
-fn answered<M: prost::Message + prost::Name>(message: &M) -> Response {
+pub(super) fn answered<M: prost::Message + prost::Name>(message: &M) -> Response {
     text_response(json::write(message))
 }
 

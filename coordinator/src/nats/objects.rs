@@ -3,6 +3,8 @@
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::{DirectGetErrorKind, LastRawMessageErrorKind, Stream};
 use bytes::Bytes;
+use proto::convert::object::Upload;
+use proto::nats::objects::{NotKept, put};
 use proto::{names, object};
 use run::ObjectId;
 
@@ -20,6 +22,27 @@ impl Objects {
     /// A chunk of an object; `None` when there is none.
     pub(crate) async fn chunk(&self, id: &ObjectId, index: u64) -> Result<Option<Bytes>, ReadError> {
         self.last_on(&object::chunk(id, index)).await
+    }
+
+    pub(crate) async fn put(&self, id: &ObjectId, index: u64, chunk: Bytes) -> Result<(), NotKept> {
+        put(&self.0, object::chunk(id, index), chunk, tokio::time::sleep).await
+    }
+
+    /// Removes what lies under an id.
+    pub(crate) async fn remove(&self, id: &ObjectId) -> Result<(), ReadError> {
+        let purged = self.stream().await?.purge().filter(object::of_object(id)).await;
+        purged.map(|_| ()).map_err(|error| ReadError::new(&error))
+    }
+
+    /// What an upload is; `None` where there is none, or not all of it.
+    pub(crate) async fn about(&self, id: &ObjectId) -> Result<Option<Upload>, ReadError> {
+        let about = self.last_on(&object::about(id)).await?;
+        about.map(|about| Upload::decode(about).map_err(|error| ReadError::new(&error))).transpose()
+    }
+
+    /// Says what an upload is. From here on it is one.
+    pub(crate) async fn put_about(&self, upload: &Upload) -> Result<(), NotKept> {
+        put(&self.0, object::about(&upload.object.id), upload.encode(), tokio::time::sleep).await
     }
 
     async fn last_on(&self, subject: &str) -> Result<Option<Bytes>, ReadError> {

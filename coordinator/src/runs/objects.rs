@@ -1,10 +1,24 @@
-//! Objects, and who may read them: whoever may see the run whose calls' results refer to them. One to which nothing refers, as
-//! that of an attempt that was not heard, is nobody's.
+//! Objects, and who may read them: whoever may see the run whose calls' results refer to them, and uploads those of their tenant.
+//! One to which nothing refers, as that of an attempt that was not heard, is nobody's.
 
-use run::{Content, Object, ObjectId, Outcome, Route};
+use proto::convert::object::Upload;
+use run::{Content, File, Object, ObjectId, Outcome, Route, RunId, TenantId, Timestamp, ToolName, limit};
+use uuid::{Builder, Uuid};
 
-use super::{Refusal, Runs};
+use super::{NewRun, Refusal, Runs};
+use crate::accept::Asked;
+use crate::audit;
 use crate::callers::Role;
+use crate::nats::setup::RETENTION;
+
+/// A file as it was asked for.
+#[derive(Debug)]
+pub(crate) struct AskedFile {
+    /// Whose calls may open it; `None` for those of every tool.
+    pub(crate) tool: Option<ToolName>,
+    pub(crate) name: String,
+    pub(crate) id: ObjectId,
+}
 
 impl Runs {
     pub(crate) async fn object(&self, id: &ObjectId) -> Result<Object, Refusal> {
@@ -12,7 +26,7 @@ impl Runs {
         let found = match id {
             ObjectId::Result { run, call, pool, .. } => {
                 let run = self.known(*run).await.map_err(|refusal| match refusal {
-                    Refusal::RunNotFound(_) => Refusal::ObjectNotFound(id.clone()),
+                    Refusal::RunNotFound(_) | Refusal::EventsExpired(_) => Refusal::ObjectNotFound(id.clone()),
                     other => other,
                 })?;
                 let call = run.run.call(*call);
@@ -21,10 +35,90 @@ impl Runs {
                     call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
                 call.and_then(|call| call.outcome()).and_then(|outcome| referred(outcome, id))
             }
-            ObjectId::Upload(_) => None,
+            ObjectId::Upload(_) => self.upload(id).await?,
         };
         found.ok_or_else(|| Refusal::ObjectNotFound(id.clone()))
     }
+
+    /// An upload of a tenant that the caller sees.
+    async fn upload(&self, id: &ObjectId) -> Result<Option<Object>, Refusal> {
+        let upload = self.objects.about(id).await?;
+        Ok(upload.filter(|upload| self.caller.sees(upload.tenant.as_ref())).map(|upload| upload.object))
+    }
+
+    /// For whom an upload is, and under which id it lies.
+    pub(crate) fn begin_upload(&self, tenant: Option<TenantId>) -> Result<(ObjectId, Option<TenantId>), Refusal> {
+        self.caller.must(Role::Submit)?;
+        let tenant = self.caller.makes_for(tenant)?;
+        let uuid = Builder::from_unix_timestamp_millis(proto::now().0, &rand::random()).into_uuid();
+        Ok((ObjectId::Upload(uuid), tenant))
+    }
+
+    /// Makes an upload that is there as a whole an object. Until when it is kept.
+    pub(crate) async fn end_upload(&self, object: Object, tenant: Option<TenantId>) -> Result<Timestamp, Refusal> {
+        let until = kept_until(&object.id);
+        let caller = self.caller.name().cloned();
+        let done = self.objects.put_about(&Upload { object, tenant, caller }).await;
+        let done = done.map_err(Refusal::from);
+        audit::command(&self.caller, "CreateObject", (None, None), None, done.as_ref().err());
+        done.map(|()| until)
+    }
+
+    /// Gives the calls of a new run the files that were asked for.
+    pub(super) async fn give_files(&self, new: &mut NewRun) -> Result<(), Refusal> {
+        let until = proto::now().after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
+        self.give(&mut new.calls, &new.files, until).await
+    }
+
+    /// Gives calls that are to be added to a run the files that were asked for.
+    pub(crate) async fn give_files_in(
+        &self,
+        run: RunId,
+        calls: &mut [Asked],
+        files: &[AskedFile],
+    ) -> Result<(), Refusal> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        self.caller.must(Role::Submit)?;
+        let until = self.known(run).await?.run.deadline();
+        self.give(calls, files, until).await
+    }
+
+    async fn give(&self, calls: &mut [Asked], files: &[AskedFile], until: Timestamp) -> Result<(), Refusal> {
+        for (index, AskedFile { tool, name, id }) in files.iter().enumerate() {
+            let found = match id {
+                ObjectId::Upload(_) => self.upload(id).await?,
+                ObjectId::Result { .. } => Some(self.object(id).await?),
+            };
+            let object = found.ok_or_else(|| Refusal::ObjectNotFound(id.clone()))?;
+            if kept_until(id) < until {
+                let reason =
+                    format!("object {id} is not kept as long as the run may last: store it anew, or set a `timeout`");
+                return Err(Refusal::Malformed { field: format!("files[{index}].object_id"), reason });
+            }
+            let file = File { name: name.clone(), object: Object { preview: String::new(), ..object } };
+            let opens = |call: &&mut Asked| tool.as_ref().is_none_or(|tool| *tool == call.tool);
+            calls.iter_mut().filter(opens).for_each(|call| call.files.push(file.clone()));
+        }
+        Ok(())
+    }
+}
+
+/// Objects of a run are younger than the run.
+fn kept_until(id: &ObjectId) -> Timestamp {
+    let made = match id {
+        ObjectId::Result { run, .. } => run.created_at(),
+        ObjectId::Upload(uuid) => made_at(*uuid),
+    };
+    made.after(RETENTION)
+}
+
+fn made_at(uuid: Uuid) -> Timestamp {
+    Timestamp(uuid.get_timestamp().map_or(0, |time| {
+        let (seconds, nanos) = time.to_unix();
+        seconds.saturating_mul(1000).saturating_add(u64::from(nanos) / 1_000_000)
+    }))
 }
 
 fn referred(outcome: &Outcome, id: &ObjectId) -> Option<Object> {

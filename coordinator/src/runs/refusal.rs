@@ -1,5 +1,6 @@
 //! Why a request was not served, as commands say it; the doors tell it as [faults](crate::door::Fault).
 
+use proto::nats::objects::NotKept;
 use proto::schema;
 use run::{CallError, CallId, ObjectId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
 
@@ -38,6 +39,10 @@ pub(crate) enum Refusal {
     WorkerSilent(WorkerId),
     #[error("there is no object {0}: no result refers to it, or it is not kept any more")]
     ObjectNotFound(ObjectId),
+    #[error("the object store is full: nothing more is kept until something has aged out")]
+    ObjectsFull,
+    #[error("what is sent is larger than {} bytes, the most that an object may have", run::limit::OBJECT_BYTES_MAX)]
+    ObjectTooLarge,
     #[error("the object has {size} bytes, and none of those that are asked for")]
     OutOfObject { size: u64 },
     #[error("the request id was used for another request, which made run {run}: use another id")]
@@ -57,6 +62,15 @@ pub(crate) enum Refusal {
 impl From<Stopped> for Refusal {
     fn from(Stopped: Stopped) -> Self {
         Self::ShuttingDown
+    }
+}
+
+impl From<NotKept> for Refusal {
+    fn from(error: NotKept) -> Self {
+        match error {
+            NotKept::Full => Self::ObjectsFull,
+            NotKept::Unavailable(reason) => Self::BrokerUnavailable(reason),
+        }
     }
 }
 

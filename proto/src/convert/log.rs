@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use run::{
     Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
-    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Fields, Nonce, PoolId, ResultUse, Route,
+    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Fields, File, Nonce, PoolId, ResultUse, Route,
     RunId, RunOpened, StopStage, Timestamp, WithoutWorker,
 };
 
@@ -17,8 +17,8 @@ use super::fields::{fields_in, fields_out};
 use super::manifest::concurrency_out;
 use super::{
     InvalidMessage, VERSION, approval_default, approval_default_out, check_version, concurrency, content_in,
-    content_out, contents_in, contents_out, error_in, error_out, policy_in, policy_out, progress_in, progress_out,
-    rules, rules_out,
+    content_out, contents_in, contents_out, error_in, error_out, object_in, object_out, policy_in, policy_out,
+    progress_in, progress_out, rules, rules_out,
 };
 use crate::subject::{Place, Subject};
 use crate::v1;
@@ -335,6 +335,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         r#final: spec.result_use.is_final,
         return_direct: spec.result_use.return_direct,
         context: fields_out(&spec.context),
+        files: spec.files.iter().map(file_out).collect(),
         route: Some(route),
     }
 }
@@ -366,7 +367,17 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         }),
         result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct },
         context: object("context", &wire.context)?,
+        files: wire.files.into_iter().map(file_in).collect::<Result<_, _>>()?,
     })
+}
+
+fn file_out(file: &File) -> wire::File {
+    wire::File { name: file.name.clone(), object: Some(object_out(&file.object)) }
+}
+
+fn file_in(wire: wire::File) -> Result<File, InvalidMessage> {
+    let object = object_in(wire.object.ok_or(InvalidMessage::Missing("the object of a file"))?)?;
+    Ok(File { name: wire.name, object })
 }
 
 fn decided_out(decision: &Decision, by: Decider) -> wire::CallDecided {

@@ -209,6 +209,6 @@ impl Stop {
     }
 }
 
-fn index_in(call: u32) -> Result<CallIndex, InvalidMessage> {
+pub(super) fn index_in(call: u32) -> Result<CallIndex, InvalidMessage> {
     u16::try_from(call).map(CallIndex).map_err(|_| InvalidMessage::Missing("a call index within a run"))
 }

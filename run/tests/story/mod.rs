@@ -61,6 +61,7 @@ pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
         approval: None,
         result_use: ResultUse::default(),
         context: Fields::default(),
+        files: Vec::new(),
     }
 }
 

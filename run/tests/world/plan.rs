@@ -231,6 +231,7 @@ fn call() -> impl Strategy<Value = CallSpec> {
         |(route, life, queue, (alone, return_direct), approval)| CallSpec {
             approval,
             result_use: ResultUse { return_direct, ..ResultUse::default() },
+            files: Vec::new(),
             deadline: START.after(life),
             queue_deadline: queue.map(|queue| START.after(queue)),
             concurrency: if alone { Concurrency::Exclusive } else { Concurrency::Parallel },

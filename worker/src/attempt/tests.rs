@@ -110,6 +110,7 @@ where
         approval: None,
         result_use: run::ResultUse::default(),
         context: run::Fields::default(),
+        files: Vec::new(),
     };
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
     let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec) };
@@ -126,6 +127,7 @@ where
     let began = Instant::now();
     let other = tokio::spawn(meanwhile(signals.clone()));
     let output = OutputCount::default();
+    let source = Source::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
     let objects = Objects::new(|_, _| Box::pin(std::future::pending()));
     let attempt = Attempt {
         job: &job,
@@ -137,6 +139,7 @@ where
         watched: None,
         tells_result: false,
         objects: &objects,
+        source: &source,
     };
     let (end, _) = run_it(attempt, prepared, append).await;
     let took = began.elapsed();

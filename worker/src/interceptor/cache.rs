@@ -15,8 +15,8 @@ const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
 /// What an entry costs besides its key and its result, roughly.
 const ENTRY_BYTES: usize = 200;
 
-/// Answers a call with the result of an earlier one with the same tool, arguments, metadata and context: who a call is for may
-/// matter, and stands there.
+/// Answers a call with the result of an earlier one with the same tool, arguments, files, metadata and context: who a call is
+/// for may matter, and stands there.
 ///
 /// Only of tools that are `read_only`: a second execution of one that is merely idempotent may be wanted, because
 /// somebody else undid the first. Only results, not errors; and only of calls that said nothing while they ran, because
@@ -96,7 +96,9 @@ impl Kept {
 /// As JSON, which no text in it can make ambiguous.
 fn key(call: &Call<'_>) -> String {
     let context: Vec<_> = call.context().all_given().iter().collect();
-    serde_json::json!([call.tool().as_str(), call.context().metadata(), context, call.arguments()]).to_string()
+    let files = call.context().files().iter().map(|file| (&file.name, file.object.sha256)).collect::<Vec<_>>();
+    let (tool, metadata) = (call.tool().as_str(), call.context().metadata());
+    serde_json::json!([tool, metadata, context, files, call.arguments()]).to_string()
 }
 
 impl Interceptor for ResultCache {

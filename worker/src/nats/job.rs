@@ -232,8 +232,18 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
         traced.carried_on(job)
     });
     let seen = carried_on.as_ref().unwrap_or(job);
-    let attempt =
-        Attempt { job: seen, id, from, start, signals, output, watched, tells_result, objects: &core.objects };
+    let attempt = Attempt {
+        job: seen,
+        id,
+        from,
+        start,
+        signals,
+        output,
+        watched,
+        tells_result,
+        objects: &core.objects,
+        source: &core.source,
+    };
     let (end, lingering) = attempt::run(attempt, prepared, &core.tools, appender(core, job)).await;
     drop(registered);
     tell(core, job, id, &end, (began, &mut traced));

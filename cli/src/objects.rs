@@ -31,6 +31,13 @@ Examples:
 Its id goes into `files` of a run. With -o json it writes {object {object_id,
 media_type, size_bytes, sha256}, expire_time}.";
 
+const LINK_EXAMPLES: &str = "\
+Examples:
+  toolyard objects link run_0b_0193….0.main.4f1c… --lifetime 60
+
+Coordinators need a key for links: `answer_token_key_file` in the file of
+callers. With -o json it writes {path, expire_time}.";
+
 /// Bytes that are sent at once.
 const PIECE_BYTES: usize = 256 * 1024;
 /// Pieces that may wait to be sent.
@@ -45,6 +52,18 @@ pub(crate) enum Command {
     /// Store a file as an object, at most 256 MiB
     #[command(after_help = PUT_EXAMPLES)]
     Put(Put),
+    /// Make a link over which an object can be read for a while, by whoever has it
+    #[command(after_help = LINK_EXAMPLES)]
+    Link(Link),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Link {
+    /// The object
+    id: String,
+    /// How long the link is good, in seconds [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(1..))]
+    lifetime: Option<i64>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -70,6 +89,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
     match command {
         Command::Get(get) => get_object(&client, get, terminal).await,
         Command::Put(put) => put_object(&client, put, terminal).await,
+        Command::Link(link) => make_link(&client, link, door, terminal).await,
     }
 }
 
@@ -139,4 +159,16 @@ fn send(source: &mut dyn Read, media_type: String, to: &mpsc::Sender<v1::CreateO
         piece = v1::CreateObjectRequest { data: data.into(), ..v1::CreateObjectRequest::default() };
     }
     Ok(())
+}
+
+async fn make_link(client: &Client, link: Link, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+    let lifetime = link.lifetime.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
+    let request = v1::CreateObjectLinkRequest { object_id: link.id, lifetime };
+    let made = client.objects.clone().create_object_link(request).await;
+    let made = made.map_err(|status| client.failure(status))?.into_inner();
+    match terminal.is_json() {
+        true => terminal.message(&made)?,
+        false => terminal.line(&format!("{}{}", door.url.trim_end_matches('/'), made.path))?,
+    }
+    Ok(Exit::Completed)
 }

@@ -130,6 +130,7 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::WorkerSilent(_) => "WORKER_SILENT",
         Refusal::RequestIdTaken { .. } => "REQUEST_ID_TAKEN",
         Refusal::ObjectNotFound(_) => "OBJECT_NOT_FOUND",
+        Refusal::LinkUnknown => "LINK_UNKNOWN",
         Refusal::ObjectsFull => "OBJECTS_FULL",
         Refusal::ObjectTooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::OutOfObject { .. } => "OUT_OF_OBJECT",

@@ -7,6 +7,7 @@ mod book;
 mod issuer;
 mod jwt;
 mod keep;
+mod link;
 mod one_call;
 mod tenant;
 
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use run::{Answer, CallError, CallId, CallerName, ErrorKind, Run, RunId, TenantId, Timestamp, ToolName};
+use run::{Answer, CallError, CallId, CallerName, ErrorKind, ObjectId, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::sync::{Notify, watch};
 
 use crate::quotas::Quota;
@@ -24,6 +25,7 @@ pub use self::book::new_key;
 pub(crate) use self::book::{Book, Rights};
 pub use self::keep::CallersError;
 pub(crate) use self::keep::{Keeper, open};
+pub(crate) use self::link::Link;
 pub(crate) use self::one_call::OneCall;
 pub(crate) use self::tenant::TenantTools;
 
@@ -369,6 +371,28 @@ impl Callers {
             reason: "ANSWER_TOKENS_OFF",
             message: "answer tokens need answer_token_key_file in the file of callers".to_owned(),
         })
+    }
+}
+
+impl Callers {
+    /// A token with which an object can be read, by whoever holds it, until then.
+    pub(crate) fn link(&self, by: &Caller, object: ObjectId, until: Timestamp) -> Result<String, Denied> {
+        let book = self.0.as_ref().map(|shared| Arc::clone(&shared.book.borrow()));
+        let made = book.zip(by.name()).and_then(|(book, name)| {
+            book.sign_link(&Link { object, tenant: by.tenant().cloned(), issued_by: name.clone(), until })
+        });
+        made.ok_or_else(|| Denied {
+            reason: "LINKS_OFF",
+            message: "links need answer_token_key_file in the file of callers".to_owned(),
+        })
+    }
+
+    /// The object that a link leads to, and who gave it out, as the file has them now.
+    pub(crate) fn by_link(&self, token: &str, now: Timestamp) -> Option<(ObjectId, Caller)> {
+        let book = self.0.as_ref().map(|shared| Arc::clone(&shared.book.borrow()))?;
+        let Link { object, tenant, issued_by: name, .. } = book.link(token, now)?;
+        let rights = Arc::clone(book.by_name(&name)?);
+        Some((object, Caller::Known(Arc::new(Known { name, tenant, rights }))))
     }
 }
 

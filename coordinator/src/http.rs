@@ -46,7 +46,11 @@ pub(crate) fn router(door: Door) -> Router {
 
 /// Who asks for this is not asked who they are.
 pub(crate) fn is_open(path: &str) -> bool {
-    OPERATIONS.iter().any(|operation| operation.path == path && operation.meaning.needs() == Needs::Nothing)
+    let is_at = |template: &str| match template.strip_suffix("{token}") {
+        Some(stem) => path.strip_prefix(stem).is_some_and(|token| !token.contains('/')),
+        None => path == template,
+    };
+    OPERATIONS.iter().any(|operation| operation.meaning.needs() == Needs::Nothing && is_at(operation.path))
 }
 
 /// Lets through whoever may ask for this at all.

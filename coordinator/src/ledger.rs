@@ -43,6 +43,7 @@ use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{AppendError, Decoded, Journal};
 use crate::nats::letters::Queue;
+use crate::nats::objects::Objects;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
 use crate::nats::signals::{Asked, Questions, Signals};
@@ -125,6 +126,7 @@ pub(crate) struct Rim {
     pub(crate) webhooks: Webhooks,
     /// Where there are webhooks.
     pub(crate) letters: Option<Queue>,
+    pub(crate) objects: Objects,
 }
 
 pub(crate) struct Keeper {

@@ -241,6 +241,7 @@ impl Coordinator {
         let (pauses, pauses_keeper) = nats::pauses::Pauses::load(&broker).await?;
         let redis = index.redis();
         let requests = nats::requests::Requests::new(&broker);
+        let objects = nats::objects::Objects::new(&broker);
         let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), redis.is_some());
         let signals = nats::signals::Signals::new(&broker);
         let rim = ledger::Rim {
@@ -259,6 +260,7 @@ impl Coordinator {
             paused: pauses.current.clone(),
             webhooks: webhooks.unwrap_or_default(),
             letters,
+            objects: objects.clone(),
         };
         let (ledger, keeper) = ledger::new(rim);
 
@@ -300,7 +302,7 @@ impl Coordinator {
         parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
         let serves = runs::Parts {
             journal,
-            objects: nats::objects::Objects::new(&broker),
+            objects,
             requests,
             ledger,
             registry,

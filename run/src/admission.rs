@@ -9,6 +9,7 @@ use crate::event::CallSpec;
 use crate::fields::Fields;
 use crate::id::CallId;
 use crate::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, CONTEXT_BYTES_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX};
+use crate::object::File;
 
 pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), Rejection> {
     let count = known.len() + new.len();

@@ -378,3 +378,65 @@ async fn an_upload_is_its_tenants() {
     assert_eq!(check::text(&outcome_of(&ada, calls, files).await), "stolen 6 application/octet-stream");
     assert_eq!(http.ask(Method::POST, "/v1/objects", &[], "x").await.problem().0, 401);
 }
+
+async fn link(client: &Client, object: &v1::Object, seconds: i64) -> Result<String, Status> {
+    let lifetime = Some(prost_types::Duration { seconds, nanos: 0 });
+    let request = v1::CreateObjectLinkRequest { object_id: object.object_id.clone(), lifetime };
+    Ok(client.objects.clone().create_object_link(request).await?.into_inner().path)
+}
+
+#[tokio::test]
+async fn a_link_is_read_by_whoever_has_it_until_its_time_and_while_its_maker_may() {
+    let with_key = format!("answer_token_key_file = \"key\"\n{CALLERS}");
+    let callers = Callers::new(&with_key);
+    callers.beside("key", &[7; 40]);
+    let yard = Guarded::start(Fixture::new(FIXTURE), callers).await;
+    let ada = yard.client("ada");
+    ada.wait_for_tool("makes").await;
+    let (_, object) = object(&ada, BYTES).await;
+    let eve = link(&yard.client("eve"), &object, 60).await.expect_err("it is not hers");
+    assert_eq!(reason(&eve), "OBJECT_NOT_FOUND");
+    let http = harness::Http::new(yard.coordinator.address());
+    let path = link(&ada, &object, 600).await.expect("she may");
+    let read = http.get(&path).await;
+    assert_eq!((read.status, &read.body[..]), (200, &made(BYTES)[..]));
+    let part = http.ask(Method::GET, &path, &[("range", "bytes=0-6")], "").await;
+    assert_eq!((part.status, &part.body[..]), (206, &b"aaaaaaa"[..]));
+    let unknown = (404, "LINK_UNKNOWN".to_owned());
+    let brief = link(&ada, &object, 1).await.expect("she may");
+    let over = async {
+        while http.get(&brief).await.status == 200 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, over).await.expect("its time comes");
+    assert_eq!(http.get(&brief).await.problem(), unknown);
+    for forged in
+        [path.replace("tyl_", "tya_"), format!("{path}x"), "/v1/links/".to_owned(), "/v1/links/tyl_x.x".to_owned()]
+    {
+        assert_eq!(http.get(&forged).await.status / 100, 4, "{forged}");
+    }
+    // The token opens nothing else.
+    let token = path.rsplit('/').next().expect("a token").to_owned();
+    let elsewhere = format!("/v1/objects/{}", object.object_id);
+    let refused = http.ask(Method::GET, &elsewhere, &[("authorization", &format!("Bearer {token}"))], "").await;
+    assert_eq!(refused.status, 401);
+    yard.callers.write(&with_key.replacen("\"read\"", "\"answer\"", 1));
+    let taken = async {
+        while http.get(&path).await.status == 200 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, taken).await.expect("the file is read again");
+    assert_eq!(http.get(&path).await.problem(), unknown, "who made it may not read any more");
+}
+
+#[tokio::test]
+async fn without_a_key_there_are_no_links() {
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(CALLERS)).await;
+    let ada = yard.client("ada");
+    ada.wait_for_tool("makes").await;
+    let (_, object) = object(&ada, BYTES).await;
+    let refused = link(&ada, &object, 60).await.expect_err("there is no key");
+    assert_eq!((refused.code(), reason(&refused).as_str()), (Code::PermissionDenied, "LINKS_OFF"));
+}

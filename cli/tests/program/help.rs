@@ -2,7 +2,7 @@
 
 use crate::process::run;
 
-const COMMANDS: [&[&str]; 50] = [
+const COMMANDS: [&[&str]; 51] = [
     &[],
     &["demo"],
     &["dev"],
@@ -40,6 +40,7 @@ const COMMANDS: [&[&str]; 50] = [
     &["objects"],
     &["objects", "get"],
     &["objects", "put"],
+    &["objects", "link"],
     &["submit"],
     &["why"],
     &["doctor"],

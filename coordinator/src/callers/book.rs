@@ -14,6 +14,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::jwt::Rules;
+use super::link::{self, Link};
 use super::one_call::{self, OneCall};
 use super::tenant::{RawTools, TenantTools, Tenants};
 use super::{Caller, Known, Role, Roles, Unknown, roles};
@@ -226,6 +227,14 @@ impl Book {
 
     pub(super) fn sign(&self, one: &OneCall) -> Option<String> {
         self.answers.as_ref().map(|key| one_call::sign(one, key))
+    }
+
+    pub(super) fn sign_link(&self, link: &Link) -> Option<String> {
+        self.answers.as_ref().map(|key| link::sign(link, key))
+    }
+
+    pub(super) fn link(&self, token: &str, now: Timestamp) -> Option<Link> {
+        link::verify(token, self.answers.as_ref()?, now)
     }
 
     fn known(&self, index: usize) -> Known {

@@ -104,6 +104,7 @@ impl From<Refusal> for Fault {
             Refusal::ObjectNotFound(id) => {
                 Self::new(Code::NotFound, "OBJECT_NOT_FOUND", message, [("object_id", id.to_string())])
             }
+            Refusal::LinkUnknown => Self::new(Code::NotFound, "LINK_UNKNOWN", message, []),
             Refusal::ObjectsFull => Self::passing(Code::ResourceExhausted, "OBJECTS_FULL", message),
             Refusal::ObjectTooLarge => Self::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
             Refusal::OutOfObject { size } => {

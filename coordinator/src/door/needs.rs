@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 32] = [
+const NEEDS: [(&str, &str, Role); 33] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -27,6 +27,7 @@ const NEEDS: [(&str, &str, Role); 32] = [
     ("FleetService", "DrainWorker", Role::Admin),
     ("ObjectService", "ReadObject", Role::Read),
     ("ObjectService", "CreateObject", Role::Submit),
+    ("ObjectService", "CreateObjectLink", Role::Read),
     ("IndexService", "ListRuns", Role::Read),
     ("IndexService", "ListCalls", Role::Read),
     ("IndexService", "CountRuns", Role::Read),

@@ -9,7 +9,7 @@ use proto::convert::{api, object_out};
 use proto::v1;
 use run::{Object, ObjectId, limit};
 
-use super::read::malformed;
+use super::read::{malformed, timeout};
 use super::{Door, Fault};
 use crate::objects::{BrokenObject, Span, read, take};
 use crate::runs::Refusal;
@@ -26,7 +26,27 @@ impl Door {
     /// kept any more is refused, and not broken off.
     pub(crate) async fn read_object(&self, id: &str, wanted: Wanted) -> Result<Reading, Fault> {
         let id: ObjectId = id.parse().map_err(malformed("object_id"))?;
-        let object = self.runs.object(&id).await?;
+        self.read(self.runs.object(&id).await?, wanted).await
+    }
+
+    /// As [`Self::read_object`], for whoever has a link.
+    pub(crate) async fn read_linked(&self, token: &str, wanted: Wanted) -> Result<Reading, Fault> {
+        self.read(self.runs.linked(token).await?, wanted).await
+    }
+
+    pub(crate) async fn create_object_link(
+        &self,
+        request: v1::CreateObjectLinkRequest,
+    ) -> Result<v1::CreateObjectLinkResponse, Fault> {
+        let id: ObjectId = request.object_id.parse().map_err(malformed("object_id"))?;
+        let (token, until) = self.runs.link(&id, timeout("lifetime", request.lifetime)?).await?;
+        Ok(v1::CreateObjectLinkResponse {
+            path: format!("/v1/links/{token}"),
+            expire_time: Some(api::timestamp(until)),
+        })
+    }
+
+    async fn read(&self, object: Object, wanted: Wanted) -> Result<Reading, Fault> {
         let span = wanted.of(object.size).ok_or(Refusal::OutOfObject { size: object.size })?;
         let mut pieces = Box::pin(read(self.runs.objects.clone(), object.clone(), span));
         let first = pieces.next().await.transpose()?;

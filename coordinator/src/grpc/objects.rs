@@ -32,6 +32,13 @@ impl v1::object_service_server::ObjectService for ObjectDoor {
         Ok(Response::new(door.create_object((&media_type, &tenant), pieces).await?))
     }
 
+    async fn create_object_link(
+        &self,
+        request: Request<v1::CreateObjectLinkRequest>,
+    ) -> Result<Response<v1::CreateObjectLinkResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).create_object_link(request.into_inner()).await?))
+    }
+
     async fn read_object(
         &self,
         request: Request<v1::ReadObjectRequest>,

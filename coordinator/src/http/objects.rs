@@ -6,6 +6,7 @@ use axum::response::Response;
 use futures::TryStreamExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use proto::v1;
+use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::problem::{Place, Problem};
@@ -27,6 +28,25 @@ pub(super) async fn read_object(door: Door, ask: Ask) -> Result<Response, Proble
     let wanted = ranged.unwrap_or(Wanted::From(request.offset, request.length));
     let reading = door.read_object(&request.object_id, wanted).await.map_err(|fault| ask.problem(fault))?;
     Ok(response(reading, ranged.is_some()))
+}
+
+/// For whoever has a link: the link says who they are.
+pub(super) async fn read_linked(door: Door, ask: Ask) -> Result<Response, Problem> {
+    let ranged = range(&ask.headers);
+    let token = ask.path.first().map_or("", |(_, token)| token);
+    let wanted = ranged.unwrap_or(Wanted::From(0, None));
+    let reading = door.read_linked(token, wanted).await.map_err(|fault| ask.problem(fault))?;
+    Ok(response(reading, ranged.is_some()))
+}
+
+/// Of what has a link.
+pub(super) fn described() -> Value {
+    json!({
+        "operationId": "ReadLinkedObject",
+        "summary": "Reads an object by a link, which CreateObjectLink makes: the link alone says who may.",
+        "parameters": [{ "name": "token", "in": "path", "required": true, "schema": { "type": "string" } }],
+        "responses": { "200": { "description": "As of ReadObject.", "content": { "*/*": { "schema": { "type": "string", "contentMediaType": "application/octet-stream" } } } } },
+    })
 }
 
 /// The body is the object; its type is the object's.

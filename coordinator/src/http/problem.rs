@@ -157,6 +157,7 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "WORKER_SILENT" => "look at the worker, and end its process: its calls go to others",
         "TOOL_NOT_FOUND" | "POOL_NOT_FOUND" => "look at GET /v1/tools",
         "OBJECT_NOT_FOUND" => "look the object's id up in the call's result; it is kept as long as its run",
+        "LINK_UNKNOWN" => "ask whoever gave out the link for another one",
         "OUT_OF_OBJECT" => "ask for bytes that the object has",
         "EVENTS_EXPIRED" => {
             "nothing of the run is kept any more: ask for the calls again if their results are still needed"
@@ -178,7 +179,7 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "TENANT_DENIED" => "leave the tenant out",
         "RUN_OF_ANOTHER_CALLER" => "ask for the calls in a run of your own",
         "TOKEN_FOR_ANOTHER_CALL" | "TOKEN_FOR_ONE_ANSWER" => "use a caller's key: the token answers one call",
-        "ANSWER_TOKENS_OFF" => "have `answer_token_key_file` set in the file of callers",
+        "ANSWER_TOKENS_OFF" | "LINKS_OFF" => "have `answer_token_key_file` set in the file of callers",
         "WEBHOOKS_OFF" => "ask a coordinator that was started with --webhooks",
         "LOG_FULL" | "OBJECTS_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE"
         | "ISSUER_UNAVAILABLE" | "QUOTA_EXCEEDED" => "send the request again after `Retry-After`",

@@ -17,6 +17,7 @@ use super::Keeper;
 use crate::known::Known;
 use crate::nats::journal::{Journal, ReadError};
 use crate::nats::letters::Queue;
+use crate::nats::objects::Objects;
 use crate::nats::requests::Requests;
 use crate::requests::RequestKey;
 use crate::shards::every;
@@ -122,7 +123,8 @@ impl Keeper {
         let due: Vec<OwedErasure> = due.take(BATCH_MAX).map(Owing::begin).collect();
         if !due.is_empty() {
             let (journal, requests) = (self.rim.journal.clone(), self.rim.requests.clone());
-            let places = Places { journal, requests, letters: self.rim.letters.clone() };
+            let (objects, letters) = (self.rim.objects.clone(), self.rim.letters.clone());
+            let places = Places { journal, requests, objects, letters };
             self.erasures.batches.spawn(async move { places.erase_all(due).await });
         }
     }
@@ -186,6 +188,7 @@ impl Owing {
 struct Places {
     journal: Journal,
     requests: Requests,
+    objects: Objects,
     letters: Option<Queue>,
 }
 
@@ -219,6 +222,7 @@ impl Places {
         if let Some(letters) = &self.letters {
             letters.erase(run).await?;
         }
+        self.objects.remove_run(run).await?;
         self.journal.erase(run, owed.through).await
     }
 }

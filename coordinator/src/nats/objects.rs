@@ -4,9 +4,9 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::{DirectGetErrorKind, LastRawMessageErrorKind, Stream};
 use bytes::Bytes;
 use proto::convert::object::Upload;
-use proto::nats::objects::{NotKept, put};
+use proto::nats::objects::{NotKept, put, remove_run};
 use proto::{names, object};
-use run::ObjectId;
+use run::{ObjectId, RunId};
 
 use super::Broker;
 use super::journal::ReadError;
@@ -32,6 +32,11 @@ impl Objects {
     pub(crate) async fn remove(&self, id: &ObjectId) -> Result<(), ReadError> {
         let purged = self.stream().await?.purge().filter(object::of_object(id)).await;
         purged.map(|_| ()).map_err(|error| ReadError::new(&error))
+    }
+
+    /// Removes all that workers stored of a run.
+    pub(crate) async fn remove_run(&self, run: RunId) -> Result<(), ReadError> {
+        remove_run(&self.0, run).await.map_err(|error| ReadError::new(&error))
     }
 
     /// What an upload is; `None` where there is none, or not all of it.

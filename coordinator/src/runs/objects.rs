@@ -1,6 +1,9 @@
 //! Objects, and who may read them: whoever may see the run whose calls' results refer to them, and uploads those of their tenant.
 //! One to which nothing refers, as that of an attempt that was not heard, is nobody's.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use proto::convert::object::Upload;
 use run::{Content, File, Object, ObjectId, Outcome, Route, RunId, TenantId, Timestamp, ToolName, limit};
 use uuid::{Builder, Uuid};
@@ -10,6 +13,9 @@ use crate::accept::Asked;
 use crate::audit;
 use crate::callers::Role;
 use crate::nats::setup::RETENTION;
+
+/// How long a link is good where nobody says: for a download that begins at once.
+const LINK: Duration = Duration::from_secs(5 * 60);
 
 /// A file as it was asked for.
 #[derive(Debug)]
@@ -38,6 +44,29 @@ impl Runs {
             ObjectId::Upload(_) => self.upload(id).await?,
         };
         found.ok_or_else(|| Refusal::ObjectNotFound(id.clone()))
+    }
+
+    /// A token with which an object that the caller may read can be read by whoever has it, and until when.
+    pub(crate) async fn link(&self, id: &ObjectId, lifetime: Option<Duration>) -> Result<(String, Timestamp), Refusal> {
+        let made = async {
+            self.object(id).await?;
+            let until = proto::now().after(lifetime.unwrap_or(LINK)).min(kept_until(id));
+            Ok((self.callers.link(&self.caller, id.clone(), until)?, until))
+        };
+        let made = made.await;
+        audit::command(&self.caller, "CreateObjectLink", (None, None), None, made.as_ref().err());
+        made
+    }
+
+    /// The object that a link leads to. One of which the time is over is as none: whoever has it need not know which it was.
+    pub(crate) async fn linked(&self, token: &str) -> Result<Object, Refusal> {
+        let (id, caller) = self.callers.by_link(token, proto::now()).ok_or(Refusal::LinkUnknown)?;
+        let issuer = Self { parts: Arc::clone(&self.parts), caller };
+        issuer.object(&id).await.map_err(|refusal| match refusal {
+            // Who gave it out may not read it any more.
+            Refusal::NotPermitted(_) => Refusal::LinkUnknown,
+            other => other,
+        })
     }
 
     /// An upload of a tenant that the caller sees.

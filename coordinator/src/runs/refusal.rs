@@ -39,6 +39,10 @@ pub(crate) enum Refusal {
     WorkerSilent(WorkerId),
     #[error("there is no object {0}: no result refers to it, or it is not kept any more")]
     ObjectNotFound(ObjectId),
+    #[error(
+        "the link leads nowhere: it is none of ours, its time is over, or who gave it out may not read the object any more"
+    )]
+    LinkUnknown,
     #[error("the object store is full: nothing more is kept until something has aged out")]
     ObjectsFull,
     #[error("what is sent is larger than {} bytes, the most that an object may have", run::limit::OBJECT_BYTES_MAX)]

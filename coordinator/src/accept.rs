@@ -8,8 +8,8 @@ use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
 use proto::{history, schema};
 use run::{
-    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId, Route,
-    Rules, Timestamp, ToolName, WithoutWorker,
+    Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
+    Route, Rules, Timestamp, ToolName, WithoutWorker,
 };
 
 use crate::callers::{Caller, TenantTools, not_permitted};

@@ -62,6 +62,7 @@ mod tests {
             concurrency: Concurrency::Parallel,
             approval: None,
             result_use: run::ResultUse::default(),
+            context: run::Fields::default(),
             files: vec![file()],
         };
         let opened = RunOpened { deadline: Timestamp(u64::MAX), calls: vec![Arc::new(spec)], ..RunOpened::default() };

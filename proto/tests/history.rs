@@ -24,6 +24,7 @@ fn spec(id: &str, route: Route) -> CallSpec {
         approval: None,
         result_use: ResultUse::default(),
         context: Fields::default(),
+        files: Vec::new(),
     }
 }
 

@@ -112,8 +112,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_file_that_is_not_what_it_was_fails_the_call() {
+        let given = run::Fields::default();
         let (mut context, _chunks) =
-            crate::testkit::context("reads".parse().unwrap(), String::new(), std::time::Duration::from_secs(60));
+            crate::testkit::context("reads".parse().unwrap(), String::new(), std::time::Duration::from_secs(60), given);
         context.source = Source::new(|_| Box::pin(async { Ok(Bytes::from_static(b"forged")) }));
         let id = "upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().unwrap();
         for (size, why) in [(6, "its SHA-256 is wrong"), (7, "a piece of it is missing")] {

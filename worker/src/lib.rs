@@ -11,6 +11,7 @@ pub mod tools;
 
 mod answer;
 mod attempt;
+mod context;
 mod error;
 mod files;
 mod given;

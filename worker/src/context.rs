@@ -1,0 +1,204 @@
+//! What a call knows of itself, and how it speaks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bytes::Bytes;
+use run::{AttemptNumber, CallId, CallIndex, CallSpec, Chunk, ChunkIndex, Content, Progress, RunId, ToolName, limit};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ToolError;
+use crate::files::Source;
+
+/// What a call knows of itself, and how it speaks.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub(crate) run: RunId,
+    pub(crate) index: CallIndex,
+    pub(crate) call: Arc<CallSpec>,
+    pub(crate) attempt: AttemptNumber,
+    /// The chunk to go on with.
+    pub(crate) from: ChunkIndex,
+    pub(crate) deadline: Instant,
+    pub(crate) stop: Stop,
+    pub(crate) output: mpsc::Sender<Chunk>,
+    /// How many chunks were said, counted where interceptors want to know.
+    pub(crate) said: Option<Arc<AtomicU32>>,
+    /// Whoever gives out its files.
+    pub(crate) source: Source,
+}
+
+/// The wish that a tool should stop, and whether it has noticed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Stop {
+    pub(crate) wanted: CancellationToken,
+    pub(crate) noticed: CancellationToken,
+}
+
+impl Context {
+    #[must_use]
+    pub fn run_id(&self) -> RunId {
+        self.run
+    }
+
+    /// The caller's id of the call. With the run's id it is the same for every attempt: use both as an idempotency key.
+    #[must_use]
+    pub fn call_id(&self) -> &CallId {
+        &self.call.id
+    }
+
+    #[must_use]
+    pub fn tool(&self) -> &ToolName {
+        &self.call.tool
+    }
+
+    /// Which attempt this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt.0
+    }
+
+    /// What the caller wanted the tool to know and the model not to say.
+    #[must_use]
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
+        &self.call.metadata
+    }
+
+    /// With how many chunks of output, progress included, an earlier attempt has come through: this one should say what
+    /// comes after them. Always 0 unless the tool asked for [`AfterPartialOutput::Continue`](crate::AfterPartialOutput::Continue).
+    #[must_use]
+    pub fn continue_from(&self) -> u32 {
+        self.from.0
+    }
+
+    /// When the attempt must have ended.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Resolves when the call should stop: it was cancelled, is overdue, or its worker lost its lease.
+    pub async fn cancelled(&self) {
+        self.stop.wanted.cancelled().await;
+        self.stop.noticed.cancel();
+    }
+
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        let wanted = self.stop.wanted.is_cancelled();
+        if wanted {
+            self.stop.noticed.cancel();
+        }
+        wanted
+    }
+
+    /// Says a piece of text. Waits while the broker is slower than the tool.
+    ///
+    /// # Errors
+    /// When the attempt is over; the tool should return.
+    pub async fn text(&self, text: impl Into<String>) -> Result<(), ToolError> {
+        self.text_on("", text).await
+    }
+
+    /// Says a piece of text on a channel of its own, as `stderr`.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub async fn text_on(&self, channel: &str, text: impl Into<String>) -> Result<(), ToolError> {
+        let text = text.into();
+        if text.len() <= limit::CHUNK_BYTES_MAX {
+            return self.say(channel, Content::Text(text)).await;
+        }
+        let mut rest = text.as_str();
+        while !rest.is_empty() {
+            let mut cut = rest.len().min(limit::CHUNK_BYTES_MAX);
+            while !rest.is_char_boundary(cut) {
+                cut -= 1;
+            }
+            let (piece, tail) = rest.split_at(cut);
+            self.say(channel, Content::Text(piece.to_owned())).await?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// Says a JSON value, at most 64 KiB of it.
+    ///
+    /// # Errors
+    /// As [`Self::text`], and when the value does not serialize or is too large.
+    pub async fn json(&self, value: &impl Serialize) -> Result<(), ToolError> {
+        self.say("", Content::Json(serde_json::to_string(value)?)).await
+    }
+
+    /// Says bytes, at most 64 KiB of them.
+    ///
+    /// # Errors
+    /// As [`Self::text`], and when there are too many.
+    pub async fn data(&self, media_type: &str, data: impl Into<Bytes>) -> Result<(), ToolError> {
+        self.say("", Content::Data { media_type: media_type.to_owned(), data: data.into() }).await
+    }
+
+    /// Says how far the call has come, in units of its own.
+    ///
+    /// # Errors
+    /// As [`Self::text`].
+    pub async fn progress(&self, done: f64, total: Option<f64>, message: impl Into<String>) -> Result<(), ToolError> {
+        self.send(Chunk::Progress(Progress { done, total, message: message.into() })).await
+    }
+
+    /// Runs a future to its end from a tool that is not async: `context.block_on(context.text("…"))?`.
+    ///
+    /// # Panics
+    /// In an async tool, whose thread must not be blocked.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        tokio::runtime::Handle::current().block_on(future)
+    }
+
+    /// Says a chunk, text in pieces of 64 KiB.
+    pub(crate) async fn chunk(&self, chunk: Chunk) -> Result<(), ToolError> {
+        match chunk {
+            Chunk::Content { channel, content: Content::Text(text) } => self.text_on(&channel, text).await,
+            Chunk::Content { channel, content } => self.say(&channel, content).await,
+            Chunk::Progress(_) => self.send(chunk).await,
+        }
+    }
+
+    pub(crate) fn said(&self) -> u32 {
+        self.said.as_ref().map_or(0, |said| said.load(Ordering::Relaxed))
+    }
+
+    async fn say(&self, channel: &str, content: Content) -> Result<(), ToolError> {
+        let size = content.size();
+        if size > limit::CHUNK_BYTES_MAX {
+            let limit = limit::CHUNK_BYTES_MAX;
+            return Err(ToolError::new(format!(
+                "a piece of output is {size} bytes, at most {limit} are taken: split it"
+            )));
+        }
+        self.send(Chunk::Content { channel: channel.to_owned(), content }).await
+    }
+
+    async fn send(&self, chunk: Chunk) -> Result<(), ToolError> {
+        let label = match &chunk {
+            Chunk::Content { channel, content: Content::Data { media_type, .. } } => {
+                channel.len().max(media_type.len())
+            }
+            Chunk::Content { channel, .. } => channel.len(),
+            Chunk::Progress(progress) => progress.message.len(),
+        };
+        if label > limit::LABEL_BYTES_MAX {
+            let limit = limit::LABEL_BYTES_MAX;
+            return Err(ToolError::new(format!(
+                "a channel, media type or progress message is longer than {limit} bytes"
+            )));
+        }
+        if let Some(said) = &self.said {
+            said.fetch_add(1, Ordering::Relaxed);
+        }
+        self.output.send(chunk).await.map_err(|_| ToolError::new("the attempt is over"))
+    }
+}

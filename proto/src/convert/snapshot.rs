@@ -119,7 +119,7 @@ mod tests {
             run: RunId::new(Shard(7), Uuid::now_v7()),
             due: Timestamp(1_763_000_000_000 + number),
             through: 123_455_000 + number,
-            request: (number % 2 == 0).then_some([7; 32]),
+            request: number.is_multiple_of(2).then_some([7; 32]),
             continuations: 3,
         };
         let erasures = (0..1000).map(owed).collect();

@@ -160,9 +160,12 @@ class Responses(unittest.TestCase):
             client.responses.create(input=[QUESTION], extra_headers=key)
         self.assertEqual(refused.exception.code, "REQUEST_ID_TAKEN")
 
+    def test_a_response_that_is_not_to_be_stored_says_so(self):
+        response = client.responses.create(input=[TIME], store=False)
+        self.assertEqual((response.status, response.to_dict()["store"]), ("completed", False))
+
     def test_what_cannot_be_had_is_refused_with_a_pointer(self):
         wrong = {
-            "/store": {"store": False},
             "/conversation": {"conversation": "conv_1"},
             "/tools/0/type": {"tools": [{"type": "web_search"}]},
         }

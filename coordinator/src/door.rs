@@ -114,7 +114,7 @@ impl Door {
         request: v1::CreateAnswerTokenRequest,
     ) -> Result<v1::CreateAnswerTokenResponse, Fault> {
         let (run, call) = (run_id(&request.run_id)?, call_id(&request.call_id)?);
-        let (token, until) = self.runs.answer_token(run, &call, timeout("lifetime", request.lifetime)?).await?;
+        let (token, until) = self.runs.answer_token(run, &call, timeout(|| "lifetime", request.lifetime)?).await?;
         Ok(v1::CreateAnswerTokenResponse { token, expire_time: Some(api::timestamp(until)) })
     }
 

@@ -14,7 +14,6 @@ use std::time::Duration;
 use hooks::{Hooks, Moment, Question};
 use proto::names;
 use proto::subject::Place;
-use rand::seq::IndexedRandom as _;
 use run::{
     Answer, CallId, Command, Decision, Entry, Erasure, Event, Fate, Fields, FloorPolicy, Opening, Rejection, RequestId,
     Rules, Run, RunId, Shard, TenantId, Timestamp, ToolName, limit,
@@ -40,7 +39,7 @@ use crate::nats::signals::Signals;
 use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::requests::{Digest, RequestKey, Taken, digest};
-use crate::shards::Owned;
+use crate::shards::{Owned, ShardSet};
 use crate::watch::{Reader, WatchError};
 
 /// How often a command is decided again because somebody else appended first.
@@ -216,7 +215,9 @@ impl Runs {
         let fresh = fresh_id(self.pick_shard());
         let asks = self.asks();
         let Some(key) = key else {
-            self.give_files(&mut new).await?;
+            if !new.files.is_empty() {
+                Box::pin(self.give_files(&mut new)).await?;
+            }
             if asks {
                 Box::pin(self.ask_about(&mut new, fresh)).await;
             }
@@ -231,7 +232,9 @@ impl Runs {
                 return Ok(Placed::Known(known.run));
             }
         }
-        self.give_files(&mut new).await?;
+        if !new.files.is_empty() {
+            Box::pin(self.give_files(&mut new)).await?;
+        }
         if asks {
             let id = known.as_ref().map_or(fresh, |known| known.run);
             Box::pin(self.ask_about(&mut new, id)).await;
@@ -259,12 +262,8 @@ impl Runs {
         let (deadline, now) = (scope.run_deadline, scope.now);
         let calls = accept::accept(calls, &scope);
         let caller = asks.name().cloned();
-        let (apart, request) = (key.is_some(), key.map(|key| key.0));
-        // A place for it is the owner's to give.
-        let apart = apart || self.is_limited(&calls, new.tenant.as_ref(), &registry);
-        // What is held is dispatched by its owner, when it is resumed.
-        let paused = Arc::clone(&self.pauses.current.borrow());
-        let apart = apart || calls.iter().any(|call| paused.holds(registry.real_name(&call.tool)));
+        let apart = key.is_some() || self.waits_for_owner(&calls, new.tenant.as_ref(), &registry);
+        let request = key.map(|key| key.0);
         let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, .. } = new;
         let erasure = (!store).then_some(Erasure { after: self.erase_after, request });
         let opening = Opening {
@@ -325,7 +324,9 @@ impl Runs {
     /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any if we have none.
     fn pick_shard(&self) -> Shard {
         let ours = self.owned.borrow().shards();
-        ours.choose(&mut rand::rng()).copied().unwrap_or_else(|| Shard(rand::random_range(0..names::SHARDS)))
+        let any = |ours: ShardSet| ours.iter().nth(rand::random_range(0..ours.len()));
+        let ours = Some(ours).filter(|ours| !ours.is_empty()).and_then(any);
+        ours.unwrap_or_else(|| Shard(rand::random_range(0..names::SHARDS)))
     }
 
     pub(crate) async fn watch(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Reader, Refusal> {

@@ -92,8 +92,8 @@ impl Owned {
     }
 
     /// The shards for which we may act now.
-    pub(crate) fn shards(&self) -> Vec<Shard> {
-        every().filter(|shard| self.holds(*shard)).collect()
+    pub(crate) fn shards(&self) -> ShardSet {
+        if Instant::now() < self.until { self.claimed().without(self.leaving) } else { ShardSet::default() }
     }
 
     /// Under which revision the shard is ours, however short of time we are.

@@ -64,13 +64,21 @@ impl Place {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{NAMESPACE}.run.{}.{}.", self.run.shard(), self.run)?;
-        match &self.place {
-            Place::Run => f.write_str("_.run"),
-            Place::Job { call, pool } => write!(f, "{call}.job.{pool}"),
-            Place::Output { call, pool } => write!(f, "{call}.out.{pool}"),
-            Place::Control { call } => write!(f, "{call}.ctl"),
-        }
+        f.write_str(NAMESPACE)?;
+        f.write_str(".run.")?;
+        self.run.shard().fmt(f)?;
+        f.write_str(".")?;
+        self.run.fmt(f)?;
+        let (call, what, pool) = match &self.place {
+            Place::Run => return f.write_str("._.run"),
+            Place::Job { call, pool } => (call, ".job.", pool.as_str()),
+            Place::Output { call, pool } => (call, ".out.", pool.as_str()),
+            Place::Control { call } => (call, ".ctl", ""),
+        };
+        f.write_str(".")?;
+        call.fmt(f)?;
+        f.write_str(what)?;
+        f.write_str(pool)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Names and numbers, parsed once at the edge. Inside, an id is never a `String` and a count never a bare integer.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -49,7 +50,11 @@ pub struct Shard(pub u8);
 
 impl fmt::Display for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:02x}", self.0)
+        // Without what `{:02x}` brings: it stands in the subject of every entry, twice.
+        for digit in [self.0 >> 4, self.0 & 15] {
+            f.write_char(char::from_digit(digit.into(), 16).unwrap_or_default())?;
+        }
+        Ok(())
     }
 }
 
@@ -68,7 +73,7 @@ impl FromStr for Shard {
 
 /// The id of a run: its shard and a version 7 uuid, so that ids sort by time and a run is found without a directory.
 /// Written `run_<shard>_<uuid>`, for example `run_0b_0193…`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunId {
     shard: Shard,
     uuid: Uuid,
@@ -104,9 +109,19 @@ impl RunId {
     }
 }
 
+/// At once: every entry of the log is looked up by it some times.
+impl Hash for RunId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u128(self.uuid.as_u128());
+    }
+}
+
 impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "run_{}_{}", self.shard, self.uuid.simple())
+        f.write_str("run_")?;
+        self.shard.fmt(f)?;
+        f.write_str("_")?;
+        f.write_str(self.uuid.simple().encode_lower(&mut Uuid::encode_buffer()))
     }
 }
 

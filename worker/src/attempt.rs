@@ -258,7 +258,16 @@ fn text(result: &[Content]) -> String {
 /// By when the attempt has ended, and as what if it has not.
 struct Deadline {
     at: Instant,
-    overdue: AttemptOutcome,
+    /// The attempt's own time, where that ends first.
+    own: Option<Duration>,
+}
+
+impl Deadline {
+    fn overdue(&self) -> AttemptOutcome {
+        let Some(own) = self.own else { return AttemptOutcome::Expired };
+        let message = format!("the attempt took longer than {own:?}");
+        AttemptOutcome::Failed(CallError::new(ErrorKind::AttemptTimeout, message).retryable())
+    }
 }
 
 /// The attempt's own time, or the call's if that is sooner. `None` when the call's has come already.
@@ -267,13 +276,7 @@ fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
     if rest.is_zero() {
         return None;
     }
-    let overdue = if own <= rest {
-        let message = format!("the attempt took longer than {own:?}");
-        AttemptOutcome::Failed(CallError::new(ErrorKind::AttemptTimeout, message).retryable())
-    } else {
-        AttemptOutcome::Expired
-    };
-    Some(Deadline { at: Instant::now() + own.min(rest), overdue })
+    Some(Deadline { at: Instant::now() + own.min(rest), own: (own <= rest).then_some(own) })
 }
 
 /// A running tool. Told to stop first and stopped for good when dropped.
@@ -431,7 +434,7 @@ where
         (Some(Ok(Ok(output))), _) => Some(completed(output)),
         (_, Some(Stopping::Cancelled)) => Some(AttemptOutcome::Cancelled),
         (_, Some(Stopping::GivenBack)) => Some(AttemptOutcome::Returned),
-        (_, Some(Stopping::Overdue)) => Some(deadline.overdue),
+        (_, Some(Stopping::Overdue)) => Some(deadline.overdue()),
         (_, Some(Stopping::Idle)) => {
             let message = format!("the tool said nothing for {:?}, not even progress", idle.unwrap_or_default());
             Some(AttemptOutcome::Failed(CallError::new(ErrorKind::IdleTimeout, message).retryable()))

@@ -197,7 +197,8 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
                 puller.running(running.len());
             }
             message = puller.next() => {
-                running.spawn_local(job::handle(Rc::clone(core), message));
+                // What a job needs while it runs is large, and a task is moved some times.
+                running.spawn_local(Box::pin(job::handle(Rc::clone(core), message)));
                 puller.running(running.len());
             }
         }

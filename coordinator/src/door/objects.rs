@@ -39,7 +39,7 @@ impl Door {
         request: v1::CreateObjectLinkRequest,
     ) -> Result<v1::CreateObjectLinkResponse, Fault> {
         let id: ObjectId = request.object_id.parse().map_err(malformed("object_id"))?;
-        let (token, until) = self.runs.link(&id, timeout("lifetime", request.lifetime)?).await?;
+        let (token, until) = self.runs.link(&id, timeout(|| "lifetime", request.lifetime)?).await?;
         Ok(v1::CreateObjectLinkResponse {
             path: format!("/v1/links/{token}"),
             expire_time: Some(api::timestamp(until)),

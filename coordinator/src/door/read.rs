@@ -37,11 +37,14 @@ pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
     }
 }
 
-pub(super) fn timeout(field: &str, wire: Option<prost_types::Duration>) -> Result<Option<Duration>, Refusal> {
+pub(super) fn timeout<F: Into<String>>(
+    field: impl FnOnce() -> F,
+    wire: Option<prost_types::Duration>,
+) -> Result<Option<Duration>, Refusal> {
     let Some(wire) = wire else { return Ok(None) };
     match proto::convert::time_in(wire) {
         Some(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
-        Some(_) | None => Err(malformed(field)("must be longer than zero")),
+        Some(_) | None => Err(malformed(field())("must be longer than zero")),
     }
 }
 
@@ -55,10 +58,10 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
         "" => None,
         id => Some(id.parse().map_err(malformed("request_id"))?),
     };
-    let timeout = timeout("timeout", run_timeout)?;
+    let timeout = timeout(|| "timeout", run_timeout)?;
     let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
     let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
-    let (calls, context) = (asked(calls)?, context("context", None, &request.context)?);
+    let (calls, context) = (asked(calls)?, context(|| "context", None, &request.context)?);
     let (files, store) = (files(request.files)?, request.store.unwrap_or(true));
     Ok(NewRun {
         calls,
@@ -78,8 +81,11 @@ pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> 
 }
 
 /// What tools are given beside their arguments. Of what is wrong with it only the place is told: it may hold secrets.
-fn context(field: &str, call: Option<&CallId>, text: &str) -> Result<Fields, Refusal> {
-    let context = fields_in(text).map_err(malformed(field))?;
+fn context<F: Into<String>>(field: impl FnOnce() -> F, call: Option<&CallId>, text: &str) -> Result<Fields, Refusal> {
+    let context = match fields_in(text) {
+        Ok(context) => context,
+        Err(error) => return Err(malformed(field())(error)),
+    };
     let (size, limit) = (context.size(), limit::CONTEXT_BYTES_MAX);
     if size > limit {
         return Err(Rejection::ContextTooLarge { call: call.cloned(), size, limit }.into());
@@ -87,7 +93,7 @@ fn context(field: &str, call: Option<&CallId>, text: &str) -> Result<Fields, Ref
     if context.get(history::TOOL_CALL_HISTORY).is_some() {
         let reason =
             format!("has the key {}, under which tools are given what is known here", history::TOOL_CALL_HISTORY);
-        return Err(malformed(field)(reason));
+        return Err(malformed(field())(reason));
     }
     Ok(context)
 }
@@ -99,7 +105,7 @@ fn attached(tools: &[String]) -> Result<Vec<ToolName>, Refusal> {
         return Err(malformed("tools")(format!("names {count} tools, at most {max} are taken")));
     }
     let names = tools.iter().enumerate();
-    names.map(|(index, tool)| tool.parse().map_err(malformed(format!("tools[{index}]")))).collect()
+    names.map(|(index, tool)| tool.parse().map_err(|error| malformed(format!("tools[{index}]"))(error))).collect()
 }
 
 /// The files of a request's calls. Which name is whose is checked here, so that no call has two of a name.
@@ -150,25 +156,25 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
         let field = |name: &str| format!("calls[{index}].{name}");
         let id = match call.call_id.as_str() {
             "" => None,
-            id => Some(id.parse().map_err(malformed(field("call_id")))?),
+            id => Some(id.parse().map_err(|error| malformed(field("call_id"))(error))?),
         };
         let without_worker = api::without_worker(call.without_worker());
         let concurrency = convert::concurrency(call.concurrency());
         let approval = match call.approval {
             Some(approval) => Some(AskedApproval {
                 default: convert::approval_default(approval.default()),
-                timeout: timeout(&field("approval.timeout"), approval.timeout)?,
+                timeout: timeout(|| field("approval.timeout"), approval.timeout)?,
             }),
             None => None,
         };
-        let context = context(&field("context"), id.as_ref(), &call.context)?;
+        let context = context(|| field("context"), id.as_ref(), &call.context)?;
         Ok(Asked {
             id,
-            tool: call.tool.parse().map_err(malformed(field("tool")))?,
+            tool: call.tool.parse().map_err(|error| malformed(field("tool"))(error))?,
             arguments: call.arguments.into(),
             metadata: call.metadata.into_iter().collect(),
-            timeout: timeout(&field("timeout"), call.timeout)?,
-            queue_timeout: timeout(&field("queue_timeout"), call.queue_timeout)?,
+            timeout: timeout(|| field("timeout"), call.timeout)?,
+            queue_timeout: timeout(|| field("queue_timeout"), call.queue_timeout)?,
             without_worker,
             concurrency,
             approval,

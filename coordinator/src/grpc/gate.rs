@@ -38,7 +38,7 @@ impl<S> Gate<S> {
 
     fn admit<B>(&self, request: &Request<B>) -> Result<Caller, Fault> {
         let path = request.uri().path();
-        if path.starts_with(HEALTH) || crate::http::is_open(path) {
+        if !path.starts_with(API) && (path.starts_with(HEALTH) || crate::http::is_open(path)) {
             return Ok(self.callers.unsaid());
         }
         let peer = request.extensions().get::<Peer>();

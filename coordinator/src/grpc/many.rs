@@ -123,10 +123,11 @@ fn run(door: Door, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::Ru
     let v1::ExecuteRunsRequest { tag, run } = request;
     let refused = move |fault| v1::RunPiece { tag, refusal: Some(refusal(fault)), ..v1::RunPiece::default() };
     let stop = door.stop.clone();
-    let accepted = async move {
+    // Accepting needs more room than what follows, and that goes when it is done.
+    let accepted = Box::pin(async move {
         let run = run.ok_or_else(|| Fault::malformed("run", "it is missing: say what to execute".to_owned()))?;
         door.execute_run(run).await
-    };
+    });
     stream::once(accepted).flat_map(move |accepted| match accepted {
         Ok(reader) => {
             let pieces = pieces(reader, stop.clone(), None).filter_map(move |piece| async move {

@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::HeaderMap;
+use async_nats::jetstream;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
-use async_nats::jetstream::{self, Context};
-use async_nats::{Client, HeaderMap};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
@@ -53,10 +53,10 @@ const OUT_OF_REACH: Duration = Duration::from_secs(5);
 /// How many entries on its subject may have come between an append and the question whether it was stored.
 const LATER_MAX: usize = 64;
 
+/// A cheap handle: every reader has one, and a client of the broker is a dozen shared parts.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
-    context: Context,
-    client: Client,
+    broker: Arc<Broker>,
     room: Arc<Room>,
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Extent {
 
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
-        Self { context: broker.context.clone(), client: broker.client.clone(), room: Arc::default() }
+        Self { broker: Arc::new(broker.clone()), room: Arc::default() }
     }
 
     /// Appends events that belong together behind the entry `expected` on their subject, 0 for none, and gives their place in
@@ -164,14 +164,15 @@ impl Journal {
 
     async fn publish(&self, subject: &str, payload: Bytes, expected: u64) -> Result<u64, PublishError> {
         let message = PublishMessage::build().payload(payload).expected_last_subject_sequence(expected);
-        Ok(self.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
+        Ok(self.broker.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
     }
 
     /// After an append whose first try was not confirmed: is one of the entries behind the expected one ours? Its nonce
     /// makes the payload unlike any other. Asks the log's leader: another node may not have it yet.
     async fn own_or_conflict(&self, subject: &str, after: u64, payload: &Bytes) -> Result<u64, AppendError> {
         let unavailable = |error: &dyn std::fmt::Display| AppendError::Unavailable(error.to_string());
-        let stream = self.context.get_stream_no_info(names::STREAM).await.map_err(|error| unavailable(&error))?;
+        let stream =
+            self.broker.context.get_stream_no_info(names::STREAM).await.map_err(|error| unavailable(&error))?;
         let mut after = after;
         for _ in 0..LATER_MAX {
             let later = match stream.get_first_raw_message_by_subject(subject, after + 1).await {
@@ -216,8 +217,12 @@ impl Journal {
     }
 
     async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
-        let stream =
-            self.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError(error.to_string()))?;
+        let stream = self
+            .broker
+            .context
+            .get_stream_no_info(names::STREAM)
+            .await
+            .map_err(|error| ReadError(error.to_string()))?;
         match stream.get_last_raw_message_by_subject(subject).await {
             Ok(message) => Ok(Some(message)),
             Err(error) if error.kind() == jetstream::stream::LastRawMessageErrorKind::NoMessageFound => Ok(None),
@@ -230,8 +235,12 @@ impl Journal {
     /// does not know it yet, it is never wrong.
     pub(crate) async fn mark(&self, shard: Shard) -> Result<u64, ReadError> {
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
-        let sent =
-            self.context.publish(subject::mark(shard), Bytes::new()).await.map_err(|error| unavailable(&error))?;
+        let sent = self
+            .broker
+            .context
+            .publish(subject::mark(shard), Bytes::new())
+            .await
+            .map_err(|error| unavailable(&error))?;
         Ok(sent.await.map_err(|error| unavailable(&error))?.sequence)
     }
 
@@ -243,7 +252,7 @@ impl Journal {
 
     /// Which log it is and how far it reaches, as its leader says.
     pub(crate) async fn extent(&self) -> Result<Extent, ReadError> {
-        let stream = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         let info = stream.cached_info();
         let log = u64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(0);
         Ok(Extent { log, last: info.state.last_sequence })
@@ -298,7 +307,7 @@ impl Journal {
         let mut seen = Instant::now();
         loop {
             let counted = self.room.counted();
-            match tokio::time::timeout(ROOM_PATIENCE, self.context.get_stream(names::STREAM)).await {
+            match tokio::time::timeout(ROOM_PATIENCE, self.broker.context.get_stream(names::STREAM)).await {
                 Ok(Ok(stream)) => {
                     seen = Instant::now();
                     let info = stream.cached_info();
@@ -342,11 +351,11 @@ impl Journal {
         let request = serde_json::json!({
             "seq": after + 1, "next_by_subj": filter, "batch": entries_max, "max_bytes": PAGE_BYTES,
         });
-        let inbox = self.client.new_inbox();
+        let inbox = self.broker.client.new_inbox();
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
-        let mut replies = self.client.subscribe(inbox.clone()).await.map_err(|error| unavailable(&error))?;
+        let mut replies = self.broker.client.subscribe(inbox.clone()).await.map_err(|error| unavailable(&error))?;
         let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
-        let published = self.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
+        let published = self.broker.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
         published.map_err(|error| unavailable(&error))?;
         let mut page = Page { through: after, ..Page::default() };
         let mut before = 0;

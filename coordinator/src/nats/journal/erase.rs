@@ -10,7 +10,8 @@ impl Journal {
     /// Erases the entries of a run up to `through`, and nothing that came later: the same request may have made the run anew.
     /// The broker forgets them at once; their bytes leave its files when it next packs these.
     pub(crate) async fn erase(&self, run: RunId, through: u64) -> Result<(), ReadError> {
-        let stream = self.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
+        let stream =
+            self.broker.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         let purge = stream.purge().filter(subject::of_run(run)).sequence(through + 1).await;
         purge.map(|_| ()).map_err(|error| ReadError::new(&error))
     }

@@ -87,8 +87,8 @@ impl Streaming {
         }
         let piece = self.next_piece().await;
         let now = Instant::now();
-        let is_small = piece.as_ref().is_ok_and(Piece::is_small);
-        self.quick = if is_small && now < self.sent + PACE * 2 { self.quick.saturating_add(1) } else { 0 };
+        let is_quick = now < self.sent + PACE * 2 && !self.ended && piece.as_ref().is_ok_and(Piece::is_small);
+        self.quick = if is_quick { self.quick.saturating_add(1) } else { 0 };
         self.sent = now;
         piece
     }

@@ -39,7 +39,11 @@ impl v1::run_service_server::RunService for RunDoor {
             let Piece { events, heartbeat, end } = piece?;
             Ok(v1::ExecuteRunResponse { events, heartbeat, end })
         });
-        Ok(Response::new(Box::pin(stream)))
+        let mut stream = Box::pin(stream.peekable());
+        // The response begins when there is something to say, which is soon: one message less to write and to read. Also where
+        // that is an error: the run is stored, and a client may send again what failed before there was a response.
+        stream.as_mut().peek().await;
+        Ok(Response::new(stream))
     }
 
     async fn execute_runs(

@@ -2,12 +2,74 @@
 
 use std::sync::Arc;
 
-use run::{CallId, Command, Run, RunId};
+use run::{CallId, Command, Fate, Fields, Rejection, Rules, Run, RunId, Timestamp};
 
-use super::{Refusal, Runs};
+use super::{NewRun, Refusal, Runs};
+use crate::accept::{Asked, AskedApproval, Unlisted};
 use crate::callers::Role;
+use crate::custom::CustomTools;
+use crate::requests::RequestKey;
 
 impl Runs {
+    /// Asks for a parked call once more, as the only call of a run of its own. Asking twice gives the same run.
+    pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
+        let work = self.redrive_call(id, call_id);
+        self.judged(("RedriveCall", Role::Submit), (id, Some(call_id)), work).await
+    }
+
+    async fn redrive_call(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
+        let run = self.replay(id).await?.run;
+        let call = run.find(call_id).ok_or_else(|| Rejection::UnknownCall { call: call_id.clone() })?;
+        if let Some(Fate::Redriven { into }) = call.fate() {
+            return self.known(into).await.map(|known| known.run);
+        }
+        // Nothing is made of a call that is not parked; which run it would be does not matter yet.
+        run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
+        let spec = call.spec();
+        let since = |deadline: Timestamp| deadline.since(call.accepted_at());
+        let asked = Asked {
+            id: Some(spec.id.clone()),
+            tool: spec.tool.clone(),
+            arguments: spec.arguments.clone(),
+            metadata: spec.metadata.clone(),
+            timeout: None,
+            queue_timeout: spec.queue_deadline.map(since),
+            without_worker: spec.without_worker,
+            concurrency: Some(spec.concurrency),
+            approval: spec.approval.map(|approval| AskedApproval { timeout: None, default: approval.default }),
+            context: spec.context.clone(),
+            files: spec.files.clone(),
+            refusal: None,
+            // It was on offer, or a resolver named it, when it was accepted.
+            unlisted: Some(Unlisted::Alias),
+        };
+        let new = NewRun {
+            calls: vec![asked],
+            files: Vec::new(),
+            keep_open: false,
+            timeout: Some(since(spec.deadline)),
+            fail_fast: false,
+            client_only: false,
+            custom: CustomTools::new(),
+            tenant: run.tenant().cloned(),
+            tools: run.tools().to_vec(),
+            // Whether it awaited approval is said of the call itself.
+            rules: Rules { confirm: Some(false), ..Rules::default() },
+            context: Fields::default(),
+            store: run.erasure().is_none(),
+            request_id: None,
+        };
+        let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;
+        let into = redriven.id();
+        let noted = self.command(id, |_| Command::Redrive { call: call_id.clone(), into }).await;
+        if let Err(error) = noted {
+            // It was dropped meanwhile: then it shall not run.
+            self.cancel_run(into, "the call was dropped while it was redriven").await?;
+            return Err(error);
+        }
+        Ok(redriven)
+    }
+
     /// Puts a parked call aside.
     pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
         let work = self.command(id, |_| Command::Drop { call: call.clone() });

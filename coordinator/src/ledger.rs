@@ -249,7 +249,7 @@ impl Keeper {
                     self.tally();
                     self.look_at_guests();
                     self.erase_due();
-                    self.post_letters();
+                    self.post_letters_again();
                     self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();
                 }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use run::{Entry, Heard, Run, Shard};
 
 use super::Keeper;
+use super::slice::Posting;
 use crate::nats::journal::ReadError;
 use crate::shards::every;
 use crate::webhooks::{Letter, Webhooks};
@@ -46,14 +47,22 @@ pub(super) fn owe_letters(
 }
 
 impl Keeper {
+    /// Tries once more what the queue did not take.
+    pub(super) fn post_letters_again(&mut self) {
+        for slice in self.slices.iter_mut().filter(|slice| slice.posting == Posting::PutOff) {
+            slice.posting = Posting::Idle;
+        }
+        self.post_letters();
+    }
+
     /// Puts what is owed into the queue.
     pub(super) fn post_letters(&mut self) {
         let Some(queue) = &self.rim.letters else { return };
         for (slice, shard) in self.slices.iter_mut().zip(every()) {
-            if slice.posting || slice.letters.is_empty() || !slice.phase.leads() {
+            if slice.posting != Posting::Idle || slice.letters.is_empty() || !slice.phase.leads() {
                 continue;
             }
-            slice.posting = true;
+            slice.posting = Posting::UnderWay;
             let (queue, claim) = (queue.clone(), slice.phase.claim());
             let letters: Vec<Letter> = slice.letters.iter().take(BATCH_MAX).cloned().collect();
             self.posts.spawn(async move {
@@ -73,7 +82,7 @@ impl Keeper {
         if slice.phase.claim() != claim {
             return;
         }
-        slice.posting = false;
+        slice.posting = if error.is_some() { Posting::PutOff } else { Posting::Idle };
         slice.letters.drain(..count.min(slice.letters.len()));
         slice.snapshot.outdated |= count > 0;
         match error {

@@ -25,9 +25,9 @@ pub(super) struct Slice {
     pub(super) ended: Ended,
     /// Ended runs of which nothing is to be kept, until that is so.
     pub(super) owed: Owed,
-    /// What webhooks are owed, until it is in their queue, and whether some of it is on its way there.
+    /// What webhooks are owed, until it is in their queue, and how that goes.
     pub(super) letters: VecDeque<Letter>,
-    pub(super) posting: bool,
+    pub(super) posting: Posting,
     pub(super) expecting: Vec<Expecting>,
     pub(super) watchers: HashMap<RunId, Vec<Watcher>>,
     /// Those who watch already and wait to hear from where on.
@@ -73,6 +73,16 @@ pub(super) struct Snapshot {
     pub(super) writing: bool,
     /// It names runs that were erased since, or could not be written.
     pub(super) outdated: bool,
+}
+
+/// Of what is owed to webhooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Posting {
+    #[default]
+    Idle,
+    UnderWay,
+    /// The queue took nothing: it is tried again with the next sweep, not with every entry that comes.
+    PutOff,
 }
 
 impl Phase {

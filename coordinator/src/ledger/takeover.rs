@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::Keeper;
 use super::erasure::Owed;
-use super::slice::{Open, Phase, Slice};
+use super::slice::{Open, Phase, Posting, Slice};
 use super::standing::Ended;
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
@@ -120,7 +120,7 @@ impl Keeper {
             slice.phase = Phase::Replaying { claim, tip };
             slice.snapshot = super::slice::Snapshot { revision, through: written, log, ..Default::default() };
             slice.owed = Owed::of(erasures);
-            (slice.letters, slice.posting) = (letters.into(), false);
+            (slice.letters, slice.posting) = (letters.into(), Posting::Idle);
             slice.runs = open.into_iter().map(|known| (known.run.id(), Open { known, timer: None })).collect();
             slice.unwatched = None;
             slice.stands();
@@ -192,7 +192,7 @@ impl Keeper {
             }
         }
         (slice.ended, slice.expecting) = (Ended::default(), Vec::new());
-        (slice.owed, slice.letters, slice.posting) = (Owed::default(), VecDeque::new(), false);
+        (slice.owed, slice.letters, slice.posting) = (Owed::default(), VecDeque::new(), Posting::Idle);
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
         slice.phase = match (watched, follows) {

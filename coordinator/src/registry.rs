@@ -16,16 +16,21 @@ pub(crate) type Hosts = (PoolId, ToolSetId);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registry {
     pub(crate) catalog: Arc<Catalog>,
-    workers: HashMap<WorkerId, Worker>,
-    pools: HashMap<PoolId, Living>,
+    /// A worker is known by its pool first: that one the broker vouches for, the id is only its own word.
+    pools: HashMap<PoolId, Pool>,
     /// We listened for long enough that a worker that is not known does not live.
     pub(crate) settled: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Pool {
+    workers: HashMap<WorkerId, Worker>,
+    living: Living,
 }
 
 /// A worker as its last heartbeat described it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Worker {
-    pub(crate) pool: PoolId,
     pub(crate) tools: ToolSetId,
     /// It takes calls, as far as it knows.
     pub(crate) pulling: bool,
@@ -44,49 +49,57 @@ pub(crate) struct Living {
     pub(crate) slots: u64,
 }
 
+impl Living {
+    fn count(&mut self, worker: &Worker) {
+        self.live += 1;
+        self.pulling += usize::from(worker.pulling);
+        self.slots += u64::from(worker.slots);
+    }
+
+    fn uncount(&mut self, worker: &Worker) {
+        self.live = self.live.saturating_sub(1);
+        self.pulling = self.pulling.saturating_sub(usize::from(worker.pulling));
+        self.slots = self.slots.saturating_sub(u64::from(worker.slots));
+    }
+}
+
 impl Registry {
     /// Takes note of a worker; says whether that is news.
-    pub(crate) fn worker_lives(&mut self, id: WorkerId, worker: Worker) -> bool {
-        let before = self.workers.insert(id, worker.clone());
+    pub(crate) fn worker_lives(&mut self, pool: PoolId, id: WorkerId, worker: Worker) -> bool {
+        let pool = self.pools.entry(pool).or_default();
+        let before = pool.workers.insert(id, worker.clone());
         let changed = before.as_ref() != Some(&worker);
         if changed {
-            before.iter().for_each(|before| self.uncount(before));
-            let living = self.pools.entry(worker.pool).or_default();
-            living.live += 1;
-            living.pulling += usize::from(worker.pulling);
-            living.slots += u64::from(worker.slots);
+            before.iter().for_each(|before| pool.living.uncount(before));
+            pool.living.count(&worker);
         }
         changed
     }
 
-    pub(crate) fn worker_left(&mut self, id: &WorkerId) -> bool {
-        let left = self.workers.remove(id);
-        left.iter().for_each(|left| self.uncount(left));
+    pub(crate) fn worker_left(&mut self, pool: &PoolId, id: &WorkerId) -> bool {
+        let Some(pool) = self.pools.get_mut(pool) else { return false };
+        let left = pool.workers.remove(id);
+        left.iter().for_each(|left| pool.living.uncount(left));
         left.is_some()
     }
 
-    fn uncount(&mut self, worker: &Worker) {
-        let Some(living) = self.pools.get_mut(&worker.pool) else { return };
-        living.live = living.live.saturating_sub(1);
-        living.pulling = living.pulling.saturating_sub(usize::from(worker.pulling));
-        living.slots = living.slots.saturating_sub(u64::from(worker.slots));
+    pub(crate) fn is_alive(&self, pool: &PoolId, worker: &WorkerId) -> bool {
+        self.pools.get(pool).is_some_and(|pool| pool.workers.contains_key(worker))
     }
 
-    pub(crate) fn is_alive(&self, worker: &WorkerId) -> bool {
-        self.workers.contains_key(worker)
+    /// Those that call themselves so, of whatever pools.
+    pub(crate) fn named<'a>(&'a self, id: &'a WorkerId) -> impl Iterator<Item = (&'a PoolId, &'a Worker)> {
+        self.pools.iter().filter_map(move |(pool, workers)| Some((pool, workers.workers.get(id)?)))
     }
 
-    pub(crate) fn worker(&self, id: &WorkerId) -> Option<&Worker> {
-        self.workers.get(id)
-    }
-
-    /// All workers that live, in the order of their ids.
-    pub(crate) fn workers(&self) -> BTreeMap<&WorkerId, &Worker> {
-        self.workers.iter().collect()
+    /// All workers that live, in the order of their ids and pools.
+    pub(crate) fn workers(&self) -> BTreeMap<(&WorkerId, &PoolId), &Worker> {
+        let all = self.pools.iter();
+        all.flat_map(|(pool, of)| of.workers.iter().map(move |(id, worker)| ((id, pool), worker))).collect()
     }
 
     pub(crate) fn living(&self, pool: &PoolId) -> Living {
-        self.pools.get(pool).copied().unwrap_or_default()
+        self.pools.get(pool).map(|pool| pool.living).unwrap_or_default()
     }
 
     /// All pools that host a tool, or in which a worker has lived since we listen.
@@ -101,13 +114,15 @@ impl Registry {
 
     /// Who hosts something.
     pub(crate) fn hosts(&self) -> HashSet<Hosts> {
-        self.workers.values().map(|worker| (worker.pool.clone(), worker.tools.clone())).collect()
+        let all = self.pools.iter();
+        all.flat_map(|(pool, of)| of.workers.values().map(|worker| (pool.clone(), worker.tools.clone()))).collect()
     }
 
     /// Workers by name, at most `max` of them: for people who look for the odd one out.
     pub(crate) fn workers_of(&self, (pool, tools): &Hosts, max: usize) -> Vec<WorkerId> {
-        let of = self.workers.iter().filter(|(_, worker)| worker.pool == *pool && worker.tools == *tools);
-        let mut ids: Vec<WorkerId> = of.map(|(id, _)| id.clone()).collect();
+        let of = self.pools.get(pool).into_iter().flat_map(|pool| &pool.workers);
+        let mut ids: Vec<WorkerId> =
+            of.filter(|(_, worker)| worker.tools == *tools).map(|(id, _)| id.clone()).collect();
         ids.sort();
         ids.truncate(max);
         ids

@@ -130,7 +130,9 @@ pub(crate) fn after(before: &Before, run: &Run, registry: &Registry, at: Timesta
             false
         }
     };
-    let Some(parent) = context(call.spec()).filter(|_| is_lost && !registry.is_alive(&before.worker)) else { return };
+    let Route::Pool { pool, .. } = &call.spec().route else { return };
+    let is_lost = is_lost && !registry.is_alive(pool, &before.worker);
+    let Some(parent) = context(call.spec()).filter(|_| is_lost) else { return };
     let parent = parent.with_span(call_span(run.id().uuid().into_bytes(), before.call.0));
     let name = format!("process {JOB_TEMPLATE}");
     Span::below(parent, before.attempt.nonce.0, name, Kind::Consumer, time(before.since))

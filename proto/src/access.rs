@@ -80,6 +80,18 @@ pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
         .is_some_and(|(whose, _)| whose == pool.as_str())
 }
 
+/// Whether a job of the pool is acknowledged there. A coordinator may acknowledge any job, and would otherwise hand back another
+/// pool's for whoever says that it is the one they hold.
+#[must_use]
+pub fn may_be_handed_back(pool: &PoolId, lease: &str) -> bool {
+    let queue = names::pool_consumer(pool);
+    match lease.split('.').collect::<Vec<_>>()[..] {
+        ["$JS", "ACK", stream, consumer, _, _, _, _, _] => (stream, consumer) == (STREAM, &*queue),
+        ["$JS", "ACK", _, _, stream, consumer, _, _, _, _, _, ..] => (stream, consumer) == (STREAM, &*queue),
+        _ => false,
+    }
+}
+
 /// The broker answers wherever a request says, permissions or not. So nothing is here that it would answer with bytes of
 /// the asker's choice, as with what stands under the pool's own keys: what it wrote, objects too, it cannot read.
 fn worker(pool: &PoolId) -> Vec<String> {
@@ -215,6 +227,24 @@ mod tests {
         for party in [Party::Coordinator, Party::Observer, Party::Pool(pool("main")), Party::Pool(pool("mark"))] {
             let may = party.publishes().iter().any(|pattern| matches(pattern));
             assert_eq!(may, party == Party::Coordinator, "{}", party.name());
+        }
+    }
+
+    #[test]
+    fn a_job_is_handed_back_to_the_pool_whose_it_is() {
+        let main = pool("main");
+        for ours in ["$JS.ACK.ty-log.pool-main.1.2.3.4.5", "$JS.ACK._.hash.ty-log.pool-main.1.2.3.4.5.token"] {
+            assert!(may_be_handed_back(&main, ours), "{ours}");
+            assert!(!may_be_handed_back(&pool("other"), ours), "{ours}");
+        }
+        for none in [
+            "$JS.ACK.ty-log.pool-other.ty-log.pool-main.3.4.5",
+            "$JS.ACK.ty-webhooks.pool-main.1.2.3.4.5",
+            "$JS.ACK.ty-log.pool-main.>",
+            "ty.stop.main",
+            "",
+        ] {
+            assert!(!may_be_handed_back(&main, none), "{none}");
         }
     }
 

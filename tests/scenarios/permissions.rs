@@ -6,8 +6,9 @@ use async_nats::{HeaderMap, Request};
 use coordinator::Level;
 use harness::{Client, Fixture, Intruder, Keys, PATIENCE, Shards, Yard, client_answer};
 use proto::access::Party;
+use proto::convert::worker::Heartbeat;
 use proto::nats::Credentials;
-use proto::v1::{CallState, FloorPolicy, run_event::Event};
+use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
 
 use crate::{FIXTURE, check, count, counted, question};
 
@@ -202,6 +203,73 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_heard() {
     let _own = intruder.client.subscribe("ty.stop.other").await.expect("it is asked");
     intruder.client.flush().await.expect("the broker answers");
     assert_eq!(intruder.was_refused(), None);
+}
+
+/// Says a heartbeat with the key of `pool`, as the worker that calls itself `worker`.
+async fn say_alive(intruder: &Intruder, pool: &str, worker: &str, leaving: bool) {
+    let (worker, tools) = (worker.parse().expect("an id"), "none".parse().expect("an id"));
+    let heartbeat = Heartbeat { worker, slots: 1, running: 0, leaving, pulling: true, tools, draining: false };
+    intruder.client.publish(format!("ty.alive.{pool}"), heartbeat.encode()).await.expect("it is sent");
+    intruder.client.flush().await.expect("the broker answers");
+}
+
+/// The workers that are known, each with its pool, when they are as wanted.
+async fn until_known(yard: &Yard, wanted: impl Fn(&[(String, String)]) -> bool) -> Vec<(String, String)> {
+    let known = async {
+        loop {
+            let listed = yard.client.fleet.clone().list_workers(v1::ListWorkersRequest::default()).await;
+            let workers = listed.expect("it lists").into_inner().workers;
+            let known: Vec<_> = workers.into_iter().map(|worker| (worker.worker_id, worker.pool)).collect();
+            if wanted(&known) {
+                return known;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, known).await.expect("the workers become known")
+}
+
+#[tokio::test]
+async fn with_another_pools_key_no_worker_of_this_pool_is_moved_taken_for_gone_or_kept_alive() {
+    let keys = Keys::new(&["main", "other"]);
+    let yard = Yard::guarded(FIXTURE, &keys).await;
+    for (ours, theirs) in [("main", "other"), ("other", "main")] {
+        let mut worker = keys.workers(&yard.fixture, ours).worker(&yard.broker.url(), ours, 16).await;
+        let (id, intruder) = (worker.id().to_owned(), keys.intruder(&yard.broker.url(), theirs).await);
+        let is_there = |known: &[(String, String)], name: &str, pool: &str| {
+            known.iter().any(|(id, of)| (id.as_str(), of.as_str()) == (name, pool))
+        };
+        until_known(&yard, |known| is_there(known, &id, ours)).await;
+        yard.client.wait_for_tool("echo").await;
+        let mut stream = yard.client.execute(vec![count("c", 60, 50)]).await;
+        stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+        // It lives in another pool, it says: neither that nor its farewell is of this pool's worker.
+        say_alive(&intruder, theirs, &id, false).await;
+        let known = until_known(&yard, |known| is_there(known, &id, theirs)).await;
+        assert!(is_there(&known, &id, ours), "{known:?}");
+        say_alive(&intruder, theirs, &id, true).await;
+        let known = until_known(&yard, |known| !is_there(known, &id, theirs)).await;
+        assert!(is_there(&known, &id, ours), "{known:?}");
+        let again = yard.client.execute(vec![count("d", 3, 1)]).await.to_end().await;
+        assert_eq!(check::outcomes(&again)["d"].state(), CallState::Completed, "its tools are there");
+        let events = stream.to_end().await;
+        check::whole(&events, true);
+        assert_eq!(check::said(&events)["c"], counted("c", 60));
+        // Nor does anybody live on whom another pool speaks for.
+        worker.kill().await;
+        let speaks = async {
+            loop {
+                say_alive(&intruder, theirs, &id, false).await;
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        let gone = until_known(&yard, |known| is_there(known, &id, theirs) && !is_there(known, &id, ours));
+        tokio::select! {
+            known = gone => assert!(is_there(&known, &id, theirs)),
+            () = speaks => {}
+        }
+        say_alive(&intruder, theirs, &id, true).await;
+    }
 }
 
 /// The broker answers wherever a request says, but not with what the asker would like it to say.

@@ -68,10 +68,13 @@ impl Door {
     pub(crate) fn list_workers(&self, request: &v1::ListWorkersRequest) -> Result<v1::ListWorkersResponse, Fault> {
         self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
         let size = page_size(request.page_size)?;
-        // The token is the last id of the page before.
-        let after: Option<WorkerId> = match request.page_token.as_str() {
+        // The token is the last of the page before: its id and its pool, neither of which has a dot.
+        let after: Option<(WorkerId, PoolId)> = match request.page_token.as_str() {
             "" => None,
-            token => Some(token.parse().map_err(|_| malformed("page_token", "is not one of ours"))?),
+            token => {
+                let last = token.split_once('.').and_then(|(id, pool)| Some((id.parse().ok()?, pool.parse().ok()?)));
+                Some(last.ok_or_else(|| malformed("page_token", "is not one of ours"))?)
+            }
         };
         let pool: Option<PoolId> = match request.pool.as_str() {
             "" => None,
@@ -79,10 +82,10 @@ impl Door {
         };
         let registry = Arc::clone(&self.runs.registry.borrow());
         let workers = registry.workers();
-        let of_pool = workers.iter().filter(|(_, worker)| pool.as_ref().is_none_or(|pool| worker.pool == *pool));
-        let mut rest = of_pool.filter(|(id, _)| after.as_ref().is_none_or(|after| **id > after));
-        let page: Vec<_> = rest.by_ref().take(size).map(|(id, worker)| worker_out(id, worker)).collect();
-        let last = page.last().map(|worker| worker.worker_id.clone()).unwrap_or_default();
+        let of_pool = workers.iter().filter(|((_, of), _)| pool.as_ref().is_none_or(|pool| *of == pool));
+        let mut rest = of_pool.filter(|(known, _)| after.as_ref().is_none_or(|(id, pool)| **known > (id, pool)));
+        let page: Vec<_> = rest.by_ref().take(size).map(|(known, worker)| worker_out(*known, worker)).collect();
+        let last = page.last().map(|worker| format!("{}.{}", worker.worker_id, worker.pool)).unwrap_or_default();
         let next_page_token = if rest.next().is_some() { last } else { String::new() };
         Ok(v1::ListWorkersResponse { workers: page, next_page_token })
     }
@@ -97,30 +100,34 @@ impl Door {
     }
 
     /// Tells it to the worker until the worker tells it to everybody: nothing of it is stored, so nobody drains who has
-    /// forgotten why.
+    /// forgotten why. Should workers of several pools call themselves so, all of them shall.
     async fn drain(&self, id: &WorkerId) -> Result<(), Refusal> {
         let mut registry = self.runs.registry.clone();
         let asked = Instant::now();
         let (mut first, mut last): (Option<Instant>, Option<Instant>) = (None, None);
         loop {
-            let (worker, settled) = {
+            let (is_known, takes_calls, settled) = {
                 let registry = registry.borrow_and_update();
-                (registry.worker(id).cloned(), registry.settled)
+                let takes_calls = registry.named(id).filter(|(_, worker)| !worker.draining);
+                let pools: Vec<PoolId> = takes_calls.map(|(pool, _)| pool.clone()).collect();
+                (registry.named(id).next().is_some(), pools, registry.settled)
             };
-            match worker {
-                Some(worker) if worker.draining => return Ok(()),
-                Some(_) if first.is_some_and(|first| first.elapsed() >= DRAIN_PATIENCE) => {
+            match (takes_calls.is_empty(), is_known) {
+                (true, true) => return Ok(()),
+                (true, false) if first.is_some() => return Ok(()),
+                (true, false) if settled || asked.elapsed() >= SURE => return Err(Refusal::WorkerNotFound(id.clone())),
+                (true, false) => {}
+                (false, _) if first.is_some_and(|first| first.elapsed() >= DRAIN_PATIENCE) => {
                     return Err(Refusal::WorkerSilent(id.clone()));
                 }
-                Some(worker) if last.is_none_or(|last| last.elapsed() >= DRAIN_REPEAT) => {
-                    self.runs.signals.drain(&worker.pool, id.clone()).await;
+                (false, _) if last.is_none_or(|last| last.elapsed() >= DRAIN_REPEAT) => {
+                    for pool in &takes_calls {
+                        self.runs.signals.drain(pool, id.clone()).await;
+                    }
                     last = Some(Instant::now());
                     first = first.or(last);
                 }
-                Some(_) => {}
-                None if first.is_some() => return Ok(()),
-                None if settled || asked.elapsed() >= SURE => return Err(Refusal::WorkerNotFound(id.clone())),
-                None => {}
+                (false, _) => {}
             }
             match tokio::time::timeout(DRAIN_REPEAT, registry.changed()).await {
                 Ok(Ok(())) | Err(_) => {}
@@ -178,8 +185,8 @@ fn paused_out(what: Paused, word: &Word) -> v1::Pause {
     v1::Pause { what: Some(what), reason: word.reason.clone(), by: word.by.clone(), time }
 }
 
-fn worker_out(id: &WorkerId, worker: &Worker) -> v1::Worker {
-    let Worker { pool, slots, pulling, draining, .. } = worker;
+fn worker_out((id, pool): (&WorkerId, &PoolId), worker: &Worker) -> v1::Worker {
+    let Worker { slots, pulling, draining, .. } = worker;
     v1::Worker {
         worker_id: id.to_string(),
         pool: pool.to_string(),

@@ -110,8 +110,8 @@ impl Keeper {
                 }
                 Act::Append { event, job, expected, hand_back } => {
                     let appended = journal.append(id, &[event], job.as_deref(), expected).await;
-                    if let (Ok(_), Some(lease)) = (&appended, hand_back) {
-                        signals.hand_back(&lease).await;
+                    if let (Ok(_), Some(job)) = (&appended, hand_back) {
+                        signals.hand_back(&job.0, &job.1).await;
                     }
                     if let (Ok(_), Some((run, call))) = (&appended, decided) {
                         gate::note_default(&run, call);
@@ -169,12 +169,12 @@ impl Keeper {
             for call in open.known.run.calls() {
                 let CallState::Running(running) = call.state() else { continue };
                 let Some((worker, lease)) = &running.worker else { continue };
-                let is_lost = !registry.is_alive(worker) && now.since(running.since) >= proto::names::WORKER_LOST;
+                let Route::Pool { pool, .. } = &call.spec().route else { continue };
+                let is_lost = !registry.is_alive(pool, worker) && now.since(running.since) >= proto::names::WORKER_LOST;
                 let handed_back = self.handed_back.get(&(*id, running.attempt));
                 let is_due = handed_back.is_none_or(|at| at.elapsed() >= HAND_BACK_REPEAT);
                 if is_lost && is_due && owned.holds(id.shard()) {
                     tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
-                    let Route::Pool { pool, .. } = &call.spec().route else { continue };
                     lost.push((*id, running.attempt, lease.clone(), pool.clone()));
                 }
             }
@@ -186,7 +186,8 @@ impl Keeper {
         }
         for (id, attempt, lease, pool) in lost {
             let signals = self.rim.signals.clone();
-            if self.say(async move { signals.hand_back(&lease).await }) {
+            let of = pool.clone();
+            if self.say(async move { signals.hand_back(&of, &lease).await }) {
                 self.handed_back.insert((id, attempt), Instant::now());
                 metrics::handed_back(&pool);
             }
@@ -205,11 +206,14 @@ impl Keeper {
 
 pub(super) enum Act {
     Stop { pool: PoolId, attempt: AttemptId },
-    Append { event: Event, job: Option<Arc<run::CallSpec>>, expected: u64, hand_back: Option<Lease> },
+    Append { event: Event, job: Option<Arc<run::CallSpec>>, expected: u64, hand_back: Option<HandBack> },
 }
 
 /// Where the acknowledgement of a job would go.
 pub(super) type Lease = Bytes;
+
+/// A job that is to be handed back, and the pool whose it is. Few effects have one.
+type HandBack = Box<(PoolId, Lease)>;
 
 /// An effect as something to do.
 pub(super) fn act(known: &Known, effect: Effect, registry: &Registry, callers: &Callers) -> Option<Act> {
@@ -252,12 +256,16 @@ fn denied(run: &Run, effect: Effect, registry: &Registry, callers: &Callers) -> 
 }
 
 /// The job of an attempt that is given up because its worker is silent: another worker shall have it.
-fn silent(run: &Run, event: &Event) -> Option<Lease> {
+fn silent(run: &Run, event: &Event) -> Option<HandBack> {
     let Event::CallExpired { call, deadline: DeadlineKind::Attempt(_) | DeadlineKind::Idle(_) } = event else {
         return None;
     };
-    match run.call(*call)?.state() {
-        CallState::Running(running) => running.worker.as_ref().map(|(_, lease)| lease.clone()),
+    let call = run.call(*call)?;
+    let Route::Pool { pool, .. } = &call.spec().route else { return None };
+    match call.state() {
+        CallState::Running(running) => {
+            running.worker.as_ref().map(|(_, lease)| Box::new((pool.clone(), lease.clone())))
+        }
         CallState::Accepted
         | CallState::WaitingForClient
         | CallState::AwaitingApproval

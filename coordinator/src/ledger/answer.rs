@@ -38,7 +38,7 @@ impl Keeper {
             return Some(left_to_do(call));
         }
         Some(match (question.attempt, call.state()) {
-            (None, CallState::Running(running)) if self.is_passed_over(question, running) => Verdict::Leave,
+            (None, CallState::Running(running)) if self.is_passed_over(question, pool, running) => Verdict::Leave,
             (None, _) => call.verdict(question.delivered, proto::now()),
             // The one that is heard is the one that asks.
             (Some(own), CallState::Running(running)) if running.attempt == own => {
@@ -58,12 +58,12 @@ impl Keeper {
     ///
     /// Whoever stored a start just now lives, whatever is known of heartbeats; and once a lease has passed since then, the
     /// other may have the job no more, though it lives.
-    fn is_passed_over(&self, question: &Question, running: &Running) -> bool {
+    fn is_passed_over(&self, question: &Question, pool: &PoolId, running: &Running) -> bool {
         let registry = self.rim.registry.borrow();
         let age = proto::now().since(running.since);
         let lives = age < WORKER_LOST
             || !registry.settled
-            || running.worker.as_ref().is_some_and(|(worker, _)| registry.is_alive(worker));
+            || running.worker.as_ref().is_some_and(|(worker, _)| registry.is_alive(pool, worker));
         lives && (question.delivered < running.attempt.number.0 || age < JOB_LEASE)
     }
 }

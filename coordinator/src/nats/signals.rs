@@ -3,7 +3,7 @@
 use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use proto::access::may_be_answered;
+use proto::access::{may_be_answered, may_be_handed_back};
 use proto::convert::worker::{Answer, Question, Stop, encode_answer};
 use proto::names;
 use run::{AttemptId, PoolId, RunId, Shard, WorkerId};
@@ -38,12 +38,12 @@ impl Signals {
 
     /// Hands a lost worker's job back to its queue: `lease` is where its acknowledgement would have gone. Should this be
     /// lost too, the broker hands it back when the lease runs out.
-    pub(crate) async fn hand_back(&self, lease: &Bytes) {
+    pub(crate) async fn hand_back(&self, pool: &PoolId, lease: &Bytes) {
         match std::str::from_utf8(lease) {
-            Ok(subject) if subject.starts_with("$JS.ACK.") => {
+            Ok(subject) if may_be_handed_back(pool, subject) => {
                 self.send(subject.to_owned(), Bytes::from_static(b"-NAK")).await;
             }
-            _ => tracing::warn!("passing over a lease that is none"),
+            _ => tracing::warn!(%pool, "passing over a lease that is none of the pool's"),
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Keeper {
     /// When what changed is given out.
     due: Option<Instant>,
     published: watch::Sender<Arc<Registry>>,
-    heard: HashMap<WorkerId, Instant>,
+    heard: HashMap<(PoolId, WorkerId), Instant>,
     /// Where we say something to ourselves, and when we last heard it.
     echo: String,
     echoed: Instant,
@@ -185,9 +185,9 @@ impl Keeper {
 
     async fn look_around(&mut self) {
         let lost = self.heard.extract_if(|_, heard| heard.elapsed() >= names::WORKER_LOST).collect::<Vec<_>>();
-        for (worker, _) in &lost {
-            tracing::warn!(worker.id = %worker, "a worker was lost");
-            self.registry.worker_left(worker);
+        for ((pool, worker), _) in &lost {
+            tracing::warn!(%pool, worker.id = %worker, "a worker was lost");
+            self.registry.worker_left(pool, worker);
         }
         let settled = self.started.elapsed() >= names::WORKER_LOST;
         if !lost.is_empty() || settled != self.registry.settled {
@@ -230,17 +230,17 @@ impl Keeper {
             Err(error) => return tracing::warn!(%pool, %error, "passing over a heartbeat"),
         };
         let changed = if heartbeat.leaving {
-            self.heard.remove(&heartbeat.worker);
-            if self.registry.worker_left(&heartbeat.worker) {
+            let known = (pool, heartbeat.worker);
+            self.heard.remove(&known);
+            if self.registry.worker_left(&known.0, &known.1) {
                 // At once: nothing more shall wait for it.
                 self.publish();
             }
             false
         } else {
-            self.heard.insert(heartbeat.worker.clone(), Instant::now());
-            let Heartbeat { tools, pulling, slots, draining, .. } = heartbeat;
-            let worker = Worker { pool, tools, pulling, slots, draining };
-            self.registry.worker_lives(heartbeat.worker, worker)
+            self.heard.insert((pool.clone(), heartbeat.worker.clone()), Instant::now());
+            let Heartbeat { worker: id, tools, pulling, slots, draining, .. } = heartbeat;
+            self.registry.worker_lives(pool, id, Worker { tools, pulling, slots, draining })
         };
         if changed {
             self.publish_soon();

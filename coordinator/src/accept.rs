@@ -87,8 +87,11 @@ impl<'a> Offer<'a> {
     }
 
     fn holds(&self, entry: &Entry) -> bool {
-        let is_open =
-            if self.attached.is_empty() { !entry.hosted.manifest.hidden } else { self.attached.contains(&entry.name) };
+        let is_open = if self.attached.is_empty() {
+            !entry.hosted.manifest.result_use.hidden
+        } else {
+            self.attached.contains(&entry.name)
+        };
         is_open && !self.custom.contains_key(&entry.name)
     }
 }

@@ -80,10 +80,15 @@ pub(crate) struct Calls {
 
 impl Calls {
     /// Takes in calls that were accepted; gives their positions. Nothing that may change later is read of the run, which may
-    /// have come farther than what is told of it.
-    pub(crate) fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run) -> Vec<usize> {
+    /// have come farther than what is told of it. Of hidden tools' calls nothing is told but what the client must do.
+    pub(crate) fn accept<'opened>(
+        &mut self,
+        opened: &'opened [v1::OpenedCall],
+        run: &Run,
+    ) -> Vec<(usize, &'opened v1::OpenedCall)> {
         let mut added = Vec::with_capacity(opened.len());
-        for call in opened {
+        let is_shown = |call: &&v1::OpenedCall| !call.hidden || call.waits_for_client || call.awaits_approval;
+        for call in opened.iter().filter(is_shown) {
             let index = self.all.len();
             let accepted = call.call_id.parse::<CallId>().ok().and_then(|id| run.find(&id));
             let (place, item, arguments) = match accepted.map(run::Call::spec) {
@@ -98,7 +103,7 @@ impl Calls {
             self.by_id.insert(id.clone(), index);
             let (stage, said) = (Stage::Accepted, Said::default());
             self.all.push(Call { index, id, tool, arguments, place, item, stage, said });
-            added.push(index);
+            added.push((index, call));
         }
         added
     }

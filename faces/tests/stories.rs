@@ -8,7 +8,7 @@ mod told;
 
 use bytes::Bytes;
 use faces::{assistants, responses};
-use run::{AttemptOutcome, CallSpec, Content};
+use run::{AttemptOutcome, CallSpec, Content, ResultUse};
 use serde_json::{Value, json};
 use story::{
     Story, answered, approved, attempt, client, completed, dispatched, ended_as, failed, failed_for_now, once, output,
@@ -108,6 +108,31 @@ fn a_shell_another_tool_and_a_question_are_told_in_the_events_that_the_sdks_know
     assert_eq!((&output[2]["call_id"], &output[2]["arguments"]), (&json!("c"), &json!(r#"{"question":"?"}"#)));
     let outcome = json!({ "type": "exit", "exit_code": 3 });
     assert_eq!(output[3]["output"], json!([{ "stdout": "0/1/1/00/1/1/1", "stderr": "", "outcome": outcome }]));
+}
+
+#[test]
+fn of_a_hidden_tool_nothing_is_told_but_what_the_client_must_do() {
+    let hidden = |spec: CallSpec| CallSpec { result_use: ResultUse { hidden: true, ..spec.result_use }, ..spec };
+    let shown = tool("add", r#"{"a":1}"#, repeatable("b"));
+    let mut story = Story::of([hidden(bash("a")), shown, hidden(client("c"))]);
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        output(0, 1, 0..2),
+        exited(0, 1, 2, 0),
+        dispatched(1),
+        started(1, 1),
+        completed(1, 1, 0),
+    ]);
+    let response = last(&story);
+    assert_eq!((types(&response), &response["status"]), (vec!["mcp_call", "function_call"], &json!("completed")));
+    let said = format!("{:?}", events(&story));
+    assert!(!said.contains(r#""call_id": String("a")"#), "{said}");
+    let mut stream = assistants::Stream::new(run_id(), "thread_1");
+    let told: Vec<_> = tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect();
+    assert!(!format!("{told:?}").contains("bash"), "{told:?}");
+    assert_eq!(stream.steps().len(), 2);
+    assert_eq!(stream.run()["required_action"]["submit_tool_outputs"]["tool_calls"][0]["id"], "c");
 }
 
 #[test]

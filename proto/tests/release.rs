@@ -58,7 +58,7 @@ fn spec() -> CallSpec {
         without_worker: WithoutWorker::Fail,
         concurrency: Concurrency::Exclusive,
         approval: Some(Approval { deadline: Timestamp(1_762_998_000_000), default: DefaultDecision::Approve }),
-        result_use: ResultUse { is_final: true, return_direct: true },
+        result_use: ResultUse { is_final: true, return_direct: true, hidden: false },
         context: Fields::default(),
         files: Vec::new(),
     }
@@ -192,8 +192,7 @@ fn manifest() -> Manifest {
         side_effect_scope: "workspace".to_owned(),
         requires_confirmation: true,
         tags: vec!["safe".to_owned()],
-        result_use: ResultUse { is_final: true, return_direct: true },
-        hidden: true,
+        result_use: ResultUse { is_final: true, return_direct: true, hidden: true },
         concurrency: Concurrency::Exclusive,
         version: Some("1.4".parse().expect("a version")),
         aliases: Vec::new(),

@@ -167,7 +167,7 @@ fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
                 deadline: Timestamp(deadline),
                 queue_deadline: queue_deadline.map(Timestamp),
                 without_worker: if fails { WithoutWorker::Fail } else { WithoutWorker::Wait },
-                result_use: run::ResultUse { is_final: fails, return_direct: !fails },
+                result_use: run::ResultUse { is_final: fails, return_direct: !fails, hidden: fails },
                 concurrency,
                 approval,
                 context,

@@ -32,8 +32,6 @@ pub struct Manifest {
     pub requires_confirmation: bool,
     pub tags: Vec<String>,
     pub result_use: ResultUse,
-    /// The tool is not listed, and can be called only where it is attached.
-    pub hidden: bool,
     pub concurrency: Concurrency,
     /// Tells manifests of one name apart: among live ones with different schemas the newest counts.
     pub version: Option<Version>,
@@ -50,13 +48,15 @@ pub struct Manifest {
     pub context_keys: Vec<String>,
 }
 
-/// What becomes of a result beside being given to the model. Two things that do not hang together.
+/// What becomes of calls and their results beside being given to the model. Three things that do not hang together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ResultUse {
     /// It is a part of what the assistant says to the user. The model is given it all the same, and goes on.
     pub is_final: bool,
     /// It may be the answer: where that holds for all calls of a run and all complete, the model need not be asked again.
     pub return_direct: bool,
+    /// The tool is not listed, can be called only where it is attached, and its calls are nothing that users are shown.
+    pub hidden: bool,
 }
 
 /// The class of permission that a caller needs.

@@ -210,6 +210,7 @@ async fn a_run_that_attaches_tools_can_call_those_alone() {
         assert!(error.message.ends_with("the tools are: described, secret"), "{}", error.message);
     }
     assert_eq!(outcome("hidden").state(), v1::CallState::WaitingForClient, "an attached one may be hidden");
+    assert!(outcome("hidden").hidden && !outcome("later").hidden, "whoever shows runs to users is told");
     let run = harness::Run { client, id: run_id.clone() };
     run.submit(vec![harness::client_answer("hidden", "found")]).await.expect("it waits");
     let close = v1::CloseRunRequest { run_id };

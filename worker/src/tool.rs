@@ -273,7 +273,7 @@ impl About {
         self
     }
 
-    /// It is not listed, and can be called only where it is attached.
+    /// It is not listed, can be called only where it is attached, and users are shown nothing of its calls.
     #[must_use]
     pub fn hidden(mut self) -> Self {
         self.hidden = true;

@@ -12,6 +12,7 @@ fn opened(calls: &[(&str, &str)]) -> Event {
         tool: (*tool).to_owned(),
         waits_for_client: false,
         awaits_approval: false,
+        hidden: false,
     });
     Event::RunOpened(v1::RunOpened { run_id: "run_1".to_owned(), deadline: None, calls: calls.collect() })
 }

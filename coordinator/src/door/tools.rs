@@ -51,7 +51,7 @@ impl Door {
         let shows = self.runs.callers.shows(&self.runs.caller);
         let wanted = |entry: &&Entry| {
             let manifest = &entry.hosted.manifest;
-            !manifest.hidden
+            !manifest.result_use.hidden
                 && shows(entry)
                 && (request.include_unavailable || registry.is_available(entry))
                 && (request.category.is_empty() || manifest.category == request.category)

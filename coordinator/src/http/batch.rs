@@ -251,7 +251,7 @@ fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
     let shows = runs.callers.shows(&runs.caller);
     let listed = registry.catalog.after(None).iter();
     let listed = listed
-        .filter(|entry| !entry.hosted.manifest.hidden && shows(entry) && registry.is_available(entry))
+        .filter(|entry| !entry.hosted.manifest.result_use.hidden && shows(entry) && registry.is_available(entry))
         .map(|entry| entry.name.as_str());
     export::meant(listed, format, &call.name).and_then(|tool| tool.parse().ok()).or(own)
 }

@@ -241,6 +241,7 @@ pub fn input_items(run: &Run, previous: Option<&Value>) -> Vec<Value> {
             tool: call.spec().tool.to_string(),
             waits_for_client: false,
             awaits_approval: false,
+            hidden: false,
         });
         let mut calls = Calls::default();
         calls.accept(&opened.collect::<Vec<_>>(), run);

@@ -172,7 +172,7 @@ impl Stream {
     fn accept(&mut self, opened: &[v1::OpenedCall], run: &Run, part: &mut Part) {
         let added = self.calls.accept(opened, run);
         self.places.resize_with(self.calls.all.len(), Places::default);
-        for (index, call) in added.into_iter().zip(opened) {
+        for (index, call) in added {
             // One that waits for somebody is told when that is said.
             if !call.waits_for_client && !call.awaits_approval {
                 self.open(index, part);
@@ -394,9 +394,9 @@ impl Stream {
 
     /// An event that the API does not know, of a call.
     fn aside(&mut self, kind: &'static str, call_id: &str, mut data: Value, part: &mut Part) {
+        let Some(places) = self.calls.find(call_id).and_then(|index| self.places.get(index)) else { return };
         data["call_id"] = call_id.into();
-        let places = self.calls.find(call_id).and_then(|index| self.places.get(index));
-        match places.and_then(|places| places.output.or(places.call)) {
+        match places.output.or(places.call) {
             Some(place) => part.of_item(kind, place, data),
             None => part.emit(kind, data),
         }

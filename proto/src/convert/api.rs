@@ -114,6 +114,7 @@ pub fn call(call: &Call) -> v1::Call {
         decided: call.decided().map(decided),
         r#final: spec.result_use.is_final,
         return_direct: spec.result_use.return_direct,
+        hidden: spec.result_use.hidden,
     }
 }
 
@@ -354,5 +355,6 @@ fn opened_call(spec: &run::CallSpec) -> v1::OpenedCall {
         tool: spec.tool.to_string(),
         waits_for_client: spec.route == Route::Client,
         awaits_approval: spec.approval.is_some(),
+        hidden: spec.result_use.hidden,
     }
 }

@@ -334,6 +334,7 @@ fn spec_out(spec: &CallSpec) -> wire::CallSpec {
         }),
         r#final: spec.result_use.is_final,
         return_direct: spec.result_use.return_direct,
+        hidden: spec.result_use.hidden,
         context: fields_out(&spec.context),
         files: spec.files.iter().map(file_out).collect(),
         route: Some(route),
@@ -365,7 +366,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
             deadline: Timestamp(approval.deadline_ms),
             default: approval_default(v1::ApprovalDefault::try_from(approval.default).unwrap_or_default()),
         }),
-        result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct },
+        result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct, hidden: wire.hidden },
         context: object("context", &wire.context)?,
         files: wire.files.into_iter().map(file_in).collect::<Result<_, _>>()?,
     })

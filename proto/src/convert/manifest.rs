@@ -160,7 +160,7 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         tags: manifest.tags.clone(),
         r#final: manifest.result_use.is_final,
         return_direct: manifest.result_use.return_direct,
-        hidden: manifest.hidden,
+        hidden: manifest.result_use.hidden,
         concurrency: concurrency_out(manifest.concurrency).into(),
         version: manifest.version.as_ref().map(ToString::to_string).unwrap_or_default(),
         aliases: aliases
@@ -284,8 +284,7 @@ fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
         side_effect_scope: wire.side_effect_scope,
         requires_confirmation: wire.requires_confirmation,
         tags: wire.tags,
-        result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct },
-        hidden: wire.hidden,
+        result_use: ResultUse { is_final: wire.r#final, return_direct: wire.return_direct, hidden: wire.hidden },
         concurrency: concurrency.unwrap_or_else(|| Concurrency::of(permission)),
         version,
         max_concurrent: (wire.max_concurrent > 0).then_some(wire.max_concurrent),

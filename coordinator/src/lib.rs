@@ -278,7 +278,7 @@ impl Coordinator {
         if let Some(keeper) = tls_keeper {
             parts.spawn(keeper.keep(inner.clone()));
         }
-        parts.spawn(pauses_keeper.keep(inner.clone()));
+        parts.spawn(pauses_keeper.keep(registry.clone(), inner.clone()));
         parts.spawn(quotas.clone().keep(redis, inner.clone()));
         if let Some(keeper) = callers_keeper {
             parts.spawn(keeper.keep(inner.clone()));

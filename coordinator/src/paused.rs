@@ -1,5 +1,5 @@
-//! What is paused: calls of a paused tool are not handed to workers, and the queue of a paused pool stands still. Pure: the
-//! bucket of pauses as it was last seen.
+//! What is paused: calls of a paused tool are not handed to workers, which give back those that are, and the queue of a paused
+//! pool stands still. Pure: the bucket of pauses as it was last seen.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -32,7 +32,7 @@ pub(crate) struct Word {
     pub(crate) at_ms: u64,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Paused {
     tools: BTreeMap<ToolName, Word>,
     pools: BTreeMap<PoolId, Word>,
@@ -74,14 +74,11 @@ impl Paused {
     /// Why a call waits, where it waits for this; `tool` is what its tool is called, whatever it calls it.
     pub(crate) fn why(&self, call: &Call, tool: &ToolName, now: Timestamp) -> Option<String> {
         let Route::Pool { pool, .. } = &call.spec().route else { return None };
+        let of_tool = || Some((format!("tool {tool}"), self.tools.get(tool)?));
         let of_pool = || Some((format!("pool {pool}"), self.pools.get(pool)?));
         let (what, word) = match call.state() {
-            CallState::Accepted => {
-                let of_tool = self.tools.get(tool).map(|word| (format!("tool {tool}"), word));
-                of_tool.or_else(of_pool)?
-            }
-            // A job that is in the queue already is executed, though its tool is paused.
-            CallState::Queued { .. } => of_pool()?,
+            // What is in the queue already goes back there from whichever worker is given it.
+            CallState::Accepted | CallState::Queued { .. } => of_tool().or_else(of_pool)?,
             CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Running(_) | CallState::Ended(_) => {
                 return None;
             }

@@ -40,6 +40,11 @@ pub const WORKER_LOST: Duration = Duration::from_secs(6);
 /// A job older than this may have been cancelled meanwhile: its worker asks before it executes.
 pub const JOB_FRESH: Duration = Duration::from_secs(1);
 
+/// How often the workers of all pools are told which tools are paused, and for how long they hold to it when nobody says it any
+/// more: a coordinator may die between a tool's being resumed and saying so.
+pub const HELD_TOLD: Duration = Duration::from_secs(1);
+pub const HELD_FOR: Duration = Duration::from_secs(30);
+
 /// The durable consumer from which a pool's workers pull.
 #[must_use]
 pub fn pool_consumer(pool: &PoolId) -> String {

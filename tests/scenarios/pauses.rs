@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use harness::{Client, Run, Yard, call, reason};
+use proto::convert::worker::Stop;
 use proto::v1::pause_request::What;
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallState, FloorPolicy, resume_request};
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::check::{kinds, outcomes};
 use crate::{FIXTURE, count};
@@ -39,6 +42,54 @@ async fn tool(client: &Client, name: &str) -> v1::Tool {
 async fn why(run: &Run, call: &str) -> String {
     let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: call.to_owned() };
     run.client.runs.clone().explain_call(request).await.expect("it is there").into_inner().why
+}
+
+/// A call that keeps its slot until it may end.
+struct Busy {
+    run: Run,
+    folder: TempDir,
+}
+
+impl Busy {
+    async fn start(yard: &Yard) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = yard.client.create(vec![call("busy", "waits", json!({ "path": folder.path().join("end") }))]).await;
+        run.watch(FloorPolicy::Interleaved).await.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+        Self { run, folder }
+    }
+
+    async fn end(self) {
+        std::fs::write(self.folder.path().join("end"), "").expect("it can be written");
+        let ended = outcomes(&self.run.watch(FloorPolicy::Arrival).await.to_end().await);
+        assert_eq!(ended["busy"].state(), CallState::Completed, "what runs goes on");
+    }
+}
+
+/// What the workers of the pool main are told.
+struct Told(async_nats::Subscriber);
+
+impl Told {
+    async fn listen(yard: &Yard) -> Self {
+        let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+        let subject = proto::names::stop(&"main".parse().expect("a pool"));
+        let told = nats.subscribe(subject).await.expect("it can be heard");
+        nats.flush().await.expect("the broker is there");
+        Self(told)
+    }
+
+    /// It is not confirmed; but whoever is told a second time has heard the first.
+    async fn held(&mut self, tool: &str) {
+        let mut left = 2;
+        let told = async {
+            while left > 0 {
+                let word = self.0.next().await.expect("the broker is there");
+                if let Ok(Stop::Held(tools)) = Stop::decode(word.payload) {
+                    left -= usize::from(tools.iter().any(|held| held.as_str() == tool));
+                }
+            }
+        };
+        tokio::time::timeout(harness::PATIENCE, told).await.expect("they are told what is paused");
+    }
 }
 
 #[tokio::test]
@@ -79,8 +130,7 @@ async fn calls_of_a_paused_tool_wait_while_others_run_and_outlive_their_coordina
 async fn a_paused_pool_hands_out_nothing_also_what_was_in_its_queue() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker_with_slots(1).await;
-    let busy = yard.client.create(vec![call("busy", "sleep", json!({ "ms": 2000, "text": "done" }))]).await;
-    busy.watch(FloorPolicy::Interleaved).await.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+    let busy = Busy::start(&yard).await;
     let queued = yard.client.create(vec![call("queued", "echo", json!({ "text": "later" }))]).await;
     pause(&yard.client, What::Pool("main".to_owned())).await;
     let new = yard.client.create(vec![call("new", "echo", json!({ "text": "later" }))]).await;
@@ -88,8 +138,7 @@ async fn a_paused_pool_hands_out_nothing_also_what_was_in_its_queue() {
     let second = yard.fixture.coordinator(&yard.broker.url()).await;
     let client = Client::connect(second.address()).await;
     client.wait_for_tool("echo").await;
-    let ended = outcomes(&busy.watch(FloorPolicy::Arrival).await.to_end().await);
-    assert_eq!(ended["busy"].state(), CallState::Completed, "what runs goes on");
+    busy.end().await;
     let mut stream = new.watch(FloorPolicy::Arrival).await;
     // Longer than a job that nobody takes up is left where it is, and than requests for jobs are waited for.
     let early = tokio::time::timeout(Duration::from_secs(10), stream.until(|e| matches!(e, Event::AttemptStarted(_))));
@@ -105,6 +154,76 @@ async fn a_paused_pool_hands_out_nothing_also_what_was_in_its_queue() {
         let ended = outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
         assert_eq!(ended[id].state(), CallState::Completed);
     }
+}
+
+/// The slot is free, and what was asked for behind a call of a paused tool is executed.
+async fn only_what_is_paused_waits(yard: &Yard, busy: Busy, held: &Run) {
+    busy.end().await;
+    let free = yard.client.execute(vec![count("free", 2, 1)]).await.to_end().await;
+    assert_eq!(outcomes(&free)["free"].state(), CallState::Completed, "it was asked for after what is held");
+    let why = why(held, "held").await;
+    assert!(why.contains("tool echo is paused"), "{why}");
+}
+
+#[tokio::test]
+async fn a_job_of_a_paused_tool_that_is_in_the_queue_goes_back_there_and_holds_nobody_up() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(1).await;
+    let busy = Busy::start(&yard).await;
+    let mut told = Told::listen(&yard).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let echo = |id: &str| call(id, "echo", json!({ "text": "at last" }));
+    let held = yard.client.create(vec![echo("held")]).await;
+    let cancelled = yard.client.create(vec![echo("cancelled")]).await;
+    pause(&yard.client, What::Tool("echo".to_owned())).await;
+    told.held("echo").await;
+    only_what_is_paused_waits(&yard, busy, &held).await;
+    cancelled.cancel("it is not wanted any more").await;
+    let ended = outcomes(&cancelled.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(ended["cancelled"].state(), CallState::Cancelled);
+
+    // Whoever comes next says it to the workers too.
+    let log = folder.path().join("log");
+    let next = yard.fixture.with("TOOLYARD_LOG", "warn").logging_to(&log).coordinator(&yard.broker.url()).await;
+    let client = Client::connect(next.address()).await;
+    yard.coordinator.kill().await;
+    let held = held.through(&client);
+    let mut stream = held.watch(FloorPolicy::Arrival).await;
+    // Longer than a job that nobody takes up is left where it is, and than the other takes to be taken for dead; and until its
+    // worker has given it back for 16 s.
+    let early = tokio::time::timeout(Duration::from_secs(15), stream.until(|e| matches!(e, Event::AttemptStarted(_))));
+    assert!(early.await.is_err(), "nothing of it is executed");
+    resume(&client, resume_request::What::Tool("echo".to_owned())).await;
+    let events = held.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(outcomes(&events)["held"].state(), CallState::Completed);
+    let starts = kinds(&events).into_iter().filter(|event| matches!(event, Event::AttemptStarted(_))).count();
+    assert_eq!(starts, 1, "what was held used up no attempt");
+    // It comes again later than other jobs are waited for, and that is nobody's fault.
+    let log = std::fs::read_to_string(&log).expect("it was written");
+    assert!(!log.contains("no worker takes up"), "{log}");
+}
+
+#[tokio::test]
+async fn a_paused_tool_is_held_in_the_queue_of_its_older_version_too() {
+    let yard = Yard::start(FIXTURE).await;
+    let _older = yard.worker_with_slots(1).await;
+    let busy = Busy::start(&yard).await;
+    let held = yard.client.create(vec![call("held", "echo", json!({ "text": "at last" }))]).await;
+    let newer = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "newer_echo");
+    let _newer = newer.worker(&yard.broker.url(), "next", 1).await;
+    let gives_way = async {
+        while tool(&yard.client, "echo").await.version != "2" {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, gives_way).await.expect("the newer one counts");
+    let mut told = Told::listen(&yard).await;
+    pause(&yard.client, What::Tool("echo".to_owned())).await;
+    told.held("echo").await;
+    only_what_is_paused_waits(&yard, busy, &held).await;
+    resume(&yard.client, resume_request::What::Tool("echo".to_owned())).await;
+    let ended = outcomes(&held.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(ended["held"].state(), CallState::Completed);
 }
 
 #[tokio::test]

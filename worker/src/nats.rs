@@ -3,6 +3,7 @@
 mod advertise;
 mod clock;
 mod files;
+mod held;
 mod job;
 mod leases;
 mod progress;
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     pub(crate) answered: Rc<Cell<Option<Instant>>>,
     progress: Arc<progress::Progress>,
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
+    held: held::Held,
     /// Calls that hold a slot and wait until their tool has room for them.
     waiting: Cell<usize>,
     /// Traces tell what tools were asked and gave back.
@@ -122,6 +124,7 @@ pub(crate) async fn serve(
         answered: Rc::default(),
         progress: Arc::default(),
         running: RefCell::default(),
+        held: held::Held::default(),
         waiting: Cell::default(),
         include_content: options.include_content,
     });
@@ -221,7 +224,7 @@ fn note(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Hears which attempts to stop, and whether to drain.
+/// Hears which attempts to stop, whether to drain, and what is paused.
 async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
     let subject = names::stop(&pool);
     let mut messages = match core.client.subscribe(subject).await {
@@ -246,6 +249,7 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
                     core.stop.cancel();
                 }
             }
+            Ok(Stop::Held(tools)) => core.held.replace(tools),
             Err(error) => tracing::warn!(%error, "passing over a request to stop"),
         }
     }

@@ -179,10 +179,14 @@ impl Table {
         Ok(self)
     }
 
+    /// What a tool is called, whatever it is asked for by.
+    pub(crate) fn own_name<'a>(&'a self, tool: &'a ToolName) -> &'a ToolName {
+        self.aliases.get(tool).unwrap_or(tool)
+    }
+
     /// What a tool says of itself; nothing of one that is not hosted.
     pub(crate) fn description(&self, tool: &ToolName) -> &str {
-        let tool = self.aliases.get(tool).unwrap_or(tool);
-        self.tools.get(tool).map_or("", |hosted| hosted.manifest.description.as_str())
+        self.tools.get(self.own_name(tool)).map_or("", |hosted| hosted.manifest.description.as_str())
     }
 
     /// The names under which tools are called, each with the tool's own.

@@ -2,7 +2,7 @@
 //! the broker waits for the job's whole lease. So the owner looks how far the queue was given out, and takes a job back of
 //! which nothing is heard for some seconds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -20,6 +20,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SILENT: Duration = Duration::from_secs(3);
 /// A longer pause between two looks proves nothing: the broker was away, and workers could not store a start.
 const GAP_MAX: Duration = Duration::from_secs(3);
+/// Jobs that were paused and are taken back in one look. There may be as many as a queue gives out, and they come again by
+/// themselves: it is only sooner.
+const WAS_HELD_MAX: usize = 256;
 /// Queues that are asked for at once.
 const ASKED_MAX: usize = 8;
 
@@ -28,6 +31,9 @@ const ASKED_MAX: usize = 8;
 pub(super) struct Unclaimed {
     looked: Option<Instant>,
     out: HashMap<(RunId, CallIndex), Instant>,
+    /// Those that wait and were paused at some time: workers gave them back for up to half a minute, or they stand behind others
+    /// that come again. No worker is to blame for that.
+    was_held: HashSet<(RunId, CallIndex)>,
 }
 
 /// How far queues were given out.
@@ -39,6 +45,8 @@ struct Waiting {
     call: CallIndex,
     pool: PoolId,
     job: u64,
+    /// Its tool or pool is paused.
+    is_held: bool,
 }
 
 impl Keeper {
@@ -47,7 +55,13 @@ impl Keeper {
         if !self.looks.is_empty() {
             return;
         }
-        let pools: BTreeSet<PoolId> = self.waiting().into_iter().map(|waiting| waiting.pool).collect();
+        let waiting = self.waiting();
+        let was_held = std::mem::take(&mut self.unclaimed.was_held);
+        let ids = waiting.iter().map(|waiting| ((waiting.run, waiting.call), waiting.is_held));
+        self.unclaimed.was_held =
+            ids.filter(|(id, is_held)| *is_held || was_held.contains(id)).map(|(id, _)| id).collect();
+        let pools: BTreeSet<PoolId> =
+            waiting.into_iter().filter(|waiting| !waiting.is_held).map(|waiting| waiting.pool).collect();
         if pools.is_empty() {
             self.unclaimed.out.clear();
             return;
@@ -72,9 +86,10 @@ impl Keeper {
             // A worker keeps the calls of a tool that may not have more at once, and stores no start of them.
             let tool = registry.catalog.find(&call.spec().tool);
             let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
-            // What was handed back waits in a queue that stands still.
-            let may_run = registry.live_workers(pool) > 0 && !is_kept && !paused.stops(pool);
-            may_run.then(|| Waiting { run: *id, call: call.index(), pool: pool.clone(), job })
+            // What was handed back waits in a queue that stands still, or goes back there from every worker.
+            let is_held = paused.stops(pool) || paused.holds(registry.real_name(&call.spec().tool));
+            let may_run = registry.live_workers(pool) > 0 && !is_kept;
+            may_run.then(|| Waiting { run: *id, call: call.index(), pool: pool.clone(), job, is_held })
         });
         waits.collect()
     }
@@ -87,14 +102,26 @@ impl Keeper {
         if gap {
             before.clear();
         }
-        for Waiting { run, call, pool, job } in self.waiting() {
+        let mut held_before = 0;
+        for Waiting { run, call, pool, job, is_held } in self.waiting() {
+            if is_held {
+                continue;
+            }
             let Some(given) = look.get(&pool).filter(|given| job <= given.through) else { continue };
             let since = before.remove(&(run, call)).unwrap_or(now);
             if now - since < SILENT || !self.may_act(run.shard()) {
                 self.unclaimed.out.insert((run, call), since);
                 continue;
             }
-            tracing::warn!(run.id = %run, call = call.0, %pool, "taking back a job that no worker takes up");
+            if self.unclaimed.was_held.contains(&(run, call)) {
+                if held_before == WAS_HELD_MAX {
+                    self.unclaimed.out.insert((run, call), since);
+                    continue;
+                }
+                held_before += 1;
+            } else {
+                tracing::warn!(run.id = %run, call = call.0, %pool, "taking back a job that no worker takes up");
+            }
             let (queues, given) = (self.rim.queues.clone(), *given);
             self.say(async move { queues.take_back(&pool, job, given).await });
         }

@@ -1,5 +1,6 @@
 //! The bucket of pauses: what an operator paused stays so until somebody resumes it, whoever restarts meanwhile.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,17 +8,18 @@ use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
 use async_nats::jetstream::{Context, ErrorCode, kv};
 use futures::StreamExt as _;
 use proto::names;
-use run::PoolId;
+use run::{PoolId, ToolName};
 use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::journal::ReadError;
 use super::setup::SetupError;
+use super::signals::Signals;
 use crate::paused::{Pausable, Paused, Word};
+use crate::registry::Registry;
 
-/// How soon the bucket is watched again after its watch broke.
-const AGAIN: Duration = Duration::from_secs(1);
 /// A queue is paused until a time; nobody lives to see this one.
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -32,6 +34,9 @@ pub(crate) struct Pauses {
 pub(crate) struct Keeper {
     store: kv::Store,
     current: watch::Sender<Arc<Paused>>,
+    signals: Signals,
+    /// Who was told last that something is paused.
+    told: BTreeSet<PoolId>,
 }
 
 impl Pauses {
@@ -48,7 +53,8 @@ impl Pauses {
             }
         }
         let (sender, current) = watch::channel(Arc::new(paused));
-        let keeper = Keeper { store: store.clone(), current: sender };
+        let signals = Signals::new(broker);
+        let keeper = Keeper { store: store.clone(), current: sender, signals, told: BTreeSet::new() };
         Ok((Self { store, context: broker.context.clone(), current }, keeper))
     }
 
@@ -80,24 +86,67 @@ impl Pauses {
 }
 
 impl Keeper {
-    pub(crate) async fn keep(self, stop: CancellationToken) {
+    pub(crate) async fn keep(mut self, registry: watch::Receiver<Arc<Registry>>, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(names::HELD_TOLD);
+        // One that stood still says once what it knew, and not for every second: what is told replaces what others told.
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut changes: Option<kv::Watch> = None;
         loop {
-            let watched = async {
-                match self.store.watch_with_history(">").await {
-                    Ok(mut changes) => {
-                        while let Some(Ok(entry)) = changes.next().await {
-                            self.current.send_modify(|paused| learn(Arc::make_mut(paused), &entry));
-                        }
-                    }
-                    Err(error) => tracing::warn!(%error, "cannot watch what is paused, trying again"),
-                }
-                tokio::time::sleep(AGAIN).await;
-            };
-            tokio::select! {
+            let news = tokio::select! {
                 () = stop.cancelled() => return,
-                () = watched => {}
+                _ = tick.tick() => {
+                    // Who does not hear what is resumed must not keep it held.
+                    let hears = changes.is_some();
+                    if !hears {
+                        changes = self.store.watch_with_history(">").await.inspect_err(|error| {
+                            tracing::warn!(%error, "cannot watch what is paused, trying again");
+                        }).ok();
+                    }
+                    hears
+                }
+                change = next(&mut changes) => match change {
+                    Some(Ok(entry)) => self.learn(&entry),
+                    Some(Err(_)) | None => {
+                        changes = None;
+                        false
+                    }
+                },
+            };
+            if news {
+                self.tell(&registry).await;
             }
         }
+    }
+
+    /// Says whether that is news: a new watch brings all that is known first.
+    fn learn(&self, entry: &kv::Entry) -> bool {
+        self.current.send_if_modified(|paused| {
+            let before = Arc::clone(paused);
+            learn(Arc::make_mut(paused), entry);
+            *paused != before
+        })
+    }
+
+    /// Tells all pools which tools are paused: what is in their queues goes back there. Also those that the catalog does not
+    /// name for a tool, as one that hosts an older version: its queue may have jobs all the same. Not confirmed, so it is
+    /// repeated; that nothing is paused any more is said once, and workers find out by themselves should that be lost.
+    async fn tell(&mut self, registry: &watch::Receiver<Arc<Registry>>) {
+        let tools: Vec<ToolName> = self.current.borrow().tools().map(|(tool, _)| tool.clone()).collect();
+        let before = std::mem::take(&mut self.told);
+        let pools = if tools.is_empty() { before } else { registry.borrow().pools() };
+        for pool in &pools {
+            self.signals.held(pool, tools.clone()).await;
+        }
+        if !tools.is_empty() {
+            self.told = pools;
+        }
+    }
+}
+
+async fn next(changes: &mut Option<kv::Watch>) -> Option<Result<kv::Entry, kv::WatcherError>> {
+    match changes {
+        Some(changes) => changes.next().await,
+        None => std::future::pending().await,
     }
 }
 

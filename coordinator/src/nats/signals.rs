@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use proto::access::{may_be_answered, may_be_handed_back};
 use proto::convert::worker::{Answer, Question, Stop, encode_answer};
 use proto::names;
-use run::{AttemptId, PoolId, RunId, Shard, WorkerId};
+use run::{AttemptId, PoolId, RunId, Shard, ToolName, WorkerId};
 
 use super::Broker;
 
@@ -34,6 +34,11 @@ impl Signals {
     /// Tells a worker of the pool to drain. Not confirmed: it is repeated until the worker says so.
     pub(crate) async fn drain(&self, pool: &PoolId, worker: WorkerId) {
         self.send(names::stop(pool), Stop::Worker(worker).encode()).await;
+    }
+
+    /// Tells a pool which tools are paused, its own or not. Not confirmed: it is repeated for as long as something is.
+    pub(crate) async fn held(&self, pool: &PoolId, tools: Vec<ToolName>) {
+        self.send(names::stop(pool), Stop::Held(tools).encode()).await;
     }
 
     /// Hands a lost worker's job back to its queue: `lease` is where its acknowledgement would have gone. Should this be

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, ToolSetId, Verdict, WorkerId};
+use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, ToolName, ToolSetId, Verdict, WorkerId};
 use sha2::{Digest as _, Sha256};
 
 use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
@@ -178,6 +178,9 @@ pub enum Stop {
     Attempt(RunId, AttemptId),
     /// A worker takes no more calls, lets those that it runs end, and leaves.
     Worker(WorkerId),
+    /// Jobs of these tools, which the pool need not host, and of no others, go back to the queue until something else is said,
+    /// or nothing for [`HELD_FOR`](crate::names::HELD_FOR).
+    Held(Vec<ToolName>),
 }
 
 impl Stop {
@@ -191,6 +194,10 @@ impl Stop {
                 ..wire::StopAttempt::default()
             },
             Self::Worker(worker) => wire::StopAttempt { worker_id: worker.to_string(), ..wire::StopAttempt::default() },
+            Self::Held(tools) => {
+                let held = wire::Held { tools: tools.iter().map(ToString::to_string).collect() };
+                wire::StopAttempt { held: Some(held), ..wire::StopAttempt::default() }
+            }
         };
         wire::StopAttempt { version: VERSION, ..wire }.encode_to_vec().into()
     }
@@ -202,6 +209,9 @@ impl Stop {
         check_version(wire.version)?;
         if !wire.worker_id.is_empty() {
             return Ok(Self::Worker(wire.worker_id.parse()?));
+        }
+        if let Some(held) = wire.held {
+            return Ok(Self::Held(held.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?));
         }
         let call = index_in(wire.call)?;
         let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);

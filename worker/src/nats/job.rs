@@ -20,8 +20,8 @@ use run::{
 };
 use tokio::time::Instant;
 
-use super::Core;
 use super::trace::{self, Traced};
+use super::{Core, held};
 use crate::attempt::{self, Attempt, End, Ending};
 use crate::metrics;
 use crate::publisher::Lost;
@@ -123,6 +123,10 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
                 Err(NotStored::Conflict { .. }) => settle(&core, reply, NOT_NOW.into()).await,
                 Err(NotStored::GivenUp | NotStored::TooLarge) => {}
             }
+        }
+        // A call that has ended meanwhile was told so above, held or not.
+        Verdict::Go { .. } if core.held.holds(|| core.table.own_name(&delivery.job.spec.tool)) => {
+            settle(&core, reply, held::not_while_paused(delivery.delivered)).await;
         }
         Verdict::Go { number, used, from } => {
             let go = Go { number, used, from, last_output: answer.last_output };
@@ -333,7 +337,11 @@ async fn finish(core: &Core, delivery: &Delivery, end: End, used: u32, lease: &s
     if delivery.delivered == 1 && delivery.here.elapsed() < SOLELY_OURS {
         return settle(core, reply.clone(), again.map_or("+ACK".into(), back)).await;
     }
-    match ask(core, delivery, About::End).await.map(|answer| answer.verdict) {
+    let answer = tokio::select! {
+        answer = ask(core, delivery, About::End) => answer,
+        () = core.give_back.cancelled() => None,
+    };
+    match answer.map(|answer| answer.verdict) {
         Some(Verdict::Drop) => settle(core, reply.clone(), "+ACK".into()).await,
         // It is queued: for what we failed with, or another attempt.
         Some(Verdict::Go { .. }) => settle(core, reply.clone(), back(again.unwrap_or_default())).await,

@@ -244,6 +244,16 @@ impl Content {
             Self::Object(object) => object.preview.len(),
         }
     }
+
+    /// Bytes of its media type; none where it needs none.
+    #[must_use]
+    pub fn label_size(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Json(_) => 0,
+            Self::Data { media_type, .. } => media_type.len(),
+            Self::Object(object) => object.media_type.len(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -386,15 +396,7 @@ impl CallError {
         if message.trim().is_empty() {
             message = format!("{kind:?}, without a message");
         }
-        if message.len() > ERROR_BYTES_MAX {
-            const MARK: &str = " … (cut)";
-            let mut end = ERROR_BYTES_MAX - MARK.len();
-            while !message.is_char_boundary(end) {
-                end -= 1;
-            }
-            message.truncate(end);
-            message.push_str(MARK);
-        }
+        cut(&mut message);
         Self { kind, message, retryable: false, retry_after: None, violations: Vec::new() }
     }
 
@@ -408,5 +410,28 @@ impl CallError {
     #[must_use]
     pub fn retryable_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait.min(RETRY_AFTER_MAX)), ..self.retryable() }
+    }
+}
+
+impl Violation {
+    /// A place and what is wrong there, neither longer than the text of an error.
+    #[must_use]
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        let (mut path, mut message) = (path.into(), message.into());
+        cut(&mut path);
+        cut(&mut message);
+        Self { path, message }
+    }
+}
+
+fn cut(text: &mut String) {
+    const MARK: &str = " … (cut)";
+    if text.len() > ERROR_BYTES_MAX {
+        let mut end = ERROR_BYTES_MAX - MARK.len();
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        text.push_str(MARK);
     }
 }

@@ -5,7 +5,7 @@ use proto::v1::{self, CallErrorKind, CallState, FloorPolicy};
 use serde_json::json;
 use tonic::{Code, Status};
 
-use crate::{FIXTURE, check, count};
+use crate::{FIXTURE, check, count, question};
 
 async fn create(yard: &Yard, calls: Vec<v1::NewCall>) -> Result<v1::CreateRunResponse, Status> {
     let request = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
@@ -59,6 +59,33 @@ async fn a_request_that_breaks_a_limit_is_refused_whole() {
         v1::CreateRunRequest { calls: vec![count("c", 1, 0)], timeout: days, ..v1::CreateRunRequest::default() };
     let refused = yard.client.runs.clone().create_run(request).await.expect_err("a day is the limit");
     assert_eq!(reason(&refused), "DEADLINE_TOO_FAR");
+}
+
+#[tokio::test]
+async fn an_answer_that_the_log_cannot_hold_is_refused_and_its_call_waits_on() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![question("q")]).await;
+    let part = |body| v1::Content { body: Some(body) };
+    let text = |text: String| part(v1::content::Body::Text(text));
+    let data = |media_type: String| {
+        part(v1::content::Body::Data(v1::Data { media_type, data: bytes::Bytes::from_static(b"x") }))
+    };
+    let too_large = [
+        vec![text("x".repeat(300 * 1024))],
+        vec![text(String::new()); 1_000_000],
+        vec![data("x".repeat(1_500_000))],
+        vec![data("x".repeat(10_000)); 200],
+    ];
+    for result in too_large {
+        let output = v1::ToolOutput { call_id: "q".to_owned(), result, error: String::new() };
+        let refused = run.submit(vec![output]).await.expect_err("it is too large");
+        assert_eq!((refused.code(), reason(&refused).as_str()), (Code::ResourceExhausted, "PAYLOAD_TOO_LARGE"));
+    }
+    assert_eq!(run.get().await.calls[0].state(), CallState::WaitingForClient);
+    run.submit(vec![harness::client_answer("q", "fits")]).await.expect("it waits");
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["q"]), "fits");
 }
 
 #[tokio::test]

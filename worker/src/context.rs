@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::ToolError;
 use crate::files::Source;
+use crate::limits::label_size;
 
 /// What a call knows of itself, and how it speaks.
 #[derive(Debug, Clone)]
@@ -183,14 +184,7 @@ impl Context {
     }
 
     async fn send(&self, chunk: Chunk) -> Result<(), ToolError> {
-        let label = match &chunk {
-            Chunk::Content { channel, content: Content::Data { media_type, .. } } => {
-                channel.len().max(media_type.len())
-            }
-            Chunk::Content { channel, .. } => channel.len(),
-            Chunk::Progress(progress) => progress.message.len(),
-        };
-        if label > limit::LABEL_BYTES_MAX {
+        if label_size(&chunk) > limit::LABEL_BYTES_MAX {
             let limit = limit::LABEL_BYTES_MAX;
             return Err(ToolError::new(format!(
                 "a channel, media type or progress message is longer than {limit} bytes"

@@ -44,7 +44,7 @@ impl ToolError {
             path => format!("the arguments are of no use: at {path}: {message}"),
         };
         let error = CallError::new(ErrorKind::ArgumentsInvalid, text);
-        Self(CallError { violations: vec![Violation { path, message }], ..error })
+        Self(CallError { violations: vec![Violation::new(path, message)], ..error })
     }
 
     /// The model should make the call again, and differently: `hint` tells it how. No further attempt of this call is made.

@@ -6,7 +6,7 @@ use run::{AttemptNumber, AttemptOutcome, CallError, Chunk, Completion, ErrorKind
 use tokio::runtime::Handle;
 use tokio::time::{Duration, Instant};
 
-use crate::limits::{self, Said};
+use crate::limits::{self, Said, label_size};
 
 /// Bytes of output that are held back for a hook: what it is asked and answers must be small enough to be looked at whole.
 const HELD_BYTES_MAX: usize = 512 * 1024;
@@ -84,8 +84,12 @@ impl Watched {
             };
         };
         let output = ended.output.unwrap_or_default();
-        if output.iter().any(|chunk| size(chunk) > limit::CHUNK_BYTES_MAX) {
-            let why = format!("a hook gave a piece of output of more than {} bytes", limit::CHUNK_BYTES_MAX);
+        if output.iter().any(|chunk| size(chunk) > limit::CHUNK_BYTES_MAX || label_size(chunk) > limit::LABEL_BYTES_MAX)
+        {
+            let (most, label) = (limit::CHUNK_BYTES_MAX, limit::LABEL_BYTES_MAX);
+            let why = format!(
+                "a hook gave a piece of output of more than {most} bytes, or one whose channel, media type or message has more than {label}"
+            );
             return Judged { outcome: AttemptOutcome::Failed(withheld(&why)), output: Vec::new() };
         }
         let outcome = ended.outcome.and_then(limits::watched);
@@ -95,8 +99,8 @@ impl Watched {
 
 fn size(chunk: &Chunk) -> usize {
     match chunk {
-        Chunk::Content { channel, content } => channel.len().max(content.size()),
-        Chunk::Progress(progress) => progress.message.len(),
+        Chunk::Content { content, .. } => content.size(),
+        Chunk::Progress(_) => 0,
     }
 }
 

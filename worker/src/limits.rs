@@ -36,6 +36,14 @@ impl Said {
     }
 }
 
+/// Bytes of the longest name in a chunk: its channel's, its media type, or what a progress says.
+pub(crate) fn label_size(chunk: &Chunk) -> usize {
+    match chunk {
+        Chunk::Content { channel, content } => channel.len().max(content.label_size()),
+        Chunk::Progress(progress) => progress.message.len(),
+    }
+}
+
 pub(crate) fn too_much_output() -> CallError {
     let (pieces, mib) = (limit::CHUNKS_PER_ATTEMPT_MAX, limit::OUTPUT_BYTES_PER_ATTEMPT_MAX >> 20);
     let message = format!("the call said more than {pieces} pieces or {mib} MiB of output");
@@ -52,6 +60,11 @@ pub(crate) fn completion(given: Completion) -> Result<Completion, CallError> {
             limit::RESULT_PARTS_MAX,
             limit::OBJECT_BYTES_MAX
         );
+        return Err(CallError::new(ErrorKind::ResultTooLarge, message));
+    }
+    let (label, max) = (given.result.iter().map(Content::label_size).max().unwrap_or_default(), limit::LABEL_BYTES_MAX);
+    if label > max {
+        let message = format!("a media type of the result is {label} bytes, at most {max} are kept");
         return Err(CallError::new(ErrorKind::ResultTooLarge, message));
     }
     let (size, limit) = (given.extra_state.size(), limit::EXTRA_STATE_BYTES_MAX);

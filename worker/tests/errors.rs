@@ -50,6 +50,23 @@ async fn bad_input_names_its_place() {
     assert_eq!(error.message, "the arguments are of no use: at /how: that city does not exist");
 }
 
+/// Finds fault at length.
+#[tool(read_only)]
+async fn complains(bytes: usize) -> Result<(), ToolError> {
+    Err(ToolError::bad_input("/é".repeat(bytes / 3), "no ".repeat(bytes / 3)))
+}
+
+#[tokio::test]
+async fn bad_input_that_is_told_at_length_is_cut() {
+    let called = testkit::call(Complains, json!({ "bytes": 3 << 20 })).await;
+    let error = called.result.expect_err("it fails");
+    let [violation] = &error.violations[..] else { panic!("{error:?}") };
+    for text in [&error.message, &violation.path, &violation.message] {
+        assert!(text.len() <= 16 * 1024 && text.ends_with("(cut)"), "{} bytes", text.len());
+    }
+    assert!(violation.path.starts_with("/é/é"), "{}", &violation.path[..20]);
+}
+
 #[tokio::test]
 async fn a_rate_limit_says_how_long_to_wait_and_that_is_bounded() {
     assert_eq!(error("limit").await.retry_after, Some(Duration::from_secs(7)));
@@ -60,6 +77,12 @@ async fn a_rate_limit_says_how_long_to_wait_and_that_is_bounded() {
 #[tool]
 async fn excessive(bytes: usize, parts: usize) -> Vec<Content> {
     vec![Content::Text("x".repeat(bytes)); parts]
+}
+
+/// Gives a part with a long media type.
+#[tool]
+async fn mislabels(bytes: usize) -> Content {
+    Content::Data { media_type: "x".repeat(bytes), data: "x".into() }
 }
 
 /// Says more than it may while it runs.
@@ -77,6 +100,8 @@ async fn the_test_kit_refuses_what_a_worker_refuses() {
     let result = |bytes: usize, parts: usize| json!({ "bytes": bytes, "parts": parts });
     assert!(testkit::call(Excessive, result(1 << 20, 1)).await.result.is_ok());
     assert_eq!(kind(testkit::call(Excessive, result(1, 257)).await), ErrorKind::ResultTooLarge);
+    assert!(testkit::call(Mislabels, json!({ "bytes": 1024 })).await.result.is_ok());
+    assert_eq!(kind(testkit::call(Mislabels, json!({ "bytes": 1025 })).await), ErrorKind::ResultTooLarge);
     let said = |pieces: u32| json!({ "pieces": pieces, "bytes": 64 * 1024 });
     assert_eq!(testkit::call(Babbles, said(1024)).await.text().len(), 64 << 20);
     let too_much = testkit::call(Babbles, said(2048)).await;

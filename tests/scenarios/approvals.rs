@@ -93,6 +93,30 @@ async fn nothing_runs_before_it_is_approved_and_then_with_the_arguments_that_wer
 }
 
 #[tokio::test]
+async fn arguments_that_were_taken_away_are_told_from_those_that_were_left() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let note = json!({ "note": "dusk" });
+    let calls = vec![unapproved(call("left", "annotates", note.clone())), unapproved(call("taken", "annotates", note))];
+    let run = yard.client.create(calls).await;
+    let nothing = Decision::Approve(v1::CallApproval { arguments: Some(String::new()) });
+    decide(&run, [approve("left"), decision("taken", nothing)]).await.expect("they await approval");
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    let approved = |id: &str| {
+        let told = events.iter().find_map(|event| match &event.event {
+            Some(Event::CallApproved(approved)) if approved.call_id == id => Some(approved.arguments.clone()),
+            _ => None,
+        });
+        told.expect("it is approved")
+    };
+    assert_eq!((approved("left"), approved("taken")), (String::new(), "{}".to_owned()));
+    let outcomes = check::outcomes(&events);
+    assert_eq!((check::text(&outcomes["left"]), check::text(&outcomes["taken"])), ("dusk".into(), "nothing".into()));
+    let arguments = run.get().await.calls.into_iter().map(|call| call.arguments);
+    assert_eq!(arguments.collect::<Vec<_>>(), [r#"{"note":"dusk"}"#, "{}"]);
+}
+
+#[tokio::test]
 async fn a_tool_that_requires_confirmation_asks_for_it_whatever_its_caller_wants() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

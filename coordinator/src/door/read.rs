@@ -193,7 +193,9 @@ pub(super) fn decision(index: usize, wire: v1::CallDecision) -> Result<(CallId, 
     let call = wire.call_id.parse().map_err(malformed(field("call_id")))?;
     match wire.decision {
         Some(Wire::Approve(v1::CallApproval { arguments })) => {
-            Ok((call, Decision::Approved { arguments: arguments.map(Into::into) }))
+            // An empty text would read, where it is told again, as if the call had its own.
+            let arguments = arguments.map(|text| if text.is_empty() { "{}".into() } else { text.into() });
+            Ok((call, Decision::Approved { arguments }))
         }
         Some(Wire::Reject(v1::CallRejection { reason: why })) => {
             reason(&why)?;

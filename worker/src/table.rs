@@ -129,9 +129,13 @@ impl Table {
     /// # Errors
     /// When one holds back what a tool says that goes on where it broke off: how far it has come would not be known.
     pub fn with_hooks(mut self, hooks: Hooks) -> Result<Self, Unwatchable> {
-        for (name, hosted) in &self.tools {
-            let continues = hosted.manifest.policy.after_partial_output == AfterPartialOutput::Continue;
-            if let Some(hook) = hooks.holder(name, None).filter(|_| continues) {
+        for (name, tool) in self.names() {
+            let continues = self
+                .tools
+                .get(tool)
+                .is_some_and(|hosted| hosted.manifest.policy.after_partial_output == AfterPartialOutput::Continue);
+            let alias_of = (name != tool).then_some(tool);
+            if let Some(hook) = hooks.holder(name, alias_of).filter(|_| continues) {
                 return Err(Unwatchable { hook: hook.to_owned(), tool: name.clone() });
             }
         }
@@ -390,6 +394,10 @@ mod tests {
         assert!(error.contains("\"holds\"") && error.contains("goes_on"), "{error}");
         let elsewhere = placement().tools(&["echo"]);
         table().with_hooks(Hooks::default().with(elsewhere, Allows).unwrap()).unwrap();
+        let table = Table::new().define::<NoInput>("goes_on", &goes_on.alias("resumes", "")).unwrap();
+        let by_alias = placement().tools(&["resumes"]);
+        let error = table.with_hooks(Hooks::default().with(by_alias, Allows).unwrap()).unwrap_err().to_string();
+        assert!(error.contains("\"holds\"") && error.contains("resumes"), "{error}");
     }
 
     #[derive(JsonSchema)]

@@ -53,6 +53,10 @@ impl Runs {
         for (call, answer) in calls.iter_mut().zip(answers) {
             match answer {
                 Ok(None) => {}
+                // The call keeps its own, or the whole request would be too large to be stored.
+                Ok(Some(arguments)) if arguments.len() > limit::ARGUMENTS_BYTES_MAX => {
+                    call.refusal = Some(too_large(arguments.len()));
+                }
                 Ok(Some(arguments)) => {
                     call.arguments = arguments;
                     call.refusal = misfit(call, scope);
@@ -209,16 +213,16 @@ fn question(
     })
 }
 
+fn too_large(size: usize) -> CallError {
+    let max = limit::ARGUMENTS_BYTES_MAX;
+    CallError::new(
+        ErrorKind::HookFailed,
+        format!("a hook changed the arguments: they are {size} bytes, at most {max} are taken"),
+    )
+}
+
 /// Why a call is refused that a hook changed.
 fn misfit(call: &Asked, scope: &Scope<'_>) -> Option<CallError> {
-    let size = call.arguments.len();
-    if size > limit::ARGUMENTS_BYTES_MAX {
-        let message = format!(
-            "a hook changed the arguments: they are {size} bytes, at most {} are taken",
-            limit::ARGUMENTS_BYTES_MAX
-        );
-        return Some(CallError::new(ErrorKind::HookFailed, message));
-    }
     match accept::accept_one(call.clone(), scope.first, scope).route {
         Route::Pool { .. } | Route::Client => None,
         Route::Refused(error) => {

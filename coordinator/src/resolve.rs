@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use hooks::{Moment, Resolution, Resolved};
 use proto::schema::describe;
-use run::limit::{CALLS_PER_RUN_MAX, METADATA_BYTES_MAX};
+use run::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX};
 use run::{CallError, ErrorKind, TenantId, ToolName};
 use serde_json::value::RawValue;
 
@@ -51,7 +51,8 @@ impl Runs {
 }
 
 fn settle(call: &mut Asked, resolution: &Resolution) {
-    if call.arguments.is_empty() {
+    // What tools take for no arguments has the bound ones, too.
+    if matches!(call.arguments.trim_ascii(), b"" | b"null") {
         call.arguments = Bytes::from_static(b"{}");
     }
     if let Some(Err(violations)) = resolution.schema().map(|schema| schema.check(&call.arguments)) {
@@ -62,7 +63,12 @@ fn settle(call: &mut Asked, resolution: &Resolution) {
         Resolution::Client { .. } => Unlisted::Client,
         Resolution::Alias { tool, bound, .. } => {
             let name = std::mem::replace(&mut call.tool, tool.clone());
-            call.arguments = with_bound(&call.arguments, bound);
+            let with_bound = with_bound(&call.arguments, bound);
+            match with_bound.len() {
+                // The call keeps its own, or the whole request would be too large to be stored.
+                size if size > ARGUMENTS_BYTES_MAX => call.refusal = Some(too_large(&name, size)),
+                _ => call.arguments = with_bound,
+            }
             let size: usize = call.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
             if size + CALLED_AS.len() + name.as_str().len() <= METADATA_BYTES_MAX {
                 call.metadata.insert(CALLED_AS.to_owned(), name.to_string());
@@ -72,6 +78,13 @@ fn settle(call: &mut Asked, resolution: &Resolution) {
     });
 }
 
+fn too_large(name: &ToolName, size: usize) -> CallError {
+    let message = format!(
+        "the arguments are {size} bytes with those that {name} stands for, at most {ARGUMENTS_BYTES_MAX} are taken"
+    );
+    CallError::new(ErrorKind::ArgumentsInvalid, message)
+}
+
 /// The arguments with those that are bound in the place of the call's own. What is no object stays, and fits no tool.
 fn with_bound(arguments: &Bytes, bound: &BTreeMap<String, Box<RawValue>>) -> Bytes {
     let Ok(mut own) = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(arguments) else {
@@ -79,4 +92,51 @@ fn with_bound(arguments: &Bytes, bound: &BTreeMap<String, Box<RawValue>>) -> Byt
     };
     own.extend(bound.iter().map(|(name, value)| (name.clone(), value.clone())));
     serde_json::to_vec(&own).map_or_else(|_| arguments.clone(), Bytes::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use run::{Fields, WithoutWorker};
+
+    use super::*;
+
+    fn asked(arguments: &'static str) -> Asked {
+        Asked {
+            id: None,
+            tool: "greet".parse().unwrap(),
+            arguments: arguments.into(),
+            metadata: BTreeMap::new(),
+            timeout: None,
+            queue_timeout: None,
+            without_worker: WithoutWorker::Wait,
+            concurrency: None,
+            approval: None,
+            context: Fields::default(),
+            files: Vec::new(),
+            refusal: None,
+            unlisted: None,
+        }
+    }
+
+    #[test]
+    fn what_is_bound_is_given_however_little_the_call_says() {
+        let bound = [("to".to_owned(), RawValue::from_string("\"Ada\"".to_owned()).unwrap())].into();
+        let alias = Resolution::Alias { tool: "echo".parse().unwrap(), bound, schema: None };
+        for (arguments, expected) in [
+            ("", r#"{"to":"Ada"}"#),
+            (" \n", r#"{"to":"Ada"}"#),
+            ("null", r#"{"to":"Ada"}"#),
+            (" null ", r#"{"to":"Ada"}"#),
+            ("{}", r#"{"to":"Ada"}"#),
+            (r#"{"to":"Bob","n":1.10}"#, r#"{"n":1.10,"to":"Ada"}"#),
+            (r#"{"to":"Bob","to":"Eve"}"#, r#"{"to":"Ada"}"#),
+            // No tool takes these.
+            ("[]", "[]"),
+            ("nul", "nul"),
+        ] {
+            let mut call = asked(arguments);
+            settle(&mut call, &alias);
+            assert_eq!((call.tool.as_str(), &*call.arguments), ("echo", expected.as_bytes()), "{arguments:?}");
+        }
+    }
 }

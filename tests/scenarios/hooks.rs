@@ -166,6 +166,68 @@ async fn what_a_hook_redacts_is_nowhere() {
     }
 }
 
+#[tokio::test]
+async fn a_hook_that_fails_after_an_execution_withholds_what_it_gave_and_says_no_other_calls_business() {
+    let long = |before: &str, after: &str| {
+        format!("cat >/dev/null; printf '%s' '{before}'; head -c 300000 /dev/zero | tr '\\0' x; printf '%s' '{after}'")
+    };
+    let file = File::new()
+        .hook("hangs", "post_tool_use", "count", "sleep 600")
+        .line("timeout_ms = 500")
+        .hook("crashes", "post_tool_use", "speech", "kill -9 $$")
+        .hook("garbles", "post_tool_use", "remembers", "echo 'well, yes'")
+        .hook("misplaces", "post_tool_use", "shows", r#"echo '{"decision":"modify","arguments":{}}'"#)
+        .hook(
+            "swells",
+            "post_tool_use",
+            "makes",
+            &long(r#"{"decision":"modify_result","result":[{"text":""#, r#""}]}"#),
+        )
+        .hook("labels", "post_tool_use", "annotates", &{
+            let before = r#"{"decision":"modify_result","result":[{"data":"","media_type":""#;
+            long(before, r#""}]}"#).replace("300000", "2000000")
+        })
+        .hook("bloats", "pre_tool_use", "sleep", &long(r#"{"decision":"modify","arguments":{"text":""#, r#""}}"#));
+    let yard = file.yard().await;
+    let _worker = yard.worker().await;
+    let speech = json!({ "label": "s", "pieces": 1, "every_ms": 0 });
+    let calls = vec![
+        count("hangs", 1, 0),
+        call("crashes", "speech", speech),
+        call("garbles", "remembers", json!({ "state": { "key": 1 }, "after_ms": 0 })),
+        call("misplaces", "shows", json!({ "text": "shown" })),
+        call("swells", "makes", json!({ "bytes": 1 })),
+        call("labels", "annotates", json!({ "note": "short" })),
+        call("bloats", "sleep", json!({ "ms": 0, "text": "slept" })),
+        echo("well", "heard"),
+    ];
+    let run = yard.client.create(calls).await;
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    check::whole(&events, true);
+    let outcomes = check::outcomes(&events);
+    assert_eq!(check::text(&outcomes["well"]), "heard");
+    let table = [
+        ("hangs", CallErrorKind::HookFailed, "hook hangs failed: it did not answer within 500ms"),
+        ("crashes", CallErrorKind::HookFailed, "hook crashes failed: its program ended with signal: 9"),
+        ("garbles", CallErrorKind::HookFailed, "hook garbles failed: its answer is not one"),
+        ("misplaces", CallErrorKind::HookFailed, "modify, which cannot be done now"),
+        ("swells", CallErrorKind::ResultTooLarge, "the result is 300000 bytes"),
+        ("labels", CallErrorKind::ResultTooLarge, "a media type of the result is 2000000 bytes"),
+        ("bloats", CallErrorKind::HookFailed, "a hook changed the arguments: they are 300011 bytes"),
+    ];
+    for (id, expected, why) in table {
+        let (kind, message) = error(&outcomes[id]);
+        assert!(kind == expected && message.contains(why), "{id}: {kind:?} {message}");
+        assert!(outcomes[id].result.is_empty() && outcomes[id].extra_state.is_empty(), "{id}");
+    }
+    assert_eq!(run.get().await.extra_state, "", "what a call gave beside a result that is withheld is, too");
+    let log = String::from_utf8_lossy(&everything_stored(&yard).await).into_owned();
+    assert!(log.contains("heard"), "the log was read");
+    for withheld in ["counted to", "went from", "Remembered", "that is all"] {
+        assert!(!log.contains(withheld), "{withheld} was told");
+    }
+}
+
 /// The bytes of all that any stream of the broker holds.
 async fn everything_stored(yard: &Yard) -> Vec<u8> {
     let client = async_nats::connect(yard.broker.url()).await.expect("the broker is there");

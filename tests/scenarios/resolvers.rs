@@ -16,9 +16,13 @@ question=$(cat)
 echo "$question" >> "$0.asked"
 case "$question" in
 *'"greet"'*) echo '{"decision":"alias","tool":"echo","arguments":{"text":"hello"}}' ;;
+*'"note"'*) echo '{"decision":"alias","tool":"annotates","arguments":{"note":"bound"}}' ;;
 *'"shout"'*) echo '{"decision":"alias","tool":"echo","input_schema":{"type":"object","properties":{"text":{"maxLength":3}}}}' ;;
 *'"ask"'*) echo '{"decision":"client","input_schema":{"type":"object","required":["question"]}}' ;;
 *'"nowhere"'*) echo '{"decision":"alias","tool":"no_such_tool"}' ;;
+*'"swell"'*) printf '{"decision":"alias","tool":"echo","arguments":{"text":"'
+    head -c 300000 /dev/zero | tr '\0' x
+    printf '"}}' ;;
 *'"slow"'*) sleep 30 ;;
 *) echo '{"decision":"unknown"}' ;;
 esac
@@ -73,6 +77,8 @@ async fn a_name_that_a_resolver_knows_stands_for_another_tool_or_for_the_client(
         call("asks nothing", "ask", json!({})),
         call("nowhere", "nowhere", json!({})),
         call("made up", "made_up", json!({})),
+        call("swells", "swell", json!({})),
+        call("says null", "note", json!(null)),
         count("beside", 1, 0),
     ];
     let run = yard.client.create(calls).await;
@@ -80,6 +86,7 @@ async fn a_name_that_a_resolver_knows_stands_for_another_tool_or_for_the_client(
     let outcomes = outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
     // The tool says what it was called as, too, since that is in the metadata.
     assert_eq!(text(&outcomes["bound"]), "hello, greet", "what is bound cannot be said otherwise");
+    assert_eq!(text(&outcomes["says null"]), "bound", "nor by saying nothing");
     assert_eq!(text(&outcomes["fits"]), "hey, shout");
     assert_eq!(text(&outcomes["asks"]), "this one");
     assert_eq!(outcomes["beside"].state(), CallState::Completed);
@@ -89,6 +96,7 @@ async fn a_name_that_a_resolver_knows_stands_for_another_tool_or_for_the_client(
         ("asks nothing", CallErrorKind::ArgumentsInvalid),
         ("nowhere", CallErrorKind::UnknownTool),
         ("made up", CallErrorKind::UnknownTool),
+        ("swells", CallErrorKind::ArgumentsInvalid),
     ];
     for (id, kind) in kinds {
         let error = outcomes[id].error.clone().expect("it is refused");

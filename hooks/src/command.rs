@@ -14,6 +14,9 @@ use crate::contract::Unanswered;
 
 /// Programs of one hook or resolver that run at once; others wait for them, within their time.
 const RUNNING_MAX: usize = 16;
+/// Variables of whoever asks begin so: they may say who we are, at the object store, the broker, the index or a collector. A hook
+/// is nobody of these.
+const OURS: [&str; 3] = ["AWS_", "OTEL_", "TOOLYARD_"];
 /// Bytes of what it says on standard error that are told.
 const COMPLAINT_BYTES_MAX: usize = 2048;
 
@@ -29,7 +32,13 @@ impl Program {
     }
 
     fn start(&self) -> io::Result<Group> {
-        let child = Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        for (name, _) in std::env::vars_os() {
+            if OURS.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes())) {
+                command.env_remove(name);
+            }
+        }
+        let child = command
             .args(&self.arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

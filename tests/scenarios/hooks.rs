@@ -87,6 +87,21 @@ async fn a_denied_call_is_not_executed_and_the_others_go_on() {
 }
 
 #[tokio::test]
+async fn a_program_does_not_see_who_we_are() {
+    let seen = r#"cat >/dev/null; seen=$(env | grep -c -e '^AWS_' -e '^OTEL_' -e '^TOOLYARD_')"#;
+    let tell = r#"printf '{"decision":"deny","reason":"%s and %s"}' "$seen" "$A_HOOKS_OWN""#;
+    let file = File::new().hook("looks", "pre_tool_use", "*", &format!("{seen}; {tell}"));
+    let path = file.path("hooks.toml");
+    std::fs::write(&path, &file.text).expect("it can be written");
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_HOOKS", path.display()).with("A_HOOKS_OWN", "its own");
+    let yard = Yard::start_with(fixture.with("AWS_SECRET_ACCESS_KEY", "ours")).await;
+    let _worker = yard.worker().await;
+    let events = yard.client.execute(vec![echo("a", "hello")]).await.to_end().await;
+    let expected = (CallErrorKind::Denied, "the call was denied: 0 and its own".to_owned());
+    assert_eq!(error(&check::outcomes(&events)["a"]), expected);
+}
+
+#[tokio::test]
 async fn the_arguments_that_hooks_made_are_what_is_stored_and_run() {
     let file = File::new().hook("first", "pre_tool_use", "echo", &replacing("one", "two")).hook(
         "second",

@@ -156,9 +156,19 @@ fn each_field_that_is_wrong_is_refused_by_its_name() {
         ("description", v1::Tool { description: "d".repeat(10 << 20), ..tool() }),
         ("input_schema", v1::Tool { input_schema: String::new(), ..tool() }),
         ("input_schema", v1::Tool { input_schema: schema(json!({ "type": "array" })), ..tool() }),
-        ("input_schema", v1::Tool { input_schema: schema(endless), ..tool() }),
-        ("input_schema", v1::Tool { input_schema: schema(foreign), ..tool() }),
+        ("input_schema", v1::Tool { input_schema: schema(endless.clone()), ..tool() }),
+        ("input_schema", v1::Tool { input_schema: schema(foreign.clone()), ..tool() }),
+        (
+            "input_schema",
+            v1::Tool {
+                input_schema: schema(json!({ "type": "object", "$id": "http://x.org/" })).replace("$id", "$dynamicRef"),
+                ..tool()
+            },
+        ),
         ("output_schema", v1::Tool { output_schema: schema(json!({ "type": "objekt" })), ..tool() }),
+        ("output_schema", v1::Tool { output_schema: "{ not json".to_owned(), ..tool() }),
+        ("output_schema", v1::Tool { output_schema: schema(endless.clone()), ..tool() }),
+        ("output_schema", v1::Tool { output_schema: schema(foreign.clone()), ..tool() }),
         ("category", v1::Tool { category: "c".repeat(65), ..tool() }),
         ("category", v1::Tool { category: "line\nbreak".to_owned(), ..tool() }),
         ("permission", v1::Tool { permission: 9, ..tool() }),
@@ -166,25 +176,31 @@ fn each_field_that_is_wrong_is_refused_by_its_name() {
         ("tags", v1::Tool { tags: (0..33).map(|tag| tag.to_string()).collect(), ..tool() }),
         ("tags", v1::Tool { tags: vec![String::new()], ..tool() }),
         ("tags", v1::Tool { tags: vec!["t".repeat(65)], ..tool() }),
+        ("tags", v1::Tool { tags: vec!["line\nbreak".to_owned()], ..tool() }),
         ("tags", v1::Tool { tags: vec!["twice".to_owned(), "twice".to_owned()], ..tool() }),
         ("context_keys", v1::Tool { context_keys: (0..33).map(|key| key.to_string()).collect(), ..tool() }),
         ("context_keys", v1::Tool { context_keys: vec!["k".repeat(65)], ..tool() }),
+        ("context_keys", v1::Tool { context_keys: vec![String::new()], ..tool() }),
         ("context_keys", v1::Tool { context_keys: vec!["twice".to_owned(), "twice".to_owned()], ..tool() }),
         ("concurrency", v1::Tool { concurrency: -1, ..tool() }),
         ("exclusive_when", v1::Tool { exclusive_when: "{ not json".to_owned(), ..tool() }),
         ("exclusive_when", v1::Tool { exclusive_when: schema(json!({ "allOf": [{ "$ref": "#" }] })), ..tool() }),
+        ("exclusive_when", v1::Tool { exclusive_when: schema(foreign), ..tool() }),
         ("parallel_when", v1::Tool { parallel_when: schema(json!({ "type": "objekt" })), ..tool() }),
+        ("parallel_when", v1::Tool { parallel_when: schema(endless), ..tool() }),
         ("version", v1::Tool { version: "1.x".to_owned(), ..tool() }),
         ("version", v1::Tool { version: "1..2".to_owned(), ..tool() }),
         ("version", v1::Tool { version: format!("0.{}", "1".repeat(70)), ..tool() }),
         ("aliases", v1::Tool { aliases: (0..17).map(|name| alias(&name.to_string())).collect(), ..tool() }),
         ("aliases", v1::Tool { aliases: vec![alias("tool")], ..tool() }),
+        ("aliases", v1::Tool { aliases: vec![alias("same"), alias("same")], ..tool() }),
         ("aliases.name", v1::Tool { aliases: vec![alias("white space")], ..tool() }),
         ("policy.attempts_max", of(v1::ToolPolicy { attempts_max: 1001, ..policy() })),
         ("policy.attempt_timeout", of(v1::ToolPolicy { attempt_timeout: time(-1), ..policy() })),
         ("policy.attempt_timeout", of(v1::ToolPolicy { attempt_timeout: time(0), ..policy() })),
         ("policy.attempt_timeout", of(v1::ToolPolicy { attempt_timeout: time(25 * 3600), ..policy() })),
         ("policy.idle_timeout", of(v1::ToolPolicy { idle_timeout: time(-5), ..policy() })),
+        ("policy.idle_timeout", of(v1::ToolPolicy { idle_timeout: time(25 * 3600), ..policy() })),
         ("policy.backoff_first", of(v1::ToolPolicy { backoff_first: time(i64::MAX), ..policy() })),
         ("policy.backoff_longest", of(v1::ToolPolicy { backoff_longest: time(i64::MIN), ..policy() })),
         ("policy.backoff_jitter_percent", of(v1::ToolPolicy { backoff_jitter_percent: Some(300), ..policy() })),
@@ -195,6 +211,47 @@ fn each_field_that_is_wrong_is_refused_by_its_name() {
         let told: Vec<String> = error.faults.iter().map(ToString::to_string).collect();
         assert!(told.iter().all(|fault| fault.starts_with(field) && fault.len() < 1000), "{field}: {told:?}");
         assert!(error.to_string().len() < 2000, "{field} is told in short");
+    }
+}
+
+#[test]
+fn a_name_has_the_characters_that_every_vendor_could_be_told() {
+    for name in ["a", "9.lives", "get-city_Time.v2", &"n".repeat(128)] {
+        assert!(manifest_in(v1::Tool { name: name.to_owned(), ..tool() }).is_ok(), "{name}");
+    }
+    for name in ["", " ", "a b", "a/b", "a\0b", "a\nb", "größe", "名前", "a:b", "a@b", "*", "{a,b}", &"n".repeat(129)]
+    {
+        let error = refused(v1::Tool { name: name.to_owned(), ..tool() });
+        assert!(matches!(error.faults.as_slice(), [Fault::Malformed { field: "name", .. }]), "{name:?}: {error}");
+    }
+}
+
+#[test]
+fn ten_megabytes_of_any_text_are_refused_in_few_words() {
+    let text = || "x".repeat(10 << 20);
+    let alias = |name, description| vec![v1::ToolAlias { name, description }];
+    let (name, other) = (String::new, || "other".to_owned());
+    let cases = [
+        ("name", v1::Tool { name: text(), ..tool() }),
+        ("description", v1::Tool { description: text(), ..tool() }),
+        ("input_schema", v1::Tool { input_schema: text(), ..tool() }),
+        ("output_schema", v1::Tool { output_schema: text(), ..tool() }),
+        ("category", v1::Tool { category: text(), ..tool() }),
+        ("side_effect_scope", v1::Tool { side_effect_scope: text(), ..tool() }),
+        ("tags", v1::Tool { tags: vec![text()], ..tool() }),
+        ("tags", v1::Tool { tags: vec![text(), text()], ..tool() }),
+        ("version", v1::Tool { version: text(), ..tool() }),
+        ("version", v1::Tool { version: "1.".repeat(5 << 20), ..tool() }),
+        ("aliases.name", v1::Tool { aliases: alias(text(), name()), ..tool() }),
+        ("aliases.description", v1::Tool { aliases: alias(other(), text()), ..tool() }),
+        ("exclusive_when", v1::Tool { exclusive_when: text(), ..tool() }),
+        ("parallel_when", v1::Tool { parallel_when: text(), ..tool() }),
+        ("context_keys", v1::Tool { context_keys: vec![text()], ..tool() }),
+    ];
+    for (field, tool) in cases {
+        let error = refused(tool);
+        assert!(error.faults.iter().all(|fault| fault.to_string().starts_with(field)), "{field}");
+        assert!(error.to_string().len() < 2000, "{field} is told in {} bytes", error.to_string().len());
     }
 }
 

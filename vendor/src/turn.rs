@@ -125,7 +125,7 @@ impl Turn {
     /// The messages that answer the turn, in the order of its calls, to be given to the vendor after the turn. Calls for
     /// which `answer` has nothing are left open: no message speaks of them.
     ///
-    /// Each answered call gets a message of its own (Chat, Responses, MCP), or all of them share one (Anthropic, Gemini).
+    /// Each message is one line. Each answered call gets a message of its own (Chat, Responses, MCP), or all of them share one (Anthropic, Gemini).
     /// What the form cannot carry is degraded as the [crate](crate) says.
     pub fn answers<'a>(&self, mut answer: impl FnMut(&Call) -> Option<Answer<'a>>) -> Vec<Box<RawValue>> {
         let answered: Vec<String> = self.calls.iter().filter_map(|call| Some(call.answered(&answer(call)?))).collect();
@@ -134,7 +134,13 @@ impl Turn {
             Form::Anthropic => anthropic::message(&answered),
             Form::Gemini => gemini::message(&answered),
         };
-        let raw = |message| RawValue::from_string(message).expect("it was put together of JSON");
+        let raw = |message: String| {
+            // What is given back as it came may have line breaks between its parts, which would end an event that carries the
+            // message. Within its strings JSON has none.
+            let is_one_line = !message.contains(['\n', '\r']);
+            let message = if is_one_line { message } else { message.replace(['\n', '\r'], " ") };
+            RawValue::from_string(message).expect("it was put together of JSON")
+        };
         messages.into_iter().map(raw).collect()
     }
 }

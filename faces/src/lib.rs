@@ -10,6 +10,7 @@
 //! call ends; that of any other is passed on as it comes.
 
 pub mod assistants;
+mod body;
 mod calls;
 mod refused;
 pub mod responses;

@@ -100,10 +100,13 @@ impl Tools {
                 return Err(Refused::unsupported(format!("{at}/{member}"), message));
             }
         }
-        let allowed = names(&tool["allowed_tools"], &format!("{at}/allowed_tools"))?;
-        self.attached.extend(allowed.into_iter().map(|name| hosted(&name).unwrap_or(name)));
+        // By whichever of its names a tool is meant.
+        let named = |value: &Value, at: String| -> Result<Vec<String>, Refused> {
+            Ok(names(value, &at)?.into_iter().map(|name| hosted(&name).unwrap_or(name)).collect())
+        };
+        self.attached.extend(named(&tool["allowed_tools"], format!("{at}/allowed_tools"))?);
         let approve = &tool["require_approval"];
-        let of = |which: &str| names(&approve[which], &format!("{at}/require_approval/{which}"));
+        let of = |which: &str| named(&approve[which], format!("{at}/require_approval/{which}"));
         match approve {
             Value::Null => {}
             Value::String(when) if when == "never" => self.confirmation = v1::Confirmation::None,

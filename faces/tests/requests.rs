@@ -92,9 +92,12 @@ fn who_approves_is_said_for_all_tools_or_by_their_names() {
     assert_eq!(approval(Value::Null), (vec![false, false], v1::Confirmation::Unspecified));
     assert_eq!(approval(json!("always")), (vec![true, true], v1::Confirmation::Unspecified));
     assert_eq!(approval(json!("never")), (vec![false, false], v1::Confirmation::None));
-    let named = json!({ "tool_names": ["math.add"] });
-    assert_eq!(approval(json!({ "always": named })), (vec![false, true], v1::Confirmation::Unspecified));
-    assert_eq!(approval(json!({ "never": named })), (vec![true, false], v1::Confirmation::None));
+    // As its worker calls it, and as a model was told that it is called.
+    for name in ["math.add", "math__add"] {
+        let named = json!({ "tool_names": [name] });
+        assert_eq!(approval(json!({ "always": named })), (vec![false, true], v1::Confirmation::Unspecified));
+        assert_eq!(approval(json!({ "never": named })), (vec![true, false], v1::Confirmation::None));
+    }
 }
 
 #[test]

@@ -1,13 +1,11 @@
 //! What the API is asked for: the calls of a new run, and outputs for a run that requires action.
 
-use std::collections::HashMap;
-
 use proto::v1;
 use serde_json::Value;
-use serde_json::value::RawValue;
 use vendor::{Arguments, Form, Problem, Turn};
 
 use crate::Refused;
+use crate::body::Body;
 use crate::calls::ITEM;
 use crate::refused::check_distinct;
 use crate::responses::metadata;
@@ -20,24 +18,6 @@ pub struct Asked {
     pub is_streamed: bool,
 }
 
-type Body<'a> = HashMap<String, &'a RawValue>;
-
-fn body(text: &[u8]) -> Result<Body<'_>, Refused> {
-    serde_json::from_slice(text).map_err(|error| Refused::invalid("", format!("a JSON object was expected: {error}")))
-}
-
-fn value(body: &Body<'_>, name: &str) -> Value {
-    body.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
-}
-
-fn is_streamed(body: &Body<'_>) -> Result<bool, Refused> {
-    match value(body, "stream") {
-        Value::Null => Ok(false),
-        Value::Bool(stream) => Ok(stream),
-        _ => Err(Refused::invalid("/stream", "true or false was expected")),
-    }
-}
-
 impl Asked {
     /// Reads the body that creates a run. The API has no place for calls that are given, so they stand in one of ours:
     /// `tool_calls`, as in a message of Chat Completions. What concerns a model or a thread's messages is ignored.
@@ -45,7 +25,7 @@ impl Asked {
     /// # Errors
     /// With a JSON pointer, where the body is not of that form.
     pub fn read(text: &[u8], hosted: Hosted<'_>) -> Result<Self, Refused> {
-        let body = body(text)?;
+        let body = Body::read(text)?;
         let given = body.get("tool_calls").ok_or_else(|| {
             let message = "it is missing: there is no model here, so the calls to execute are given, as the `tool_calls` of a \
                            message of Chat Completions";
@@ -59,9 +39,9 @@ impl Asked {
         if turn.calls.is_empty() {
             return Err(Refused::new("NO_CALLS", "/tool_calls", "it holds no call that can be executed"));
         }
-        let tools = Tools::read(Some(&value(&body, "tools")), hosted)?;
-        let metadata = metadata(&value(&body, "metadata"))?;
-        let is_serial = value(&body, "parallel_tool_calls") == Value::Bool(false);
+        let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
+        let metadata = metadata(&body.value("metadata")?)?;
+        let is_serial = body.flag("parallel_tool_calls")? == Some(false);
         let mut calls = Vec::with_capacity(turn.calls.len());
         for call in &turn.calls {
             let arguments = match &call.arguments {
@@ -98,7 +78,7 @@ impl Asked {
             tools: tools.attached,
             ..Default::default()
         };
-        Ok(Self { request, is_streamed: is_streamed(&body)? })
+        Ok(Self { request, is_streamed: body.flag("stream")?.unwrap_or_default() })
     }
 }
 
@@ -108,8 +88,8 @@ impl Asked {
 /// # Errors
 /// With a JSON pointer, where the body is not of the API's form.
 pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsRequest, bool), Refused> {
-    let body = body(text)?;
-    let Value::Array(given) = value(&body, "tool_outputs") else {
+    let body = Body::read(text)?;
+    let Value::Array(given) = body.value("tool_outputs")? else {
         return Err(Refused::invalid("/tool_outputs", "a list of outputs was expected, one for each call that waits"));
     };
     let mut outputs = Vec::with_capacity(given.len());
@@ -130,5 +110,5 @@ pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsR
     check_distinct(&outputs)?;
     let outputs = outputs.into_iter().map(|(_, output)| output).collect();
     let submit = v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs, all_required: true };
-    Ok((submit, is_streamed(&body)?))
+    Ok((submit, body.flag("stream")?.unwrap_or_default()))
 }

@@ -12,6 +12,7 @@ use vendor::{Answer, Form, Turn};
 use super::ResponseId;
 use super::items::{self, Carrier};
 use crate::Refused;
+use crate::body::readable;
 use crate::calls::{Calls, Failure, parts};
 
 /// What a client answers at once.
@@ -37,7 +38,7 @@ pub(super) struct Approval {
 type Answers = (Vec<(String, v1::ToolOutput)>, Vec<(String, Approval)>);
 
 pub(super) fn answers(input: &RawValue) -> Result<Answers, Refused> {
-    let Ok(Value::Array(items)) = serde_json::from_str(input.get()) else {
+    let Value::Array(items) = readable(input, "/input")? else {
         return Err(Refused::invalid("/input", "a list of items was expected: the outputs of the open calls"));
     };
     let (mut outputs, mut approvals) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! What the API is asked for: the calls of a new response, or [what answers](super::answers) the open calls of an earlier one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use proto::v1;
 use serde_json::value::RawValue;
@@ -9,6 +9,7 @@ use vendor::{Arguments, Form, Problem, Turn};
 
 use super::answers::{Continued, answers};
 use crate::Refused;
+use crate::body::{Body, readable};
 use crate::calls::{ITEM, OURS};
 use crate::refused::check_distinct;
 use crate::tools::{Hosted, Tools};
@@ -35,27 +36,19 @@ pub struct Opened {
     pub is_background: bool,
 }
 
-type Body<'a> = HashMap<String, &'a RawValue>;
-
 impl Asked {
     /// Reads the body of `POST /responses`.
     ///
     /// # Errors
     /// With a JSON pointer, where the body is not of the API's form or asks for what cannot be had here.
     pub fn read(body: &[u8], hosted: Hosted<'_>) -> Result<Self, Refused> {
-        let body: Body<'_> = serde_json::from_slice(body)
-            .map_err(|error| Refused::invalid("", format!("a JSON object was expected: {error}")))?;
+        let body = Body::read(body)?;
         check_honoured(&body)?;
-        let flag = |name: &str| match value(&body, name) {
-            Value::Null => Ok(false),
-            Value::Bool(flag) => Ok(flag),
-            _ => Err(Refused::invalid(format!("/{name}"), "true or false was expected")),
-        };
-        let (is_streamed, is_background) = (flag("stream")?, flag("background")?);
-        let store = if value(&body, "store").is_null() { None } else { Some(flag("store")?) };
+        let flag = |name: &str| Ok::<_, Refused>(body.flag(name)?.unwrap_or_default());
+        let (is_streamed, is_background, store) = (flag("stream")?, flag("background")?, body.flag("store")?);
         let input =
             body.get("input").ok_or_else(|| Refused::invalid("/input", "it is missing: give the calls to execute"))?;
-        match value(&body, "previous_response_id") {
+        match body.value("previous_response_id")? {
             Value::Null => {
                 let request = v1::ExecuteRunRequest { store, ..opened(&body, input, hosted)? };
                 Ok(Self::Opened(Opened { request, is_streamed, is_background }))
@@ -73,10 +66,6 @@ impl Asked {
     }
 }
 
-fn value(body: &Body<'_>, name: &str) -> Value {
-    body.get(name).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
-}
-
 /// What concerns a model (its name, instructions, sampling, …) is ignored, as there is none. What would be promised and not
 /// kept is refused.
 fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
@@ -85,7 +74,7 @@ fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
         ("prompt", "there is no model here: send the calls to execute as `input`"),
         ("context_management", "nothing is kept of a context here"),
     ] {
-        if !value(body, name).is_null() {
+        if !body.value(name)?.is_null() {
             return Err(Refused::unsupported(format!("/{name}"), format!("it is not known here: {instead}")));
         }
     }
@@ -95,9 +84,9 @@ fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
 // ---- a new response ----
 
 fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::ExecuteRunRequest, Refused> {
-    let items: Vec<Value> = match serde_json::from_str(input.get()) {
-        Ok(Value::Array(items)) => items,
-        Ok(Value::String(_)) => {
+    let items: Vec<Value> = match readable(input, "/input")? {
+        Value::Array(items) => items,
+        Value::String(_) => {
             let message = "there is no model here that could read a text: give the calls to execute, as items";
             return Err(Refused::unsupported("/input", message));
         }
@@ -112,15 +101,15 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
         Refused { pointer: format!("/input{}", refused.pointer), ..refused }
     };
     let turn = Turn::parse(input.get().as_bytes(), Some(Form::Responses)).map_err(place)?;
-    let tools = Tools::read(Some(&value(body, "tools")), hosted)?;
-    let metadata = metadata(&value(body, "metadata"))?;
-    let is_serial = value(body, "parallel_tool_calls") == Value::Bool(false);
+    let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
+    let metadata = metadata(&body.value("metadata")?)?;
+    let is_serial = body.flag("parallel_tool_calls")? == Some(false);
     if turn.calls.is_empty() {
         let message = "no call is there to execute: items as `function_call` or `custom_tool_call` without an output were \
                        expected, or a `previous_response_id` with outputs";
         return Err(Refused::new("NO_CALLS", "/input", message));
     }
-    let most = match value(body, "max_tool_calls") {
+    let most = match body.value("max_tool_calls")? {
         Value::Null => 0,
         most => most
             .as_u64()

@@ -107,6 +107,31 @@ async fn what_cannot_be_executed_is_told_to_the_model_and_spoils_nothing() {
 }
 
 #[tokio::test]
+async fn results_are_the_answer_where_all_of_a_turn_return_directly() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let text = || json!({ "text": "hi" });
+    let search = json!({ "type": "server_tool_use", "id": "s", "name": "web_search", "input": {} });
+    let table = [
+        (vec![("a", "answers", text())], None, true),
+        (vec![("a", "answers", text()), ("b", "answers", text())], None, true),
+        (vec![("a", "answers", text()), ("b", "echo", text())], None, false),
+        (vec![("a", "answers", text()), ("b", "answers", json!({}))], None, false),
+        (vec![("a", "answers", text()), ("b", "no such name!", json!({}))], None, false),
+        (vec![("a", "answers", text())], Some(search), false),
+        (vec![], None, false),
+    ];
+    for (calls, beside, expected) in table {
+        let mut turn = anthropic(&calls);
+        turn["content"].as_array_mut().expect("blocks").extend(beside);
+        let answer = batch(yard.http(), "?format=anthropic", &turn).await;
+        assert_eq!((&answer["complete"], &answer["return_direct"]), (&json!(true), &json!(expected)), "{answer}");
+        let results = answer["messages"][0]["content"].as_array().map_or(0, Vec::len);
+        assert_eq!(results, calls.len(), "all results are there either way: {answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_turn_that_takes_longer_or_waits_for_its_client_is_waited_for_again() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

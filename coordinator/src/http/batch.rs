@@ -340,6 +340,8 @@ struct Answered<'a> {
     status: Option<&'static str>,
     /// Every call is answered; otherwise those of `open_calls` are not.
     complete: bool,
+    /// The messages are the answer: the model need not be asked again.
+    return_direct: bool,
     messages: Vec<Box<RawValue>>,
     open_calls: Vec<Box<RawValue>>,
     passed_over: Vec<Passed<'a>>,
@@ -374,11 +376,18 @@ impl Answering {
             run_id: run.map(|(run, _)| run.id().to_string()),
             status: run.map(|(run, _)| api::status(run.status()).as_str_name()),
             complete: open.is_empty(),
+            return_direct: self.returns_direct(run.map(|(run, _)| run)),
             messages,
             open_calls: open,
             passed_over: self.turn.passed_over.iter().map(passed).collect(),
         };
         serde_json::to_string(&answered).expect("texts and JSON always serialize")
+    }
+
+    /// Of a turn of which something was not executed here the model has more to hear.
+    fn returns_direct(&self, run: Option<&Run>) -> bool {
+        let is_whole = self.refused.is_empty() && self.turn.passed_over.is_empty();
+        is_whole && run.is_some_and(Run::returns_direct)
     }
 }
 
@@ -399,12 +408,13 @@ pub(super) fn described() -> Value {
     let named = [&formats[..], &["openai"]].concat();
     let answer = json!({
         "type": "object",
-        "required": ["format", "complete", "messages", "open_calls", "passed_over"],
+        "required": ["format", "complete", "return_direct", "messages", "open_calls", "passed_over"],
         "properties": {
             "format": { "type": "string", "enum": formats, "description": "The form in which the turn was read." },
             "run_id": { "type": "string", "description": "The run; not there where nothing had to be executed." },
             "status": { "$ref": "#/components/schemas/RunStatus" },
             "complete": { "type": "boolean", "description": "Every call is answered." },
+            "return_direct": { "type": "boolean", "description": "The tools of all calls return their results directly, and all completed: what the messages hold is the answer, and the model need not be asked again." },
             "messages": { "type": "array", "items": {}, "description": "What the vendor wants next, in the order of the calls." },
             "open_calls": {
                 "type": "array", "items": { "$ref": "#/components/schemas/Call" },

@@ -9,8 +9,9 @@ const LINES_MAX: usize = 600;
 const BANNED_WORDS: [&str; 6] = ["Manager", "Helper", "Utils", "Util", "Misc", "Handler"];
 
 /// Folders and files in which a technology's library may be named.
-const RIMS: [(&str, &[&str]); 3] = [
-    ("async_nats", &["coordinator/src/nats", "worker/src/nats", "proto/src/nats", "tests/"]),
+const RIMS: [(&str, &[&str]); 4] = [
+    ("async_nats", &["coordinator/src/nats", "worker/src/nats", "proto/src/nats", "store/src/nats", "tests/"]),
+    ("object_store", &["store/src/s3", "tests/"]),
     ("redis", &["coordinator/src/redis", "tests/"]),
     ("tonic", &["coordinator/src/grpc", "telemetry/src/otlp", "proto/", "cli/", "tests/"]),
 ];
@@ -99,6 +100,7 @@ fn rooms_depend_in_one_direction() {
         ("telemetry", &["run", "proto", "coordinator", "worker", "cli", "local"]),
         ("local", &["run", "proto", "coordinator", "worker", "cli"]),
         ("hooks", &["coordinator", "worker", "cli", "local", "telemetry"]),
+        ("store", &["telemetry", "local", "hooks", "coordinator", "worker", "cli"]),
         ("vendor", &["run", "proto", "telemetry", "local", "coordinator", "worker", "cli", "tokio"]),
         ("faces", &["telemetry", "local", "coordinator", "worker", "cli", "tokio"]),
         ("coordinator", &["worker", "cli", "local"]),

@@ -2,6 +2,7 @@
 
 mod args;
 mod broker;
+mod bucket;
 
 mod call;
 mod calls;

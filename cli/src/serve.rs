@@ -11,6 +11,7 @@ use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::BrokerArgs;
+use crate::bucket::BucketArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::observe::{ObserveArgs, finish};
@@ -43,10 +44,12 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_bytes: i64,
-    /// Bytes that objects may take beside the log: results that are too large for it, and uploads
+    /// Bytes that objects may take beside the log: results that are too large for it, and uploads. Not in a bucket
     #[arg(long, env = "TOOLYARD_OBJECTS_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().objects_bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     objects_max_bytes: i64,
+    #[command(flatten)]
+    bucket: BucketArgs,
     /// The Redis or Valkey server in which coordinators share the index of runs. Without it each keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
@@ -107,6 +110,8 @@ pub(crate) struct WorkerArgs {
     /// The pool whose calls it takes: workers that host the same tools share one
     #[arg(long, env = "TOOLYARD_POOL", value_name = "NAME")]
     pool: PoolId,
+    #[command(flatten)]
+    bucket: BucketArgs,
     /// Calls that it runs at once
     #[arg(long, env = "TOOLYARD_SLOTS", value_name = "N", default_value_t = worker::SLOTS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
@@ -150,9 +155,10 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let (bytes_max, objects_bytes_max) = (args.log_max_bytes, args.objects_max_bytes);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
+    let bucket = args.bucket.open()?;
     let (log, admin) = (LogOptions { durability, bytes_max, objects_bytes_max }, observe.admin_listen);
     let door = DoorOptions { tls: tls.files(), callers: auth };
-    let options = coordinator::Options { nats_url, credentials, listen, log, redis_url, door, admin };
+    let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, door, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-coordinator")?;
@@ -172,8 +178,8 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
     let table = table.with_hooks(read_hooks(hooks.as_deref())?)?;
-    let (drain, admin) = (Duration::from_secs(drain), observe.admin_listen);
-    let options = worker::Options { nats_url, credentials, pool, slots, drain, admin, include_content };
+    let (drain, admin, bucket) = (Duration::from_secs(drain), observe.admin_listen, args.bucket.open()?);
+    let options = worker::Options { nats_url, credentials, bucket, pool, slots, drain, admin, include_content };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-worker")?;

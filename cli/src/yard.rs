@@ -63,6 +63,7 @@ impl Yard {
             credentials: Credentials::default(),
             listen,
             log: LogOptions::default(),
+            bucket: None,
             redis_url: None,
             admin: None,
             door: coordinator::DoorOptions::default(),

@@ -132,6 +132,7 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::ObjectNotFound(_) => "OBJECT_NOT_FOUND",
         Refusal::LinkUnknown => "LINK_UNKNOWN",
         Refusal::ObjectsFull => "OBJECTS_FULL",
+        Refusal::ObjectsUnavailable(_) => "OBJECTS_UNAVAILABLE",
         Refusal::ObjectTooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::OutOfObject { .. } => "OUT_OF_OBJECT",
         Refusal::LogFull => "LOG_FULL",

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use proto::convert::worker::Question;
 use run::{AttemptId, Effect, Entry, Event, Heard, PoolId, RunId, Shard, Timestamp, Verdict};
+use store::Objects;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -43,7 +44,6 @@ use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{AppendError, Decoded, Journal};
 use crate::nats::letters::Queue;
-use crate::nats::objects::Objects;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
 use crate::nats::signals::{Asked, Questions, Signals};

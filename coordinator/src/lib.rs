@@ -45,6 +45,7 @@ use tokio_util::sync::CancellationToken;
 
 use proto::nats::Credentials;
 use proto::nats::clock::ClockError;
+use store::{Objects, Unfit};
 
 use crate::nats::{Broker, BrokerError};
 
@@ -57,6 +58,7 @@ pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::redis::UrlError;
 pub use crate::tls::{TlsError, TlsFiles};
 pub use crate::webhooks::{InvalidWebhooks, Webhooks};
+pub use store::Bucket;
 
 /// How long after its end a run can be read that is not to be stored, where nobody says: time enough to read on after a stream
 /// broke.
@@ -76,6 +78,8 @@ pub struct Options {
     /// Where to serve gRPC and HTTP; port 0 picks a free one.
     pub listen: SocketAddr,
     pub log: LogOptions,
+    /// Where objects lie; `None`: at the broker. The same for all coordinators and workers.
+    pub bucket: Option<Bucket>,
     /// Where coordinators share the index of runs; `None`: each keeps one of its own in memory.
     pub redis_url: Option<String>,
     pub door: DoorOptions,
@@ -98,6 +102,8 @@ pub enum Error {
     Connect(proto::nats::ConnectError),
     #[error(transparent)]
     Setup(#[from] SetupError),
+    #[error(transparent)]
+    Bucket(#[from] Unfit),
     #[error(transparent)]
     Clock(#[from] ClockError),
     #[error("cannot listen on {address}: {source}. Is something else there?")]
@@ -148,6 +154,7 @@ pub struct Coordinator {
     address: SocketAddr,
     admin: Option<TcpListener>,
     broker: Box<Broker>,
+    objects: Objects,
     index: index::Index,
     tls: Option<(tls::Current, tls::Keeper)>,
     hooks: hooks::Hooks,
@@ -174,9 +181,13 @@ impl Coordinator {
             None => None,
         };
         let broker = Box::new(Box::pin(Broker::connect(&options.nats_url, &options.credentials, &options.log)).await?);
+        if let Some(bucket) = &options.bucket {
+            bucket.check().await?;
+        }
+        let objects = broker.objects(options.bucket, &options.log).await?;
         let hooks = hooks::Hooks::default();
         let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
-        Ok(Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after, log, notices })
+        Ok(Self { listener, address, admin, broker, objects, index, tls, callers, hooks, erase_after, log, notices })
     }
 
     /// Asks these hooks before calls are accepted, and tells them of calls that are not executed.
@@ -227,7 +238,9 @@ impl Coordinator {
     }
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self { listener, address, admin, broker, index, tls, callers, hooks, erase_after, notices, .. } = self;
+        let Self {
+            listener, address, admin, broker, objects, index, tls, callers, hooks, erase_after, notices, ..
+        } = self;
         let (callers, callers_keeper) = callers.unzip();
         let callers = callers.unwrap_or_default();
         let clock = nats::clock::begin(&broker).await?;
@@ -241,7 +254,6 @@ impl Coordinator {
         let (pauses, pauses_keeper) = nats::pauses::Pauses::load(&broker).await?;
         let redis = index.redis();
         let requests = nats::requests::Requests::new(&broker);
-        let objects = nats::objects::Objects::new(&broker);
         let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), redis.is_some());
         let signals = nats::signals::Signals::new(&broker);
         let rim = ledger::Rim {
@@ -273,7 +285,9 @@ impl Coordinator {
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(index_keeper.keep(inner.clone()));
-        parts.spawn(nats::files::Files::new(&broker, ledger.clone(), owned.clone()).give(inner.clone()));
+        parts.spawn(
+            nats::files::Files::new(&broker, objects.clone(), ledger.clone(), owned.clone()).give(inner.clone()),
+        );
         let (tls, tls_keeper) = tls.unzip();
         if let Some(keeper) = tls_keeper {
             parts.spawn(keeper.keep(inner.clone()));

@@ -9,7 +9,6 @@ pub(crate) mod files;
 pub(crate) mod journal;
 pub(crate) mod leases;
 pub(crate) mod letters;
-pub(crate) mod objects;
 pub(crate) mod pauses;
 pub(crate) mod queues;
 pub(crate) mod requests;
@@ -27,6 +26,7 @@ use proto::access::Party;
 use proto::names;
 use proto::nats::Credentials;
 use run::PoolId;
+use store::{Bucket, Objects};
 
 use self::setup::{LogOptions, SetupError};
 
@@ -60,13 +60,20 @@ impl Broker {
         let client = proto::nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
         setup::ensure_log(&client, &context, log).await?;
-        setup::ensure_objects(&context, log).await?;
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
         let tools = setup::ensure_bucket(&context, names::TOOLS_BUCKET, Duration::ZERO, log).await?;
         let requests = setup::ensure_bucket(&context, names::REQUESTS_BUCKET, setup::RETENTION, log).await?;
         let snapshots = setup::ensure_bucket(&context, names::SNAPSHOTS_BUCKET, Duration::ZERO, log).await?;
         let pauses = setup::ensure_bucket(&context, names::PAUSES_BUCKET, Duration::ZERO, log).await?;
         Ok(Self { client, context, tools, leases, requests, snapshots, pauses })
+    }
+
+    /// Where objects lie: in the bucket where one is given, else here.
+    pub(crate) async fn objects(&self, bucket: Option<Bucket>, log: &LogOptions) -> Result<Objects, SetupError> {
+        if bucket.is_none() {
+            setup::ensure_objects(&self.context, log).await?;
+        }
+        Ok(Objects::new(&self.context, bucket))
     }
 
     /// Makes the queues of pools.

@@ -3,17 +3,17 @@
 use std::pin::pin;
 
 use bytes::{Bytes, BytesMut};
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use futures::{Stream, StreamExt as _, stream};
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
 use run::{Object, ObjectId, limit};
+use store::{NotKept, Objects, Unread};
 
-use crate::nats::journal::ReadError;
-use crate::nats::objects::Objects;
 use crate::runs::Refusal;
 
-/// Chunks that are read ahead of whoever takes them, or stored behind whoever brings them.
+/// Chunks that are read ahead of whoever takes them.
 const AHEAD: usize = 4;
 
 /// Bytes of an object, from `from` to before `until`.
@@ -38,7 +38,7 @@ impl Span {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BrokenObject {
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] Unread),
     #[error("object {0} is not kept any more, or not all of it")]
     Missing(ObjectId),
     #[error("object {0} is not what was stored: its SHA-256 differs")]
@@ -90,24 +90,28 @@ pub(crate) async fn take<E: From<Refusal>>(
     id: &ObjectId,
     pieces: impl Stream<Item = Result<Bytes, E>>,
 ) -> Result<(u64, [u8; 32]), E> {
-    let taken = take_all(objects, id, pieces).await;
-    if taken.is_err()
-        && let Err(error) = objects.remove(id).await
-    {
-        tracing::warn!(%error, "what is left of an upload that broke off goes with its age");
+    let mut storing = FuturesUnordered::new();
+    let taken = take_all(objects, id, pieces, &mut storing).await;
+    if taken.is_err() {
+        // What is under way would else come when all is removed.
+        while storing.next().await.is_some() {}
+        if let Err(error) = objects.remove(id).await {
+            tracing::warn!(%error, "what is left of an upload that broke off goes with its age");
+        }
     }
     taken
 }
 
-async fn take_all<E: From<Refusal>>(
-    objects: &Objects,
-    id: &ObjectId,
+async fn take_all<'a, E: From<Refusal>>(
+    objects: &'a Objects,
+    id: &'a ObjectId,
     pieces: impl Stream<Item = Result<Bytes, E>>,
+    storing: &mut FuturesUnordered<BoxFuture<'a, Result<(), NotKept>>>,
 ) -> Result<(u64, [u8; 32]), E> {
-    let (mut pieces, mut storing) = (pin!(pieces), FuturesUnordered::new());
+    let mut pieces = pin!(pieces);
     let (mut waiting, mut size, mut index) = (BytesMut::new(), 0, 0);
     let mut digest = digest::Context::new(&digest::SHA256);
-    let chunk_bytes = usize::try_from(CHUNK_BYTES).unwrap_or(usize::MAX);
+    let (piece_bytes, ahead) = (objects.piece_bytes(), objects.ahead());
     loop {
         let piece = pieces.next().await.transpose()?;
         let is_last = piece.is_none();
@@ -119,11 +123,11 @@ async fn take_all<E: From<Refusal>>(
             digest.update(&piece);
             waiting.extend_from_slice(&piece);
         }
-        while waiting.len() >= chunk_bytes || (is_last && !waiting.is_empty()) {
-            let chunk = waiting.split_to(chunk_bytes.min(waiting.len())).freeze();
-            storing.push(objects.put(id, index, chunk));
+        while waiting.len() >= piece_bytes || (is_last && !waiting.is_empty()) {
+            let piece = waiting.split_to(piece_bytes.min(waiting.len())).freeze();
+            storing.push(objects.put(id, index, piece).boxed());
             index += 1;
-            if storing.len() >= AHEAD {
+            if storing.len() >= ahead {
                 storing.next().await.transpose().map_err(Refusal::from)?;
             }
         }

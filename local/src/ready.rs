@@ -24,6 +24,8 @@ pub(crate) async fn port(program: Program, folder: &Path, port: u16, pid: u32) -
             let answer = timeout(ANSWER_LIMIT, store_answers(port, pid)).await;
             matches!(answer, Ok(Ok(true))).then_some(port)
         }
+        // It does not tell its process id; who lost a port to another ends.
+        Program::Weed => is_healthy(port).await.then_some(port),
     }
 }
 
@@ -60,7 +62,7 @@ fn broker_port(file: &Path) -> Option<u16> {
     port.parse().ok()
 }
 
-/// Whether a node of a cluster has a leader and has caught up, as its monitoring port says.
+/// Whether what serves there is well: a node of a cluster that has a leader and has caught up, a store of buckets.
 pub(crate) async fn is_healthy(monitoring: u16) -> bool {
     matches!(timeout(ANSWER_LIMIT, says_ok(monitoring)).await, Ok(Ok(true)))
 }

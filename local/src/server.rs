@@ -13,8 +13,6 @@ use crate::process::Process;
 use crate::program::Program;
 use crate::ready;
 
-/// A broker starts in some 10 ms, a store in 50; the rest is for a busy machine or a large log to replay.
-const START_LIMIT: Duration = Duration::from_secs(10);
 /// How long a restart waits for its port to become free again.
 const PORT_LIMIT: Duration = Duration::from_secs(10);
 /// A server gives no event that we could wait for when it is up, so we look: often, because tests start many.
@@ -44,7 +42,8 @@ impl Server {
         let pid = process.pid();
         let process = self.process.insert(process);
 
-        let deadline = Instant::now() + START_LIMIT;
+        let limit = self.program.start_limit();
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(port) = ready::port(self.program, self.folder.path(), port, pid).await {
                 tracing::debug!(program = %self.program, port, pid, "server is up");
@@ -58,7 +57,7 @@ impl Server {
             if Instant::now() >= deadline {
                 let log = self.folder.log_end(log_start);
                 self.kill().await;
-                return Err(Error::Slow { program: self.program, limit: START_LIMIT, log });
+                return Err(Error::Slow { program: self.program, limit, log });
             }
             sleep(READY_POLL).await;
         }

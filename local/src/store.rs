@@ -11,7 +11,7 @@ use crate::program::Program;
 use crate::server::Server;
 
 /// Free ports tried before giving up. Losing one to another process is rare; losing five means something else is wrong.
-const PORTS_TRIED_MAX: usize = 5;
+pub(crate) const PORTS_TRIED_MAX: usize = 5;
 
 /// A running Valkey or Redis server. Dropping it ends the server and removes its temporary folder.
 #[derive(Debug)]

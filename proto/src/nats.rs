@@ -1,7 +1,6 @@
 //! How every process of ours connects to the broker.
 
 pub mod clock;
-pub mod objects;
 pub mod unstored;
 
 use std::path::PathBuf;

@@ -78,6 +78,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 credentials: Credentials::default(),
                 listen,
                 log,
+                bucket: None,
                 redis_url,
                 door: coordinator::DoorOptions::default(),
                 admin,

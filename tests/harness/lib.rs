@@ -1,6 +1,7 @@
 //! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
 
 mod admin;
+mod bucket;
 mod callers;
 mod certificates;
 mod client;
@@ -13,6 +14,7 @@ mod traffic;
 
 pub use self::http::Http;
 pub use admin::Admin;
+pub use bucket::Bucket;
 pub use callers::{Callers, Guarded};
 pub use certificates::{Authority, Certified};
 pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reason};
@@ -52,6 +54,15 @@ impl Yard {
         let coordinator = fixture.coordinator(&broker.url()).await;
         let client = Client::connect(coordinator.address()).await;
         Self { fixture, broker, coordinator, client }
+    }
+
+    /// A yard whose objects lie in a bucket. Its coordinator and its workers have keys of their own.
+    ///
+    /// # Panics
+    /// As [`Yard::start`].
+    pub async fn beside(bucket: &Bucket, fixture: Fixture) -> Self {
+        let yard = Self::start_with(bucket.coordinators(&fixture)).await;
+        Self { fixture: bucket.workers(&fixture, "main"), ..yard }
     }
 
     /// A client of the same coordinator over HTTP.

@@ -116,6 +116,8 @@ fn request() -> v1::CreateRunRequest {
         echo,
         call("ask", "ask_user", json!({ "question": SECRET })),
         call("wrong", "echo", json!({ "txt": SECRET })),
+        // Too large for the log.
+        call("large", "makes", json!({ "bytes": 600_000 })),
     ];
     let request_id = format!("about {SECRET}");
     v1::CreateRunRequest { calls, request_id, store: Some(false), ..v1::CreateRunRequest::default() }
@@ -167,7 +169,7 @@ async fn nothing_is_left_of_a_run_that_is_not_to_be_stored_and_all_of_one_beside
     let response = format!("/responses/{}", run.id.replacen("run_", "resp_", 1));
     assert_eq!(http.ask(Method::DELETE, &response, &[], "").await.status, 200);
     let traces = stored.traces_of(&run.id).await;
-    for place in ["ty-log", "KV_ty-requests", "store ty:run:", "store ty:calls"] {
+    for place in ["ty-log", "ty-objects", "KV_ty-requests", "store ty:run:", "store ty:calls"] {
         assert!(traces.iter().any(|trace| trace.starts_with(place)), "{place}: {traces:#?}");
     }
 

@@ -100,6 +100,7 @@ async fn a_door_whose_files_are_no_certificate_does_not_open() {
         credentials: proto::nats::Credentials::default(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         log: coordinator::LogOptions::default(),
+        bucket: None,
         redis_url: None,
         admin: None,
         door: coordinator::DoorOptions {

@@ -41,6 +41,7 @@ pub use run::{
     AfterPartialOutput, CallError, Chunk, Concurrency, Content, ErrorKind, File, Object, ObjectId, Permission,
     Progress, RetryOn,
 };
+pub use store::Bucket;
 pub use table::{InvalidTool, NotHosted, Table, Unwatchable};
 pub use tool::{About, Context, Output, Tool, ToolError};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,
@@ -115,6 +116,8 @@ pub struct Options {
     /// The broker's address, for example `nats://127.0.0.1:4222`.
     pub nats_url: String,
     pub credentials: Credentials,
+    /// Where results are stored that are too large for the log; `None`: at the broker. As the coordinators have it.
+    pub bucket: Option<Bucket>,
     /// The pool whose queue the worker serves.
     pub pool: PoolId,
     /// Calls that it runs at once.
@@ -131,7 +134,16 @@ impl Options {
     #[must_use]
     pub fn new(nats_url: impl Into<String>, pool: PoolId) -> Self {
         let (nats_url, credentials) = (nats_url.into(), Credentials::default());
-        Self { nats_url, credentials, pool, slots: SLOTS, drain: DRAIN, admin: None, include_content: false }
+        Self {
+            nats_url,
+            credentials,
+            bucket: None,
+            pool,
+            slots: SLOTS,
+            drain: DRAIN,
+            admin: None,
+            include_content: false,
+        }
     }
 }
 

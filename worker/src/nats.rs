@@ -103,10 +103,10 @@ pub(crate) async fn serve(
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
     let counts = Counts::new(&options.pool, table.names());
     let leases = leases::Leases::new(client.clone(), counts.leases_lost.clone());
-    let puts = context.clone();
-    let objects = Objects::new(move |subject, data| {
-        let context = puts.clone();
-        Box::pin(async move { proto::nats::objects::put(&context, subject, data, tokio::time::sleep).await })
+    let store = store::Objects::new(&context, options.bucket.clone());
+    let objects = Objects::new(store.piece_bytes(), move |id, index, piece| {
+        let store = store.clone();
+        Box::pin(async move { store.put(&id, index, piece).await })
     });
     let core = Rc::new(Core {
         client: client.clone(),

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use proto::convert::log::Job;
-use proto::nats::objects::NotKept;
-use proto::object::{self, CHUNK_BYTES};
+use proto::object;
 use ring::digest;
 use run::{CallError, Content, ErrorKind, Nonce, Object, ObjectId, limit};
+use store::NotKept;
 
-/// Chunks of one object that may be unconfirmed.
+/// Pieces of one object that may be unconfirmed.
 const WINDOW: usize = 4;
 /// How long all objects of a result may take, and so a slot be taken by a tool that has ended.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -26,8 +26,11 @@ const NOTES_BYTES_MAX: usize = 256 * limit::RESULT_PARTS_MAX;
 
 type Putting = Pin<Box<dyn Future<Output = Result<(), NotKept>> + Send>>;
 
-/// Stores chunks, each under its subject.
-pub(crate) struct Objects(Box<dyn Fn(String, Bytes) -> Putting>);
+/// Stores objects in pieces.
+pub(crate) struct Objects {
+    piece_bytes: usize,
+    put: Box<dyn Fn(ObjectId, u64, Bytes) -> Putting>,
+}
 
 /// Whether something of a result is to be stored beside the log.
 pub(crate) fn is_large(parts: &[Content]) -> bool {
@@ -35,8 +38,9 @@ pub(crate) fn is_large(parts: &[Content]) -> bool {
 }
 
 impl Objects {
-    pub(crate) fn new(put: impl Fn(String, Bytes) -> Putting + 'static) -> Self {
-        Self(Box::new(put))
+    /// `put` stores a piece, which has `piece_bytes` unless it is the last.
+    pub(crate) fn new(piece_bytes: usize, put: impl Fn(ObjectId, u64, Bytes) -> Putting + 'static) -> Self {
+        Self { piece_bytes, put: Box::new(put) }
     }
 
     /// Stores the largest parts of a result until the rest is small enough for the log, and puts references in their places.
@@ -81,17 +85,16 @@ impl Objects {
         Ok(Object { id, media_type, size: u64::try_from(size).unwrap_or(u64::MAX), sha256, preview })
     }
 
-    /// Chunk by chunk, with a look at everything else in between.
+    /// Piece by piece, with a look at everything else in between.
     async fn put(&self, id: &ObjectId, data: Bytes) -> Result<[u8; 32], NotKept> {
         let mut digest = digest::Context::new(&digest::SHA256);
-        let chunk_bytes = usize::try_from(CHUNK_BYTES).unwrap_or(usize::MAX);
         let mut rest = data;
-        let chunks = std::iter::from_fn(|| {
-            let chunk = rest.split_to(chunk_bytes.min(rest.len()));
-            digest.update(&chunk);
-            (!chunk.is_empty()).then_some(chunk)
+        let pieces = std::iter::from_fn(|| {
+            let piece = rest.split_to(self.piece_bytes.min(rest.len()));
+            digest.update(&piece);
+            (!piece.is_empty()).then_some(piece)
         });
-        let puts = chunks.zip(0..).map(|(chunk, index)| (self.0)(object::chunk(id, index), chunk));
+        let puts = pieces.zip(0..).map(|(piece, index)| (self.put)(id.clone(), index, piece));
         stream::iter(puts).buffer_unordered(WINDOW).try_collect::<()>().await?;
         let mut sha256 = [0; 32];
         sha256.copy_from_slice(digest.finish().as_ref());
@@ -140,16 +143,18 @@ mod tests {
         Job { run: context.run, call: CallIndex(3), pool, spec: Arc::new(spec) }
     }
 
+    const PIECE_BYTES: usize = 256 << 10;
+
     type Stored = Arc<Mutex<BTreeMap<String, Bytes>>>;
 
     fn store() -> (Objects, Stored) {
         let stored = Stored::default();
         let kept = Arc::clone(&stored);
-        let put = move |subject: String, data: Bytes| -> Putting {
-            kept.lock().unwrap().insert(subject, data);
+        let put = move |id: ObjectId, index: u64, piece: Bytes| -> Putting {
+            kept.lock().unwrap().insert(object::chunk(&id, index), piece);
             Box::pin(async { Ok(()) })
         };
-        (Objects::new(put), stored)
+        (Objects::new(PIECE_BYTES, put), stored)
     }
 
     fn text(letter: char, bytes: usize) -> Content {
@@ -159,7 +164,7 @@ mod tests {
     #[tokio::test]
     async fn the_largest_part_goes_and_the_others_stay_as_they_were() {
         let (objects, stored) = store();
-        let size = usize::try_from(CHUNK_BYTES).unwrap() * 2 + 1;
+        let size = PIECE_BYTES * 2 + 1;
         let parts = vec![text('a', 10), text('b', size), text('c', 1000)];
         assert!(is_large(&parts));
         let kept = objects.keep(&job(), parts).await.expect("there is room");
@@ -169,7 +174,7 @@ mod tests {
         let chunks: Vec<(String, usize)> =
             stored.lock().unwrap().iter().map(|(subject, chunk)| (subject.clone(), chunk.len())).collect();
         let subject = |index| object::chunk(&object.id, index);
-        assert_eq!(chunks, [(subject(0), 256 << 10), (subject(1), 256 << 10), (subject(2), 1)]);
+        assert_eq!(chunks, [(subject(0), PIECE_BYTES), (subject(1), PIECE_BYTES), (subject(2), 1)]);
         let digest = digest::digest(&digest::SHA256, "b".repeat(size).as_bytes());
         assert_eq!(digest.as_ref(), object.sha256);
         let note = format!(
@@ -192,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_stored_fails_the_call_and_may_be_tried_again() {
-        let objects = Objects::new(|_, _| Box::pin(async { Err(NotKept::Full) }));
+        let objects = Objects::new(PIECE_BYTES, |_, _, _| Box::pin(async { Err(NotKept::Full) }));
         let error = objects.keep(&job(), vec![text('x', 1 << 20)]).await.expect_err("there is no room");
         assert_eq!((error.kind, error.retryable), (ErrorKind::ResultTooLarge, true));
         assert!(error.message.contains("object store is full"), "{}", error.message);

@@ -106,6 +106,7 @@ impl From<Refusal> for Fault {
             }
             Refusal::LinkUnknown => Self::new(Code::NotFound, "LINK_UNKNOWN", message, []),
             Refusal::ObjectsFull => Self::passing(Code::ResourceExhausted, "OBJECTS_FULL", message),
+            Refusal::ObjectsUnavailable(_) => Self::passing(Code::Unavailable, "OBJECTS_UNAVAILABLE", message),
             Refusal::ObjectTooLarge => Self::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
             Refusal::OutOfObject { size } => {
                 Self::new(Code::InvalidArgument, "OUT_OF_OBJECT", message, [("size", size.to_string())])

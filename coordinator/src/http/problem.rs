@@ -181,8 +181,14 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "TOKEN_FOR_ANOTHER_CALL" | "TOKEN_FOR_ONE_ANSWER" => "use a caller's key: the token answers one call",
         "ANSWER_TOKENS_OFF" | "LINKS_OFF" => "have `answer_token_key_file` set in the file of callers",
         "WEBHOOKS_OFF" => "ask a coordinator that was started with --webhooks",
-        "LOG_FULL" | "OBJECTS_FULL" | "CONTENDED" | "BROKER_UNAVAILABLE" | "INDEX_UNAVAILABLE"
-        | "ISSUER_UNAVAILABLE" | "QUOTA_EXCEEDED" => "send the request again after `Retry-After`",
+        "LOG_FULL"
+        | "OBJECTS_FULL"
+        | "OBJECTS_UNAVAILABLE"
+        | "CONTENDED"
+        | "BROKER_UNAVAILABLE"
+        | "INDEX_UNAVAILABLE"
+        | "ISSUER_UNAVAILABLE"
+        | "QUOTA_EXCEEDED" => "send the request again after `Retry-After`",
         "SHUTTING_DOWN" => "send the request to another coordinator",
         "DEADLINE_EXCEEDED" => "allow more time, or read the run's events",
         "NO_SUCH_ROUTE" | "METHOD_NOT_ALLOWED" => "look at GET /v1/openapi.json",

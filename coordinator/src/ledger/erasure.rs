@@ -3,7 +3,7 @@
 //! What is owed stands in the shard's snapshot until it is done, so that the next owner does it where this one dies, and a
 //! run is erased only when a snapshot says that it ended: no owner then looks for entries that are gone. Each step may be
 //! repeated, and ends at a place in the log: the same request may make the run anew. The log comes last but for the index,
-//! for it is what the other steps are known from.
+//! for it is what the other steps are known from. It does not wait for a store of objects that is away: those stay owed.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,13 +11,13 @@ use faces::responses::ResponseId;
 use futures::future::join_all;
 use proto::convert::snapshot::OwedErasure;
 use run::{Call, Route, RunId, Shard, Timestamp};
+use store::{Objects, Unread};
 use tokio::task::JoinSet;
 
 use super::Keeper;
 use crate::known::Known;
 use crate::nats::journal::{Journal, ReadError};
 use crate::nats::letters::Queue;
-use crate::nats::objects::Objects;
 use crate::nats::requests::Requests;
 use crate::requests::RequestKey;
 use crate::shards::every;
@@ -40,10 +40,17 @@ struct Owing {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    Waiting,
+    Waiting(Left),
     UnderWay,
     /// Nothing is left but what the index knows.
     LeftInIndex,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    All,
+    /// The log has nothing of the run any more.
+    Objects,
 }
 
 /// What is being erased, for all shards.
@@ -57,11 +64,33 @@ pub(super) struct Erasures {
 
 /// The end of an attempt to erase runs: of each whether it is done.
 #[derive(Debug)]
-pub(super) struct Erased(Vec<(OwedErasure, Result<(), ReadError>)>);
+pub(super) struct Erased(Vec<(OwedErasure, Result<(), Unerased>)>);
+
+/// What could not be erased of a run.
+#[derive(Debug, Clone, thiserror::Error)]
+enum Unerased {
+    #[error("{0}")]
+    Run(ReadError),
+    /// All else is gone.
+    #[error("{0}")]
+    Objects(Unread),
+}
+
+impl Unerased {
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Run(_) => "where this stays so: is the coordinator allowed to purge? `toolyard nats-config` says so",
+            Self::Objects(_) => {
+                "only objects are left, in the object store; where this stays so: does it answer, and is the coordinator \
+                 allowed to list and to delete there? docs/objects.md has the rights"
+            }
+        }
+    }
+}
 
 impl Owed {
     pub(super) fn of(erasures: Vec<OwedErasure>) -> Self {
-        let owing = |erasure: OwedErasure| (erasure.run, Owing { erasure, step: Step::Waiting });
+        let owing = |erasure: OwedErasure| (erasure.run, Owing { erasure, step: Step::Waiting(Left::All) });
         Self(erasures.into_iter().map(owing).collect())
     }
 
@@ -69,10 +98,10 @@ impl Owed {
         self.0.values().map(|owing| owing.erasure).collect()
     }
 
-    fn due(&mut self, now: Timestamp, written: u64) -> impl Iterator<Item = &mut Owing> {
+    fn due(&mut self, left: Left, now: Timestamp, written: u64) -> impl Iterator<Item = &mut Owing> {
         self.0.values_mut().filter(move |owing| {
             let OwedErasure { due, through, .. } = owing.erasure;
-            owing.step == Step::Waiting && due <= now && through <= written
+            owing.step == Step::Waiting(left) && due <= now && through <= written
         })
     }
 
@@ -84,13 +113,13 @@ impl Owed {
         let waited = |call: &&Call| call.spec().route == Route::Client || call.spec().approval.is_some();
         let continuations = u32::try_from(run.calls().iter().filter(waited).count()).unwrap_or(u32::MAX);
         let erasure = OwedErasure { run: run.id(), due, through: known.last, request: asked.request, continuations };
-        self.0.insert(run.id(), Owing { erasure, step: Step::Waiting });
+        self.0.insert(run.id(), Owing { erasure, step: Step::Waiting(Left::All) });
     }
 
     /// An entry came for a run after its end. Says whether the run is to be erased, and then that entry with it.
     fn take_late(&mut self, run: RunId, sequence: u64) -> bool {
         let Some(owing) = self.0.get_mut(&run) else { return false };
-        (owing.erasure.through, owing.step) = (sequence, Step::Waiting);
+        (owing.erasure.through, owing.step) = (sequence, Step::Waiting(Left::All));
         true
     }
 }
@@ -118,9 +147,14 @@ impl Keeper {
         if !self.erasures.batches.is_empty() {
             return;
         }
-        let slices = self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard));
-        let due = slices.flat_map(|(slice, _)| slice.owed.due(now, slice.snapshot.through));
-        let due: Vec<OwedErasure> = due.take(BATCH_MAX).map(Owing::begin).collect();
+        let mut due = Vec::new();
+        // Objects that could not be removed before hold nothing else up.
+        for left in [Left::All, Left::Objects] {
+            let slices = self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard));
+            let found = slices.flat_map(|(slice, _)| slice.owed.due(left, now, slice.snapshot.through));
+            let room = BATCH_MAX.saturating_sub(due.len());
+            due.extend(found.take(room).map(|owing| (owing.begin(), left)));
+        }
         if !due.is_empty() {
             let (journal, requests) = (self.rim.journal.clone(), self.rim.requests.clone());
             let (objects, letters) = (self.rim.objects.clone(), self.rim.letters.clone());
@@ -150,15 +184,21 @@ impl Keeper {
                     self.rim.index.erase(run, through);
                 }
                 (Some(owing), Err(error)) => {
-                    owing.step = Step::Waiting;
+                    match &error {
+                        Unerased::Run(_) => owing.step = Step::Waiting(Left::All),
+                        Unerased::Objects(_) => {
+                            owing.step = Step::Waiting(Left::Objects);
+                            slice.ended.forget(run);
+                            self.rim.index.erase(run, through);
+                        }
+                    }
                     failed = Some(error);
                 }
                 (None, _) => {}
             }
         }
         if let Some(error) = failed {
-            let remedy = "where this stays so: is the coordinator allowed to purge? `toolyard nats-config` says so";
-            tracing::warn!(%error, remedy, "runs cannot be erased, trying again");
+            tracing::warn!(%error, remedy = error.remedy(), "runs cannot be erased, trying again");
         }
     }
 
@@ -192,25 +232,46 @@ struct Places {
     letters: Option<Queue>,
 }
 
+/// What could not be done for a run, so that it is not tried for those behind it.
+#[derive(Default)]
+struct Refused {
+    run: Option<ReadError>,
+    objects: Option<Unread>,
+}
+
 impl Places {
-    /// Until something cannot be done: what is left is tried again with the rest.
-    async fn erase_all(&self, due: Vec<OwedErasure>) -> Erased {
+    /// What cannot be done for one is left for the rest, too, and tried again with it.
+    async fn erase_all(&self, due: Vec<(OwedErasure, Left)>) -> Erased {
         let mut done = Vec::with_capacity(due.len());
-        let mut refused = None;
+        let mut refused = Refused::default();
         for some in due.chunks(AT_ONCE_MAX) {
-            if let Some(error) = &refused {
-                done.extend(some.iter().map(|owed| (*owed, Err(ReadError::clone(error)))));
-                continue;
+            let results = join_all(some.iter().map(|(owed, left)| self.erase(*owed, *left, &refused))).await;
+            for error in results.iter().filter_map(|result| result.as_ref().err()) {
+                match error.clone() {
+                    Unerased::Run(error) => refused.run = Some(error),
+                    Unerased::Objects(error) => refused.objects = Some(error),
+                }
             }
-            let results = join_all(some.iter().map(|owed| self.erase(*owed))).await;
-            refused = results.iter().find_map(|result| result.as_ref().err().cloned());
-            done.extend(some.iter().copied().zip(results));
+            done.extend(some.iter().map(|(owed, _)| *owed).zip(results));
         }
         Erased(done)
     }
 
-    /// All that there is of a run, but for what the index knows.
-    async fn erase(&self, owed: OwedErasure) -> Result<(), ReadError> {
+    /// All that there is of a run, but for what the index knows; or only its objects.
+    async fn erase(&self, owed: OwedErasure, left: Left, refused: &Refused) -> Result<(), Unerased> {
+        if left == Left::Objects {
+            return self.erase_objects(owed.run, refused).await.map_err(Unerased::Objects);
+        }
+        if let Some(error) = &refused.run {
+            return Err(Unerased::Run(error.clone()));
+        }
+        self.erase_requests(owed).await.map_err(Unerased::Run)?;
+        let objects = self.erase_objects(owed.run, refused).await;
+        self.journal.erase(owed.run, owed.through).await.map_err(Unerased::Run)?;
+        objects.map_err(Unerased::Objects)
+    }
+
+    async fn erase_requests(&self, owed: OwedErasure) -> Result<(), ReadError> {
         let run = owed.run;
         if let Some(digest) = owed.request {
             self.requests.erase(&RequestKey(digest), run).await?;
@@ -219,11 +280,17 @@ impl Places {
         for part in 0..=owed.continuations {
             self.requests.erase(&RequestKey::deleted(&ResponseId { run, part }.to_string()), run).await?;
         }
-        if let Some(letters) = &self.letters {
-            letters.erase(run).await?;
+        match &self.letters {
+            Some(letters) => letters.erase(run).await,
+            None => Ok(()),
         }
-        self.objects.remove_run(run).await?;
-        self.journal.erase(run, owed.through).await
+    }
+
+    async fn erase_objects(&self, run: RunId, refused: &Refused) -> Result<(), Unread> {
+        match &refused.objects {
+            Some(error) => Err(error.clone()),
+            None => self.objects.remove_run(run).await,
+        }
     }
 }
 

@@ -221,6 +221,9 @@ async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
                     Finding::fail(what, found, advice)
                 }
             }
+            Err(error) if stream == names::OBJECTS => {
+                Finding::warn(what, error, "start a coordinator here, unless objects lie in a bucket (--objects)")
+            }
             Err(error) => Finding::fail(what, error, "start a coordinator here: it makes what it needs"),
         });
     }

@@ -8,11 +8,11 @@ use proto::access::may_be_answered;
 use proto::convert::object::{GivenChunk, WantedChunk};
 use proto::names;
 use run::PoolId;
+use store::Objects;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
-use super::objects::Objects;
 use crate::files::{Judged, judge};
 use crate::ledger::Ledger;
 use crate::shards::Owned;
@@ -30,8 +30,8 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    pub(crate) fn new(broker: &Broker, ledger: Ledger, owned: watch::Receiver<Owned>) -> Self {
-        Self { client: broker.client.clone(), objects: Objects::new(broker), ledger, owned }
+    pub(crate) fn new(broker: &Broker, objects: Objects, ledger: Ledger, owned: watch::Receiver<Owned>) -> Self {
+        Self { client: broker.client.clone(), objects, ledger, owned }
     }
 
     /// Gives out chunks until told to stop.

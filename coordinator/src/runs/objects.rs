@@ -69,8 +69,11 @@ impl Runs {
         })
     }
 
-    /// An upload of a tenant that the caller sees.
+    /// An upload of a tenant that the caller sees, as long as it is to be kept: a bucket may keep it longer.
     async fn upload(&self, id: &ObjectId) -> Result<Option<Object>, Refusal> {
+        if kept_until(id) <= proto::now() {
+            return Ok(None);
+        }
         let upload = self.objects.about(id).await?;
         Ok(upload.filter(|upload| self.caller.sees(upload.tenant.as_ref())).map(|upload| upload.object))
     }

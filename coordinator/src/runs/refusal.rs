@@ -1,8 +1,8 @@
 //! Why a request was not served, as commands say it; the doors tell it as [faults](crate::door::Fault).
 
-use proto::nats::objects::NotKept;
 use proto::schema;
 use run::{CallError, CallId, ObjectId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
+use store::{NotKept, Unread};
 
 use crate::callers::Denied;
 use crate::ledger::Stopped;
@@ -45,6 +45,8 @@ pub(crate) enum Refusal {
     LinkUnknown,
     #[error("the object store is full: nothing more is kept until something has aged out")]
     ObjectsFull,
+    #[error("{0}")]
+    ObjectsUnavailable(String),
     #[error("what is sent is larger than {} bytes, the most that an object may have", run::limit::OBJECT_BYTES_MAX)]
     ObjectTooLarge,
     #[error("the object has {size} bytes, and none of those that are asked for")]
@@ -73,8 +75,14 @@ impl From<NotKept> for Refusal {
     fn from(error: NotKept) -> Self {
         match error {
             NotKept::Full => Self::ObjectsFull,
-            NotKept::Unavailable(reason) => Self::BrokerUnavailable(reason),
+            NotKept::Unavailable(_) => Self::ObjectsUnavailable(error.to_string()),
         }
+    }
+}
+
+impl From<Unread> for Refusal {
+    fn from(error: Unread) -> Self {
+        Self::ObjectsUnavailable(error.to_string())
     }
 }
 

@@ -128,7 +128,7 @@ where
     let other = tokio::spawn(meanwhile(signals.clone()));
     let output = OutputCount::default();
     let source = Source::new(|_| Box::pin(async { Err("there are none".to_owned()) }));
-    let objects = Objects::new(|_, _| Box::pin(std::future::pending()));
+    let objects = Objects::new(1 << 20, |_, _, _| Box::pin(std::future::pending()));
     let attempt = Attempt {
         job: &job,
         id,

@@ -75,6 +75,31 @@ securityContext:
 {{- end }}
 {{- end }}
 
+{{/* Where objects lie, and as whom: (list . secret) */}}
+{{- define "toolyard.objectsEnv" -}}
+{{- $objects := (index . 0).Values.objects -}}
+{{- if $objects.url }}
+- {name: TOOLYARD_OBJECTS, value: {{ $objects.url | quote }}}
+{{- with $objects.endpoint }}
+- {name: TOOLYARD_OBJECTS_ENDPOINT, value: {{ . | quote }}}
+{{- end }}
+{{- with $objects.region }}
+- {name: TOOLYARD_OBJECTS_REGION, value: {{ . | quote }}}
+{{- end }}
+{{- if $objects.allowHttp }}
+- {name: TOOLYARD_OBJECTS_ALLOW_HTTP, value: "true"}
+{{- end }}
+{{- with index . 1 }}
+{{- $secret := . }}
+{{- range list "AWS_ACCESS_KEY_ID" "AWS_SECRET_ACCESS_KEY" }}
+- name: {{ . }}
+  valueFrom:
+    secretKeyRef: {name: {{ $secret }}, key: {{ . }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "toolyard.telemetryEnv" -}}
 {{- with .Values.telemetry.otlpEndpoint }}
 - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}

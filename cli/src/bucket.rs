@@ -1,0 +1,32 @@
+//! How a coordinator or a worker is told that objects lie in a bucket.
+
+use store::{Bucket, Place};
+
+use crate::exit::Failure;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct BucketArgs {
+    /// Where objects lie, as s3://BUCKET or s3://BUCKET/PREFIX: the same for all coordinators and workers (docs/objects.md).
+    /// The key is in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or comes from the machine's role. Without it: at the broker
+    #[arg(long, env = "TOOLYARD_OBJECTS", value_name = "URL")]
+    objects: Option<String>,
+    /// The store of that bucket where it is not AWS: MinIO, Ceph and others that speak S3 and know conditional writes
+    #[arg(long, env = "TOOLYARD_OBJECTS_ENDPOINT", value_name = "URL", requires = "objects")]
+    objects_endpoint: Option<String>,
+    /// The bucket's region. Without it AWS_REGION counts, or us-east-1
+    #[arg(long, env = "TOOLYARD_OBJECTS_REGION", value_name = "NAME", requires = "objects")]
+    objects_region: Option<String>,
+    /// Let the endpoint be http://, so that whoever listens on the way reads objects along
+    #[arg(long, env = "TOOLYARD_OBJECTS_ALLOW_HTTP", requires = "objects")]
+    objects_allow_http: bool,
+}
+
+impl BucketArgs {
+    /// `None`: objects lie at the broker.
+    pub(crate) fn open(self) -> Result<Option<Bucket>, Failure> {
+        let Some(url) = self.objects else { return Ok(None) };
+        let place = Place::parse(&url, self.objects_endpoint, self.objects_region, self.objects_allow_http);
+        let bucket = place.and_then(|place| Bucket::new(place, |name| std::env::var(name).ok()));
+        bucket.map(Some).map_err(|error| Failure::Usage(format!("--objects: {error}")))
+    }
+}

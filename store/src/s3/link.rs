@@ -1,0 +1,56 @@
+//! How the library speaks HTTP: through the client, the TLS and the certificates that all else here uses.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http_body_util::BodyExt as _;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use object_store::client::{
+    HttpClient, HttpConnector as Connect, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+    HttpResponseBody, HttpService,
+};
+use object_store::{ClientConfigKey, ClientOptions, Error, Result};
+
+/// How long a connection may take, to each of a host's addresses.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a connection is kept that nobody uses: less than stores keep them.
+const IDLE: Duration = Duration::from_secs(15);
+
+#[derive(Debug)]
+pub(super) struct Connector;
+
+#[derive(Debug)]
+struct Link(Client<HttpsConnector<HttpConnector>, HttpRequestBody>);
+
+impl Connect for Connector {
+    fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
+        let ring = rustls::crypto::ring::default_provider();
+        let connector = HttpsConnectorBuilder::new().with_provider_and_native_roots(ring);
+        let connector = connector.map_err(|error| Error::Generic {
+            store: "S3",
+            source: format!("cannot read the certificates of this machine: {error}").into(),
+        })?;
+        let is_plain_allowed = options.get_config_value(&ClientConfigKey::AllowHttp).as_deref() == Some("true");
+        let connector = if is_plain_allowed { connector.https_or_http() } else { connector.https_only() };
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(CONNECT_PATIENCE));
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE);
+        Ok(HttpClient::new(Link(client.build(connector.enable_http1().wrap_connector(tcp)))))
+    }
+}
+
+#[async_trait]
+impl HttpService for Link {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        // What kind it is counts where the library tries again, which it does not here.
+        let response = self.0.request(request).await.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
+        let broken = |error| HttpError::new(HttpErrorKind::Interrupted, error);
+        Ok(response.map(|body| HttpResponseBody::new(body.map_err(broken))))
+    }
+}

@@ -38,6 +38,13 @@ Examples:
 Coordinators need a key for links: `answer_token_key_file` in the file of
 callers. With -o json it writes {path, expire_time}.";
 
+const RM_EXAMPLES: &str = "\
+Examples:
+  toolyard objects rm upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
+
+A run that was given it goes on; a call that opens it from then on fails. One
+that is not there is as deleted.";
+
 /// Bytes that are sent at once.
 const PIECE_BYTES: usize = 256 * 1024;
 /// Pieces that may wait to be sent.
@@ -55,6 +62,16 @@ pub(crate) enum Command {
     /// Make a link over which an object can be read for a while, by whoever has it
     #[command(after_help = LINK_EXAMPLES)]
     Link(Link),
+    /// Delete uploads
+    #[command(after_help = RM_EXAMPLES)]
+    Rm(Rm),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Rm {
+    /// The uploads
+    #[arg(required = true)]
+    ids: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -90,6 +107,13 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
         Command::Get(get) => get_object(&client, get, terminal).await,
         Command::Put(put) => put_object(&client, put, terminal).await,
         Command::Link(link) => make_link(&client, link, door, terminal).await,
+        Command::Rm(Rm { ids }) => {
+            for object_id in ids {
+                let deleted = client.objects.clone().delete_object(v1::DeleteObjectRequest { object_id }).await;
+                deleted.map_err(|status| client.failure(status))?;
+            }
+            Ok(Exit::Completed)
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use run::{Answer, CallError, CallId, CallerName, ErrorKind, ObjectId, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::sync::{Notify, watch};
 
-use crate::quotas::Quota;
+use crate::quotas::{Quota, UPLOAD_BYTES};
 use crate::registry::Entry;
 
 pub use self::book::new_key;
@@ -345,6 +345,11 @@ impl Callers {
 
     pub(crate) fn quota(&self, tenant: &TenantId) -> Option<Quota> {
         self.0.as_ref()?.book.borrow().quota(tenant)
+    }
+
+    /// What the uploads of a tenant may hold.
+    pub(crate) fn upload_bytes(&self, tenant: &TenantId) -> u64 {
+        self.quota(tenant).and_then(|quota| quota.upload_bytes).unwrap_or(UPLOAD_BYTES)
     }
 
     /// Whether some tenant may have only so many calls running at once.

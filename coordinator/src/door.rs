@@ -25,6 +25,7 @@ pub(crate) use self::webhooks::Notices;
 use crate::index::Index;
 use crate::nats::scan::Log;
 use crate::runs::{Refusal, Runs};
+use crate::uploads::Uploads;
 use crate::watch::Reader;
 
 /// Largest request: the arguments of a run's calls, with room for the rest.
@@ -38,6 +39,7 @@ pub(crate) struct Door {
     pub(crate) log: Arc<Log>,
     /// Where there are webhooks.
     pub(crate) notices: Option<Notices>,
+    pub(crate) uploads: Uploads,
     /// Streams end with a last word, and nothing new begins.
     pub(crate) stop: CancellationToken,
 }

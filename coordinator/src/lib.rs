@@ -29,6 +29,7 @@ mod shards;
 mod stranded;
 mod tls;
 mod trace;
+mod uploads;
 mod watch;
 mod webhooks;
 
@@ -330,7 +331,9 @@ impl Coordinator {
             erase_after,
         };
         let runs = runs::Runs::new(serves);
-        let door = door::Door { runs, index, log: Arc::new(log), notices, stop: stop.clone() };
+        let uploads = uploads::Uploads::default();
+        let door =
+            door::Door { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
         let doors = grpc::serve((listener, tls), door, reached);
         tracing::info!(%address, "serving");
         serving.store(true, Ordering::Relaxed);
@@ -349,6 +352,7 @@ impl Coordinator {
         holding.join_next().await;
         inner.cancel();
         let last_words = async {
+            uploads.end().await;
             while parts.join_next().await.is_some() {}
             broker.flush().await;
         };

@@ -17,6 +17,7 @@ pub(crate) mod setup;
 pub(crate) mod signals;
 pub(crate) mod snapshots;
 pub(crate) mod tools;
+mod uploads;
 
 use std::time::Duration;
 

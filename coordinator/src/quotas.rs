@@ -45,7 +45,13 @@ pub(crate) struct Quota {
     pub(crate) calls_per_second: Option<u32>,
     /// Calls that are queued or running; those beyond wait.
     pub(crate) running_calls: Option<u32>,
+    /// Bytes that uploads hold; [`UPLOAD_BYTES`] where nothing is said.
+    pub(crate) upload_bytes: Option<u64>,
 }
+
+/// Bytes that the uploads of a tenant may hold where nobody says: one of the largest, and half of what the broker's object store
+/// holds where nobody says, so that no tenant fills it alone.
+pub(crate) const UPLOAD_BYTES: u64 = 256 * 1024 * 1024;
 
 impl Quota {
     pub(crate) fn allows_nothing(&self) -> bool {

@@ -55,6 +55,7 @@ mod tenants;
 mod tls;
 mod tokens;
 mod traces;
+mod uploads;
 mod webhooks;
 mod worker_crash;
 mod worker_life;

@@ -106,6 +106,13 @@ impl From<Refusal> for Fault {
             }
             Refusal::LinkUnknown => Self::new(Code::NotFound, "LINK_UNKNOWN", message, []),
             Refusal::ObjectsFull => Self::passing(Code::ResourceExhausted, "OBJECTS_FULL", message),
+            Refusal::UploadsFull { limit } => {
+                Self::new(Code::ResourceExhausted, "UPLOADS_FULL", message, [("limit", limit.to_string())])
+            }
+            Refusal::TooManyUploads { limit } => {
+                Self::new(Code::ResourceExhausted, "TOO_MANY_UPLOADS", message, [("limit", limit.to_string())])
+            }
+            Refusal::UploadsBusy => Self::passing(Code::ResourceExhausted, "UPLOADS_BUSY", message),
             Refusal::ObjectsUnavailable(_) => Self::passing(Code::Unavailable, "OBJECTS_UNAVAILABLE", message),
             Refusal::ObjectTooLarge => Self::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
             Refusal::OutOfObject { size } => {

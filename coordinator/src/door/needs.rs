@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 33] = [
+const NEEDS: [(&str, &str, Role); 34] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -28,6 +28,7 @@ const NEEDS: [(&str, &str, Role); 33] = [
     ("ObjectService", "ReadObject", Role::Read),
     ("ObjectService", "CreateObject", Role::Submit),
     ("ObjectService", "CreateObjectLink", Role::Read),
+    ("ObjectService", "DeleteObject", Role::Submit),
     ("IndexService", "ListRuns", Role::Read),
     ("IndexService", "ListCalls", Role::Read),
     ("IndexService", "CountRuns", Role::Read),

@@ -7,12 +7,14 @@ use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use proto::convert::{api, object_out};
 use proto::v1;
-use run::{Object, ObjectId, limit};
+use run::{Object, ObjectId, TenantId, Timestamp, limit};
+use tokio_util::sync::CancellationToken;
 
 use super::read::{malformed, timeout};
 use super::{Door, Fault};
 use crate::objects::{BrokenObject, Span, read, take};
-use crate::runs::Refusal;
+use crate::runs::objects::Room;
+use crate::runs::{Refusal, Runs};
 
 /// An object that may be read, and the part of it that is wanted.
 pub(crate) struct Reading {
@@ -46,6 +48,15 @@ impl Door {
         })
     }
 
+    pub(crate) async fn delete_object(
+        &self,
+        request: v1::DeleteObjectRequest,
+    ) -> Result<v1::DeleteObjectResponse, Fault> {
+        let id: ObjectId = request.object_id.parse().map_err(malformed("object_id"))?;
+        self.runs.delete_upload(&id).await?;
+        Ok(v1::DeleteObjectResponse {})
+    }
+
     async fn read(&self, object: Object, wanted: Wanted) -> Result<Reading, Fault> {
         let span = wanted.of(object.size).ok_or(Refusal::OutOfObject { size: object.size })?;
         let mut pieces = Box::pin(read(self.runs.objects.clone(), object.clone(), span));
@@ -59,11 +70,11 @@ impl Door {
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 impl Door {
-    /// Stores what comes as an object.
+    /// Stores what comes as an object. What breaks off is removed again, also where this is dropped meanwhile.
     pub(crate) async fn create_object(
         &self,
         (media_type, tenant): (&str, &str),
-        pieces: impl Stream<Item = Result<Bytes, Fault>> + Send,
+        pieces: impl Stream<Item = Result<Bytes, Fault>> + Send + 'static,
     ) -> Result<v1::CreateObjectResponse, Fault> {
         let media_type = if media_type.is_empty() { "application/octet-stream" } else { media_type };
         if media_type.len() > limit::LABEL_BYTES_MAX || media_type.contains(|c: char| c.is_control() || !c.is_ascii()) {
@@ -74,19 +85,58 @@ impl Door {
             "" => None,
             tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
         };
-        let (id, tenant) = self.runs.begin_upload(tenant)?;
-        let pieces = stream::unfold(Box::pin(pieces), async |mut pieces| {
-            match tokio::time::timeout(SILENCE_MAX, pieces.next()).await {
-                Ok(piece) => piece.map(|piece| (piece, pieces)),
-                Err(_) => Some((Err(Fault::exceeded()), pieces)),
+        let begun = self.runs.begin_upload(tenant, &self.uploads).await?;
+        let (runs, media_type) = (self.runs.clone(), media_type.to_owned());
+        let unheard = self.runs.clone();
+        let store = move |gone| store(runs, begun, media_type, unbroken(pieces, gone));
+        let undo = async move |stored: Result<(Object, Timestamp), Fault>| {
+            let Ok((Object { id, .. }, _)) = stored else { return };
+            if let Err(error) = unheard.delete_upload(&id).await {
+                tracing::warn!(%error, "an upload of which nobody heard goes with its age");
             }
-        });
-        let (size, sha256) = take(&self.runs.objects, &id, pieces).await?;
-        let object = Object { id, media_type: media_type.to_owned(), size, sha256, preview: String::new() };
-        let answer = object_out(&object);
-        let until = self.runs.end_upload(object, tenant).await?;
-        Ok(v1::CreateObjectResponse { object: Some(answer), expire_time: Some(api::timestamp(until)) })
+        };
+        let stored = self.uploads.outlive(store, undo).await;
+        let (object, until) = stored.unwrap_or_else(|| Err(Refusal::ShuttingDown.into()))?;
+        Ok(v1::CreateObjectResponse { object: Some(object_out(&object)), expire_time: Some(api::timestamp(until)) })
     }
+}
+
+async fn store(
+    runs: Runs,
+    (id, tenant, mut room): (ObjectId, Option<TenantId>, Room),
+    media_type: String,
+    pieces: impl Stream<Item = Result<Bytes, Fault>> + Send,
+) -> Result<(Object, Timestamp), Fault> {
+    let pieces = pieces.map(|piece| {
+        let piece = piece?;
+        room.grow(piece.len() as u64)?;
+        Ok::<_, Fault>(piece)
+    });
+    let (size, sha256) = take(&runs.objects, &id, pieces).await?;
+    let object = Object { id, media_type, size, sha256, preview: String::new() };
+    let until = runs.end_upload(object.clone(), tenant, room).await?;
+    Ok((object, until))
+}
+
+/// What comes, until it is silent for too long or whoever brings it is gone. The end of a body whose connection is gone may look
+/// like that of a whole one, so it is not taken for it.
+fn unbroken(
+    pieces: impl Stream<Item = Result<Bytes, Fault>> + Send,
+    gone: CancellationToken,
+) -> impl Stream<Item = Result<Bytes, Fault>> + Send {
+    let broken = || Fault::malformed("data", "data: it broke off".to_owned());
+    stream::unfold((Box::pin(pieces), gone), move |(mut pieces, gone)| async move {
+        let piece = tokio::select! {
+            biased;
+            () = gone.cancelled() => Some(Err(broken())),
+            piece = tokio::time::timeout(SILENCE_MAX, pieces.next()) => match piece {
+                Ok(None) if gone.is_cancelled() => Some(Err(broken())),
+                Ok(piece) => piece,
+                Err(_) => Some(Err(Fault::exceeded())),
+            },
+        };
+        piece.map(|piece| (piece, (pieces, gone)))
+    })
 }
 
 /// What is wanted of an object.

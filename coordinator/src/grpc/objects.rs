@@ -32,6 +32,13 @@ impl v1::object_service_server::ObjectService for ObjectDoor {
         Ok(Response::new(door.create_object((&media_type, &tenant), pieces).await?))
     }
 
+    async fn delete_object(
+        &self,
+        request: Request<v1::DeleteObjectRequest>,
+    ) -> Result<Response<v1::DeleteObjectResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).delete_object(request.into_inner()).await?))
+    }
+
     async fn create_object_link(
         &self,
         request: Request<v1::CreateObjectLinkRequest>,

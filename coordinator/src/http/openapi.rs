@@ -100,6 +100,8 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
             let tenant = method.field("tenant").unwrap_or_default();
             parameters.push(json!({ "name": "tenant", "in": "query", "description": tenant, "schema": { "type": "string" } }));
         }
+        // All that it takes is in its path.
+        "DeleteObject" => takes = None,
         "ReadObject" => {
             parameters.push(header("Range", "One range of bytes, which goes before `offset` and `length`."));
             described["description"] = format!("{}\n\n{OBJECT}", method.description()).into();

@@ -131,7 +131,9 @@ pub(crate) fn status(code: Code, reason: &str) -> StatusCode {
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::OutOfRange => StatusCode::GONE,
         Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => StatusCode::CONFLICT,
-        Code::ResourceExhausted if reason == "PAYLOAD_TOO_LARGE" => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::ResourceExhausted if ["PAYLOAD_TOO_LARGE", "UPLOADS_FULL", "TOO_MANY_UPLOADS"].contains(&reason) => {
+            StatusCode::PAYLOAD_TOO_LARGE
+        }
         Code::ResourceExhausted if reason == "QUOTA_EXCEEDED" => StatusCode::TOO_MANY_REQUESTS,
         Code::ResourceExhausted | Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Code::Unauthenticated => StatusCode::UNAUTHORIZED,
@@ -171,6 +173,10 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         }
         "ANSWERS_MISSING" => "answer all calls that wait, or leave `all_required` out",
         "REQUEST_ID_TAKEN" => "use another id for another request",
+        "TOO_MANY_UPLOADS" => "delete uploads that are not needed any more, or put small files together",
+        "UPLOADS_FULL" => {
+            "delete uploads that are not needed any more, or have `upload_bytes` of the tenant's quota raised"
+        }
         "PAYLOAD_TOO_LARGE" => "send less at once, or put large input in files",
         "CREDENTIAL_MISSING" | "CREDENTIAL_TOO_LARGE" | "KEY_UNKNOWN" | "TOKEN_REFUSED" | "CERTIFICATE_UNKNOWN" => {
             "say who you are with a key or a token that this deployment knows: `authorization: Bearer KEY`"
@@ -184,6 +190,7 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "LOG_FULL"
         | "OBJECTS_FULL"
         | "OBJECTS_UNAVAILABLE"
+        | "UPLOADS_BUSY"
         | "CONTENDED"
         | "BROKER_UNAVAILABLE"
         | "INDEX_UNAVAILABLE"

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::response::Response;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use futures::StreamExt as _;
 use http::{HeaderValue, Method, StatusCode, header};
 use proto::export::{Format, export};
@@ -101,6 +101,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/workers/{worker_id}/drain", meaning: Rpc("FleetService", "DrainWorker"), handler: unary!(post, drain_worker) },
     Operation { method: Method::POST, path: "/v1/objects", meaning: Rpc("ObjectService", "CreateObject"), handler: || post(objects::create_object) },
     Operation { method: Method::GET, path: "/v1/objects/{object_id}", meaning: Rpc("ObjectService", "ReadObject"), handler: || get(objects::read_object) },
+    Operation { method: Method::DELETE, path: "/v1/objects/{object_id}", meaning: Rpc("ObjectService", "DeleteObject"), handler: unary!(delete, delete_object) },
     Operation { method: Method::POST, path: "/v1/objects/{object_id}/link", meaning: Rpc("ObjectService", "CreateObjectLink"), handler: unary!(post, create_object_link) },
     Operation { method: Method::GET, path: "/v1/links/{token}", meaning: Other("ReadLinkedObject", Needs::Nothing, objects::described), handler: || get(objects::read_linked) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described), handler: || post(batch::batch) },

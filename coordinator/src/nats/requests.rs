@@ -19,7 +19,7 @@ const LOOKS_MAX: u32 = 40;
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Requests(kv::Store);
+pub(crate) struct Requests(pub(super) kv::Store);
 
 impl Requests {
     pub(crate) fn new(broker: &Broker) -> Self {

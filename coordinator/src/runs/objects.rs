@@ -13,9 +13,32 @@ use crate::accept::Asked;
 use crate::audit;
 use crate::callers::Role;
 use crate::nats::setup::RETENTION;
+use crate::uploads::{Place, Uploads};
 
 /// How long a link is good where nobody says: for a download that begins at once.
 const LINK: Duration = Duration::from_secs(5 * 60);
+
+/// Uploads that a tenant may have: the broker lists all of them, twice for each that is made.
+const UPLOADS_MAX: usize = 4096;
+
+/// What a tenant's uploads may hold, and what they do.
+#[derive(Debug)]
+pub(crate) struct Room {
+    limit: u64,
+    held: u64,
+    place: Place,
+}
+
+impl Room {
+    /// Whether so much more may come, beside what others of the tenant bring at the same time.
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
+        fits(self.held.saturating_add(self.place.grow(bytes)), self.limit)
+    }
+}
+
+fn fits(bytes: u64, limit: u64) -> Result<(), Refusal> {
+    if bytes <= limit { Ok(()) } else { Err(Refusal::UploadsFull { limit }) }
+}
 
 /// A file as it was asked for.
 #[derive(Debug)]
@@ -78,20 +101,87 @@ impl Runs {
         Ok(upload.filter(|upload| self.caller.sees(upload.tenant.as_ref())).map(|upload| upload.object))
     }
 
-    /// For whom an upload is, and under which id it lies.
-    pub(crate) fn begin_upload(&self, tenant: Option<TenantId>) -> Result<(ObjectId, Option<TenantId>), Refusal> {
+    /// For whom an upload is, under which id it lies, and how large it may be.
+    pub(crate) async fn begin_upload(
+        &self,
+        tenant: Option<TenantId>,
+        uploads: &Uploads,
+    ) -> Result<(ObjectId, Option<TenantId>, Room), Refusal> {
         self.caller.must(Role::Submit)?;
         let tenant = self.caller.makes_for(tenant)?;
+        let place = uploads.place(tenant.as_ref()).await?;
+        let (held, limit) = match &tenant {
+            Some(tenant) => (self.held(tenant, UPLOADS_MAX - 1).await?, self.callers.upload_bytes(tenant)),
+            None => (0, u64::MAX),
+        };
+        fits(held.saturating_add(1), limit)?;
         let uuid = Builder::from_unix_timestamp_millis(proto::now().0, &rand::random()).into_uuid();
-        Ok((ObjectId::Upload(uuid), tenant))
+        Ok((ObjectId::Upload(uuid), tenant, Room { limit, held, place }))
+    }
+
+    /// Bytes that the uploads of a tenant hold, if they are no more than so many.
+    async fn held(&self, tenant: &TenantId, most: usize) -> Result<u64, Refusal> {
+        let (number, bytes) = self.requests.uploads_of(tenant).await?;
+        if number <= most { Ok(bytes) } else { Err(Refusal::TooManyUploads { limit: UPLOADS_MAX }) }
+    }
+
+    /// Stores what the upload is once it is known that the tenant may have it. It is counted before, so of several that come to
+    /// their end at the same time none is too many.
+    async fn keep(&self, upload: &Upload) -> Result<(), Refusal> {
+        if let Some(tenant) = &upload.tenant {
+            self.requests.count_upload(tenant, &upload.object.id, upload.object.size).await?;
+            fits(self.held(tenant, UPLOADS_MAX).await?, self.callers.upload_bytes(tenant))?;
+        }
+        Ok(self.objects.put_about(upload).await?)
+    }
+
+    /// Nothing is left of an upload that is not kept, or not any more. What cannot be removed now goes with its age.
+    async fn remove_upload(&self, id: &ObjectId, tenant: Option<&TenantId>) -> Result<(), Refusal> {
+        if let Some(tenant) = tenant {
+            self.requests.uncount_upload(Some(tenant), id).await?;
+        }
+        Ok(self.objects.remove(id).await?)
+    }
+
+    /// Deletes an upload of a tenant that the caller sees; any other is as one that was deleted before.
+    pub(crate) async fn delete_upload(&self, id: &ObjectId) -> Result<(), Refusal> {
+        let deleted = async {
+            self.caller.must(Role::Submit)?;
+            if let ObjectId::Result { .. } = id {
+                let reason = "it is a part of a call's result, and goes with its run".to_owned();
+                return Err(Refusal::Malformed { field: "object_id".to_owned(), reason });
+            }
+            match self.objects.about(id).await?.filter(|upload| self.caller.sees(upload.tenant.as_ref())) {
+                Some(upload) => self.remove_upload(id, upload.tenant.as_ref()).await,
+                // It may be counted still, where it was lost while it was made or went before its age.
+                None => match self.caller.lists(None) {
+                    Ok(whose) => Ok(self.requests.uncount_upload(whose.as_ref(), id).await?),
+                    // Who is of no tenant has no uploads.
+                    Err(_) => Ok(()),
+                },
+            }
+        };
+        let deleted = deleted.await;
+        audit::command(&self.caller, "DeleteObject", (None, None), None, deleted.as_ref().err());
+        deleted
     }
 
     /// Makes an upload that is there as a whole an object. Until when it is kept.
-    pub(crate) async fn end_upload(&self, object: Object, tenant: Option<TenantId>) -> Result<Timestamp, Refusal> {
+    pub(crate) async fn end_upload(
+        &self,
+        object: Object,
+        tenant: Option<TenantId>,
+        room: Room,
+    ) -> Result<Timestamp, Refusal> {
         let until = kept_until(&object.id);
         let caller = self.caller.name().cloned();
-        let done = self.objects.put_about(&Upload { object, tenant, caller }).await;
-        let done = done.map_err(Refusal::from);
+        let upload = Upload { object, tenant, caller };
+        let done = self.keep(&upload).await;
+        if done.is_ok() {
+            room.place.kept();
+        } else if let Err(error) = self.remove_upload(&upload.object.id, upload.tenant.as_ref()).await {
+            tracing::warn!(%error, "what is left of an upload that is not kept goes with its age");
+        }
         audit::command(&self.caller, "CreateObject", (None, None), None, done.as_ref().err());
         done.map(|()| until)
     }

@@ -45,6 +45,12 @@ pub(crate) enum Refusal {
     LinkUnknown,
     #[error("the object store is full: nothing more is kept until something has aged out")]
     ObjectsFull,
+    #[error("the tenant's uploads would hold more than the {limit} bytes that they may")]
+    UploadsFull { limit: u64 },
+    #[error("the tenant has as many uploads as it may: {limit}")]
+    TooManyUploads { limit: usize },
+    #[error("this coordinator takes no more uploads at once")]
+    UploadsBusy,
     #[error("{0}")]
     ObjectsUnavailable(String),
     #[error("what is sent is larger than {} bytes, the most that an object may have", run::limit::OBJECT_BYTES_MAX)]

@@ -134,6 +134,17 @@ fn no_task_is_spawned_and_forgotten() {
 }
 
 #[test]
+fn routes_are_made_of_the_lists_of_which_the_document_is_made() {
+    let lists = ["coordinator/src/http.rs", "coordinator/src/http/openai.rs"];
+    let strays = offenders(|path, text| {
+        let adds = code(text).contains(".route(\"") || code(text).contains("routes.route(");
+        let inside = lists.contains(&path) || !path.starts_with("coordinator/src");
+        (adds && !inside).then(|| "put the route into a list: docs/openapi.json is made of them".to_owned())
+    });
+    assert!(strays.is_empty(), "{strays:#?}");
+}
+
+#[test]
 fn nothing_names_a_folder_of_one_machine() {
     let absolute = offenders(|path, text| {
         let here = root();

@@ -49,6 +49,7 @@ async fn routes(yard: &Guarded) -> Vec<(Method, String)> {
     let mut routes = Vec::new();
     for (path, operations) in document.json()["paths"].as_object().expect("paths") {
         let path = path.replace("{run_id}", "run_0b_x").replace("{call_id}", "call").replace("{name}", "echo");
+        let path = path.replace("{thread_id}", "thread_1").replace("{response_id}", "resp_none");
         for method in operations.as_object().expect("operations").keys() {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
             routes.push((method, path.clone()));
@@ -76,10 +77,15 @@ async fn no_route_is_open_but_that_of_the_document() {
     assert_eq!(get(&yard, "shop", "/v1/tools").await.status, 200);
 }
 
+/// Told in the words of OpenAI's APIs.
+fn is_of_a_face(path: &str) -> bool {
+    path.starts_with("/v1/responses") || path.starts_with("/v1/threads")
+}
+
 #[tokio::test]
 async fn who_may_read_and_approve_may_nothing_else() {
     let yard = guarded().await;
-    for (method, path) in routes(&yard).await {
+    for (method, path) in routes(&yard).await.into_iter().filter(|(_, path)| !is_of_a_face(path)) {
         let of_the_fleet = ["/v1/pauses", "/v1/workers", "/v1/webhooks/parked"].contains(&path.as_str());
         let is_reading = method == Method::GET && !of_the_fleet;
         let is_theirs = is_reading || path.ends_with("/decisions") || path.ends_with("/link");
@@ -89,6 +95,57 @@ async fn who_may_read_and_approve_may_nothing_else() {
             false => assert_eq!(answer.problem(), problem(403, "ROLE_MISSING"), "{method} {path}"),
         }
     }
+}
+
+#[tokio::test]
+async fn a_face_asks_for_the_roles_that_the_same_needs_natively() {
+    let yard = guarded().await;
+    let question = json!({ "type": "function_call", "call_id": "ask", "name": "ask_user", "arguments": "{\"question\":\"Which?\"}" });
+    let asked = post(&yard, "shop", "/v1/responses", &json!({ "input": [question] })).await;
+    assert_eq!(asked.status, 200, "{asked:?}");
+    let id = asked.json()["id"].as_str().expect("an id").to_owned();
+    let run = id.replacen("resp_", "run_", 1);
+    let thread = format!("/v1/threads/thread_1/runs/{run}");
+    let chat = json!([{ "id": "b", "type": "function", "function": { "name": "ask_user", "arguments": "{\"question\":\"?\"}" } }]);
+    let output = json!({ "type": "function_call_output", "call_id": "ask", "output": "blue" });
+    let refused = [
+        (Method::POST, "/v1/responses".to_owned(), json!({ "input": [question] })),
+        (Method::POST, "/v1/responses".to_owned(), json!({ "previous_response_id": id, "input": [output] })),
+        (Method::POST, format!("/v1/responses/{id}/cancel"), Value::Null),
+        (Method::DELETE, format!("/v1/responses/{id}"), Value::Null),
+        (Method::POST, "/v1/threads/runs".to_owned(), json!({ "tool_calls": chat })),
+        (Method::POST, "/v1/threads/thread_1/runs".to_owned(), json!({ "tool_calls": chat })),
+        (
+            Method::POST,
+            format!("{thread}/submit_tool_outputs"),
+            json!({ "tool_outputs": [{ "tool_call_id": "ask", "output": "blue" }] }),
+        ),
+        (Method::POST, format!("{thread}/cancel"), json!({})),
+    ];
+    for (method, path, body) in refused {
+        let body = if body.is_null() { json!({}) } else { body };
+        let answer = ask(&yard, Some(&yard.callers.key("boss")), method.clone(), &path, &body).await;
+        assert_eq!(
+            (answer.status, answer.json()["error"]["code"].as_str()),
+            (403, Some("ROLE_MISSING")),
+            "{method} {path}"
+        );
+        if path.contains(&id[5..]) || !body["previous_response_id"].is_null() {
+            let answer = ask(&yard, Some(&yard.callers.key("rival")), method.clone(), &path, &body).await;
+            assert_eq!(answer.status, 404, "{method} {path}: {answer:?}");
+        }
+    }
+    let read = [
+        format!("/v1/responses/{id}"),
+        format!("/v1/responses/{id}/input_items"),
+        thread.clone(),
+        format!("{thread}/steps"),
+    ];
+    for path in read {
+        assert_eq!(get(&yard, "boss", &path).await.status, 200, "{path}");
+        assert_eq!(get(&yard, "rival", &path).await.status, 404, "{path}");
+    }
+    assert_eq!(get(&yard, "shop", &format!("/v1/responses/{id}")).await.json(), asked.json(), "nothing came of it");
 }
 
 #[tokio::test]

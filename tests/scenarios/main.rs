@@ -39,6 +39,7 @@ mod many;
 mod mixed;
 mod objects;
 mod openai;
+mod openai_refused;
 mod ordering;
 mod ownership;
 mod parked;

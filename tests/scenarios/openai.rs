@@ -106,11 +106,68 @@ async fn a_request_that_cannot_be_served_is_told_why_in_the_form_of_the_api() {
     let twice = http.post("/responses", &json!({ "input": [count("a", 1, 1), count("a", 1, 1)] })).await;
     assert_eq!(error(&twice), of(400, "MALFORMED", json!("/input/1")));
     let unknown = http.get("/responses/resp_none").await;
-    assert_eq!(error(&unknown), of(404, "RESPONSE_NOT_FOUND", Value::Null));
+    assert_eq!(error(&unknown), of(404, "RESPONSE_NOT_FOUND", json!("response_id")));
     let old = http.get("/responses/resp_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071").await;
-    assert_eq!(error(&old), of(410, "EVENTS_EXPIRED", Value::Null));
+    assert_eq!(error(&old), of(410, "EVENTS_EXPIRED", json!("response_id")));
     let garbled = http.get("/responses/resp_%0d%0aset-cookie:x=1").await;
     assert_eq!((garbled.status, garbled.headers.contains_key("set-cookie")), (404, false));
     let wild = http.get("/threads/t/runs/run_x").await;
     assert_eq!(error(&wild), of(404, "RUN_NOT_FOUND", json!("run_id")));
+}
+
+/// The part of the document that says what messages are, with one of them at its top.
+fn schema(document: &Value, name: &str) -> proto::schema::Schema {
+    let reference = format!("#/components/schemas/{name}");
+    let needed = |wanted: &str| wanted.starts_with("OpenAI");
+    let schemas = document["components"]["schemas"].as_object().expect("schemas");
+    let schemas: serde_json::Map<_, _> =
+        schemas.iter().filter(|(name, _)| needed(name)).map(|(name, schema)| (name.clone(), schema.clone())).collect();
+    let text = json!({ "$ref": reference, "components": { "schemas": schemas } }).to_string();
+    proto::schema::Schema::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+#[tokio::test]
+async fn what_the_faces_say_is_what_the_document_says_of_it() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let document = http.get("/v1/openapi.json").await.json();
+    let fits = |name: &str, value: &Value| {
+        let violations = schema(&document, name).check(value.to_string().as_bytes()).err();
+        assert!(violations.is_none(), "{name}: {violations:?}: {value}");
+    };
+    let shell = json!({ "type": "shell_call", "call_id": "sh", "action": { "commands": ["echo hello"] } });
+    let fails = json!({ "type": "function_call", "call_id": "f", "name": "nobody_has_this", "arguments": "{}" });
+    let never = json!({ "type": "mcp", "server_label": "toolyard", "require_approval": "never" });
+    let body = json!({ "input": [count("a", 3, 1), shell, fails, question("ask")], "tools": [never, { "type": "shell" }], "stream": true });
+    fits("OpenAIResponseRequest", &body);
+    let streamed = http.post("/v1/responses?events=all", &body).await;
+    let sent = events(&streamed.body);
+    let [told @ .., done] = &sent[..] else { panic!("nothing was said") };
+    assert_eq!(done.data, "[DONE]");
+    told.iter().for_each(|event| fits("OpenAIResponseEvent", &event.json()));
+    let response = told.last().expect("events").json()["response"].clone();
+    fits("OpenAIResponse", &response);
+    let types: Vec<&str> =
+        response["output"].as_array().expect("items").iter().filter_map(|item| item["type"].as_str()).collect();
+    assert!(["mcp_call", "shell_call", "function_call"].iter().all(|kind| types.contains(kind)), "{types:?}");
+
+    let id = response["id"].as_str().expect("an id").to_owned();
+    fits("OpenAIItemList", &http.get(&format!("/v1/responses/{id}/input_items")).await.json());
+    let run = id.replacen("resp_", "run_", 1);
+    let at = |rest: &str| format!("/v1/threads/thread_1/runs/{run}{rest}");
+    fits("OpenAIRun", &http.get(&at("")).await.json());
+    fits("OpenAIStepList", &http.get(&at("/steps")).await.json());
+    let output = |id: &str| json!({ "tool_call_id": id, "output": "blue" });
+    let body = json!({ "tool_outputs": [output("ask"), output("sh")], "stream": true });
+    fits("OpenAIToolOutputs", &body);
+    let streamed = http.post(&at("/submit_tool_outputs"), &body).await;
+    for event in events(&streamed.body).iter().filter(|event| event.name.as_deref() != Some("done")) {
+        fits("OpenAIRunEvent", &event.json());
+    }
+    fits("OpenAIItemList", &http.get(&format!("/v1/responses/{id}_1/input_items")).await.json());
+    fits("OpenAIThread", &http.post("/v1/threads", &json!({})).await.json());
+    fits("OpenAIError", &http.get("/v1/responses/resp_none").await.json());
+    let deleted = http.ask(Method::DELETE, &format!("/v1/responses/{id}"), &[], "").await.json();
+    fits("OpenAIResponseDeleted", &deleted);
 }

@@ -2,31 +2,58 @@
 //! wait for what is told.
 
 mod assistants;
+mod described;
 mod responses;
+pub(crate) mod schemas;
 
 use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use axum::routing::MethodRouter;
 use bytes::Bytes;
 use faces::Refused;
 use futures::{Stream, StreamExt as _};
-use http::{HeaderValue, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, header};
 use proto::v1;
 use run::RunId;
 use serde_json::{Value, json};
 
 use super::ask::Ask;
-use super::problem::{Problem, status};
+use super::problem::{Problem, remedy, status};
 use super::sse;
 use crate::door::output::{Piece, Streaming};
 use crate::door::{Door, Fault};
 use crate::runs::Refusal;
 use crate::watch::Reader;
 
+/// Something that a face can be asked for.
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
+    /// As the API's own document calls it.
+    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
+    handler: fn() -> MethodRouter<Door>,
+}
+
+impl Route {
+    /// The operation that the document has of it.
+    pub(crate) fn described(&self) -> Value {
+        described::described(self)
+    }
+}
+
+/// What the faces serve, of which the routes are made and what the document says of them.
+pub(crate) fn list_of_routes() -> impl Iterator<Item = &'static Route> {
+    responses::ROUTES.iter().chain(assistants::ROUTES)
+}
+
 /// Routes as the SDKs ask for them, whether their base address ends with `/v1` or not.
 pub(crate) fn routes() -> Router<Door> {
-    let routes = || responses::routes().merge(assistants::routes());
-    routes().nest("/v1", routes())
+    list_of_routes().fold(Router::new(), |routes, route| {
+        let handler = (route.handler)();
+        routes.route(route.path, handler.clone()).route(&format!("/v1{}", route.path), handler)
+    })
 }
 
 /// Why a request was not served.
@@ -48,7 +75,39 @@ impl Wrong {
 
     fn json(&self) -> Value {
         let kind = if self.status.is_server_error() { "server_error" } else { "invalid_request_error" };
-        json!({ "error": { "type": kind, "code": self.code, "message": self.message, "param": self.param } })
+        let (code, remedy) = (&self.code, remedy(&self.code));
+        json!({ "error": { "type": kind, "code": code, "message": self.message, "param": self.param, "remedy": remedy } })
+    }
+}
+
+impl Wrong {
+    /// A fault of a run, which says where it is wrong with a request that the client did not send. Here it is wrong with what the
+    /// run was made of, or with its key.
+    fn of_run(fault: Fault, ask: &Ask, calls: &str) -> Self {
+        let is_key =
+            fault.reason == "REQUEST_ID_TAKEN" || fault.violations.iter().any(|(field, _)| field == "request_id");
+        let wrong = Self::from(fault);
+        let is_at_calls = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE].contains(&wrong.status);
+        let param = match is_key && ask.headers.contains_key("idempotency-key") {
+            true => Some("idempotency-key".to_owned()),
+            false => is_at_calls.then(|| calls.to_owned()),
+        };
+        Self { param, ..wrong }
+    }
+
+    /// A fault of the answers to a run's calls, which stand there in the body.
+    fn of_answers(fault: Fault, answers: &str) -> Self {
+        let wrong = Self::from(fault);
+        let is_theirs = wrong.status.is_client_error() && wrong.status != StatusCode::FORBIDDEN;
+        Self { param: is_theirs.then(|| answers.to_owned()), ..wrong }
+    }
+
+    /// What was named there is not there, or not any more.
+    fn if_gone(self, param: &str) -> Self {
+        match self.status {
+            StatusCode::NOT_FOUND | StatusCode::GONE => Self { param: Some(param.to_owned()), ..self },
+            _ => self,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use http::Method as Verb;
 use proto::openapi::{Method, Schemas, message};
 use serde_json::{Map, Value, json};
 
+use super::openai;
 use super::routes::{Meaning, OPERATIONS, Operation, text_response};
 
 static DOCUMENT: LazyLock<String> =
@@ -27,6 +28,7 @@ pub(super) fn described() -> Value {
 
 fn document() -> Value {
     let mut schemas = Schemas::from([("Problem".to_owned(), problem())]);
+    schemas.extend(openai::schemas::all());
     let mut paths = Map::new();
     for operation in OPERATIONS {
         let path = paths.entry(operation.path).or_insert_with(|| json!({}));
@@ -43,13 +45,18 @@ fn document() -> Value {
         });
         path[operation.method.as_str().to_lowercase()] = described;
     }
+    for route in openai::list_of_routes() {
+        let path = paths.entry(format!("/v1{}", route.path)).or_insert_with(|| json!({}));
+        path[route.method.as_str().to_lowercase()] = route.described();
+    }
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "Toolyard",
             "version": env!("CARGO_PKG_VERSION"),
             "description": "Runs the tool calls of agents. Messages are those of the gRPC API in the protobuf JSON mapping: times are \
-                            RFC 3339, durations seconds with an `s`, bytes base64.",
+                            RFC 3339, durations seconds with an `s`, bytes base64. What is tagged OpenAI is told in the words of that \
+                            vendor's APIs, and is there without `/v1` too.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "paths": paths,
@@ -58,7 +65,7 @@ fn document() -> Value {
 }
 
 /// The names in the braces of a path.
-fn names(path: &str) -> Vec<&str> {
+pub(super) fn names(path: &str) -> Vec<&str> {
     path.split('/').filter_map(|step| step.strip_prefix('{')?.strip_suffix('}')).collect()
 }
 
@@ -198,6 +205,30 @@ mod tests {
                 "{service}.{name} is not served"
             );
         }
+    }
+
+    #[test]
+    fn every_route_is_in_the_document() {
+        let document = document();
+        let native = OPERATIONS.iter().map(|operation| (&operation.method, operation.path.to_owned()));
+        let faces = openai::list_of_routes().map(|route| (&route.method, format!("/v1{}", route.path)));
+        let mut told = std::collections::HashSet::new();
+        for (method, path) in native.chain(faces) {
+            let operation = &document["paths"][&path][method.as_str().to_lowercase()];
+            let id = operation["operationId"].as_str();
+            assert!(
+                id.is_some_and(|id| told.insert(id.to_lowercase())),
+                "{method} {path} has no name of its own: {id:?}"
+            );
+            let is_described = ["description", "summary"].iter().any(|said| operation[*said].is_string());
+            assert!(is_described, "{method} {path} is not described");
+            for name in names(&path) {
+                let parameters = operation["parameters"].as_array().expect("a path with names has parameters");
+                assert!(parameters.iter().any(|parameter| parameter["name"] == name), "{method} {path}: {name}");
+            }
+        }
+        let operations = document["paths"].as_object().expect("paths").values().flat_map(|path| path.as_object());
+        assert_eq!(operations.map(|operations| operations.len()).sum::<usize>(), told.len());
     }
 
     #[test]

@@ -198,6 +198,15 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         | "QUOTA_EXCEEDED" => "send the request again after `Retry-After`",
         "SHUTTING_DOWN" => "send the request to another coordinator",
         "DEADLINE_EXCEEDED" => "allow more time, or read the run's events",
+        "RESPONSE_NOT_FOUND" => {
+            "look the id up in the response; one that was deleted, or is older than the log, is not there"
+        }
+        "RESPONSE_IN_PROGRESS" => "wait until the response has ended",
+        "RESPONSE_NOT_WAITING" => {
+            "answer the response that has open calls, or send new calls without `previous_response_id`"
+        }
+        "UNKNOWN_SEQUENCE_NUMBER" => "give the number of the last event that you have, or none",
+        "UNSUPPORTED" => "leave it out, or do as the message says",
         "NO_SUCH_ROUTE" | "METHOD_NOT_ALLOWED" => "look at GET /v1/openapi.json",
         "FORM_UNKNOWN" | "FORM_AMBIGUOUS" => {
             "send a vendor's assistant turn as it came, or name its form with `format`"

@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::response::Response;
 use axum::routing::{get, post};
 use faces::assistants::{Asked, Event, Stream, tool_outputs};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use proto::v1;
 use run::{Run, RunId};
 use serde_json::json;
 use tokio::time::Instant;
 use uuid::Builder;
 
-use super::{Face, Wrong, answer, hosted, list, path, streamed, watch};
+use super::{Face, Route, Wrong, answer, hosted, list, path, streamed, watch};
 use crate::door::{Door, Fault};
 use crate::http::ask::Ask;
 use crate::http::problem::Problem;
@@ -24,16 +23,16 @@ use crate::watch::Reader;
 /// How long the log may take to give what it is known to hold.
 const READ_WAIT: Duration = Duration::from_secs(10);
 
-pub(super) fn routes() -> Router<Door> {
-    Router::new()
-        .route("/threads", post(thread))
-        .route("/threads/runs", post(create))
-        .route("/threads/{thread_id}/runs", post(create))
-        .route("/threads/{thread_id}/runs/{run_id}", get(retrieve))
-        .route("/threads/{thread_id}/runs/{run_id}/steps", get(steps))
-        .route("/threads/{thread_id}/runs/{run_id}/submit_tool_outputs", post(submit))
-        .route("/threads/{thread_id}/runs/{run_id}/cancel", post(cancel))
-}
+#[rustfmt::skip]
+pub(super) const ROUTES: &[Route] = &[
+    Route { method: Method::POST, path: "/threads", name: "createThread", description: "Makes up the name of a thread: nothing is stored of it, and any other name does as well.", handler: || post(thread) },
+    Route { method: Method::POST, path: "/threads/runs", name: "createThreadAndRun", description: "Executes the calls in `tool_calls` as a run of a new thread.", handler: || post(create) },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs", name: "createThreadRun", description: "Executes the calls in `tool_calls` as a run.", handler: || post(create) },
+    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}", name: "getThreadRun", description: "Gets a run as it stands.", handler: || get(retrieve) },
+    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}/steps", name: "listThreadRunSteps", description: "Lists the steps of a run: its calls that were begun.", handler: || get(steps) },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/submit_tool_outputs", name: "submitThreadRunOutputs", description: "Answers all calls that wait for the client, at once.", handler: || post(submit) },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/cancel", name: "cancelThreadRun", description: "Cancels what has not ended; it says so at once, and the run is `cancelling` until all of its calls have ended.", handler: || post(cancel) },
+];
 
 type Asks = Result<Ask, Problem>;
 type Answered = Result<Response, Wrong>;
@@ -52,7 +51,7 @@ async fn create(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let Asked { mut request, is_streamed } = Asked::read(&ask.body, &hosted(&door))?;
     request.request_id = ask.request_id(String::new())?;
-    let reader = door.execute_run(request).await?;
+    let reader = door.execute_run(request).await.map_err(|fault| Wrong::of_run(fault, &ask, "/tool_calls"))?;
     let run = reader.run().id();
     let thread = match path(&ask, "thread_id") {
         "" => run.to_string().replacen("run_", "thread_", 1),
@@ -73,7 +72,8 @@ fn named(ask: &Ask) -> Result<(RunId, &str), Wrong> {
 
 async fn find(door: &Door, ask: &Ask) -> Result<Stream, Wrong> {
     let (run, thread) = named(ask)?;
-    standing(door, watch(door, run).await?, thread).await
+    let reader = watch(door, run).await.map_err(|wrong| wrong.if_gone("run_id"))?;
+    standing(door, reader, thread).await
 }
 
 async fn retrieve(door: Door, ask: Asks) -> Answered {
@@ -92,7 +92,7 @@ async fn submit(door: Door, ask: Asks) -> Answered {
     // What is streamed is what follows the outputs. Of a run that has ended the same outputs, sent again, give its last part.
     let before = find(&door, &ask).await?;
     let from = before.part() - u32::from(before.has_ended());
-    door.submit_tool_outputs(outputs).await?;
+    door.submit_tool_outputs(outputs).await.map_err(|fault| Wrong::of_answers(fault, "/tool_outputs"))?;
     let reader = watch(&door, run).await?;
     if is_streamed {
         return Ok(streamed(reader, &door, Telling { stream: Stream::new(run, thread), from }));
@@ -104,7 +104,8 @@ async fn submit(door: Door, ask: Asks) -> Answered {
 async fn cancel(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, _) = named(&ask)?;
-    door.cancel_run(v1::CancelRunRequest { run_id: run.to_string(), reason: "the run was cancelled".into() }).await?;
+    let request = v1::CancelRunRequest { run_id: run.to_string(), reason: "the run was cancelled".into() };
+    door.cancel_run(request).await.map_err(|fault| Wrong::from(fault).if_gone("run_id"))?;
     let mut told = find(&door, &ask).await?.run();
     if told["status"] == "in_progress" || told["status"] == "queued" {
         told["status"] = "cancelling".into();

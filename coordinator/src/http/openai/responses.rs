@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{self, get, post};
+use faces::Refused;
 use faces::responses::{Asked, Continued, Event, Opened, ResponseId, Stream, input_items};
-use http::StatusCode;
+use http::{Method, StatusCode};
 use proto::v1;
 use run::Run;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{Face, Wrong, answer, hosted, list, malformed, path, streamed, watch};
+use super::{Face, Route, Wrong, answer, hosted, list, malformed, path, streamed, watch};
 use crate::callers::Role;
 use crate::door::{Door, Fault};
 use crate::http::ask::Ask;
@@ -27,13 +27,14 @@ const CANCEL_WAIT: Duration = Duration::from_secs(8);
 /// How long the log may take to give what it is known to hold.
 const READ_WAIT: Duration = Duration::from_secs(10);
 
-pub(super) fn routes() -> Router<Door> {
-    Router::new()
-        .route("/responses", post(create))
-        .route("/responses/{response_id}", get(retrieve).delete(delete))
-        .route("/responses/{response_id}/cancel", post(cancel))
-        .route("/responses/{response_id}/input_items", get(items))
-}
+#[rustfmt::skip]
+pub(super) const ROUTES: &[Route] = &[
+    Route { method: Method::POST, path: "/responses", name: "createResponse", description: "Executes the calls in `input`, or answers the open calls of `previous_response_id`.", handler: || post(create) },
+    Route { method: Method::GET, path: "/responses/{response_id}", name: "getResponse", description: "Gets a response as it stands, or its events.", handler: || get(retrieve) },
+    Route { method: Method::DELETE, path: "/responses/{response_id}", name: "deleteResponse", description: "Cancels what has not ended; the response is not found any more.", handler: || routing::delete(delete) },
+    Route { method: Method::POST, path: "/responses/{response_id}/cancel", name: "cancelResponse", description: "Cancels what has not ended, and waits up to 8 s for that.", handler: || post(cancel) },
+    Route { method: Method::GET, path: "/responses/{response_id}/input_items", name: "listInputItems", description: "Lists the calls, or the outputs, that a response was made of.", handler: || get(items) },
+];
 
 type Asks = Result<Ask, Problem>;
 type Answered = Result<Response, Wrong>;
@@ -45,7 +46,7 @@ async fn create(door: Door, ask: Asks) -> Answered {
     let (reader, id, is_streamed, is_background) = match asked {
         Asked::Opened(Opened { mut request, is_streamed, is_background }) => {
             request.request_id = ask.request_id(String::new())?;
-            let reader = door.execute_run(request).await.map_err(|fault| located(fault, &ask))?;
+            let reader = door.execute_run(request).await.map_err(|fault| Wrong::of_run(fault, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
             (reader, id, is_streamed, is_background)
         }
@@ -63,22 +64,18 @@ async fn create(door: Door, ask: Asks) -> Answered {
     Ok(answer(&response))
 }
 
-/// A fault of a run says where it is wrong with the run's own request, which the client did not send.
-fn located(fault: Fault, ask: &Ask) -> Wrong {
-    let is_key = fault.reason == "REQUEST_ID_TAKEN" || fault.violations.iter().any(|(field, _)| field == "request_id");
-    let wrong = Wrong::from(fault);
-    let param = if is_key && ask.headers.contains_key("idempotency-key") { "idempotency-key" } else { "input" };
-    Wrong { param: wrong.param.as_ref().map(|_| param.to_owned()), ..wrong }
+/// The response that the path names.
+fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
+    path(ask, "response_id").parse().map_err(|refused: Refused| Wrong::from(refused).if_gone("response_id"))
 }
 
 /// Answers what a response left open; the next one tells of what follows.
 async fn go_on(door: &Door, continued: &Continued) -> Result<(Reader, ResponseId), Wrong> {
     let previous = continued.previous;
-    let found =
-        find(door, previous).await.map_err(|wrong| Wrong { param: Some("previous_response_id".into()), ..wrong })?;
+    let found = find(door, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
     if !found.has_ended {
         let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
-        return Err(Wrong::new(StatusCode::CONFLICT, "RESPONSE_IN_PROGRESS", message, Some("previous_response_id")));
+        return Err(Wrong::new(StatusCode::CONFLICT, "RESPONSE_IN_PROGRESS", message, Some("/previous_response_id")));
     }
     // Its calls belong to one run, which is stored or is not.
     let is_stored = found.run.erasure().is_none();
@@ -88,10 +85,10 @@ async fn go_on(door: &Door, continued: &Continued) -> Result<(Reader, ResponseId
     }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
     if let Some(submit) = submit {
-        door.submit_tool_outputs(submit).await?;
+        door.submit_tool_outputs(submit).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
     }
     if let Some(decide) = decide {
-        door.decide_calls(decide).await?;
+        door.decide_calls(decide).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
     }
     let next = ResponseId { part: previous.part + 1, ..previous };
     Ok((watch(door, next.run).await?, next))
@@ -99,7 +96,7 @@ async fn go_on(door: &Door, continued: &Continued) -> Result<(Reader, ResponseId
 
 async fn retrieve(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
-    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let id = named(&ask)?;
     let said = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
     let after = said("starting_after").map(str::parse::<u64>).transpose();
     let after = after.map_err(|_| malformed("starting_after", "the sequence number of an event was expected"))?;
@@ -129,7 +126,7 @@ async fn retrieve(door: Door, ask: Asks) -> Answered {
 
 async fn cancel(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
-    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let id = named(&ask)?;
     let found = find(&door, id).await?;
     if !found.is_newest || found.run.status().is_final() {
         return Ok(answer(&found.response));
@@ -150,7 +147,7 @@ async fn cancel(door: Door, ask: Asks) -> Answered {
 /// The response is not found any more. The log keeps what happened for as long as it keeps everything.
 async fn delete(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
-    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let id = named(&ask)?;
     door.runs.caller.must(Role::Submit).map_err(Refusal::from)?;
     let found = find(&door, id).await?;
     if found.is_newest && !found.run.status().is_final() {
@@ -164,7 +161,7 @@ async fn delete(door: Door, ask: Asks) -> Answered {
 
 async fn items(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
-    let id: ResponseId = path(&ask, "response_id").parse()?;
+    let id = named(&ask)?;
     let found = find(&door, id).await?;
     Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
 }
@@ -202,7 +199,10 @@ async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
     }
     let through = door.runs.journal.last_of_run(id.run).await.map_err(Refusal::from)?;
     let reader = watch(door, id.run).await;
-    let reader = reader.map_err(|wrong| if wrong.status == StatusCode::NOT_FOUND { unknown() } else { wrong })?;
+    let reader =
+        reader.map_err(
+            |wrong| if wrong.status == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") },
+        )?;
     let mut told = Told::new(reader, id);
     let (mut ended, mut previous, mut next) = (None, None, 0);
     let give_up = Instant::now() + READ_WAIT;

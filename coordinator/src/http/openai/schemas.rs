@@ -1,0 +1,485 @@
+//! The messages that the faces of OpenAI's APIs read and write, as the document has them. What they pass over is not there.
+
+use serde_json::{Value, json};
+
+/// The messages by their names.
+pub(crate) fn all() -> Vec<(String, Value)> {
+    let schemas = [
+        ("OpenAIError", error()),
+        ("OpenAITool", tool()),
+        ("OpenAIResponseRequest", response_request()),
+        ("OpenAIItem", item()),
+        ("OpenAIItemList", page("OpenAIItem")),
+        ("OpenAIResponse", response()),
+        (
+            "OpenAIResponseDeleted",
+            object(
+                &["id", "object", "deleted"],
+                json!({ "id": text(""), "object": { "const": "response" }, "deleted": { "const": true } }),
+            ),
+        ),
+        ("OpenAIResponseEvent", response_event()),
+        ("OpenAIThread", thread()),
+        ("OpenAIRunRequest", run_request()),
+        ("OpenAIToolOutputs", tool_outputs()),
+        ("OpenAIRun", run()),
+        ("OpenAIStep", step()),
+        ("OpenAIStepList", page("OpenAIStep")),
+        ("OpenAIStepDelta", step_delta()),
+        (
+            "OpenAIRunEvent",
+            json!({ "anyOf": [named("OpenAIRun"), named("OpenAIStep"), named("OpenAIStepDelta"), named("OpenAIError")] }),
+        ),
+    ];
+    schemas.map(|(name, schema)| (name.to_owned(), schema)).to_vec()
+}
+
+fn error() -> Value {
+    object(
+        &["error"],
+        json!({ "error": object(&["type", "code", "message", "param", "remedy"], json!({
+            "type": one_of(&["invalid_request_error", "server_error"]),
+            "code": text("For programs: the reason that the native API gives, or one of the face's own; stable."),
+            "message": text("For people: what is wrong, and what to do. Its wording may change."),
+            "param": may_be_null(text("Where in the request it lies: a JSON pointer into the body, or the name of a parameter.")),
+            "remedy": text("What to do."),
+        })) }),
+    )
+}
+
+fn page(of: &str) -> Value {
+    let id = || may_be_null(text("Of an item, as `after` takes it."));
+    object(
+        &["object", "data", "first_id", "last_id", "has_more"],
+        json!({ "object": { "const": "list" }, "data": list(named(of)), "first_id": id(), "last_id": id(), "has_more": flag("Behind the last there are more.") }),
+    )
+}
+
+fn metadata() -> Value {
+    json!({
+        "type": ["object", "null"],
+        "description": "Given back, and to the tools. Names have 64 bytes at most and values 512; names that begin with `toolyard` are taken.",
+        "maxProperties": 16,
+        "additionalProperties": { "type": "string" },
+    })
+}
+
+fn tool() -> Value {
+    let names = json!({ "description": "Names of tools, or an object with `tool_names`." });
+    let mut tool = object(
+        &["type"],
+        json!({
+            "type": one_of(&["function", "custom", "local_shell", "shell", "apply_patch", "mcp"]),
+            "name": text("Of a function or a custom tool."),
+            "parameters": json!({ "type": ["object", "null"], "description": "The JSON Schema of a function's arguments." }),
+            "function": json!({ "type": "object", "description": "A function as Chat Completions and Assistants have it: `name` and `parameters`." }),
+            "format": object(&["type"], json!({
+                "type": one_of(&["text", "grammar"]), "syntax": one_of(&["regex", "lark"]), "definition": text("The grammar of a custom tool's input."),
+            })),
+            "environment": json!({ "type": "object", "description": "Of a shell: its `type` is `local`, or it is not there." }),
+            "allowed_tools": names,
+            "require_approval": json!({ "description": "Of `mcp`: `always`, `never`, or an object with the names of tools under either." }),
+        }),
+    );
+    tool["description"] = "What the client answers itself, unless a worker hosts a tool of that name; `mcp` is the tools of the workers, \
+                           and takes no server."
+        .into();
+    tool
+}
+
+fn response_request() -> Value {
+    let mut request = object(
+        &["input"],
+        json!({
+            "input": json!({ "type": "array", "items": { "type": "object", "required": ["type"] }, "description": "The calls to execute, as a model asked for them; or, with `previous_response_id`, the outputs and the approvals that answer what is open. What is answered within the list is passed over." }),
+            "previous_response_id": may_be_null(text("The response that is answered: all of its open calls at once.")),
+            "stream": may_be_null(flag("Answer with events.")),
+            "background": may_be_null(flag("Answer at once, not when there is nothing more to say.")),
+            "store": may_be_null(flag("false: nothing is kept of it some time after its run's end. A response that continues another one is kept as that one is.")),
+            "tools": json!({ "type": ["array", "null"], "items": named("OpenAITool") }),
+            "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
+            "max_tool_calls": json!({ "type": ["integer", "null"], "minimum": 1, "description": "Calls beyond it fail." }),
+            "metadata": metadata(),
+        }),
+    );
+    request["description"] =
+        "What concerns a model is passed over. `conversation`, `prompt` and `context_management` are refused.".into();
+    request
+}
+
+/// An item of one type, whose further members may be anything.
+fn item_of(kind: &str, required: &[&str], mut properties: Value) -> Value {
+    properties["type"] = json!({ "const": kind });
+    properties["id"] = text("");
+    properties["toolyard"] = json!({ "type": "object", "description": "Of a call that failed its `state` and the kind of its `error`; where an item has no room for the result, `output`." });
+    object(&[&["type", "id"], required].concat(), properties)
+}
+
+fn item() -> Value {
+    let status =
+        || json!({ "type": ["string", "null"], "enum": ["in_progress", "completed", "incomplete", "failed", null] });
+    let any_object = || json!({ "type": ["object", "null"] });
+    let call_id = || text("The id of the call, as it was given.");
+    let error = || json!({ "type": ["object", "string", "null"], "description": "Why it failed." });
+    let shell = object(
+        &["commands"],
+        json!({ "commands": list(text("")), "timeout_ms": { "type": ["integer", "null"] }, "max_output_length": { "type": ["integer", "null"] } }),
+    );
+    let outcome =
+        object(&["type"], json!({ "type": one_of(&["exit", "timeout"]), "exit_code": { "type": "integer" } }));
+    let said = object(&[], json!({ "stdout": text(""), "stderr": text(""), "outcome": outcome }));
+    let output = || json!({ "type": ["string", "array"], "description": "A text, or parts." });
+    let label = || text("The pool of the tool.");
+    let items = [
+        item_of(
+            "mcp_call",
+            &["call_id", "server_label", "name", "arguments", "output", "error", "status"],
+            json!({
+                "call_id": call_id(), "server_label": label(), "name": text("The tool."), "arguments": text("JSON."),
+                "approval_request_id": { "type": ["string", "null"] }, "output": { "type": ["string", "null"] }, "error": error(), "status": status(),
+            }),
+        ),
+        item_of(
+            "mcp_list_tools",
+            &["call_id", "server_label", "tools", "error"],
+            json!({ "call_id": call_id(), "server_label": label(), "tools": list(json!({})), "error": error() }),
+        ),
+        item_of(
+            "mcp_approval_request",
+            &["server_label", "name", "arguments"],
+            json!({ "call_id": call_id(), "server_label": label(), "name": text("The tool."), "arguments": text("JSON.") }),
+        ),
+        item_of(
+            "mcp_approval_response",
+            &["approval_request_id", "approve"],
+            json!({ "approval_request_id": text(""), "approve": flag(""), "reason": { "type": ["string", "null"] } }),
+        ),
+        item_of(
+            "shell_call",
+            &["call_id", "action", "status"],
+            json!({ "call_id": call_id(), "action": shell, "environment": any_object(), "status": status() }),
+        ),
+        item_of(
+            "shell_call_output",
+            &["call_id", "output"],
+            json!({ "call_id": call_id(), "output": list(said), "max_output_length": { "type": ["integer", "null"] }, "status": status() }),
+        ),
+        item_of(
+            "image_generation_call",
+            &["call_id", "result", "status"],
+            json!({ "call_id": call_id(), "result": { "type": ["string", "null"], "description": "Base64." }, "status": status() }),
+        ),
+        item_of(
+            "file_search_call",
+            &["call_id", "queries", "status"],
+            json!({ "call_id": call_id(), "queries": list(text("")), "results": { "type": ["array", "null"] }, "status": status() }),
+        ),
+        item_of(
+            "web_search_call",
+            &["call_id", "action", "status"],
+            json!({ "call_id": call_id(), "action": { "type": "object" }, "status": status() }),
+        ),
+        item_of(
+            "function_call",
+            &["call_id", "name", "arguments", "status"],
+            json!({ "call_id": call_id(), "name": text("The tool."), "arguments": text("JSON."), "status": status() }),
+        ),
+        item_of(
+            "custom_tool_call",
+            &["call_id", "name", "input"],
+            json!({ "call_id": call_id(), "name": text("The tool."), "input": text("") }),
+        ),
+        item_of(
+            "local_shell_call",
+            &["call_id", "action", "status"],
+            json!({ "call_id": call_id(), "action": { "type": "object" }, "status": status() }),
+        ),
+        item_of(
+            "apply_patch_call",
+            &["call_id", "operation", "status"],
+            json!({ "call_id": call_id(), "operation": any_object(), "status": status() }),
+        ),
+        item_of(
+            "function_call_output",
+            &["call_id", "output"],
+            json!({ "call_id": call_id(), "output": output(), "status": status() }),
+        ),
+        item_of(
+            "custom_tool_call_output",
+            &["call_id", "output"],
+            json!({ "call_id": call_id(), "output": output(), "status": status() }),
+        ),
+        item_of(
+            "local_shell_call_output",
+            &["output"],
+            json!({ "call_id": call_id(), "output": output(), "status": status() }),
+        ),
+        item_of(
+            "apply_patch_call_output",
+            &["call_id", "status"],
+            json!({ "call_id": call_id(), "output": output(), "status": status() }),
+        ),
+    ];
+    json!({ "oneOf": items, "discriminator": { "propertyName": "type" } })
+}
+
+fn response() -> Value {
+    object(
+        &[
+            "id",
+            "object",
+            "created_at",
+            "status",
+            "error",
+            "output",
+            "previous_response_id",
+            "metadata",
+            "store",
+            "toolyard",
+        ],
+        json!({
+            "id": text("`resp_…`; of one that continues another with `_1`, `_2`, …"),
+            "object": { "const": "response" },
+            "created_at": time("By the log's clock."),
+            "completed_at": may_be_null(time("Where its status is `completed`.")),
+            "status": one_of(&["in_progress", "completed", "failed", "cancelled", "incomplete"]),
+            "error": json!({ "type": ["object", "null"], "properties": { "code": text(""), "message": text("") } }),
+            "output": list(named("OpenAIItem")),
+            "previous_response_id": may_be_null(text("")),
+            "metadata": metadata(),
+            "store": flag("false: nothing is kept of it some time after its run's end."),
+            "model": { "const": "toolyard" },
+            "usage": { "type": "null" },
+            "toolyard": object(&["run_id", "part"], json!({
+                "run_id": text("The run, as the native API knows it."),
+                "part": { "type": "integer", "description": "From 0 along the run." },
+                "incomplete": may_be_null(text("Why it is not complete: `cancelled` or `expired`.")),
+            })),
+        }),
+    )
+}
+
+/// The events that the API documents, and those that it does not.
+const EVENTS: [&str; 42] = [
+    "response.created",
+    "response.in_progress",
+    "response.completed",
+    "response.failed",
+    "response.incomplete",
+    "response.output_item.added",
+    "response.output_item.done",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+    "response.custom_tool_call_input.delta",
+    "response.custom_tool_call_input.done",
+    "response.mcp_call.in_progress",
+    "response.mcp_call.completed",
+    "response.mcp_call.failed",
+    "response.mcp_call_arguments.delta",
+    "response.mcp_call_arguments.done",
+    "response.mcp_list_tools.in_progress",
+    "response.mcp_list_tools.completed",
+    "response.mcp_list_tools.failed",
+    "response.shell_call_command.added",
+    "response.shell_call_command.delta",
+    "response.shell_call_command.done",
+    "response.shell_call_output_content.delta",
+    "response.shell_call_output_content.done",
+    "response.image_generation_call.in_progress",
+    "response.image_generation_call.generating",
+    "response.image_generation_call.partial_image",
+    "response.image_generation_call.completed",
+    "response.file_search_call.in_progress",
+    "response.file_search_call.searching",
+    "response.file_search_call.completed",
+    "response.web_search_call.in_progress",
+    "response.web_search_call.searching",
+    "response.web_search_call.completed",
+    "toolyard:attempt.started",
+    "toolyard:attempt.ended",
+    "toolyard:cancel.requested",
+    "toolyard:cancel.delivered",
+    "toolyard:cancel.acknowledged",
+    "toolyard:tool_output.delta",
+    "toolyard:tool_output.withdrawn",
+    "toolyard:tool_progress",
+];
+
+fn response_event() -> Value {
+    object(
+        &["type", "sequence_number"],
+        json!({
+            "type": one_of(&EVENTS),
+            "sequence_number": { "type": "integer", "description": "From 0 along a response, rising; what is not shown leaves a gap." },
+            "response": named("OpenAIResponse"),
+            "item": named("OpenAIItem"),
+            "output_index": { "type": "integer", "description": "The item's place in the final `output`." },
+            "item_id": { "type": ["string", "null"] },
+            "command_index": { "type": "integer" },
+            "command": text(""),
+            "delta": { "type": ["string", "object"], "description": "A text; of a shell's output an object with `stdout` or `stderr`." },
+            "arguments": text(""),
+            "input": text(""),
+            "name": text("The tool."),
+            "output": list(json!({ "type": "object" })),
+            "partial_image_index": { "type": "integer" },
+            "partial_image_b64": text(""),
+            "call_id": text("Of an event that the API does not document."),
+        }),
+    )
+}
+
+fn thread() -> Value {
+    object(
+        &["id", "object", "created_at", "metadata"],
+        json!({ "id": text("`thread_…`: a name, under which nothing is kept."), "object": { "const": "thread" }, "created_at": time(""), "metadata": { "type": "object" }, "tool_resources": { "type": "null" } }),
+    )
+}
+
+fn function(required: &[&str]) -> Value {
+    object(
+        required,
+        json!({ "name": text("The tool."), "arguments": text("JSON."), "output": { "type": ["string", "null"], "description": "What it said, and its result or error." } }),
+    )
+}
+
+fn tool_call(required: &[&str]) -> Value {
+    object(
+        &["id", "type", "function"],
+        json!({ "id": text("The id of the call, as it was given."), "type": { "const": "function" }, "function": function(required) }),
+    )
+}
+
+fn run_request() -> Value {
+    let mut request = object(
+        &["tool_calls"],
+        json!({
+            "tool_calls": json!({ "type": "array", "items": { "type": "object" }, "minItems": 1, "description": "The calls to execute, as the `tool_calls` of a message of Chat Completions. The API has no place for them: SDKs send them in `extra_body`." }),
+            "stream": may_be_null(flag("Answer with events.")),
+            "tools": json!({ "type": ["array", "null"], "items": named("OpenAITool") }),
+            "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
+            "metadata": metadata(),
+        }),
+    );
+    request["description"] = "What concerns a model, an assistant or messages is passed over.".into();
+    request
+}
+
+fn tool_outputs() -> Value {
+    let output = object(
+        &["tool_call_id"],
+        json!({ "tool_call_id": text("A call that waits."), "output": { "type": ["string", "null"] } }),
+    );
+    object(
+        &["tool_outputs"],
+        json!({
+            "tool_outputs": json!({ "type": "array", "items": output, "description": "One for each call that waits, all at once." }),
+            "stream": may_be_null(flag("Answer with the events that follow.")),
+        }),
+    )
+}
+
+fn run() -> Value {
+    let required = object(
+        &["type", "submit_tool_outputs"],
+        json!({ "type": { "const": "submit_tool_outputs" }, "submit_tool_outputs": object(&["tool_calls"], json!({ "tool_calls": list(tool_call(&["name", "arguments"])) })) }),
+    );
+    object(
+        &["id", "object", "created_at", "thread_id", "status", "required_action", "last_error", "metadata", "toolyard"],
+        json!({
+            "id": text("`run_…`: the run, as the native API knows it."),
+            "object": { "const": "thread.run" },
+            "created_at": time("By the log's clock."),
+            "thread_id": text(""),
+            "assistant_id": { "const": "toolyard" },
+            "status": one_of(&["queued", "in_progress", "requires_action", "cancelling", "cancelled", "failed", "completed", "expired"]),
+            "required_action": may_be_null(required),
+            "last_error": json!({ "type": ["object", "null"], "properties": { "code": text(""), "message": text("") } }),
+            "expires_at": may_be_null(time("By when the run has ended; null when it has.")),
+            "started_at": may_be_null(time("")),
+            "cancelled_at": may_be_null(time("")),
+            "failed_at": may_be_null(time("")),
+            "completed_at": may_be_null(time("")),
+            "metadata": metadata(),
+            "model": { "const": "toolyard" },
+            "usage": { "type": "null" },
+            "toolyard": object(&["awaiting_approval"], json!({ "awaiting_approval": list(text("The id of a call; it is approved through another API.")) })),
+        }),
+    )
+}
+
+fn step() -> Value {
+    let details = object(
+        &["type", "tool_calls"],
+        json!({ "type": { "const": "tool_calls" }, "tool_calls": list(tool_call(&["name", "arguments", "output"])) }),
+    );
+    object(
+        &["id", "object", "created_at", "run_id", "thread_id", "type", "status", "last_error", "step_details"],
+        json!({
+            "id": text("`step_…`: of one call."),
+            "object": { "const": "thread.run.step" },
+            "created_at": time("By the log's clock."),
+            "run_id": text(""),
+            "assistant_id": { "const": "toolyard" },
+            "thread_id": text(""),
+            "type": { "const": "tool_calls" },
+            "status": one_of(&["in_progress", "cancelled", "failed", "completed", "expired"]),
+            "cancelled_at": may_be_null(time("")),
+            "completed_at": may_be_null(time("")),
+            "expired_at": may_be_null(time("")),
+            "failed_at": may_be_null(time("")),
+            "last_error": json!({ "type": ["object", "null"], "properties": { "code": one_of(&["server_error", "rate_limit_exceeded"]), "message": text("") } }),
+            "step_details": details,
+            "usage": { "type": "null" },
+            "metadata": { "type": "object" },
+        }),
+    )
+}
+
+fn step_delta() -> Value {
+    let call = object(
+        &["index", "type"],
+        json!({ "index": { "type": "integer" }, "id": text(""), "type": { "const": "function" }, "function": function(&[]) }),
+    );
+    let details =
+        object(&["type", "tool_calls"], json!({ "type": { "const": "tool_calls" }, "tool_calls": list(call) }));
+    object(
+        &["id", "object", "delta"],
+        json!({ "id": text("The step."), "object": { "const": "thread.run.step.delta" }, "delta": object(&["step_details"], json!({ "step_details": details })) }),
+    )
+}
+
+/// A text.
+fn text(description: &str) -> Value {
+    json!({ "type": "string", "description": description })
+}
+
+fn flag(description: &str) -> Value {
+    json!({ "type": "boolean", "description": description })
+}
+
+/// Seconds since 1970.
+fn time(description: &str) -> Value {
+    json!({ "type": "integer", "description": description })
+}
+
+fn may_be_null(mut schema: Value) -> Value {
+    schema["type"] = json!([schema["type"], "null"]);
+    schema
+}
+
+pub(super) fn one_of(names: &[&str]) -> Value {
+    json!({ "type": "string", "enum": names })
+}
+
+fn object(required: &[&str], properties: Value) -> Value {
+    json!({ "type": "object", "required": required, "properties": properties })
+}
+
+fn list(items: Value) -> Value {
+    json!({ "type": "array", "items": items })
+}
+
+pub(super) fn named(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}

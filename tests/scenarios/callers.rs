@@ -217,6 +217,44 @@ async fn tenants_are_walls() {
 }
 
 #[tokio::test]
+async fn nobody_decides_on_the_calls_of_another_tenant() {
+    let yard = guarded().await;
+    let [shop, boss, rival] = ["shop", "boss", "rival"].map(|name| yard.client(name));
+    let ours = create(&shop, vec![call("sure", "confirms", json!({ "text": "x" }))], "").await.expect("accepted");
+    let run_id = || ours.run_id.clone();
+    let decide = |decision| v1::DecideCallsRequest {
+        run_id: run_id(),
+        decisions: vec![v1::CallDecision { call_id: "sure".to_owned(), decision: Some(decision) }],
+    };
+    let approve = |arguments: Option<&str>| {
+        let arguments = arguments.map(str::to_owned);
+        decide(v1::call_decision::Decision::Approve(v1::CallApproval { arguments }))
+    };
+    let reject = decide(v1::call_decision::Decision::Reject(v1::CallRejection { reason: "mine".to_owned() }));
+    let missing = (Code::NotFound, "RUN_NOT_FOUND".to_owned());
+    let mut runs = rival.runs.clone();
+    // Whether its arguments would fit is not told, either.
+    for request in [approve(None), approve(Some(r#"{"text":"y"}"#)), approve(Some("{}")), reject] {
+        assert_eq!(refusal(runs.decide_calls(request).await), missing);
+    }
+    let call_id = || "sure".to_owned();
+    let cancel = v1::CancelCallRequest { run_id: run_id(), call_id: call_id(), reason: String::new() };
+    assert_eq!(refusal(runs.cancel_call(cancel).await), missing);
+    let redrive = v1::RedriveCallRequest { run_id: run_id(), call_id: call_id() };
+    assert_eq!(refusal(runs.redrive_call(redrive).await), missing);
+    let put_aside = v1::DropCallRequest { run_id: run_id(), call_id: call_id() };
+    assert_eq!(refusal(runs.drop_call(put_aside).await), missing);
+    let inbox = v1::ListCallsRequest { inbox: true, ..v1::ListCallsRequest::default() };
+    assert!(rival.index.clone().list_calls(inbox).await.expect("it lists").into_inner().calls.is_empty());
+
+    let run = Run { client: boss.clone(), id: run_id() };
+    assert_eq!(run.get().await.calls[0].state(), CallState::AwaitingApproval);
+    boss.runs.clone().decide_calls(approve(None)).await.expect("it may approve");
+    let ended = outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
+    assert_eq!(crate::check::text(&ended["sure"]), "x");
+}
+
+#[tokio::test]
 async fn a_tool_that_its_caller_may_not_call_is_neither_listed_nor_called_and_the_rest_goes_on() {
     let yard = guarded().await;
     let rival = yard.client("rival");

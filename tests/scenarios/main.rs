@@ -2,6 +2,7 @@
 
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod acceptance;
 mod admin;
 mod approvals;
 mod attempts;
@@ -56,6 +57,7 @@ mod tenants;
 mod tls;
 mod tokens;
 mod traces;
+mod unexecuted;
 mod uploads;
 mod webhooks;
 mod worker_crash;

@@ -61,6 +61,10 @@ async fn calls_can_be_added_to_a_run_that_was_left_open() {
             .await;
         assert!(appended.is_ok(), "{appended:?}");
     }
+    // What came begins, and does not wait for the run to be closed.
+    let run = harness::Run { client: yard.client.clone(), id: run_id.clone() };
+    let mut early = run.watch(v1::FloorPolicy::Arrival).await;
+    early.until(|event| matches!(event, Event::CallEnded(ended) if ended.call_id == "first")).await;
     runs.close_run(v1::CloseRunRequest { run_id: run_id.clone() }).await.expect("a run can be closed");
     let late = vec![call("late", "echo", json!({ "text": "late" }))];
     let refused = runs
@@ -72,7 +76,6 @@ async fn calls_can_be_added_to_a_run_that_was_left_open() {
         .await;
     let refused = refused.expect_err("a closed run takes no calls");
     assert!(["RUN_CLOSED", "RUN_ENDED"].contains(&harness::reason(&refused).as_str()), "{refused:?}");
-    let run = harness::Run { client: yard.client.clone(), id: run_id };
     let events = run.watch(v1::FloorPolicy::Submission).await.to_end().await;
     check::whole(&events, true);
     let outcomes = check::outcomes(&events);

@@ -1,5 +1,7 @@
 //! Runs in which some calls are executed here and others are the client's, and tools that only one request knows.
 
+use std::time::Duration;
+
 use harness::{Run, Yard, call, client_answer, reason};
 use proto::v1::request_tool::Format;
 use proto::v1::run_event::Event;
@@ -24,6 +26,12 @@ fn new_call(kind: Kind, id: &str) -> v1::NewCall {
         Kind::Fails => call(id, "panics", json!({})),
         Kind::Client => question(id),
     }
+}
+
+/// A call that runs for longer than it may.
+fn overdue(id: &str) -> v1::NewCall {
+    let timeout = Some(proto::convert::duration(Duration::from_millis(300)));
+    v1::NewCall { timeout, ..call(id, "sleep", json!({ "ms": 600_000, "text": "" })) }
 }
 
 async fn submit_all(run: &Run, outputs: Vec<v1::ToolOutput>) -> Result<v1::Run, Status> {
@@ -75,6 +83,31 @@ async fn every_mix_of_calls_that_succeed_fail_and_wait_for_the_client_ends_well(
             }
         }
         assert_eq!(run.get().await.status(), RunStatus::Completed, "{word:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_expires_leaves_a_run_that_can_be_answered_wherever_it_stands() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    let mut runs = Vec::new();
+    for order in orders {
+        let calls = [overdue("late"), call("ok", "echo", json!({ "text": "fine" })), question("asks")];
+        runs.push(yard.client.create(order.map(|place: usize| calls[place].clone()).into()).await);
+    }
+    for (run, order) in runs.into_iter().zip(orders) {
+        let mut stream = run.watch(FloorPolicy::Arrival).await;
+        stream
+            .until(|event| matches!(event, Event::RunStatusChanged(to) if to.status() == RunStatus::RequiresAction))
+            .await;
+        run.submit(vec![client_answer("asks", "mine")]).await.expect("it waits");
+        let events = stream.to_end().await;
+        check::whole(&events, true);
+        let outcomes = check::outcomes(&events);
+        assert_eq!(outcomes["late"].state(), CallState::Expired, "{order:?}");
+        assert_eq!((check::text(&outcomes["ok"]), check::text(&outcomes["asks"])), ("fine".into(), "mine".into()));
+        assert_eq!(run.get().await.status(), RunStatus::Completed, "{order:?}");
     }
 }
 

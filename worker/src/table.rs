@@ -377,6 +377,22 @@ mod tests {
         assert!(table.watched(&name).is_some(), "the test would see it");
     }
 
+    #[test]
+    fn a_name_that_a_tool_of_the_worker_has_is_refused_with_its_tool() {
+        let about = || About::new("Has names.").alias("second", "");
+        let table = || Table::new().define::<NoInput>("first", &about()).unwrap();
+        for (name, about, taken) in [
+            ("first", About::new("The same again."), "first"),
+            ("second", About::new("Has an alias' name."), "second"),
+            ("third", About::new("Has a tool's name as an alias.").alias("first", ""), "first"),
+            ("third", about(), "second"),
+        ] {
+            let error = table().define::<NoInput>(name, &about).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("tool {name} cannot be hosted")), "{error}");
+            assert!(error.ends_with(&format!("has the name {taken}")), "{error}");
+        }
+    }
+
     struct Allows;
 
     impl hooks::Hook for Allows {

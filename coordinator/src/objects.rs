@@ -113,7 +113,14 @@ async fn take_all<'a, E: From<Refusal>>(
     let mut digest = digest::Context::new(&digest::SHA256);
     let (piece_bytes, ahead) = (objects.piece_bytes(), objects.ahead());
     loop {
-        let piece = pieces.next().await.transpose()?;
+        // What is under way goes on while nothing comes.
+        let piece = tokio::select! {
+            Some(stored) = storing.next() => {
+                stored.map_err(Refusal::from)?;
+                continue;
+            }
+            piece = pieces.next() => piece.transpose()?,
+        };
         let is_last = piece.is_none();
         if let Some(piece) = piece {
             size += piece.len() as u64;

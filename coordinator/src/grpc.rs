@@ -13,6 +13,7 @@ mod runs;
 mod status;
 mod tools;
 mod trace;
+mod unread;
 mod webhooks;
 
 use std::time::Duration;
@@ -99,6 +100,7 @@ pub(crate) async fn serve(
         .accept_http1(true)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .max_concurrent_streams(Some(STREAMS_PER_CONNECTION_MAX))
+        .layer(tower::layer::layer_fn(unread::Unread::new))
         .layer(tower::layer::layer_fn(move |inner| pages::Pages::new(inner, is_local)))
         .layer(tower::layer::layer_fn(trace::Traces::new))
         .layer(tower::layer::layer_fn(deadline::Deadlines::new))

@@ -1,5 +1,6 @@
 //! Uploads are deleted by whoever may make them, and no tenant's hold more than they may.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use async_nats::jetstream;
@@ -8,7 +9,7 @@ use harness::{Callers, Client, Fixture, Guarded, Http, Keys, PATIENCE, Run, Yard
 use hyper::Method;
 use proto::v1::{self, FloorPolicy};
 use serde_json::json;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -179,6 +180,39 @@ async fn a_tenant_has_eight_uploads_under_way_and_others_have_theirs() {
     // One that waits begins when another ends.
     let (taken, ()) = futures::join!(ada.upload(10), uploading.shutdown());
     assert_eq!(taken.status, 201, "{taken:?}");
+}
+
+/// Writes a whole request before it reads the first byte of the answer, as most clients do.
+async fn written_and_read(address: SocketAddr, head: &str, body: usize) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("the coordinator listens");
+    stream.write_all(head.as_bytes()).await.expect("it reads");
+    stream.write_all(&vec![7; body]).await.expect("it reads to the end, though it refuses");
+    let mut answer = vec![0; 4096];
+    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.expect("it answers in time");
+    String::from_utf8_lossy(&answer[..read.expect("it answers")]).into_owned()
+}
+
+#[tokio::test]
+async fn a_client_that_is_refused_in_the_middle_of_what_it_sends_hears_why() {
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(CALLERS)).await;
+    let (key, address) = (yard.callers.key("ada"), yard.coordinator.address());
+    // More than the buffers between the two hold.
+    let size = 24 << 20;
+    let head = |headers: &str| {
+        format!("POST /v1/objects HTTP/1.1\r\nhost: localhost\r\ncontent-length: {size}\r\n{headers}\r\n")
+    };
+    let known = format!("authorization: Bearer {key}\r\n");
+    for (headers, refused) in [(known.as_str(), "UPLOADS_FULL"), ("", "CREDENTIAL_MISSING")] {
+        let answer = written_and_read(address, &head(headers), size).await;
+        assert!(answer.contains(refused), "{answer}");
+    }
+    let batch = head(&format!("content-type: application/json\r\n{known}")).replace("objects", "runs");
+    let answer = written_and_read(address, &batch, size).await;
+    assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("PAYLOAD_TOO_LARGE"), "{answer}");
+
+    // Who asks first is told at once, and not to go on.
+    let answer = written_and_read(address, &head("expect: 100-continue\r\n"), 0).await;
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
 }
 
 #[tokio::test]

@@ -1,0 +1,123 @@
+//! What a request over HTTP/1 brings and nobody reads, as the rest of an upload that is too large: it is read and thrown away
+//! before the answer goes out. An HTTP/1 connection with unread bytes is closed behind its answer and then reset, so that a client
+//! in the middle of what it sends hears of the reset, and never of why it was refused. HTTP/2 ends such a stream by itself.
+
+use std::future::ready;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, Either};
+use futures::{FutureExt as _, StreamExt as _};
+use http::{Request, Response, Version, header};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use tokio::sync::oneshot;
+use tonic::Status;
+use tonic::body::Body;
+use tower::Service;
+
+/// How much of it is read, and for how long. Who sends more, or more slowly, is reset as before.
+const REST_BYTES_MAX: u64 = 64 << 20;
+const REST_TIME_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone)]
+pub(super) struct Unread<S> {
+    inner: S,
+}
+
+impl<S> Unread<S> {
+    pub(super) fn new(inner: S) -> Self {
+        Self { inner }
+    }
+}
+
+impl<S> Service<Request<Body>> for Unread<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Either<S::Future, BoxFuture<'static, Result<Response<Body>, S::Error>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if request.version() > Version::HTTP_11 || request.body().is_end_stream() {
+            return Either::Left(self.inner.call(request));
+        }
+        let (sender, mut unread) = oneshot::channel();
+        // Who waits to be asked for the body sends none when it is refused before; reading would ask for it.
+        let is_sent = !request.headers().contains_key(header::EXPECT);
+        let answer = self.inner.call(request.map(|body| Body::new(Read { body, is_sent, rest: Some(sender) })));
+        Either::Right(
+            async move {
+                let answer = answer.await;
+                if let Ok(rest) = unread.try_recv() {
+                    // Over the time, the connection goes as it would have.
+                    drop(tokio::time::timeout(REST_TIME_MAX, throw_away(rest)).await);
+                }
+                answer
+            }
+            .boxed(),
+        )
+    }
+}
+
+async fn throw_away(rest: Body) {
+    let mut left = REST_BYTES_MAX;
+    let frames = rest.into_data_stream().take_while(|frame| {
+        let length = frame.as_ref().map_or(u64::MAX, |data| data.len() as u64);
+        let fits = left.checked_sub(length);
+        left = fits.unwrap_or_default();
+        ready(fits.is_some())
+    });
+    pin!(frames).for_each(|_| ready(())).await;
+}
+
+/// A body that hands on what is left of it when it is dropped.
+struct Read {
+    body: Body,
+    /// Whether the client sends it.
+    is_sent: bool,
+    rest: Option<oneshot::Sender<Body>>,
+}
+
+impl HttpBody for Read {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.is_sent = true;
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(None | Some(Err(_))) = &frame {
+            self.rest = None;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Read {
+    fn drop(&mut self) {
+        if let Some(rest) = self.rest.take()
+            && self.is_sent
+            && !self.body.is_end_stream()
+        {
+            // Nobody takes it where the request is gone too.
+            drop(rest.send(std::mem::take(&mut self.body)));
+        }
+    }
+}

@@ -292,8 +292,10 @@ proptest! {
             run.apply(&Entry { sequence, at: now, events: vec![event] }, &mut Vec::new());
         }
         let again = run.decide(command, now);
-        // The first of several errors may have failed the run, and with it the call that the second was for.
-        let cancelled = matches!(again, Err(Rejection::CallNotWaiting { state: "cancelled", .. }));
+        // The first of several errors or rejections may have failed the run, and with it the call that the second was for.
+        use Rejection::{CallNotWaiting, NotAwaitingApproval};
+        let state = "cancelled";
+        let cancelled = matches!(again, Err(CallNotWaiting { state: s, .. } | NotAwaitingApproval { state: s, .. }) if s == state);
         prop_assert!(again == Ok(vec![]) || (cancelled && fails_fast(&log)), "{:?}", again);
     }
 }

@@ -23,6 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // By its name the descriptor of a message is found, which knows how it looks as JSON.
     let mut config = tonic_prost_build::Config::new();
     config.enable_type_names();
-    tonic_prost_build::configure().bytes(".").compile_fds_with_config(descriptors, config)?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .codec_path("crate::codec::MessageCodec")
+        .compile_fds_with_config(descriptors, config)?;
     Ok(())
 }

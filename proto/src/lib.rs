@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod clock;
+pub mod codec;
 pub mod concurrency;
 pub mod convert;
 pub mod export;

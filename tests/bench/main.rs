@@ -35,7 +35,7 @@ use results::Results;
 
 /// As the program that it stands for.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 #[derive(Debug, Parser)]
 #[command(about = "Measures Toolyard beside the raw JetStream floor and its peers, with a broker of its own")]

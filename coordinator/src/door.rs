@@ -58,7 +58,7 @@ impl Door {
         Ok(v1::CreateRunResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Reader, Fault> {
+    pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Box<Reader>, Fault> {
         let policy = api::floor_policy(request.floor_policy());
         let new = new_run(v1::CreateRunRequest {
             calls: request.calls,
@@ -78,7 +78,7 @@ impl Door {
         Ok(self.runs.execute(new, policy).await?)
     }
 
-    pub(crate) async fn watch_run(&self, request: v1::WatchRunRequest) -> Result<Reader, Fault> {
+    pub(crate) async fn watch_run(&self, request: v1::WatchRunRequest) -> Result<Box<Reader>, Fault> {
         let policy = api::floor_policy(request.floor_policy());
         Ok(self.runs.watch(run_id(&request.run_id)?, policy, request.after_sequence).await?)
     }

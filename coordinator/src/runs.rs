@@ -171,7 +171,7 @@ impl Runs {
         Ok(Arc::new(run))
     }
 
-    pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Reader, Refusal> {
+    pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Box<Reader>, Refusal> {
         let tools = audit::tools(&self.caller, &new.calls);
         let done = self.execute_as_caller(new, policy).await;
         let run = done.as_ref().ok().map(|(run, _)| *run);
@@ -179,16 +179,16 @@ impl Runs {
         done.map(|(_, reader)| reader)
     }
 
-    async fn execute_as_caller(&self, new: NewRun, policy: FloorPolicy) -> Result<(RunId, Reader), Refusal> {
+    async fn execute_as_caller(&self, new: NewRun, policy: FloorPolicy) -> Result<(RunId, Box<Reader>), Refusal> {
         let new = self.owned_by_caller(new)?;
         let (id, events) = match self.place(new.key(), new).await? {
             Placed::New { id, events } => (id, events),
-            Placed::Known(id) => return Ok((id, self.read(id, policy, None).await?)),
+            Placed::Known(id) => return Ok((id, Box::pin(self.read(id, policy, None)).await?)),
         };
         let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
         match self.open_run(id, &events).await {
             Ok(_) => Ok((id, reader)),
-            Err(Refusal::Contended) => Ok((id, self.read(id, policy, None).await?)),
+            Err(Refusal::Contended) => Ok((id, Box::pin(self.read(id, policy, None)).await?)),
             Err(refusal) => Err(refusal),
         }
     }
@@ -224,7 +224,7 @@ impl Runs {
             return Ok(Placed::New { id: fresh, events: self.decide_new(new, None)? });
         };
         let digest = digest(&new);
-        let known = self.requests.find(&key).await?;
+        let known = Box::pin(self.requests.find(&key)).await?;
         if let Some(known) = &known {
             self.check_same(known, digest)?;
             if self.journal.is_opened(known.run).await? {
@@ -241,7 +241,7 @@ impl Runs {
         }
         let events = self.decide_new(new, Some(key))?;
         // Whoever took it died before it stored the run, or is about to store it, or the run was erased just now.
-        let taken = self.requests.take(&key, Taken { run: fresh, digest }).await?;
+        let taken = Box::pin(self.requests.take(&key, Taken { run: fresh, digest })).await?;
         self.check_same(&taken, digest)?;
         Ok(Placed::New { id: taken.run, events })
     }
@@ -329,7 +329,12 @@ impl Runs {
         ours.unwrap_or_else(|| Shard(rand::random_range(0..names::SHARDS)))
     }
 
-    pub(crate) async fn watch(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Reader, Refusal> {
+    pub(crate) async fn watch(
+        &self,
+        id: RunId,
+        policy: FloorPolicy,
+        after: Option<u64>,
+    ) -> Result<Box<Reader>, Refusal> {
         self.caller.must(Role::Read)?;
         if !matches!(self.caller, Caller::Anyone) {
             self.known(id).await?;
@@ -337,7 +342,7 @@ impl Runs {
         self.read(id, policy, after).await
     }
 
-    async fn read(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Reader, Refusal> {
+    async fn read(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Box<Reader>, Refusal> {
         let reader = Reader::of_run(self.journal.clone(), self.ledger.clone(), id, policy, after).await;
         reader.map_err(|error| match error {
             WatchError::Unknown => missing(id),

@@ -64,7 +64,7 @@ impl Reader {
         ledger: Ledger,
         run: RunId,
         policy: FloorPolicy,
-    ) -> Result<Self, Stopped> {
+    ) -> Result<Box<Self>, Stopped> {
         let source = Source::new(journal, ledger, run, Behind::Unopened).await?;
         Ok(Self::new(source, policy, None))
     }
@@ -76,7 +76,7 @@ impl Reader {
         run: RunId,
         policy: FloorPolicy,
         after: Option<u64>,
-    ) -> Result<Self, WatchError> {
+    ) -> Result<Box<Self>, WatchError> {
         let mut source = Source::new(journal, ledger, run, Behind::Unknown).await?;
         while source.page.is_empty() && source.is_behind() {
             source.read_page().await?;
@@ -88,8 +88,9 @@ impl Reader {
         Ok(Self::new(source, policy, after))
     }
 
-    fn new(source: Source, policy: FloorPolicy, after: Option<u64>) -> Self {
-        Self {
+    /// Boxed, as it is handed on many times.
+    fn new(source: Source, policy: FloorPolicy, after: Option<u64>) -> Box<Self> {
+        Box::new(Self {
             run: Run::new(source.run),
             source,
             sequencer: Sequencer::new(policy),
@@ -99,7 +100,7 @@ impl Reader {
             kept_bytes: 0,
             current: None,
             heard: Vec::new(),
-        }
+        })
     }
 
     /// The next events, waiting for some; `None` when the run has ended and everything was said. May be dropped while it
@@ -119,7 +120,7 @@ impl Reader {
                 }
                 let entry = match self.entry_for(&spoken) {
                     Some(entry) => entry,
-                    None if events.is_empty() => self.read_again(&spoken).await?,
+                    None if events.is_empty() => Box::pin(self.read_again(&spoken)).await?,
                     // What is ready goes out before anything is waited for.
                     None => return Ok(Some(events)),
                 };
@@ -332,8 +333,13 @@ impl Source {
             let (asked, again) = match self.behind {
                 Behind::Nothing => (0, None),
                 Behind::Presumably { asked, again } => (asked, again),
-                Behind::Unopened | Behind::Unknown | Behind::Unasked { .. } | Behind::Entries { .. } => {
-                    self.read_page().await?;
+                Behind::Unopened | Behind::Unknown => {
+                    self.join_feed().await?;
+                    continue;
+                }
+                Behind::Unasked { .. } | Behind::Entries { .. } => {
+                    // Most runs are followed from their opening and never read.
+                    Box::pin(self.read_page()).await?;
                     continue;
                 }
             };
@@ -378,23 +384,24 @@ impl Source {
         }
     }
 
+    /// Waits until the feed stands, and finds out what lies before it.
+    async fn join_feed(&mut self) -> Result<(), WatchError> {
+        // The feed's word is given once, and this may be dropped while it waits for the leader's.
+        self.behind = match (self.live.standing().await?, self.behind) {
+            (Standing::Following { .. }, Behind::Unopened) => Behind::Nothing,
+            (Standing::Following { last: Some(through) }, _) => Behind::Entries { through, then: Then::Nothing },
+            (Standing::Following { last: None } | Standing::Joined, _) => Behind::Unasked { asked: 0 },
+        };
+        Ok(())
+    }
+
     /// Reads on from the log, if it has to be. The feed stands first, then it is found out how far the run had come, so that
     /// no entry falls in between, whichever replica serves the pages.
     async fn read_page(&mut self) -> Result<(), WatchError> {
         let (through, then) = match self.behind {
             Behind::Nothing | Behind::Presumably { .. } => return Ok(()),
             Behind::Entries { through, then } => (through, then),
-            Behind::Unopened | Behind::Unknown => {
-                // The feed's word is given once, and this may be dropped while it waits for the leader's.
-                self.behind = match (self.live.standing().await?, self.behind) {
-                    (Standing::Following { .. }, Behind::Unopened) => Behind::Nothing,
-                    (Standing::Following { last: Some(through) }, _) => {
-                        Behind::Entries { through, then: Then::Nothing }
-                    }
-                    (Standing::Following { last: None } | Standing::Joined, _) => Behind::Unasked { asked: 0 },
-                };
-                return Ok(());
-            }
+            Behind::Unopened | Behind::Unknown => return self.join_feed().await,
             Behind::Unasked { asked } => {
                 let through = self.journal.last_of_run(self.run).await?;
                 let then = Then::Presumably { asked };

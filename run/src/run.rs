@@ -446,6 +446,10 @@ impl Run {
     }
 
     fn take_in(&mut self, calls: &[Arc<CallSpec>], at: Timestamp, heard: &mut Vec<Heard>) {
+        if self.calls.is_empty() {
+            // Most runs have one, and get no more.
+            self.calls.reserve_exact(calls.len());
+        }
         for spec in calls {
             let Ok(index) = u16::try_from(self.calls.len()) else { return };
             let call = Call::accept(CallIndex(index), Arc::clone(spec), at, heard);

@@ -109,12 +109,12 @@ where
         Ok(prepared) => prepared,
         Err(error) => {
             let outcome = AttemptOutcome::Failed(error);
-            return (conclude(publisher, (job, id), outcome, (watched, false), (objects, &signals)).await, None);
+            return (conclude(&mut publisher, (job, id), outcome, (watched, false), (objects, &signals)).await, None);
         }
     };
     // A call that is overdue never starts late.
     let Some(deadline) = deadline(job, policy) else {
-        return (store(publisher, AttemptOutcome::Expired, false).await, None);
+        return (store(&mut publisher, AttemptOutcome::Expired, false).await, None);
     };
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
     let stop_tool = Stop::default();
@@ -138,9 +138,11 @@ where
         // Its effect may have happened, or half of it: nobody else may begin it again.
         Some(AttemptOutcome::Returned) if !policy.repeatable => {
             let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
-            store(publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message)), false).await
+            store(&mut publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message)), false).await
         }
-        Some(outcome) => conclude(publisher, (job, id), outcome, (watched, tells_result), (objects, &signals)).await,
+        Some(outcome) => {
+            conclude(&mut publisher, (job, id), outcome, (watched, tells_result), (objects, &signals)).await
+        }
         None => End::Abandoned,
     };
     (end, lingering)
@@ -148,7 +150,7 @@ where
 
 /// Stores the end of an attempt, as those have it who are asked about it.
 async fn conclude<F>(
-    mut publisher: Publisher<F>,
+    publisher: &mut Publisher<F>,
     (job, id): (&Job, AttemptId),
     outcome: AttemptOutcome,
     (watched, tells_result): (Option<(Watched, &Handle)>, bool),
@@ -160,7 +162,7 @@ where
     let Some((watched, tools)) = watched else {
         return match outcome {
             AttemptOutcome::Completed(given) if is_large(&given.result) => {
-                match keep(&mut publisher, job, given, (objects, signals)).await {
+                match keep(publisher, job, given, (objects, signals)).await {
                     Some(outcome) => store(publisher, outcome, tells_result).await,
                     None => End::Abandoned,
                 }
@@ -228,7 +230,7 @@ where
     }
 }
 
-async fn store<F>(publisher: Publisher<F>, outcome: AttemptOutcome, tells_result: bool) -> End
+async fn store<F>(publisher: &mut Publisher<F>, outcome: AttemptOutcome, tells_result: bool) -> End
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {

@@ -170,8 +170,8 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         Ok(())
     }
 
-    /// Sends the end, with whatever still waits, after everything before it was stored.
-    pub(crate) async fn end(mut self, outcome: AttemptOutcome) -> Result<(), Lost> {
+    /// Sends the end, with whatever still waits, after everything before it was stored. Nothing is to be sent after it.
+    pub(crate) async fn end(&mut self, outcome: AttemptOutcome) -> Result<(), Lost> {
         while let Some(acknowledged) = self.in_flight.next().await {
             acknowledged?;
         }

@@ -44,7 +44,7 @@ impl Piece {
 
 /// A run's output while it is told.
 pub(crate) struct Streaming {
-    reader: Reader,
+    reader: Box<Reader>,
     stop: CancellationToken,
     /// When the client stops waiting.
     deadline: Option<Instant>,
@@ -56,7 +56,7 @@ pub(crate) struct Streaming {
 
 /// The pieces from the reader's place on, until the run ends, the coordinator stops or the client's time is up.
 pub(crate) fn pieces(
-    reader: Reader,
+    reader: Box<Reader>,
     stop: CancellationToken,
     deadline: Option<Instant>,
 ) -> impl Stream<Item = Result<Piece, Fault>> + Send {
@@ -72,7 +72,7 @@ pub(crate) fn pieces(
 }
 
 impl Streaming {
-    pub(crate) fn new(reader: Reader, stop: CancellationToken, deadline: Option<Instant>) -> Self {
+    pub(crate) fn new(reader: Box<Reader>, stop: CancellationToken, deadline: Option<Instant>) -> Self {
         Self { reader, stop, deadline, ended: false, sent: Instant::now(), quick: 0 }
     }
 

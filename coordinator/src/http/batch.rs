@@ -259,7 +259,7 @@ fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
 /// A run whose client waits for it.
 struct Waiting {
     door: Door,
-    reader: Reader,
+    reader: Box<Reader>,
     until: Instant,
     heard: Heard,
     /// The run as it stands, while somebody is to act and nothing else is outstanding.

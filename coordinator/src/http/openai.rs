@@ -215,7 +215,7 @@ fn hosted(door: &Door) -> impl Fn(&str) -> Option<String> + 'static {
 }
 
 /// A run from its beginning, in the order in which faces take it.
-async fn watch(door: &Door, run: RunId) -> Result<Reader, Wrong> {
+async fn watch(door: &Door, run: RunId) -> Result<Box<Reader>, Wrong> {
     let policy = v1::FloorPolicy::Arrival.into();
     let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
     Ok(door.watch_run(request).await?)
@@ -233,7 +233,7 @@ trait Face: Send + 'static {
 }
 
 /// A stream of what a face says, with comments where it is silent for long.
-fn streamed<F: Face>(reader: Reader, door: &Door, face: F) -> Response {
+fn streamed<F: Face>(reader: Box<Reader>, door: &Door, face: F) -> Response {
     let telling = (Streaming::new(reader, door.stop.clone(), None), face, false);
     let texts = futures::stream::unfold(telling, async |(mut streaming, mut face, ended)| {
         if ended {

@@ -18,7 +18,7 @@ use crate::watch::Reader;
 
 /// The output of a run as events. Each has its number as its id, and no name: what happened is said in it. The last one is
 /// named `end`, or `problem` where the stream broke.
-pub(crate) fn output(reader: Reader, stop: CancellationToken) -> Response {
+pub(crate) fn output(reader: Box<Reader>, stop: CancellationToken) -> Response {
     response(pieces(reader, stop, None).map(text))
 }
 

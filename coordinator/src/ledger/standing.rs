@@ -10,8 +10,9 @@ use super::Keeper;
 use super::slice::Slice;
 use crate::known::Known;
 
-/// Calls of ended runs that are kept for each shard.
-const CALLS_MAX: usize = 256;
+/// Calls of ended runs that are kept for each shard. Few, for whoever ends a run asks at once; and what was kept for long is no
+/// more in the processor's cache when its memory is used again.
+const CALLS_MAX: usize = 16;
 
 /// Runs that have just ended, the oldest first.
 #[derive(Debug, Default)]

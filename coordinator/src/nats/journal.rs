@@ -208,7 +208,8 @@ impl Journal {
     async fn last_on(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
-            match self.last_on_once(subject).await {
+            // Apart, as it takes much room in whatever may have to ask.
+            match Box::pin(self.last_on_once(subject)).await {
                 Err(error) if Instant::now() < give_up => tracing::warn!(%error, "asking the log's leader again"),
                 result => return result,
             }

@@ -100,8 +100,10 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
         let verdict = Verdict::Go { number: AttemptNumber(1), used: 0, from: ChunkIndex(0) };
         Some(Answer { verdict, last_output: 0 })
     } else {
+        // Most jobs are not asked about: the room that it takes is not a part of each.
+        let asked = Box::pin(ask(&core, &delivery, About::Delivery));
         tokio::select! {
-            answer = ask(&core, &delivery, About::Delivery) => answer,
+            answer = asked => answer,
             () = core.give_back.cancelled() => None,
             () = lease.lost.cancelled() => return,
         }
@@ -118,7 +120,7 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
             let (pool, chunks) = (delivery.job.pool.clone(), 0);
             let ended = Event::AttemptEnded { attempt, pool, chunks, outcome };
             // The attempt may speak again before its end is stored: then it is not lost, and the owner is asked anew.
-            match store(&core, &delivery.job, vec![ended], Some(answer.last_output)).await {
+            match Box::pin(store(&core, &delivery.job, vec![ended], Some(answer.last_output))).await {
                 Ok(()) => settle(&core, reply, "+ACK".into()).await,
                 Err(NotStored::Conflict { .. }) => settle(&core, reply, NOT_NOW.into()).await,
                 Err(NotStored::GivenUp | NotStored::TooLarge) => {}
@@ -219,7 +221,7 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
     } else {
         // Once the tool is called its effect may happen, or it goes on where the last attempt broke off: the log must know
         // before, and know of this start alone, right behind what the owner had seen.
-        if !start_alone(core, delivery, start, id, last_output).await {
+        if !Box::pin(start_alone(core, delivery, start, id, last_output)).await {
             if let Some(traced) = traced {
                 traced.superseded();
             }
@@ -337,8 +339,9 @@ async fn finish(core: &Core, delivery: &Delivery, end: End, used: u32, lease: &s
     if delivery.delivered == 1 && delivery.here.elapsed() < SOLELY_OURS {
         return settle(core, reply.clone(), again.map_or("+ACK".into(), back)).await;
     }
+    let asked = Box::pin(ask(core, delivery, About::End));
     let answer = tokio::select! {
-        answer = ask(core, delivery, About::End) => answer,
+        answer = asked => answer,
         () = core.give_back.cancelled() => None,
     };
     match answer.map(|answer| answer.verdict) {
@@ -363,8 +366,8 @@ type Append = Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>;
 fn appender(core: &Core, job: &Job) -> impl Fn(Vec<Event>) -> Append + use<> {
     let (context, subject, run) = (core.context.clone(), subject(job), job.run);
     move |events| {
-        let stored = store_on(context.clone(), subject.clone(), run, events, None);
-        Box::pin(async move { stored.await.map_err(|_| Lost) })
+        let (context, subject) = (context.clone(), subject.clone());
+        Box::pin(async move { store_on(context, subject, run, events, None).await.map_err(|_| Lost) })
     }
 }
 

@@ -114,7 +114,7 @@ async fn cancel(door: Door, ask: Asks) -> Answered {
 }
 
 /// The run as the log has it.
-async fn standing(door: &Door, mut reader: Reader, thread: &str) -> Result<Stream, Wrong> {
+async fn standing(door: &Door, mut reader: Box<Reader>, thread: &str) -> Result<Stream, Wrong> {
     let through = door.runs.journal.last_of_run(reader.run().id()).await.map_err(Refusal::from)?;
     let mut stream = Stream::new(reader.run().id(), thread);
     let give_up = Instant::now() + READ_WAIT;

@@ -70,7 +70,7 @@ fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
 }
 
 /// Answers what a response left open; the next one tells of what follows.
-async fn go_on(door: &Door, continued: &Continued) -> Result<(Reader, ResponseId), Wrong> {
+async fn go_on(door: &Door, continued: &Continued) -> Result<(Box<Reader>, ResponseId), Wrong> {
     let previous = continued.previous;
     let found = find(door, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
     if !found.has_ended {
@@ -232,13 +232,13 @@ async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
 
 /// A response that is followed for its object alone.
 struct Told {
-    reader: Reader,
+    reader: Box<Reader>,
     stream: Stream,
     id: ResponseId,
 }
 
 impl Told {
-    fn new(reader: Reader, id: ResponseId) -> Self {
+    fn new(reader: Box<Reader>, id: ResponseId) -> Self {
         Self { reader, stream: Stream::new(id.run), id }
     }
 

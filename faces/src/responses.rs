@@ -3,6 +3,7 @@
 mod answers;
 mod input;
 mod items;
+mod message;
 mod part;
 mod stream;
 

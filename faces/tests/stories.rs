@@ -136,6 +136,36 @@ fn of_a_hidden_tool_nothing_is_told_but_what_the_client_must_do() {
 }
 
 #[test]
+fn what_a_final_tool_gives_back_is_a_message_of_the_assistant_besides() {
+    let last_word = |spec: CallSpec| CallSpec { result_use: ResultUse { is_final: true, ..spec.result_use }, ..spec };
+    let draw = |name| last_word(tool("draw", "{}", repeatable(name)));
+    let mut story = Story::of([draw("a"), draw("b")]);
+    let image = Content::Data { media_type: "image/png".into(), data: Bytes::from_static(b"not one") };
+    let result = vec![Content::Text("Here it is:".into()), image];
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        ended_as(attempt(0, 1), "alpha", 0, AttemptOutcome::Completed(result.into())),
+        dispatched(1),
+        started(1, 1),
+        failed(1, 1),
+    ]);
+    let response = last(&story);
+    assert_eq!(types(&response), ["mcp_call", "mcp_call", "message"], "and none of what gives nothing back");
+    let message = &response["output"][2];
+    let texts: Vec<_> = message["content"].as_array().into_iter().flatten().map(|part| &part["text"]).collect();
+    assert_eq!(texts[0], "Here it is:");
+    assert!(texts[1].as_str().is_some_and(|note| note.starts_with("[image/png, 7 bytes")), "{texts:?}");
+    assert_eq!((&message["role"], &message["toolyard"]["call_id"]), (&json!("assistant"), &json!("a")));
+    let said: Vec<String> = words(&story).into_iter().filter(|word| word.ends_with(" 2")).collect();
+    let part = ["content_part.added", "output_text.delta", "output_text.done", "content_part.done"];
+    let expected = ["output_item.added"].into_iter().chain(part).chain(part).chain(["output_item.done"]);
+    assert_eq!(said, expected.map(|word| format!("0 {word} 2")).collect::<Vec<_>>());
+    // What the tool said goes to the model as well.
+    assert!(response["output"][0]["output"].as_str().is_some_and(|output| output.starts_with("Here it is:")));
+}
+
+#[test]
 fn an_answer_begins_the_next_response_in_which_the_approved_call_runs() {
     let mut story = Story::of([unapproved("a", std::time::Duration::from_secs(60)), client("b")]);
     let asked = last(&story);

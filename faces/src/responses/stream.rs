@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::ResponseId;
 use super::items::{self, Carrier};
+use super::message;
 use super::part::{Event, Part, Standing};
 use crate::calls::{Calls, Failure, OURS, Place, Stage, text_of};
 
@@ -133,7 +134,11 @@ impl Stream {
             Told::CallOutputWithdrawn(withdrawn) => self.takes_back(self.calls.find(&withdrawn.call_id)?, part),
             Told::CallEnded(ended) => {
                 let outcome = ended.outcome.as_ref()?;
-                self.ends(self.calls.find(&ended.call_id)?, outcome, part);
+                let index = self.calls.find(&ended.call_id)?;
+                self.ends(index, outcome, part);
+                if ended.r#final {
+                    message::say(self.run, self.calls.all.get(index)?, outcome, part);
+                }
             }
             Told::AttemptStarted(started) => {
                 let data = json!({ "attempt": started.attempt, "worker_id": started.worker_id, "continues": started.continues });

@@ -111,7 +111,7 @@ fn response_request() -> Value {
 fn item_of(kind: &str, required: &[&str], mut properties: Value) -> Value {
     properties["type"] = json!({ "const": kind });
     properties["id"] = text("");
-    properties["toolyard"] = json!({ "type": "object", "description": "Of a call that failed its `state` and the kind of its `error`; where an item has no room for the result, `output`." });
+    properties["toolyard"] = json!({ "type": "object", "description": "Of a call that failed its `state` and the kind of its `error`; where an item has no room for the result, `output`; of a message the `call_id` whose result it is." });
     object(&[&["type", "id"], required].concat(), properties)
 }
 
@@ -130,7 +130,16 @@ fn item() -> Value {
     let said = object(&[], json!({ "stdout": text(""), "stderr": text(""), "outcome": outcome }));
     let output = || json!({ "type": ["string", "array"], "description": "A text, or parts." });
     let label = || text("The pool of the tool.");
+    let spoken = object(
+        &["type", "text"],
+        json!({ "type": { "const": "output_text" }, "text": text(""), "annotations": list(json!({})) }),
+    );
     let items = [
+        item_of(
+            "message",
+            &["role", "content", "status"],
+            json!({ "role": { "const": "assistant" }, "content": list(spoken), "status": status() }),
+        ),
         item_of(
             "mcp_call",
             &["call_id", "server_label", "name", "arguments", "output", "error", "status"],
@@ -260,7 +269,7 @@ fn response() -> Value {
 }
 
 /// The events that the API documents, and those that it does not.
-const EVENTS: [&str; 42] = [
+const EVENTS: [&str; 46] = [
     "response.created",
     "response.in_progress",
     "response.completed",
@@ -268,6 +277,10 @@ const EVENTS: [&str; 42] = [
     "response.incomplete",
     "response.output_item.added",
     "response.output_item.done",
+    "response.content_part.added",
+    "response.content_part.done",
+    "response.output_text.delta",
+    "response.output_text.done",
     "response.function_call_arguments.delta",
     "response.function_call_arguments.done",
     "response.custom_tool_call_input.delta",

@@ -1,0 +1,40 @@
+//! What a final tool gives back is said to the user as well, so it is a message of the assistant besides its call's own item.
+
+use proto::v1;
+use run::RunId;
+use serde_json::{Value, json};
+use vendor::Answer;
+
+use super::part::Part;
+use crate::calls::{Call, parts};
+
+fn text_part(text: &str) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+}
+
+/// Says the result, each part of it as one of the message. The API has no part but text: of data there is a note.
+pub(super) fn say(run: RunId, call: &Call, outcome: &v1::CallOutcome, part: &mut Part) {
+    let texts: Vec<String> =
+        parts(&outcome.result).into_iter().map(|content| Answer::new(vec![content]).text()).collect();
+    if texts.is_empty() {
+        return;
+    }
+    let mut item = json!({
+        "type": "message", "id": format!("msg_{}", call.token(run)), "role": "assistant", "status": "in_progress", "content": [],
+        "toolyard": { "call_id": call.id },
+    });
+    let place = part.add(item.clone());
+    for (nth, text) in texts.iter().enumerate() {
+        let of = |name: &str, value: Value| json!({ "content_index": nth, name: value });
+        part.of_item("response.content_part.added", place, of("part", text_part("")));
+        for (kind, name) in [("response.output_text.delta", "delta"), ("response.output_text.done", "text")] {
+            let mut data = of(name, text.as_str().into());
+            data["logprobs"] = json!([]);
+            part.of_item(kind, place, data);
+        }
+        part.of_item("response.content_part.done", place, of("part", text_part(text)));
+    }
+    item["status"] = "completed".into();
+    item["content"] = texts.iter().map(|text| text_part(text)).collect();
+    part.done(place, item);
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use run::{PoolId, ToolName, ToolSetId, WorkerId};
 
-pub(crate) use catalog::{Catalog, Entry, Hosted, Refused, Unusable};
+pub(crate) use catalog::{Catalog, Differing, Entry, Hosted, Refused, Unusable};
 
 /// The workers of a pool that host the same tools.
 pub(crate) type Hosts = (PoolId, ToolSetId);

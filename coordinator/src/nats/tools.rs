@@ -176,6 +176,10 @@ impl Keeper {
                 "a tool is refused"
             );
         }
+        for differing in self.registry.catalog.differing.iter().filter(|it| !before.differing.contains(it)) {
+            let crate::registry::Differing { tool, hosts: (pool, _), holder: (holder, _), what } = differing;
+            tracing::warn!(%tool, %pool, holder.pool = %holder, what, "workers differ in what they say of a tool: the first counts");
+        }
         self.published.send_replace(Arc::new(self.registry.clone()));
     }
 

@@ -19,6 +19,7 @@ pub(crate) struct Catalog {
     entries: Vec<Entry>,
     places: HashMap<ToolName, usize>,
     pub(crate) refused: Vec<Refused>,
+    pub(crate) differing: Vec<Differing>,
     /// Of some tool only so many calls may run at once.
     pub(crate) limits_running: bool,
 }
@@ -64,6 +65,32 @@ pub(crate) struct Refused {
     pub(crate) gives_way: bool,
 }
 
+/// Hosts that say something else of a tool than those whose word counts, with the same schemas and the same version.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Differing {
+    pub(crate) tool: ToolName,
+    pub(crate) hosts: Hosts,
+    pub(crate) holder: Hosts,
+    pub(crate) what: String,
+}
+
+/// In what two manifests of one tool differ, the schemas aside.
+fn difference(one: &Manifest, other: &Manifest) -> Option<String> {
+    if one == other {
+        return None;
+    }
+    let fields = [
+        ("permission", one.permission != other.permission),
+        ("requires_confirmation", one.requires_confirmation != other.requires_confirmation),
+        ("effects", one.effects != other.effects),
+        ("policy", one.policy != other.policy),
+        ("concurrency", one.concurrency != other.concurrency),
+        ("final, return_direct or hidden", one.result_use != other.result_use),
+    ];
+    let named: Vec<&str> = fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
+    Some(if named.is_empty() { "description or limits".to_owned() } else { named.join(", ") })
+}
+
 impl Hosted {
     pub(crate) fn new(usable: Usable) -> Self {
         let Usable { manifest, schema, concurrency } = usable;
@@ -106,7 +133,7 @@ impl Candidate<'_> {
 impl Catalog {
     pub(crate) fn new(sets: &Sets, alive: &HashSet<Hosts>) -> Self {
         let mut by_name: HashMap<&ToolName, Vec<Candidate<'_>>> = HashMap::new();
-        let mut refused = Vec::new();
+        let (mut refused, mut differing) = (Vec::new(), Vec::new());
         for (hosts, set) in sets {
             let is_alive = alive.contains(hosts);
             for hosted in &set.tools {
@@ -127,13 +154,15 @@ impl Catalog {
                 }));
             }
         }
-        let mut entries: Vec<Entry> =
-            by_name.into_iter().filter_map(|(name, candidates)| entry(name, &candidates, &mut refused)).collect();
+        let mut entries: Vec<Entry> = by_name
+            .into_iter()
+            .filter_map(|(name, candidates)| entry(name, &candidates, (&mut refused, &mut differing)))
+            .collect();
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         refused.sort_by(|one, other| (&one.tool, &one.hosts).cmp(&(&other.tool, &other.hosts)));
         let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
         let limits_running = entries.iter().any(|entry| entry.hosted.manifest.running_max.is_some());
-        Self { entries, places, refused, limits_running }
+        Self { entries, places, refused, differing, limits_running }
     }
 
     pub(crate) fn find(&self, name: &ToolName) -> Option<&Entry> {
@@ -147,10 +176,20 @@ impl Catalog {
     }
 }
 
-fn entry(name: &ToolName, candidates: &[Candidate<'_>], refused: &mut Vec<Refused>) -> Option<Entry> {
+fn entry(
+    name: &ToolName,
+    candidates: &[Candidate<'_>],
+    (refused, differing): (&mut Vec<Refused>, &mut Vec<Differing>),
+) -> Option<Entry> {
     let best = candidates.iter().max_by(|one, other| one.rank().cmp(&other.rank()))?;
     let replicas = candidates.iter().filter(|other| other.is_alive == best.is_alive && other.is_replica_of(best));
-    let pools: BTreeSet<&PoolId> = replicas.map(|replica| &replica.hosts.0).collect();
+    let pools: BTreeSet<&PoolId> = replicas.clone().map(|replica| &replica.hosts.0).collect();
+    // A newer version may say what it likes, and an alias says what its tool does.
+    let as_new = |other: &&Candidate<'_>| best.is_alive && best.alias_of.is_none() && other.version() == best.version();
+    differing.extend(replicas.filter(as_new).filter_map(|other| {
+        let what = difference(&best.hosted.manifest, &other.hosted.manifest)?;
+        Some(Differing { tool: name.clone(), hosts: other.hosts.clone(), holder: best.hosts.clone(), what })
+    }));
     for other in candidates.iter().filter(|other| other.is_alive && !other.is_replica_of(best)) {
         let version =
             |of: &Candidate<'_>| of.version().map_or("no version".to_owned(), |version| format!("version {version}"));
@@ -188,5 +227,52 @@ fn under_alias(manifest: &Manifest, name: &ToolName) -> Manifest {
         description: own.unwrap_or(&manifest.description).to_owned(),
         aliases: Vec::new(),
         ..manifest.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::convert::manifest::manifest_in;
+    use proto::v1;
+
+    use super::super::Set;
+    use super::*;
+
+    fn hosts(pool: &str) -> Hosts {
+        (pool.parse().expect("a pool"), pool.parse().expect("an id"))
+    }
+
+    fn tool(version: &str, permission: v1::ToolPermission) -> Hosted {
+        let schema = r#"{"type":"object"}"#.to_owned();
+        let (name, version, permission) = ("pay".to_owned(), version.to_owned(), permission.into());
+        Hosted::new(
+            manifest_in(v1::Tool { name, version, permission, input_schema: schema, ..v1::Tool::default() })
+                .expect("a manifest"),
+        )
+    }
+
+    #[test]
+    fn replicas_that_ask_for_another_permission_are_told_of_and_newer_ones_may() {
+        let (read, write) = (v1::ToolPermission::Read, v1::ToolPermission::Write);
+        let catalog = |others: [(&str, v1::ToolPermission); 2]| {
+            let tools = [("", write)].into_iter().chain(others).map(|(version, permission)| tool(version, permission));
+            let sets: Sets = tools
+                .zip(["a", "b", "c"])
+                .zip(1..)
+                .map(|((tool, pool), revision)| {
+                    (hosts(pool), Set { revision, tools: vec![tool], unusable: Vec::new() })
+                })
+                .collect();
+            Catalog::new(&sets, &sets.keys().cloned().collect())
+        };
+        let said = catalog([("", write), ("", read)]);
+        let tool: ToolName = "pay".parse().expect("a name");
+        // What reads only may run beside others, unless it says otherwise.
+        let what = "permission, concurrency".to_owned();
+        let differing = Differing { tool, hosts: hosts("c"), holder: hosts("a"), what };
+        assert_eq!((said.differing, said.refused.len()), (vec![differing], 0));
+        assert_eq!(said.entries[0].hosted.manifest.permission, run::Permission::Write, "the first counts");
+        let newer = catalog([("", write), ("2", read)]);
+        assert_eq!((newer.differing.len(), newer.entries[0].hosted.manifest.permission), (0, run::Permission::Read));
     }
 }

@@ -10,9 +10,9 @@ use super::Keeper;
 use super::slice::Slice;
 use crate::known::Known;
 
-/// Calls of ended runs that are kept for each shard. Few, for whoever ends a run asks at once; and what was kept for long is no
+/// Calls of ended runs that are kept for each shard, and the newest run whatever it has. Few, for whoever ends a run asks at once; and what was kept for long is no
 /// more in the processor's cache when its memory is used again.
-const CALLS_MAX: usize = 16;
+const CALLS_MAX: usize = 32;
 
 /// Runs that have just ended, the oldest first.
 #[derive(Debug, Default)]
@@ -34,6 +34,7 @@ impl Ended {
         self.calls += weight(&known);
         self.runs.push_back(known);
         while self.calls > CALLS_MAX
+            && self.runs.len() > 1
             && let Some(oldest) = self.runs.pop_front()
         {
             self.calls -= weight(&oldest);

@@ -211,8 +211,11 @@ async fn a_client_that_is_refused_in_the_middle_of_what_it_sends_hears_why() {
     assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("PAYLOAD_TOO_LARGE"), "{answer}");
 
     // Who asks first is told at once, and not to go on.
-    let answer = written_and_read(address, &head("expect: 100-continue\r\n"), 0).await;
+    let asks = "expect: 100-continue\r\n";
+    let answer = written_and_read(address, &head(asks), 0).await;
     assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    let answer = written_and_read(address, &batch.replace("host:", &format!("{asks}host:")), 0).await;
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::extract::{FromRequest, RawPathParams, Request};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use proto::json::{self, Unreadable};
 
@@ -15,8 +16,6 @@ use crate::door::{Fault, REQUEST_BYTES_MAX};
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// What is taken in of a body that is too large, and not kept.
-const HEARD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Ask {
@@ -49,12 +48,17 @@ impl<S: Send + Sync> FromRequest<S> for Ask {
 /// The body, if it comes in time and is not too large. Of one that is, the rest is heard out for a while: who still sends
 /// when the connection is closed does not get to read why.
 async fn whole(body: Body) -> Result<Bytes, Problem> {
+    let too_large = || {
+        let detail = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail)
+    };
+    // Before any of it is read: whoever asked whether to send it need not.
+    if body.size_hint().lower() > REQUEST_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
     match tokio::time::timeout(BODY_TIMEOUT, collected(body)).await {
         Ok(Ok(Some(body))) => Ok(body),
-        Ok(Ok(None)) => {
-            let detail = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
-            Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail))
-        }
+        Ok(Ok(None)) => Err(too_large()),
         Ok(Err(error)) => Err(Problem::malformed(Place::Body(String::new()), format!("the body broke off: {error}"))),
         Err(_) => {
             let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
@@ -65,7 +69,7 @@ async fn whole(body: Body) -> Result<Bytes, Problem> {
 
 async fn collected(mut body: Body) -> Result<Option<Bytes>, axum::Error> {
     let (mut bytes, mut size) = (BytesMut::new(), 0);
-    while size <= HEARD_BYTES_MAX
+    while size <= REQUEST_BYTES_MAX
         && let Some(frame) = body.frame().await
     {
         let Ok(data) = frame?.into_data() else { continue };

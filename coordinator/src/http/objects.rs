@@ -5,7 +5,9 @@ use axum::extract::Request;
 use axum::response::Response;
 use futures::TryStreamExt as _;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http_body::Body as _;
 use proto::v1;
+use run::limit;
 use serde_json::{Value, json};
 
 use super::ask::Ask;
@@ -13,6 +15,7 @@ use super::problem::{Place, Problem};
 use super::routes::answered;
 use crate::door::objects::{Reading, Wanted};
 use crate::door::{Door, Fault};
+use crate::runs::Refusal;
 
 /// What is stored is somebody's data: a browser saves it, and takes it for no page of ours.
 const SAFE: [(&str, &str); 4] = [
@@ -61,6 +64,9 @@ pub(super) async fn create_object(door: Door, request: Request) -> Result<Respon
             return Err(Problem::malformed(Place::Parameter(name.clone().into_owned()), detail));
         }
     };
+    if body.size_hint().lower() > limit::OBJECT_BYTES_MAX {
+        return Err(Fault::from(Refusal::ObjectTooLarge).into());
+    }
     let media_type = parts.headers.get(header::CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
     let media_type = media_type
         .map_err(|_| Problem::malformed(Place::Header("content-type"), "content-type: has other than visible ASCII"))?;

@@ -43,6 +43,8 @@ pub(crate) struct Call {
     pub(crate) place: Place,
     /// What its request called it, where that is not to be seen from it.
     pub(crate) item: Option<String>,
+    /// Users are shown nothing of it but what the client must do.
+    pub(crate) hidden: bool,
     pub(crate) stage: Stage,
     pub(crate) said: Said,
 }
@@ -102,7 +104,8 @@ impl Calls {
             let (id, tool) = (call.call_id.clone(), call.tool.clone());
             self.by_id.insert(id.clone(), index);
             let (stage, said) = (Stage::Accepted, Said::default());
-            self.all.push(Call { index, id, tool, arguments, place, item, stage, said });
+            let hidden = call.hidden;
+            self.all.push(Call { index, id, tool, arguments, place, item, hidden, stage, said });
             added.push((index, call));
         }
         added

@@ -163,6 +163,27 @@ fn what_a_final_tool_gives_back_is_a_message_of_the_assistant_besides() {
     assert_eq!(said, expected.map(|word| format!("0 {word} 2")).collect::<Vec<_>>());
     // What the tool said goes to the model as well.
     assert!(response["output"][0]["output"].as_str().is_some_and(|output| output.starts_with("Here it is:")));
+
+    // How a shell exited is no word to the user, and of a hidden tool there is none.
+    let mut story = Story::of([last_word(bash("a")), last_word(bash("b"))]);
+    let said = |text: &str| vec![Content::Text(text.into()), Content::Json(r#"{"exit_code":0}"#.into())];
+    let ends =
+        |call, result: Vec<Content>| ended_as(attempt(call, 1), "alpha", 0, AttemptOutcome::Completed(result.into()));
+    story.tell_all([
+        dispatched(0),
+        started(0, 1),
+        ends(0, said("listed")),
+        dispatched(1),
+        started(1, 1),
+        exited(1, 1, 0, 0),
+    ]);
+    let messages: Vec<Value> = last(&story)["output"].as_array().expect("items").clone();
+    let messages: Vec<&Value> = messages.iter().filter(|item| item["type"] == "message").collect();
+    assert_eq!((messages.len(), &messages[0]["content"].as_array().expect("parts").len()), (1, &1), "{messages:?}");
+    let hidden = |spec: CallSpec| CallSpec { result_use: ResultUse { hidden: true, ..spec.result_use }, ..spec };
+    let mut story = Story::of([hidden(last_word(unapproved("a", std::time::Duration::from_secs(60))))]);
+    story.tell_all([approved(0), dispatched(0), started(0, 1), completed(0, 1, 0)]);
+    assert!(!events(&story).iter().any(|event| event.data["item"]["type"] == "message"));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use run::RunId;
 use serde_json::{Value, json};
 use vendor::Answer;
 
+use super::items::Carrier;
 use super::part::Part;
 use crate::calls::{Call, parts};
 
@@ -12,11 +13,15 @@ fn text_part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// Says the result, each part of it as one of the message. The API has no part but text: of data there is a note.
+/// Says the result, each part of it as one of the message. The API has no part but text: of data there is a note. How a shell
+/// exited is nothing that is said.
 pub(super) fn say(run: RunId, call: &Call, outcome: &v1::CallOutcome, part: &mut Part) {
-    let texts: Vec<String> =
-        parts(&outcome.result).into_iter().map(|content| Answer::new(vec![content]).text()).collect();
-    if texts.is_empty() {
+    let mut contents = parts(&outcome.result);
+    if Carrier::of(call) == Carrier::Shell && Answer::new(contents.clone()).exit_code().is_some() {
+        contents.pop();
+    }
+    let texts: Vec<String> = contents.into_iter().map(|content| Answer::new(vec![content]).text()).collect();
+    if call.hidden || texts.is_empty() {
         return;
     }
     let mut item = json!({

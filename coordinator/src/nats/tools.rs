@@ -156,6 +156,7 @@ impl Keeper {
         self.hosts = self.registry.hosts();
         let catalog = Catalog::new(&self.sets, &self.hosts);
         let before = std::mem::replace(&mut self.registry.catalog, Arc::new(catalog));
+        let named = |hosts: &Hosts| format!("{:?}", self.registry.workers_of(hosts, WORKERS_TOLD_MAX));
         for refused in &self.registry.catalog.refused {
             let is_known = |before: &crate::registry::Refused| {
                 (&before.tool, &before.hosts, &before.holder) == (&refused.tool, &refused.hosts, &refused.holder)
@@ -163,7 +164,6 @@ impl Keeper {
             if before.refused.iter().any(is_known) {
                 continue;
             }
-            let named = |hosts: &Hosts| format!("{:?}", self.registry.workers_of(hosts, WORKERS_TOLD_MAX));
             let (pool, workers) = (&refused.hosts.0, named(&refused.hosts));
             let holder = refused.holder.as_ref();
             if refused.gives_way {
@@ -177,8 +177,11 @@ impl Keeper {
             );
         }
         for differing in self.registry.catalog.differing.iter().filter(|it| !before.differing.contains(it)) {
-            let crate::registry::Differing { tool, hosts: (pool, _), holder: (holder, _), what } = differing;
-            tracing::warn!(%tool, %pool, holder.pool = %holder, what, "workers differ in what they say of a tool: the first counts");
+            let crate::registry::Differing { tool, hosts, holder, what } = differing;
+            tracing::warn!(
+                %tool, pool = %hosts.0, workers = named(hosts), holder.pool = %holder.0, holder.workers = named(holder), what,
+                "workers differ in what they say of a tool: the first counts"
+            );
         }
         self.published.send_replace(Arc::new(self.registry.clone()));
     }

@@ -86,9 +86,14 @@ fn difference(one: &Manifest, other: &Manifest) -> Option<String> {
         ("policy", one.policy != other.policy),
         ("concurrency", one.concurrency != other.concurrency),
         ("final, return_direct or hidden", one.result_use != other.result_use),
+        ("context_keys", one.context_keys != other.context_keys),
+        ("exclusive_when", one.exclusive_when != other.exclusive_when),
+        ("parallel_when", one.parallel_when != other.parallel_when),
+        ("aliases", one.aliases != other.aliases),
+        ("running_max", one.running_max != other.running_max),
     ];
     let named: Vec<&str> = fields.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect();
-    Some(if named.is_empty() { "description or limits".to_owned() } else { named.join(", ") })
+    Some(if named.is_empty() { "description, tags or the like".to_owned() } else { named.join(", ") })
 }
 
 impl Hosted {

@@ -96,3 +96,50 @@ impl Slice {
         self.runs.get(&run).map(|open| &open.known).or_else(|| self.ended.find(run)).cloned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use run::{CallSpec, Concurrency, Entry, Event, Fields, ResultUse, Route, RunOpened, Timestamp, WithoutWorker};
+
+    use super::*;
+
+    fn run_of(calls: usize) -> Known {
+        let spec = |index: usize| CallSpec {
+            id: format!("call-{index}").parse().expect("an id"),
+            tool: "ask".parse().expect("a tool"),
+            arguments: bytes::Bytes::from_static(b"{}"),
+            metadata: std::collections::BTreeMap::new(),
+            route: Route::Client,
+            deadline: Timestamp(u64::MAX),
+            queue_deadline: None,
+            without_worker: WithoutWorker::Wait,
+            concurrency: Concurrency::Parallel,
+            approval: None,
+            result_use: ResultUse::default(),
+            context: Fields::default(),
+            files: Vec::new(),
+        };
+        let calls = (0..calls).map(|index| Arc::new(spec(index))).collect();
+        let opened = RunOpened { deadline: Timestamp(u64::MAX), calls, ..RunOpened::default() };
+        let mut known = Known::new(RunId::new(Shard(0), uuid::Uuid::now_v7()));
+        let entry = Entry { sequence: 1, at: Timestamp(1), events: vec![Event::RunOpened(opened)] };
+        known.apply(&entry, &mut Vec::new());
+        known
+    }
+
+    #[test]
+    fn the_run_that_ended_last_is_there_for_who_ended_it_whatever_it_has() {
+        let mut ended = Ended::default();
+        let many = run_of(CALLS_MAX + 1);
+        let id = many.run.id();
+        ended.keep(many);
+        assert!(ended.find(id).is_some_and(|known| known.run.calls().len() == CALLS_MAX + 1));
+        let last = run_of(1);
+        ended.keep(last.clone());
+        assert!(ended.find(id).is_none() && ended.find(last.run.id()).is_some(), "it makes way for the next");
+        ended.forget(last.run.id());
+        assert_eq!((ended.runs.len(), ended.calls), (0, 0));
+    }
+}

@@ -340,14 +340,20 @@ pub(super) fn shell_end(outcome: &v1::CallOutcome, said_nothing: bool) -> (Value
         let how = if failure.is_timeout() { json!({ "type": "timeout" }) } else { exit(1) };
         return (how, Some((true, failure.message)));
     }
+    let (code, shown) = exited(outcome);
+    let text = shown.text();
+    (exit(code.unwrap_or_default()), (said_nothing && !text.is_empty()).then_some((false, text)))
+}
+
+/// The code that a shell's result ends with, where it does, and what else it says.
+pub(super) fn exited(outcome: &v1::CallOutcome) -> (Option<i64>, Answer<'_>) {
     let answer = Answer::new(parts(&outcome.result));
     let signal = || match answer.parts.last() {
         Some(vendor::Part::Json(json)) => object(json)["signal"].as_i64(),
         Some(vendor::Part::Text(_) | vendor::Part::Data { .. }) | None => None,
     };
     // As a shell says it of what it started.
-    let ended = answer.exit_code().or_else(|| signal()?.checked_add(128));
-    let shown = if ended.is_some() { answer.without_last() } else { answer.clone() };
-    let text = shown.text();
-    (exit(ended.unwrap_or_default()), (said_nothing && !text.is_empty()).then_some((false, text)))
+    let code = answer.exit_code().or_else(|| signal()?.checked_add(128));
+    let rest = if code.is_some() { answer.without_last() } else { answer };
+    (code, rest)
 }

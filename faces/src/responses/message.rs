@@ -5,7 +5,7 @@ use run::RunId;
 use serde_json::{Value, json};
 use vendor::Answer;
 
-use super::items::Carrier;
+use super::items::{Carrier, exited};
 use super::part::Part;
 use crate::calls::{Call, parts};
 
@@ -16,12 +16,13 @@ fn text_part(text: &str) -> Value {
 /// Says the result, each part of it as one of the message. The API has no part but text: of data there is a note. How a shell
 /// exited is nothing that is said.
 pub(super) fn say(run: RunId, call: &Call, outcome: &v1::CallOutcome, part: &mut Part) {
-    let mut contents = parts(&outcome.result);
-    if Carrier::of(call) == Carrier::Shell && Answer::new(contents.clone()).exit_code().is_some() {
-        contents.pop();
+    if call.hidden {
+        return;
     }
+    let is_shell = Carrier::of(call) == Carrier::Shell;
+    let contents = if is_shell { exited(outcome).1.parts } else { parts(&outcome.result) };
     let texts: Vec<String> = contents.into_iter().map(|content| Answer::new(vec![content]).text()).collect();
-    if call.hidden || texts.is_empty() {
+    if texts.is_empty() {
         return;
     }
     let mut item = json!({

@@ -18,7 +18,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-/// How much of it is read, and for how long. Who sends more, or more slowly, is reset as before.
+/// How much of it is read, and for how long. Who sends more, or more slowly, is reset.
 const REST_BYTES_MAX: u64 = 64 << 20;
 const REST_TIME_MAX: Duration = Duration::from_secs(5);
 

@@ -10,8 +10,8 @@ use super::Keeper;
 use super::slice::Slice;
 use crate::known::Known;
 
-/// Calls of ended runs that are kept for each shard, and the newest run whatever it has. Few, for whoever ends a run asks at once; and what was kept for long is no
-/// more in the processor's cache when its memory is used again.
+/// Calls of ended runs that are kept for each shard, and the newest run whatever it has. Few, for whoever ends a run asks at
+/// once; and what was kept for long is no more in the processor's cache when its memory is used again.
 const CALLS_MAX: usize = 32;
 
 /// Runs that have just ended, the oldest first.

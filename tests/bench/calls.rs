@@ -10,7 +10,7 @@ use crate::measure::{self, Latencies, Rate, median, rounded};
 use crate::process::Usages;
 use crate::results::Results;
 
-const IN_FLIGHT: [usize; 4] = [1, 16, 256, 2_000];
+pub(crate) const IN_FLIGHT: [usize; 4] = [1, 16, 256, 2_000];
 /// At which the rate is reported as the rate.
 const IN_FLIGHT_USUAL: usize = 256;
 /// Calls made one by one in each round.
@@ -19,16 +19,18 @@ const SINGLES: u32 = 500;
 const BATCHES: u32 = 10;
 
 /// How a call is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Way {
+    /// Nothing but JetStream.
     Floor,
+    /// A gRPC stream of its own.
     Execute,
     /// Over one stream with all others.
     Submit,
 }
 
 impl Way {
-    const ALL: [Self; 3] = [Self::Floor, Self::Execute, Self::Submit];
+    pub(crate) const ALL: [Self; 3] = [Self::Floor, Self::Execute, Self::Submit];
 
     fn name(self) -> &'static str {
         match self {
@@ -85,25 +87,30 @@ impl Way {
     }
 }
 
-pub(crate) async fn measure(floor: &Floor, yard: &Yard, effort: Effort, results: &mut Results) -> anyhow::Result<()> {
-    let mut rates = Way::ALL.map(|_| IN_FLIGHT.map(|_| Vec::new()));
-    let mut singles = Way::ALL.map(|_| Latencies::new());
+pub(crate) async fn measure(
+    (floor, yard): (&Floor, &Yard),
+    (ways, in_flights): (&[Way], &[usize]),
+    effort: Effort,
+    results: &mut Results,
+) -> anyhow::Result<()> {
+    let mut rates = vec![vec![Vec::new(); in_flights.len()]; ways.len()];
+    let mut singles: Vec<_> = ways.iter().map(|_| Latencies::new()).collect();
     for round in 1..=effort.rounds {
-        for (at, in_flight) in IN_FLIGHT.into_iter().enumerate() {
+        for (at, in_flight) in in_flights.iter().copied().enumerate() {
             eprintln!("calls: round {round} of {}, {in_flight} in flight", effort.rounds);
-            for (way, rates) in Way::ALL.into_iter().zip(&mut rates) {
+            for (way, rates) in ways.iter().zip(&mut rates) {
                 rates[at].push(way.rate(in_flight, effort, (floor, yard)).await?.per_s());
             }
         }
         for _ in 0..BATCHES {
-            for (way, singles) in Way::ALL.into_iter().zip(&mut singles) {
+            for (way, singles) in ways.iter().zip(&mut singles) {
                 way.singles(effort.count(SINGLES) / BATCHES, singles, (floor, yard)).await?;
             }
         }
     }
-    for ((way, rates), singles) in Way::ALL.into_iter().zip(rates).zip(singles) {
+    for ((way, rates), singles) in ways.iter().zip(rates).zip(singles) {
         let name = way.name();
-        for (in_flight, rates) in IN_FLIGHT.into_iter().zip(rates) {
+        for (in_flight, rates) in in_flights.iter().copied().zip(rates) {
             let rate = rounded(median(rates));
             results.set(&format!("{name}.calls_per_s_in_flight.{in_flight}"), rate);
             if in_flight == IN_FLIGHT_USUAL {

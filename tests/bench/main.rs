@@ -28,6 +28,7 @@ mod tracing;
 use std::sync::Arc;
 use std::time::Duration;
 
+use calls::Way;
 use clap::Parser;
 use execute::Yard;
 use floor::Floor;
@@ -52,6 +53,12 @@ struct Arguments {
     /// Rounds; medians are reported.
     #[arg(long, default_value_t = 3, conflicts_with = "quick")]
     rounds: usize,
+    /// Measure only these ways of making a call, in the section of calls.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Way::ALL)]
+    ways: Vec<Way>,
+    /// Calls in flight, in the section of calls.
+    #[arg(long, value_delimiter = ',', default_values_t = calls::IN_FLIGHT)]
+    in_flight: Vec<usize>,
     /// Calls that the log holds at the end of the growth section.
     #[arg(long, default_value_t = 100_000)]
     retained_max: u64,
@@ -140,7 +147,8 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
         measure::rate(256, effort.time / 3, || floor.call()).await?;
         measure::rate(256, effort.time / 3, || yard.call()).await?;
         if wanted(Section::Calls) {
-            calls::measure(&floor, &yard, effort, &mut results).await?;
+            let what = (arguments.ways.as_slice(), arguments.in_flight.as_slice());
+            calls::measure((&floor, &yard), what, effort, &mut results).await?;
         }
         if wanted(Section::Latency) {
             latency::measure(&floor, &yard, effort, &mut results).await?;

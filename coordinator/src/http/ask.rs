@@ -45,8 +45,7 @@ impl<S: Send + Sync> FromRequest<S> for Ask {
     }
 }
 
-/// The body, if it comes in time and is not too large. Of one that is, the rest is heard out for a while: who still sends
-/// when the connection is closed does not get to read why.
+/// The body, if it comes in time and is not too large.
 async fn whole(body: Body) -> Result<Bytes, Problem> {
     let too_large = || {
         let detail = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
@@ -67,18 +66,17 @@ async fn whole(body: Body) -> Result<Bytes, Problem> {
     }
 }
 
+/// `None` as soon as it is too large.
 async fn collected(mut body: Body) -> Result<Option<Bytes>, axum::Error> {
-    let (mut bytes, mut size) = (BytesMut::new(), 0);
-    while size <= REQUEST_BYTES_MAX
-        && let Some(frame) = body.frame().await
-    {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
-        size += data.len();
-        if size <= REQUEST_BYTES_MAX {
-            bytes.extend_from_slice(&data);
+        if bytes.len() + data.len() > REQUEST_BYTES_MAX {
+            return Ok(None);
         }
+        bytes.extend_from_slice(&data);
     }
-    Ok((size <= REQUEST_BYTES_MAX).then(|| bytes.freeze()))
+    Ok(Some(bytes.freeze()))
 }
 
 /// A body is JSON, and says so.

@@ -31,16 +31,12 @@ pub(crate) fn judge(run: &Run, pool: &PoolId, wanted: &WantedChunk) -> Judged {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use bytes::Bytes;
-    use run::{
-        CallIndex, CallSpec, Concurrency, Effects, Entry, Event, File, Object, Policy, RunOpened, Timestamp,
-        WithoutWorker,
-    };
+    use run::{CallIndex, CallSpec, Effects, Entry, Event, File, Object, Policy, RunOpened, Timestamp};
 
     use super::*;
+    use crate::ledger::by_hand;
 
     fn file() -> File {
         let id = "upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id");
@@ -50,21 +46,8 @@ mod tests {
 
     fn opened(events: &[Event]) -> Run {
         let pool = "main".parse().expect("a pool");
-        let spec = CallSpec {
-            id: "a".parse().expect("an id"),
-            tool: "opens".parse().expect("a tool"),
-            arguments: Bytes::from_static(b"{}"),
-            metadata: BTreeMap::new(),
-            route: Route::Pool { pool, policy: Policy::of(Effects::default()) },
-            deadline: Timestamp(u64::MAX),
-            queue_deadline: None,
-            without_worker: WithoutWorker::Wait,
-            concurrency: Concurrency::Parallel,
-            approval: None,
-            result_use: run::ResultUse::default(),
-            context: run::Fields::default(),
-            files: vec![file()],
-        };
+        let route = Route::Pool { pool, policy: Policy::of(Effects::default()) };
+        let spec = CallSpec { route, files: vec![file()], ..by_hand::call("a") };
         let opened = RunOpened { deadline: Timestamp(u64::MAX), calls: vec![Arc::new(spec)], ..RunOpened::default() };
         let events = std::iter::once(Event::RunOpened(opened)).chain(events.iter().cloned()).collect();
         let mut run = Run::new("run_0f_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id"));

@@ -1,12 +1,31 @@
-//! A ledger whose words a test says.
+//! A ledger whose words a test says, and a call of which they may be.
 
 use std::sync::Arc;
 
-use run::Entry;
+use run::{CallSpec, Concurrency, Entry, Fields, ResultUse, Route, Timestamp, WithoutWorker};
 use tokio::sync::mpsc;
 
 use super::watcher::{Standing, Watcher};
 use super::{Ledger, Request};
+
+/// A call that its client answers, in its own time.
+pub(crate) fn call(id: &str) -> CallSpec {
+    CallSpec {
+        id: id.parse().expect("an id"),
+        tool: "ask".parse().expect("a tool"),
+        arguments: bytes::Bytes::from_static(b"{}"),
+        metadata: std::collections::BTreeMap::new(),
+        route: Route::Client,
+        deadline: Timestamp(u64::MAX),
+        queue_deadline: None,
+        without_worker: WithoutWorker::Wait,
+        concurrency: Concurrency::Parallel,
+        approval: None,
+        result_use: ResultUse::default(),
+        context: Fields::default(),
+        files: Vec::new(),
+    }
+}
 
 pub(crate) struct ByHand(mpsc::Receiver<Request>);
 

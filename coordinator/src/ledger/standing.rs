@@ -101,27 +101,13 @@ impl Slice {
 mod tests {
     use std::sync::Arc;
 
-    use run::{CallSpec, Concurrency, Entry, Event, Fields, ResultUse, Route, RunOpened, Timestamp, WithoutWorker};
+    use run::{Entry, Event, RunOpened, Timestamp};
 
+    use super::super::by_hand;
     use super::*;
 
     fn run_of(calls: usize) -> Known {
-        let spec = |index: usize| CallSpec {
-            id: format!("call-{index}").parse().expect("an id"),
-            tool: "ask".parse().expect("a tool"),
-            arguments: bytes::Bytes::from_static(b"{}"),
-            metadata: std::collections::BTreeMap::new(),
-            route: Route::Client,
-            deadline: Timestamp(u64::MAX),
-            queue_deadline: None,
-            without_worker: WithoutWorker::Wait,
-            concurrency: Concurrency::Parallel,
-            approval: None,
-            result_use: ResultUse::default(),
-            context: Fields::default(),
-            files: Vec::new(),
-        };
-        let calls = (0..calls).map(|index| Arc::new(spec(index))).collect();
+        let calls = (0..calls).map(|index| Arc::new(by_hand::call(&format!("call-{index}")))).collect();
         let opened = RunOpened { deadline: Timestamp(u64::MAX), calls, ..RunOpened::default() };
         let mut known = Known::new(RunId::new(Shard(0), uuid::Uuid::now_v7()));
         let entry = Entry { sequence: 1, at: Timestamp(1), events: vec![Event::RunOpened(opened)] };

@@ -56,7 +56,7 @@ struct Arguments {
     /// Measure only these ways of making a call, in the section of calls.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Way::ALL)]
     ways: Vec<Way>,
-    /// Calls in flight, in the section of calls.
+    /// Calls in flight, in the section of calls. What a call costs is always measured with 256.
     #[arg(long, value_delimiter = ',', default_values_t = calls::IN_FLIGHT)]
     in_flight: Vec<usize>,
     /// Calls that the log holds at the end of the growth section.

@@ -31,7 +31,7 @@ use crate::custom::CustomTools;
 use crate::known::Known;
 use crate::ledger::Ledger;
 use crate::metrics::COUNTS;
-use crate::nats::journal::{AppendError, Journal};
+use crate::nats::journal::{AppendError, Journal, NOTHING};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
@@ -111,9 +111,6 @@ impl NewRun {
     }
 }
 
-/// A run is opened on a subject on which nothing stands yet.
-const NOTHING: u64 = 0;
-
 /// Where a request stands before anything of it is stored.
 enum Placed {
     New {
@@ -160,7 +157,8 @@ impl Runs {
             Placed::New { id, events } => (id, events),
             Placed::Known(id) => return self.known(id).await.map(|known| known.run),
         };
-        let sequence = match self.open_run(id, &events).await {
+        let stored = self.journal.append(id, &events, None, NOTHING);
+        let sequence = match self.open_run(id, &events, stored).await {
             Ok(sequence) => sequence,
             // The same request, sent to another coordinator as well, was faster there.
             Err(Refusal::Contended) => return Ok(self.replay(id).await?.run),
@@ -181,27 +179,42 @@ impl Runs {
 
     async fn execute_as_caller(&self, new: NewRun, policy: FloorPolicy) -> Result<(RunId, Box<Reader>), Refusal> {
         let new = self.owned_by_caller(new)?;
-        let (id, events) = match self.place(new.key(), new).await? {
+        let key = new.key();
+        let (id, events) = match self.place(key, new).await? {
             Placed::New { id, events } => (id, events),
             Placed::Known(id) => return Ok((id, Box::pin(self.read(id, policy, None)).await?)),
         };
-        let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
-        match self.open_run(id, &events).await {
+        let mut reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
+        // The feed brings us what we store in a shard of ours, and only we know a run without a request's id.
+        let is_fed = key.is_none() && self.owned.borrow().holds(id.shard());
+        let stored = async {
+            if is_fed {
+                self.journal.append_heard(id, &events, reader.opening()).await
+            } else {
+                self.journal.append(id, &events, None, NOTHING).await
+            }
+        };
+        match self.open_run(id, &events, stored).await {
             Ok(_) => Ok((id, reader)),
             Err(Refusal::Contended) => Ok((id, Box::pin(self.read(id, policy, None)).await?)),
             Err(refusal) => Err(refusal),
         }
     }
 
-    /// Stores a run's opening, where its tenant may have it.
-    async fn open_run(&self, id: RunId, events: &[Event]) -> Result<u64, Refusal> {
+    /// Has a run's opening `stored`, where its tenant may have it.
+    async fn open_run(
+        &self,
+        id: RunId,
+        events: &[Event],
+        stored: impl Future<Output = Result<u64, AppendError>>,
+    ) -> Result<u64, Refusal> {
         let opened = events.iter().find_map(|event| match event {
             Event::RunOpened(opened) => Some(opened),
             _ => None,
         });
         let tenant = opened.and_then(|opened| opened.tenant.as_ref());
         self.quotas.admit(id, tenant, opened.map_or(0, |opened| opened.calls.len()))?;
-        let stored = self.journal.append(id, events, None, NOTHING).await;
+        let stored = stored.await;
         match &stored {
             Ok(_) => self.note(id, None, events),
             Err(_) => self.quotas.ended(id, tenant),

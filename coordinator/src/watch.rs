@@ -103,6 +103,15 @@ impl Reader {
         })
     }
 
+    /// Waits until the feed brings the opening of a new run, and gives its place in the log; `None` where the feed does not
+    /// stand. May be dropped while it waits: nothing is lost.
+    pub(crate) async fn opening(&mut self) -> Option<u64> {
+        let entry = self.source.opening().await?;
+        let sequence = entry.sequence;
+        self.take(entry);
+        Some(sequence)
+    }
+
     /// The next events, waiting for some; `None` when the run has ended and everything was said. May be dropped while it
     /// waits: nothing is lost.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, WatchError> {
@@ -323,6 +332,18 @@ impl Source {
                 return Some(entry);
             }
         }
+    }
+
+    /// The first entry of a new run, where the feed was there before it.
+    async fn opening(&mut self) -> Option<Arc<Entry>> {
+        let entry = self.live.recv().await?;
+        // Said before any entry was handed to us, so there is nothing to wait for.
+        self.join_feed().await.ok()?;
+        if !matches!(self.behind, Behind::Nothing) {
+            return None;
+        }
+        self.last = entry.sequence;
+        Some(entry)
     }
 
     async fn next(&mut self) -> Result<Arc<Entry>, WatchError> {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::HeaderMap;
+use async_nats::header::{self, HeaderMap, HeaderValue};
 use async_nats::jetstream;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::{PublishMessage, StreamMessage};
@@ -35,6 +35,11 @@ use crate::trace;
 const APPEND_PATIENCE: Duration = Duration::from_secs(15);
 const APPEND_PAUSE: Duration = Duration::from_millis(200);
 const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
+/// How long the feed may take to bring what was appended without asking for an answer; then an answer is asked for. Rather too
+/// long than too short: where the feed lags behind, more appends would not help it.
+const HEARD_PATIENCE: Duration = Duration::from_secs(1);
+/// The place in front of everything on a subject on which nothing stands yet.
+pub(crate) const NOTHING: u64 = 0;
 /// How long a page of the log may take to come.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause before a replica that lags behind is read again.
@@ -111,14 +116,41 @@ pub(crate) struct Extent {
     pub(crate) last: u64,
 }
 
+/// What is to be appended, in the form in which the broker stores it. Its nonce makes the payload unlike any other.
+struct Draft<'events> {
+    run: RunId,
+    events: &'events [Event],
+    job: Option<&'events CallSpec>,
+    subject: String,
+    payload: Bytes,
+    expected: u64,
+    /// When, where that is traced.
+    began: Option<Moment>,
+}
+
+impl<'events> Draft<'events> {
+    fn new(
+        run: RunId,
+        events: &'events [Event],
+        job: Option<&'events CallSpec>,
+        expected: u64,
+    ) -> Result<Self, AppendError> {
+        let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
+        let subject = Subject { run, place }.to_string();
+        let payload = log::encode_as(rand::random(), events, job);
+        let began = telemetry::trace::is_on().then(|| Moment::now(proto::now().0));
+        Ok(Self { run, events, job, subject, payload, expected, began })
+    }
+}
+
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
         Self { broker: Arc::new(broker.clone()), room: Arc::default() }
     }
 
-    /// Appends events that belong together behind the entry `expected` on their subject, 0 for none, and gives their place in
-    /// the log. Tries again, for a while, what the broker does not confirm; then the expectation tells whether it was stored
-    /// the first time.
+    /// Appends events that belong together behind the entry `expected` on their subject, and gives their place in the log.
+    /// Tries again, for a while, what the broker does not confirm; then the expectation tells whether it was stored the first
+    /// time.
     pub(crate) async fn append(
         &self,
         run: RunId,
@@ -126,25 +158,42 @@ impl Journal {
         job: Option<&CallSpec>,
         expected: u64,
     ) -> Result<u64, AppendError> {
-        let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
-        let subject = Subject { run, place }.to_string();
-        let payload = log::encode_as(rand::random(), events, job);
-        let began = telemetry::trace::is_on().then(|| Moment::now(proto::now().0));
+        let draft = Draft::new(run, events, job, expected)?;
+        let sequence = self.store(&draft, false).await?;
+        Ok(self.stored(&draft, sequence))
+    }
+
+    /// Appends what nobody else can have put on its subject, where nothing stands. Not the broker's word confirms it but the
+    /// entry itself, which `heard` waits for and whose place it gives: a message less. What is not heard for a while, or not
+    /// stored, is appended again as [`Self::append`] does, whose word counts then.
+    pub(crate) async fn append_heard(
+        &self,
+        run: RunId,
+        events: &[Event],
+        heard: impl Future<Output = Option<u64>>,
+    ) -> Result<u64, AppendError> {
+        let draft = Draft::new(run, events, None, NOTHING)?;
+        let said = self.say(&draft).await;
+        let heard = async { if said { heard.await } else { None } };
+        let sequence = match tokio::time::timeout(HEARD_PATIENCE, heard).await {
+            Ok(Some(sequence)) => sequence,
+            Ok(None) | Err(_) => self.store(&draft, said).await?,
+        };
+        Ok(self.stored(&draft, sequence))
+    }
+
+    /// Tries until the broker has confirmed it. `unsure`: it was sent before, and may be stored.
+    async fn store(&self, draft: &Draft<'_>, mut unsure: bool) -> Result<u64, AppendError> {
+        let Draft { run, ref subject, ref payload, expected, .. } = *draft;
         let give_up = Instant::now() + APPEND_PATIENCE;
-        let (mut unsure, mut pause) = (false, APPEND_PAUSE);
+        let mut pause = APPEND_PAUSE;
         loop {
-            let error = match self.publish(&subject, payload.clone(), expected).await {
-                Ok(sequence) => {
-                    self.room.take(payload.len());
-                    if let Some(began) = began {
-                        trace::sent(run, events, job, sequence, began);
-                    }
-                    return Ok(sequence);
-                }
+            let error = match self.publish(subject, payload.clone(), expected).await {
+                Ok(sequence) => return Ok(sequence),
                 Err(error) => error,
             };
             match Unstored::of(&error) {
-                Unstored::Conflict if unsure => return self.own_or_conflict(&subject, expected, &payload).await,
+                Unstored::Conflict if unsure => return self.own_or_conflict(subject, expected, payload).await,
                 Unstored::Conflict => return Err(AppendError::Conflict),
                 Unstored::TooLarge => return Err(AppendError::TooLarge),
                 Unstored::Full => return Err(AppendError::Full),
@@ -162,13 +211,29 @@ impl Journal {
         }
     }
 
+    fn stored(&self, draft: &Draft<'_>, sequence: u64) -> u64 {
+        self.room.take(draft.payload.len());
+        if let Some(began) = draft.began {
+            trace::sent(draft.run, draft.events, draft.job, sequence, began);
+        }
+        sequence
+    }
+
     async fn publish(&self, subject: &str, payload: Bytes, expected: u64) -> Result<u64, PublishError> {
         let message = PublishMessage::build().payload(payload).expected_last_subject_sequence(expected);
         Ok(self.broker.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
     }
 
-    /// After an append whose first try was not confirmed: is one of the entries behind the expected one ours? Its nonce
-    /// makes the payload unlike any other. Asks the log's leader: another node may not have it yet.
+    /// Sends it without asking for an answer; `false` where it cannot be sent.
+    async fn say(&self, draft: &Draft<'_>) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(draft.expected));
+        let said = self.broker.client.publish_with_headers(draft.subject.clone(), headers, draft.payload.clone());
+        said.await.is_ok()
+    }
+
+    /// After an append whose first try was not confirmed: is one of the entries behind the expected one ours? Asks the log's
+    /// leader: another node may not have it yet.
     async fn own_or_conflict(&self, subject: &str, after: u64, payload: &Bytes) -> Result<u64, AppendError> {
         let unavailable = |error: &dyn std::fmt::Display| AppendError::Unavailable(error.to_string());
         let stream =

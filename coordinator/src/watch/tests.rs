@@ -69,3 +69,24 @@ async fn the_last_entries_of_a_run_come_though_the_leader_did_not_know_them_and_
     let second = watched.stored().await;
     assert_eq!(watched.next().await, second);
 }
+
+#[tokio::test]
+async fn a_new_runs_opening_is_heard_of_a_feed_that_stood_before_it_and_not_of_one_that_came_later() {
+    let (_server, journal) = journal().await;
+    let (ledger, mut by_hand) = ByHand::new();
+    for stood in [true, false] {
+        let run = fresh();
+        let first = journal.append(run, &events(), None, 0).await.expect("stored");
+        let mut source =
+            Source::new(journal.clone(), ledger.clone(), run, Behind::Unopened).await.expect("it is there");
+        let feed = if stood { by_hand.following().await } else { by_hand.joined().await };
+        feed.brings(Entry { sequence: first, at: Timestamp(0), events: events() });
+        let opening = tokio::time::timeout(PATIENCE, source.opening()).await.expect("it comes in time");
+        assert_eq!(opening.map(|entry| entry.sequence), stood.then_some(first));
+        // What comes next is what was not yet given, from the feed or from the log.
+        let next = if stood { journal.append(run, &events(), None, first).await.expect("stored") } else { first };
+        feed.brings(Entry { sequence: next, at: Timestamp(0), events: events() });
+        let read = tokio::time::timeout(PATIENCE, source.next()).await.expect("it comes in time");
+        assert_eq!(read.expect("the log can be read").sequence, next);
+    }
+}

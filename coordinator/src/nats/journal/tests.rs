@@ -38,6 +38,55 @@ async fn an_entry_is_known_again_behind_which_others_came() {
     assert!(matches!(before, Err(AppendError::Conflict)), "{before:?}");
 }
 
+/// How many entries the log holds.
+async fn count(journal: &Journal) -> u64 {
+    let stream = journal.broker.context.get_stream(names::STREAM).await.expect("the log is there");
+    stream.cached_info().state.messages
+}
+
+#[tokio::test]
+async fn what_the_feed_brings_was_appended_by_one_message_without_an_answer() {
+    let (_server, journal) = journal().await;
+    let id = fresh();
+    let heard = async {
+        loop {
+            let last = journal.last_of_run(id).await.expect("the log can be asked");
+            if last > 0 {
+                return Some(last);
+            }
+        }
+    };
+    let sequence = journal.append_heard(id, &[Event::RunClosed], heard).await.expect("stored");
+    assert_eq!((sequence, count(&journal).await), (1, 1));
+}
+
+#[tokio::test]
+async fn what_was_stored_and_is_not_heard_is_found_and_not_stored_twice() {
+    let (_server, journal) = journal().await;
+    let began = Instant::now();
+    let silent = journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending()).await;
+    assert_eq!((silent.expect("stored"), count(&journal).await), (1, 1));
+    assert!(began.elapsed() >= HEARD_PATIENCE, "the feed had its time");
+    // Whoever knows that the feed will not bring it does not wait.
+    let began = Instant::now();
+    let without = journal.append_heard(fresh(), &[Event::RunClosed], async { None }).await;
+    assert_eq!((without.expect("stored"), count(&journal).await), (2, 2));
+    assert!(began.elapsed() < HEARD_PATIENCE);
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_says_why_though_no_answer_was_asked_for_at_first() {
+    let (_server, journal) = journal().await;
+    let id = fresh();
+    journal.append(id, &[Event::RunClosed], None, NOTHING).await.expect("stored");
+    let taken = journal.append_heard(id, &[Event::RunClosed], async { None }).await;
+    assert!(matches!(taken, Err(AppendError::Conflict)), "{taken:?}");
+    let large = [Event::RunCancelRequested { reason: "x".repeat(2 << 20) }];
+    let large = journal.append_heard(fresh(), &large, std::future::pending()).await;
+    assert!(matches!(large, Err(AppendError::TooLarge)), "{large:?}");
+    assert_eq!(count(&journal).await, 1);
+}
+
 #[tokio::test]
 async fn what_does_not_fit_and_what_finds_no_room_are_told_apart_at_once() {
     let (_server, journal) = journal().await;

@@ -81,8 +81,7 @@ impl Reader {
         while source.page.is_empty() && source.is_behind() {
             source.read_page().await?;
         }
-        let opens = |entry: &Arc<Entry>| entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
-        if !source.page.front().is_some_and(opens) {
+        if !source.page.front().is_some_and(|entry| opens(entry)) {
             return Err(WatchError::Unknown);
         }
         Ok(Self::new(source, policy, after))
@@ -103,13 +102,13 @@ impl Reader {
         })
     }
 
-    /// Waits until the feed brings the opening of a new run, and gives its place in the log; `None` where the feed does not
-    /// stand. May be dropped while it waits: nothing is lost.
-    pub(crate) async fn opening(&mut self) -> Option<u64> {
-        let entry = self.source.opening().await?;
-        let sequence = entry.sequence;
-        self.take(entry);
-        Some(sequence)
+    /// Waits until the feed brings the opening of a new run, and gives its place in the log. Never ends where the feed does not
+    /// bring it. May be dropped while it waits: nothing is lost.
+    pub(crate) async fn opening(&mut self) -> u64 {
+        match self.source.opening().await {
+            Some(sequence) => sequence,
+            None => std::future::pending().await,
+        }
     }
 
     /// The next events, waiting for some; `None` when the run has ended and everything was said. May be dropped while it
@@ -249,6 +248,10 @@ impl Reader {
     }
 }
 
+fn opens(entry: &Entry) -> bool {
+    entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)))
+}
+
 fn output_bytes(entry: &Entry) -> usize {
     let chunks = entry.events.iter().flat_map(|event| match event {
         run::Event::Output { chunks, .. } => chunks.as_slice(),
@@ -334,16 +337,19 @@ impl Source {
         }
     }
 
-    /// The first entry of a new run, where the feed was there before it.
-    async fn opening(&mut self) -> Option<Arc<Entry>> {
+    /// Where the entry stands that opens the run, once the feed brings it. It is given out next: what opens a run has nothing
+    /// before it, since whenever the feed stands.
+    async fn opening(&mut self) -> Option<u64> {
         let entry = self.live.recv().await?;
-        // Said before any entry was handed to us, so there is nothing to wait for.
-        self.join_feed().await.ok()?;
-        if !matches!(self.behind, Behind::Nothing) {
-            return None;
+        let sequence = entry.sequence;
+        if opens(&entry) {
+            (self.last, self.behind) = (sequence, Behind::Nothing);
+            self.page.push_back(entry);
+            Some(sequence)
+        } else {
+            self.behind = Behind::Entries { through: sequence, then: Then::Nothing };
+            None
         }
-        self.last = entry.sequence;
-        Some(entry)
     }
 
     async fn next(&mut self) -> Result<Arc<Entry>, WatchError> {
@@ -379,8 +385,7 @@ impl Source {
             };
             match entry {
                 Some(entry) if entry.sequence > self.last => {
-                    let opens = entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)));
-                    if matches!(self.behind, Behind::Nothing) || opens {
+                    if matches!(self.behind, Behind::Nothing) || opens(&entry) {
                         (self.last, self.behind) = (entry.sequence, Behind::Nothing);
                         return Ok(entry);
                     }

@@ -174,6 +174,16 @@ async fn a_turn_that_takes_longer_or_waits_for_its_client_is_waited_for_again() 
 }
 
 #[tokio::test]
+async fn a_turn_that_is_not_waited_for_is_answered_with_what_ended_at_once() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let turn = anthropic(&[("a", "no_such_tool", json!({}))]);
+    let answer = batch(yard.http(), "?wait=0s&format=anthropic", &turn).await;
+    assert_eq!((&answer["complete"], &answer["open_calls"]), (&json!(true), &json!([])), "{answer}");
+    assert_eq!(answer["messages"][0]["content"][0]["is_error"], true, "{answer}");
+}
+
+#[tokio::test]
 async fn a_client_that_accepts_events_sees_the_output_and_then_the_answer() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;

@@ -40,19 +40,10 @@ impl ByHand {
 
     /// Waits for somebody who watches, and tells them that the feed stands from now on.
     pub(crate) async fn joined(&mut self) -> Feed {
-        self.stands(Standing::Joined).await
-    }
-
-    /// Waits for somebody who watches, and tells them that the feed stood before they asked.
-    pub(crate) async fn following(&mut self) -> Feed {
-        self.stands(Standing::Following { last: None }).await
-    }
-
-    async fn stands(&mut self, stands: Standing) -> Feed {
         let Some(Request::Watch { watcher, standing, .. }) = self.0.recv().await else {
             panic!("nobody asks for anything but to watch")
         };
-        standing.send(stands).expect("whoever watches waits for it");
+        standing.send(Standing::Joined).expect("whoever watches waits for it");
         Feed(watcher)
     }
 }

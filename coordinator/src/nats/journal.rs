@@ -6,6 +6,7 @@ mod room;
 pub(super) use self::room::ROOM_PERCENT;
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use proto::nats::unstored::Unstored;
 use proto::subject::{self, Place, Subject};
 use run::{CallSpec, Entry, Event, RunId, Shard, Timestamp};
 use telemetry::trace::Moment;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -38,6 +39,9 @@ const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
 /// How long the feed may take to bring what was appended without asking for an answer; then an answer is asked for. Rather too
 /// long than too short: where the feed lags behind, more appends would not help it.
 const HEARD_PATIENCE: Duration = Duration::from_secs(1);
+/// Entries sent without asking for an answer that the feed has not brought yet; more ask for one. The broker drops what it
+/// cannot take in, in silence where nobody asks, and takes in more than this.
+const UNHEARD_MAX: usize = 4096;
 /// The place in front of everything on a subject on which nothing stands yet.
 pub(crate) const NOTHING: u64 = 0;
 /// How long a page of the log may take to come.
@@ -60,9 +64,22 @@ const LATER_MAX: usize = 64;
 
 /// A cheap handle: every reader has one, and a client of the broker is a dozen shared parts.
 #[derive(Debug, Clone)]
-pub(crate) struct Journal {
-    broker: Arc<Broker>,
-    room: Arc<Room>,
+pub(crate) struct Journal(Arc<Parts>);
+
+#[derive(Debug)]
+pub(crate) struct Parts {
+    broker: Broker,
+    room: Room,
+    /// Room for what was sent without asking for an answer and not heard yet.
+    unheard: Semaphore,
+}
+
+impl Deref for Journal {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -145,12 +162,13 @@ impl<'events> Draft<'events> {
 
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
-        Self { broker: Arc::new(broker.clone()), room: Arc::default() }
+        let unheard = Semaphore::new(UNHEARD_MAX);
+        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard }))
     }
 
-    /// Appends events that belong together behind the entry `expected` on their subject, and gives their place in the log.
-    /// Tries again, for a while, what the broker does not confirm; then the expectation tells whether it was stored the first
-    /// time.
+    /// Appends events that belong together behind the entry `expected` on their subject, [`NOTHING`] for none, and gives their
+    /// place in the log. Tries again, for a while, what the broker does not confirm; then the expectation tells whether it
+    /// was stored the first time.
     pub(crate) async fn append(
         &self,
         run: RunId,
@@ -160,33 +178,47 @@ impl Journal {
     ) -> Result<u64, AppendError> {
         let draft = Draft::new(run, events, job, expected)?;
         let sequence = self.store(&draft, false).await?;
-        Ok(self.stored(&draft, sequence))
+        self.note_stored(&draft, sequence);
+        Ok(sequence)
     }
 
     /// Appends what nobody else can have put on its subject, where nothing stands. Not the broker's word confirms it but the
-    /// entry itself, which `heard` waits for and whose place it gives: a message less. What is not heard for a while, or not
-    /// stored, is appended again as [`Self::append`] does, whose word counts then.
+    /// entry itself, which `heard` waits for and whose place it gives: a message less. What is not heard for a while is
+    /// appended as [`Self::append`] does it, and whichever confirms it first counts.
     pub(crate) async fn append_heard(
         &self,
         run: RunId,
         events: &[Event],
-        heard: impl Future<Output = Option<u64>>,
+        heard: impl Future<Output = u64>,
     ) -> Result<u64, AppendError> {
         let draft = Draft::new(run, events, None, NOTHING)?;
-        let said = self.say(&draft).await;
-        let heard = async { if said { heard.await } else { None } };
-        let sequence = match tokio::time::timeout(HEARD_PATIENCE, heard).await {
-            Ok(Some(sequence)) => sequence,
-            Ok(None) | Err(_) => self.store(&draft, said).await?,
+        let sequence = match self.unheard.try_acquire() {
+            Ok(_permit) => self.store_heard(&draft, heard).await?,
+            Err(_) => self.store(&draft, false).await?,
         };
-        Ok(self.stored(&draft, sequence))
+        self.note_stored(&draft, sequence);
+        Ok(sequence)
+    }
+
+    async fn store_heard(&self, draft: &Draft<'_>, heard: impl Future<Output = u64>) -> Result<u64, AppendError> {
+        let mut heard = std::pin::pin!(heard);
+        let said = async { if self.say(draft).await { Some(heard.as_mut().await) } else { None } };
+        if let Ok(Some(sequence)) = tokio::time::timeout(HEARD_PATIENCE, said).await {
+            return Ok(sequence);
+        }
+        tokio::select! {
+            biased;
+            sequence = heard => Ok(sequence),
+            // Apart, as it takes much room and is rare.
+            stored = Box::pin(self.store(draft, true)) => stored,
+        }
     }
 
     /// Tries until the broker has confirmed it. `unsure`: it was sent before, and may be stored.
     async fn store(&self, draft: &Draft<'_>, mut unsure: bool) -> Result<u64, AppendError> {
         let Draft { run, ref subject, ref payload, expected, .. } = *draft;
         let give_up = Instant::now() + APPEND_PATIENCE;
-        let mut pause = APPEND_PAUSE;
+        let (mut warned, mut pause) = (false, APPEND_PAUSE);
         loop {
             let error = match self.publish(subject, payload.clone(), expected).await {
                 Ok(sequence) => return Ok(sequence),
@@ -202,21 +234,20 @@ impl Journal {
                 }
                 Unstored::Unconfirmed => {}
             }
-            if !unsure {
+            if !warned {
                 tracing::warn!(run.id = %run, %error, "append not confirmed, trying again until it is");
             }
-            unsure = true;
+            (unsure, warned) = (true, true);
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
         }
     }
 
-    fn stored(&self, draft: &Draft<'_>, sequence: u64) -> u64 {
+    fn note_stored(&self, draft: &Draft<'_>, sequence: u64) {
         self.room.take(draft.payload.len());
         if let Some(began) = draft.began {
             trace::sent(draft.run, draft.events, draft.job, sequence, began);
         }
-        sequence
     }
 
     async fn publish(&self, subject: &str, payload: Bytes, expected: u64) -> Result<u64, PublishError> {

@@ -70,23 +70,37 @@ async fn the_last_entries_of_a_run_come_though_the_leader_did_not_know_them_and_
     assert_eq!(watched.next().await, second);
 }
 
+fn opened() -> Vec<Event> {
+    vec![Event::RunOpened(run::RunOpened { deadline: Timestamp(u64::MAX), ..run::RunOpened::default() })]
+}
+
 #[tokio::test]
-async fn a_new_runs_opening_is_heard_of_a_feed_that_stood_before_it_and_not_of_one_that_came_later() {
+async fn a_new_runs_opening_is_told_of_once_it_is_heard_and_then_read_as_ever() {
     let (_server, journal) = journal().await;
     let (ledger, mut by_hand) = ByHand::new();
-    for stood in [true, false] {
-        let run = fresh();
-        let first = journal.append(run, &events(), None, 0).await.expect("stored");
-        let mut source =
-            Source::new(journal.clone(), ledger.clone(), run, Behind::Unopened).await.expect("it is there");
-        let feed = if stood { by_hand.following().await } else { by_hand.joined().await };
-        feed.brings(Entry { sequence: first, at: Timestamp(0), events: events() });
-        let opening = tokio::time::timeout(PATIENCE, source.opening()).await.expect("it comes in time");
-        assert_eq!(opening.map(|entry| entry.sequence), stood.then_some(first));
-        // What comes next is what was not yet given, from the feed or from the log.
-        let next = if stood { journal.append(run, &events(), None, first).await.expect("stored") } else { first };
-        feed.brings(Entry { sequence: next, at: Timestamp(0), events: events() });
-        let read = tokio::time::timeout(PATIENCE, source.next()).await.expect("it comes in time");
-        assert_eq!(read.expect("the log can be read").sequence, next);
-    }
+    let run = fresh();
+    let mut reader = Reader::of_new_run(journal, ledger, run, FloorPolicy::Arrival).await.expect("it is there");
+    let feed = by_hand.joined().await;
+    let soon = Duration::from_millis(1);
+    assert!(tokio::time::timeout(soon, reader.opening()).await.is_err(), "it was dropped while it waited");
+    feed.brings(Entry { sequence: 7, at: Timestamp(0), events: opened() });
+    assert_eq!(tokio::time::timeout(PATIENCE, reader.opening()).await, Ok(7));
+    assert!(reader.run().opened_at().is_none(), "nothing was said of it yet");
+    let said = tokio::time::timeout(PATIENCE, reader.next()).await.expect("it comes in time").expect("it can be read");
+    assert!(said.is_some_and(|events| !events.is_empty()) && reader.run().opened_at().is_some());
+}
+
+#[tokio::test]
+async fn an_entry_that_opens_nothing_does_not_pass_for_the_opening_and_what_stands_before_it_is_read() {
+    let (_server, journal) = journal().await;
+    let (ledger, mut by_hand) = ByHand::new();
+    let run = fresh();
+    let first = journal.append(run, &opened(), None, 0).await.expect("stored");
+    let second = journal.append(run, &events(), None, first).await.expect("stored");
+    let mut source = Source::new(journal, ledger, run, Behind::Unopened).await.expect("it is there");
+    let feed = by_hand.joined().await;
+    feed.brings(Entry { sequence: second, at: Timestamp(0), events: events() });
+    assert_eq!(tokio::time::timeout(PATIENCE, source.opening()).await, Ok(None));
+    let read = [source.next().await, source.next().await].map(|entry| entry.expect("the log can be read").sequence);
+    assert_eq!(read, [first, second]);
 }

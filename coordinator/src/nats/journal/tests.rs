@@ -47,17 +47,20 @@ async fn count(journal: &Journal) -> u64 {
 #[tokio::test]
 async fn what_the_feed_brings_was_appended_by_one_message_without_an_answer() {
     let (_server, journal) = journal().await;
-    let id = fresh();
-    let heard = async {
-        loop {
-            let last = journal.last_of_run(id).await.expect("the log can be asked");
-            if last > 0 {
-                return Some(last);
-            }
+    let (id, began) = (fresh(), Instant::now());
+    let stored = journal.append_heard(id, &[Event::RunClosed], heard(&journal, id)).await.expect("stored");
+    assert_eq!((stored, count(&journal).await), (1, 1));
+    assert!(began.elapsed() < HEARD_PATIENCE, "it was not sent again");
+}
+
+/// As the feed would tell it, but by asking.
+async fn heard(journal: &Journal, id: RunId) -> u64 {
+    loop {
+        let last = journal.last_of_run(id).await.expect("the log can be asked");
+        if last > 0 {
+            return last;
         }
-    };
-    let sequence = journal.append_heard(id, &[Event::RunClosed], heard).await.expect("stored");
-    assert_eq!((sequence, count(&journal).await), (1, 1));
+    }
 }
 
 #[tokio::test]
@@ -67,11 +70,6 @@ async fn what_was_stored_and_is_not_heard_is_found_and_not_stored_twice() {
     let silent = journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending()).await;
     assert_eq!((silent.expect("stored"), count(&journal).await), (1, 1));
     assert!(began.elapsed() >= HEARD_PATIENCE, "the feed had its time");
-    // Whoever knows that the feed will not bring it does not wait.
-    let began = Instant::now();
-    let without = journal.append_heard(fresh(), &[Event::RunClosed], async { None }).await;
-    assert_eq!((without.expect("stored"), count(&journal).await), (2, 2));
-    assert!(began.elapsed() < HEARD_PATIENCE);
 }
 
 #[tokio::test]
@@ -79,12 +77,45 @@ async fn what_cannot_be_stored_says_why_though_no_answer_was_asked_for_at_first(
     let (_server, journal) = journal().await;
     let id = fresh();
     journal.append(id, &[Event::RunClosed], None, NOTHING).await.expect("stored");
-    let taken = journal.append_heard(id, &[Event::RunClosed], async { None }).await;
+    let never = std::future::pending;
+    let taken = journal.append_heard(id, &[Event::RunClosed], never()).await;
     assert!(matches!(taken, Err(AppendError::Conflict)), "{taken:?}");
-    let large = [Event::RunCancelRequested { reason: "x".repeat(2 << 20) }];
-    let large = journal.append_heard(fresh(), &large, std::future::pending()).await;
+    let cancel = |bytes: usize| [Event::RunCancelRequested { reason: "x".repeat(bytes) }];
+    let large = journal.append_heard(fresh(), &cancel(2 << 20), never()).await;
     assert!(matches!(large, Err(AppendError::TooLarge)), "{large:?}");
     assert_eq!(count(&journal).await, 1);
+    let mut last = Ok(0);
+    for _ in 0..10 {
+        let id = fresh();
+        let (cancel, heard) = (cancel(512 << 10), heard(&journal, id));
+        last = journal.append_heard(id, &cancel, heard).await;
+    }
+    assert!(matches!(last, Err(AppendError::Full)), "{last:?}");
+}
+
+#[tokio::test]
+async fn where_the_feed_is_far_behind_answers_are_asked_for() {
+    let (_server, journal) = journal().await;
+    let permits = journal.unheard.acquire_many(u32::try_from(UNHEARD_MAX).expect("few")).await.expect("it is open");
+    let began = Instant::now();
+    let stored = journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending()).await;
+    assert_eq!(stored.expect("stored"), 1);
+    assert!(began.elapsed() < HEARD_PATIENCE, "nothing was waited for");
+    drop(permits);
+}
+
+#[tokio::test]
+async fn a_broker_that_is_gone_leaves_nobody_waiting_without_an_end() {
+    let (mut server, journal) = journal().await;
+    server.kill().await;
+    // Far more than the library keeps for a broker that is not there.
+    let mut appends = tokio::task::JoinSet::new();
+    for _ in 0..3000 {
+        let journal = journal.clone();
+        appends.spawn(async move { journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending()).await });
+    }
+    let all = tokio::time::timeout(APPEND_PATIENCE * 2, appends.join_all()).await.expect("each has its end");
+    assert!(all.iter().all(|end| matches!(end, Err(AppendError::Unavailable(_)))), "the broker is not there");
 }
 
 #[tokio::test]

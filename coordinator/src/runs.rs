@@ -185,13 +185,13 @@ impl Runs {
             Placed::Known(id) => return Ok((id, Box::pin(self.read(id, policy, None)).await?)),
         };
         let mut reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
-        // The feed brings us what we store in a shard of ours, and only we know a run without a request's id.
+        // The feed brings what is stored in a shard of ours, or soon will, and only we know a run without a request's id.
         let is_fed = key.is_none() && self.owned.borrow().holds(id.shard());
         let stored = async {
             if is_fed {
                 self.journal.append_heard(id, &events, reader.opening()).await
             } else {
-                self.journal.append(id, &events, None, NOTHING).await
+                Box::pin(self.journal.append(id, &events, None, NOTHING)).await
             }
         };
         match self.open_run(id, &events, stored).await {

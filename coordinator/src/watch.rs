@@ -337,8 +337,8 @@ impl Source {
         }
     }
 
-    /// Where the entry stands that opens the run, once the feed brings it. It is given out next: what opens a run has nothing
-    /// before it, since whenever the feed stands.
+    /// Where the entry stands that opens the run, once the feed brings it. It is given out next: nothing stands before it,
+    /// whatever the feed has missed. `None` where the feed ended or began with another entry; then the log is read.
     async fn opening(&mut self) -> Option<u64> {
         let entry = self.live.recv().await?;
         let sequence = entry.sequence;

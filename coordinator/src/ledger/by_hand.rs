@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use run::{CallSpec, Concurrency, Entry, Fields, ResultUse, Route, Timestamp, WithoutWorker};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::watcher::{Standing, Watcher};
 use super::{Ledger, Request};
@@ -40,11 +40,17 @@ impl ByHand {
 
     /// Waits for somebody who watches, and tells them that the feed stands from now on.
     pub(crate) async fn joined(&mut self) -> Feed {
+        let (feed, standing) = self.asked().await;
+        standing.send(Standing::Joined).expect("whoever watches waits for it");
+        feed
+    }
+
+    /// Waits for somebody who watches, and leaves it to the test when they are told where the feed stands.
+    pub(crate) async fn asked(&mut self) -> (Feed, oneshot::Sender<Standing>) {
         let Some(Request::Watch { watcher, standing, .. }) = self.0.recv().await else {
             panic!("nobody asks for anything but to watch")
         };
-        standing.send(Standing::Joined).expect("whoever watches waits for it");
-        Feed(watcher)
+        (Feed(watcher), standing)
     }
 }
 

@@ -8,6 +8,7 @@ pub(super) use self::room::ROOM_PERCENT;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_nats::header::{self, HeaderMap, HeaderValue};
@@ -39,9 +40,12 @@ const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
 /// How long the feed may take to bring what was appended without asking for an answer; then an answer is asked for. Rather too
 /// long than too short: where the feed lags behind, more appends would not help it.
 const HEARD_PATIENCE: Duration = Duration::from_secs(1);
-/// Entries sent without asking for an answer that the feed has not brought yet; more ask for one. The broker drops what it
-/// cannot take in, in silence where nobody asks, and takes in more than this.
+/// Entries sent without asking for an answer that are waited for, and bytes of one of them at most. The broker drops in
+/// silence what it cannot take in; that is more than all of these together (100,000 messages, 128 MiB).
 const UNHEARD_MAX: usize = 4096;
+const UNHEARD_BYTES_MAX: usize = 16 * 1024;
+/// For how many milliseconds the feed counts as behind when it did not bring something in time.
+const BEHIND_MS: u64 = 5000;
 /// The place in front of everything on a subject on which nothing stands yet.
 pub(crate) const NOTHING: u64 = 0;
 /// How long a page of the log may take to come.
@@ -72,6 +76,8 @@ pub(crate) struct Parts {
     room: Room,
     /// Room for what was sent without asking for an answer and not heard yet.
     unheard: Semaphore,
+    /// Until when the feed counts as behind, in milliseconds since 1970.
+    behind_until: AtomicU64,
 }
 
 impl Deref for Journal {
@@ -163,7 +169,8 @@ impl<'events> Draft<'events> {
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
         let unheard = Semaphore::new(UNHEARD_MAX);
-        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard }))
+        let behind_until = AtomicU64::new(0);
+        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, behind_until }))
     }
 
     /// Appends events that belong together behind the entry `expected` on their subject, [`NOTHING`] for none, and gives their
@@ -184,7 +191,8 @@ impl Journal {
 
     /// Appends what nobody else can have put on its subject, where nothing stands. Not the broker's word confirms it but the
     /// entry itself, which `heard` waits for and whose place it gives: a message less. What is not heard for a while is
-    /// appended as [`Self::append`] does it, and whichever confirms it first counts.
+    /// appended as [`Self::append`] does it, and whichever confirms it first counts. So is from the beginning what is large,
+    /// and everything while the feed is behind.
     pub(crate) async fn append_heard(
         &self,
         run: RunId,
@@ -192,9 +200,12 @@ impl Journal {
         heard: impl Future<Output = u64>,
     ) -> Result<u64, AppendError> {
         let draft = Draft::new(run, events, None, NOTHING)?;
-        let sequence = match self.unheard.try_acquire() {
-            Ok(_permit) => self.store_heard(&draft, heard).await?,
-            Err(_) => self.store(&draft, false).await?,
+        let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && proto::now().0 >= self.behind_until.load(Relaxed);
+        let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
+        let sequence = match permit {
+            Some(_permit) => self.store_heard(&draft, heard).await?,
+            // Apart, as it takes much room and is rare.
+            None => Box::pin(self.store(&draft, false)).await?,
         };
         self.note_stored(&draft, sequence);
         Ok(sequence)
@@ -203,14 +214,23 @@ impl Journal {
     async fn store_heard(&self, draft: &Draft<'_>, heard: impl Future<Output = u64>) -> Result<u64, AppendError> {
         let mut heard = std::pin::pin!(heard);
         let said = async { if self.say(draft).await { Some(heard.as_mut().await) } else { None } };
-        if let Ok(Some(sequence)) = tokio::time::timeout(HEARD_PATIENCE, said).await {
-            return Ok(sequence);
+        match tokio::time::timeout(HEARD_PATIENCE, said).await {
+            Ok(Some(sequence)) => return Ok(sequence),
+            Ok(None) => {}
+            Err(_) => self.note_behind(),
         }
         tokio::select! {
             biased;
             sequence = heard => Ok(sequence),
-            // Apart, as it takes much room and is rare.
             stored = Box::pin(self.store(draft, true)) => stored,
+        }
+    }
+
+    /// The feed did not bring in time what was sent: for a while everybody asks for answers.
+    fn note_behind(&self) {
+        let now = proto::now().0;
+        if self.behind_until.swap(now + BEHIND_MS, Relaxed) <= now {
+            tracing::warn!("the feed has not brought an opening for {HEARD_PATIENCE:?}: answers are asked for");
         }
     }
 
@@ -225,7 +245,10 @@ impl Journal {
                 Err(error) => error,
             };
             match Unstored::of(&error) {
-                Unstored::Conflict if unsure => return self.own_or_conflict(subject, expected, payload).await,
+                Unstored::Conflict if unsure => match self.own_or_conflict(subject, expected, payload).await {
+                    Err(AppendError::Unavailable(_)) if Instant::now() < give_up => {}
+                    found => return found,
+                },
                 Unstored::Conflict => return Err(AppendError::Conflict),
                 Unstored::TooLarge => return Err(AppendError::TooLarge),
                 Unstored::Full => return Err(AppendError::Full),

@@ -1,5 +1,6 @@
 //! Appends at a real broker.
 
+use futures::FutureExt as _;
 use proto::nats::Credentials;
 use run::Shard;
 
@@ -64,51 +65,70 @@ async fn heard(journal: &Journal, id: RunId) -> u64 {
 }
 
 #[tokio::test]
-async fn what_was_stored_and_is_not_heard_is_found_and_not_stored_twice() {
+async fn what_was_stored_and_is_not_heard_is_found_and_not_stored_twice_and_others_ask_at_once() {
     let (_server, journal) = journal().await;
+    let append = || journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending());
     let began = Instant::now();
-    let silent = journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending()).await;
-    assert_eq!((silent.expect("stored"), count(&journal).await), (1, 1));
+    assert_eq!((append().await.expect("stored"), count(&journal).await), (1, 1));
     assert!(began.elapsed() >= HEARD_PATIENCE, "the feed had its time");
+    let began = Instant::now();
+    assert_eq!((append().await.expect("stored"), count(&journal).await), (2, 2));
+    assert!(began.elapsed() < HEARD_PATIENCE, "the feed is known to be behind");
+}
+
+#[tokio::test]
+async fn the_feed_is_listened_to_on_while_an_answer_is_asked_for() {
+    let (mut server, journal) = journal().await;
+    server.kill().await;
+    let late = async {
+        tokio::time::sleep(HEARD_PATIENCE * 2).await;
+        7
+    };
+    assert_eq!(journal.append_heard(fresh(), &[Event::RunClosed], late).await.expect("it was heard"), 7);
 }
 
 #[tokio::test]
 async fn what_cannot_be_stored_says_why_though_no_answer_was_asked_for_at_first() {
     let (_server, journal) = journal().await;
-    let id = fresh();
-    journal.append(id, &[Event::RunClosed], None, NOTHING).await.expect("stored");
-    let never = std::future::pending;
-    let taken = journal.append_heard(id, &[Event::RunClosed], never()).await;
-    assert!(matches!(taken, Err(AppendError::Conflict)), "{taken:?}");
     let cancel = |bytes: usize| [Event::RunCancelRequested { reason: "x".repeat(bytes) }];
-    let large = journal.append_heard(fresh(), &cancel(2 << 20), never()).await;
+    let large = journal.append_heard(fresh(), &cancel(2 << 20), std::future::pending()).await;
     assert!(matches!(large, Err(AppendError::TooLarge)), "{large:?}");
-    assert_eq!(count(&journal).await, 1);
-    let mut last = Ok(0);
-    for _ in 0..10 {
+    let (mut stored, began) = (Ok(0), Instant::now());
+    while stored.is_ok() && began.elapsed() < APPEND_PATIENCE {
         let id = fresh();
-        let (cancel, heard) = (cancel(512 << 10), heard(&journal, id));
-        last = journal.append_heard(id, &cancel, heard).await;
+        let (cancel, heard) = (cancel(15 << 10), heard(&journal, id));
+        stored = journal.append_heard(id, &cancel, heard).await;
     }
-    assert!(matches!(last, Err(AppendError::Full)), "{last:?}");
+    assert!(matches!(stored, Err(AppendError::Full)), "{stored:?}");
 }
 
 #[tokio::test]
-async fn where_the_feed_is_far_behind_answers_are_asked_for() {
+async fn only_so_many_openings_are_waited_for_and_none_that_is_large() {
     let (_server, journal) = journal().await;
-    let permits = journal.unheard.acquire_many(u32::try_from(UNHEARD_MAX).expect("few")).await.expect("it is open");
     let began = Instant::now();
-    let stored = journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending()).await;
-    assert_eq!(stored.expect("stored"), 1);
-    assert!(began.elapsed() < HEARD_PATIENCE, "nothing was waited for");
+    let append = |events: [Event; 1]| {
+        let journal = journal.clone();
+        async move { journal.append_heard(fresh(), &events, std::future::pending()).await }
+    };
+    let large = Event::RunCancelRequested { reason: "x".repeat(UNHEARD_BYTES_MAX) };
+    assert_eq!(append([large]).await.expect("stored"), 1);
+    let permits = journal.unheard.acquire_many(u32::try_from(UNHEARD_MAX).expect("few")).await.expect("it is open");
+    assert_eq!(append([Event::RunClosed]).await.expect("stored"), 2);
     drop(permits);
+    assert!(began.elapsed() < HEARD_PATIENCE, "nothing was waited for");
+    let waits = append([Event::RunClosed]);
+    let mut waits = std::pin::pin!(waits);
+    assert!(waits.as_mut().now_or_never().is_none());
+    assert_eq!(journal.unheard.available_permits(), UNHEARD_MAX - 1);
+    waits.await.expect("stored");
+    assert_eq!(journal.unheard.available_permits(), UNHEARD_MAX);
 }
 
 #[tokio::test]
 async fn a_broker_that_is_gone_leaves_nobody_waiting_without_an_end() {
     let (mut server, journal) = journal().await;
     server.kill().await;
-    // Far more than the library keeps for a broker that is not there.
+    // More than the library keeps for a broker that is not there.
     let mut appends = tokio::task::JoinSet::new();
     for _ in 0..3000 {
         let journal = journal.clone();

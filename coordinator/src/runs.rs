@@ -157,8 +157,7 @@ impl Runs {
             Placed::New { id, events } => (id, events),
             Placed::Known(id) => return self.known(id).await.map(|known| known.run),
         };
-        let stored = self.journal.append(id, &events, None, NOTHING);
-        let sequence = match self.open_run(id, &events, stored).await {
+        let sequence = match self.open_run(id, &events, None).await {
             Ok(sequence) => sequence,
             // The same request, sent to another coordinator as well, was faster there.
             Err(Refusal::Contended) => return Ok(self.replay(id).await?.run),
@@ -186,35 +185,27 @@ impl Runs {
         };
         let mut reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
         // The feed brings what is stored in a shard of ours, or soon will, and only we know a run without a request's id.
-        let is_fed = key.is_none() && self.owned.borrow().holds(id.shard());
-        let stored = async {
-            if is_fed {
-                self.journal.append_heard(id, &events, reader.opening()).await
-            } else {
-                Box::pin(self.journal.append(id, &events, None, NOTHING)).await
-            }
-        };
-        match self.open_run(id, &events, stored).await {
+        let hears = key.is_none() && self.owned.borrow().holds(id.shard());
+        match self.open_run(id, &events, hears.then_some(&mut *reader)).await {
             Ok(_) => Ok((id, reader)),
             Err(Refusal::Contended) => Ok((id, Box::pin(self.read(id, policy, None)).await?)),
             Err(refusal) => Err(refusal),
         }
     }
 
-    /// Has a run's opening `stored`, where its tenant may have it.
-    async fn open_run(
-        &self,
-        id: RunId,
-        events: &[Event],
-        stored: impl Future<Output = Result<u64, AppendError>>,
-    ) -> Result<u64, Refusal> {
+    /// Stores a run's opening, where its tenant may have it. `hears`: the reader to which the feed brings it.
+    async fn open_run(&self, id: RunId, events: &[Event], hears: Option<&mut Reader>) -> Result<u64, Refusal> {
         let opened = events.iter().find_map(|event| match event {
             Event::RunOpened(opened) => Some(opened),
             _ => None,
         });
         let tenant = opened.and_then(|opened| opened.tenant.as_ref());
         self.quotas.admit(id, tenant, opened.map_or(0, |opened| opened.calls.len()))?;
-        let stored = stored.await;
+        let stored = match hears {
+            Some(reader) => self.journal.append_heard(id, events, reader.opening()).await,
+            // Apart, as it takes much room and is rarer.
+            None => Box::pin(self.journal.append(id, events, None, NOTHING)).await,
+        };
         match &stored {
             Ok(_) => self.note(id, None, events),
             Err(_) => self.quotas.ended(id, tenant),

@@ -230,7 +230,10 @@ impl Journal {
     fn note_behind(&self) {
         let now = proto::now().0;
         if self.behind_until.swap(now + BEHIND_MS, Relaxed) <= now {
-            tracing::warn!("the feed has not brought an opening for {HEARD_PATIENCE:?}: answers are asked for");
+            tracing::warn!(
+                "the feed has not brought a run's opening within {HEARD_PATIENCE:?}: the broker or this coordinator has \
+                 too much to do, or stood still. New runs cost a message more for some seconds"
+            );
         }
     }
 
@@ -244,9 +247,9 @@ impl Journal {
                 Ok(sequence) => return Ok(sequence),
                 Err(error) => error,
             };
-            match Unstored::of(&error) {
+            let reason = match Unstored::of(&error) {
                 Unstored::Conflict if unsure => match self.own_or_conflict(subject, expected, payload).await {
-                    Err(AppendError::Unavailable(_)) if Instant::now() < give_up => {}
+                    Err(AppendError::Unavailable(reason)) if Instant::now() < give_up => reason,
                     found => return found,
                 },
                 Unstored::Conflict => return Err(AppendError::Conflict),
@@ -255,10 +258,10 @@ impl Journal {
                 Unstored::Unconfirmed if Instant::now() >= give_up => {
                     return Err(AppendError::Unavailable(error.to_string()));
                 }
-                Unstored::Unconfirmed => {}
-            }
+                Unstored::Unconfirmed => error.to_string(),
+            };
             if !warned {
-                tracing::warn!(run.id = %run, %error, "append not confirmed, trying again until it is");
+                tracing::warn!(run.id = %run, error = reason, "append not confirmed, trying again until it is");
             }
             (unsure, warned) = (true, true);
             tokio::time::sleep(pause).await;

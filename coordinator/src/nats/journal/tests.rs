@@ -46,12 +46,12 @@ async fn count(journal: &Journal) -> u64 {
 }
 
 #[tokio::test]
-async fn what_the_feed_brings_was_appended_by_one_message_without_an_answer() {
+async fn what_the_feed_brings_in_time_is_not_sent_again() {
     let (_server, journal) = journal().await;
     let id = fresh();
     let stored = journal.append_heard(id, &[Event::RunClosed], heard(&journal, id)).await.expect("stored");
     assert_eq!((stored, count(&journal).await), (1, 1));
-    assert_eq!(behind_until(&journal), 0, "it was not sent again");
+    assert_eq!(behind_until(&journal), 0, "nobody waited in vain");
 }
 
 /// 0 while nobody has waited for the feed in vain.

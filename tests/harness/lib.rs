@@ -9,6 +9,7 @@ mod collector;
 pub mod http;
 mod keys;
 mod process;
+mod proxy;
 mod shards;
 mod traffic;
 
@@ -21,6 +22,7 @@ pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reaso
 pub use collector::{Collector, Span, SpanKind, hex, said};
 pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};
+pub use proxy::{Direction, Proxy};
 pub use shards::Shards;
 pub use traffic::Traffic;
 

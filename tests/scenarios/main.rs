@@ -34,6 +34,7 @@ mod http_batch;
 mod http_callers;
 mod index;
 mod limits;
+mod links;
 mod main_job;
 mod manifest;
 mod many;

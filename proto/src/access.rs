@@ -108,13 +108,18 @@ fn worker(pool: &PoolId) -> Vec<String> {
         format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{queue}"),
     ]
     .into_iter()
-    .chain(acknowledgements(&format!("{STREAM}.{queue}")))
+    .chain(acknowledgements(&queue))
     .collect()
 }
 
-/// Both forms that the broker gives them.
-fn acknowledgements(of: &str) -> [String; 2] {
-    [format!("$JS.ACK.{of}.>"), format!("$JS.ACK.*.*.{of}.>")]
+/// Acknowledgements of a queue's jobs, in both forms that the broker gives them. The number of tokens is exact: the form of 9
+/// tokens names its queue at the third, the other one at the sixth, and no subject may be both.
+fn acknowledgements(queue: &str) -> [String; 3] {
+    [
+        format!("$JS.ACK.{STREAM}.{queue}.*.*.*.*.*"),
+        format!("$JS.ACK.*.*.{STREAM}.{queue}.*.*.*.*.*"),
+        format!("$JS.ACK.*.*.{STREAM}.{queue}.*.*.*.*.*.>"),
+    ]
 }
 
 fn coordinator() -> Vec<String> {
@@ -144,7 +149,7 @@ fn coordinator() -> Vec<String> {
     subjects.extend(
         [LEASES_BUCKET, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET].map(|bucket| format!("$KV.{bucket}.>")),
     );
-    subjects.extend(acknowledgements(STREAM));
+    subjects.extend([format!("$JS.ACK.{STREAM}.>"), format!("$JS.ACK.*.*.{STREAM}.>")]);
     subjects.extend(
         ["STREAM.INFO", "STREAM.CREATE", "STREAM.MSG.GET", "STREAM.PURGE"]
             .map(|request| format!("$JS.API.{request}.{OBJECTS}")),
@@ -211,22 +216,48 @@ mod tests {
         assert_eq!(shared, ["$JS.API.STREAM.INFO.KV_ty-tools"]);
     }
 
+    /// Whether the broker takes a subject for one of the pattern's.
+    fn matches(pattern: &str, subject: &str) -> bool {
+        let (mut pattern, mut subject) = (pattern.split('.'), subject.split('.'));
+        loop {
+            match (pattern.next(), subject.next()) {
+                (Some(">"), Some(_)) | (None, None) => return true,
+                (Some(token), Some(given)) if token == "*" || token == given => {}
+                (Some(_) | None, _) => return false,
+            }
+        }
+    }
+
+    fn may_publish(party: &Party, subject: &str) -> bool {
+        party.publishes().iter().any(|pattern| matches(pattern, subject))
+    }
+
     #[test]
     fn coordinators_leave_marks_and_nobody_else_does() {
         let mark = crate::subject::mark(run::Shard(7));
-        let matches = |pattern: &str| {
-            let (mut pattern, mut subject) = (pattern.split('.'), mark.split('.'));
-            loop {
-                match (pattern.next(), subject.next()) {
-                    (Some(">"), Some(_)) | (None, None) => return true,
-                    (Some(token), Some(given)) if token == "*" || token == given => {}
-                    (Some(_) | None, _) => return false,
-                }
-            }
-        };
         for party in [Party::Coordinator, Party::Observer, Party::Pool(pool("main")), Party::Pool(pool("mark"))] {
-            let may = party.publishes().iter().any(|pattern| matches(pattern));
-            assert_eq!(may, party == Party::Coordinator, "{}", party.name());
+            assert_eq!(may_publish(&party, &mark), party == Party::Coordinator, "{}", party.name());
+        }
+    }
+
+    #[test]
+    fn a_pool_acknowledges_its_own_jobs_in_either_form_and_no_others() {
+        let other = Party::Pool(pool("other"));
+        for own in [
+            "$JS.ACK.ty-log.pool-other.1.2.3.4.5",
+            "$JS.ACK._.hash.ty-log.pool-other.1.2.3.4.5",
+            "$JS.ACK._.hash.ty-log.pool-other.1.2.3.4.5.token",
+        ] {
+            assert!(may_publish(&other, own), "{own}");
+        }
+        for foreign in [
+            "$JS.ACK.ty-log.pool-main.1.2.3.4.5",
+            "$JS.ACK._.hash.ty-log.pool-main.1.2.3.4.5",
+            // Of nine tokens, so the queue is the one at the third.
+            "$JS.ACK.ty-log.pool-main.ty-log.pool-other.1.2.3",
+            "$JS.ACK.ty-log.pool-main.ty-log.pool-other.1.2.3.4",
+        ] {
+            assert!(!may_publish(&other, foreign), "{foreign}");
         }
     }
 

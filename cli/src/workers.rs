@@ -1,5 +1,7 @@
 //! `toolyard workers`: who executes calls, and having one leave.
 
+use std::collections::HashSet;
+
 use proto::v1;
 
 use crate::client::Client;
@@ -17,7 +19,8 @@ Examples:
 const DRAIN_EXAMPLES: &str = "\
 Examples:
   toolyard workers drain worker-01980f3c2a5b7c3e
-  toolyard workers drain $(toolyard workers ls --pool builds -o json | jq -r .worker_id)
+  toolyard workers drain \\
+    $(toolyard workers ls --pool builds -o json | jq -r .worker_id)
 
 It takes no more calls, lets those that it runs end within its own drain time,
 gives back the others, and ends with 0, as after SIGTERM. A supervisor that
@@ -47,12 +50,14 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
     match command {
         Command::Ls { pool } => {
             let workers = client.workers(pool.unwrap_or_default()).await?;
+            let pauses = client.paused().await?;
+            let paused = paused_pools(&pauses);
             if terminal.is_json() {
                 workers.iter().try_for_each(|worker| terminal.message(worker))?;
             } else if workers.is_empty() {
                 terminal.note("no worker lives");
             } else {
-                columns(&workers.iter().map(line).collect::<Vec<_>>(), terminal)?;
+                columns(&workers.iter().map(|worker| line(worker, &paused)).collect::<Vec<_>>(), terminal)?;
             }
         }
         Command::Drain { workers } => {
@@ -65,9 +70,18 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
     Ok(Exit::Completed)
 }
 
-fn line(worker: &v1::Worker) -> [String; 4] {
+fn paused_pools<'a>(paused: &'a [v1::Pause]) -> HashSet<&'a str> {
+    let pool = |pause: &'a v1::Pause| match &pause.what {
+        Some(v1::pause::What::Pool(name)) => Some(name.as_str()),
+        Some(v1::pause::What::Tool(_)) | None => None,
+    };
+    paused.iter().filter_map(pool).collect()
+}
+
+fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 4] {
     let does = match (worker.draining, worker.pulling) {
         (true, _) => "drains",
+        (false, _) if paused.contains(worker.pool.as_str()) => "its pool is paused",
         (false, true) => "takes calls",
         (false, false) => "gets no calls",
     };

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use harness::{Fixture, Yard, call};
 use proto::v1::run_event::Event;
 use serde_json::json;
@@ -15,6 +16,21 @@ fn attempts(events: &[proto::v1::RunEvent]) -> Vec<u32> {
         _ => None,
     });
     started.collect()
+}
+
+#[tokio::test]
+async fn an_idle_worker_says_at_most_once_that_no_jobs_reach_it() {
+    let yard = Yard::start(FIXTURE).await;
+    let listener = async_nats::connect(yard.broker.url()).await.expect("the broker lets everybody in");
+    let mut heartbeats = listener.subscribe("ty.alive.main").await.expect("it can be asked for");
+    listener.flush().await.expect("the broker answers");
+    let _worker = yard.fixture.worker(&yard.broker.url(), "main", 4).await;
+    let mut pulling = Vec::new();
+    while pulling.last() != Some(&true) {
+        let heartbeat = heartbeats.next().await.expect("it lives");
+        pulling.push(proto::convert::worker::Heartbeat::decode(heartbeat.payload).expect("it is ours").pulling);
+    }
+    assert!(pulling.len() <= 2, "{pulling:?}");
 }
 
 #[tokio::test]

@@ -26,6 +26,7 @@ use proto::nats::clock::Clock;
 use run::{AttemptId, RunId, ToolSetId, WorkerId};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -75,6 +76,8 @@ pub(crate) struct Core {
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
     pub(crate) answered: Rc<Cell<Option<Instant>>>,
+    /// Jobs have begun to reach this worker: its next heartbeat does not wait for its time.
+    reached: Rc<Notify>,
     progress: Arc<progress::Progress>,
     running: RefCell<HashMap<(RunId, AttemptId), Signals>>,
     held: held::Held,
@@ -122,6 +125,7 @@ pub(crate) async fn serve(
         source: files::source(client.clone(), options.pool.clone()),
         give_back: CancellationToken::new(),
         answered: Rc::default(),
+        reached: Rc::default(),
         progress: Arc::default(),
         running: RefCell::default(),
         held: held::Held::default(),

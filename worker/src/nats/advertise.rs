@@ -56,6 +56,7 @@ pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: C
         let draining = core.stop.is_cancelled();
         tokio::select! {
             _ = tick.tick() => {}
+            () = core.reached.notified() => {}
             // Whoever told it to drain waits for the word.
             () = core.stop.cancelled(), if !draining => {}
             () = stop.cancelled() => return,

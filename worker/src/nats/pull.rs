@@ -9,6 +9,7 @@ use async_nats::{Client, Message, Subscriber};
 use futures::{FutureExt as _, StreamExt as _};
 use proto::names;
 use run::PoolId;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +20,8 @@ use super::Core;
 const EXPIRES: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() - names::WORKER_HEARTBEAT.as_secs());
 /// How often it says that it still does.
 const IDLE_HEARTBEAT: Duration = Duration::from_secs(2);
+/// The same for the first request, so that an idle worker soon knows that jobs reach it.
+const FIRST_IDLE_HEARTBEAT: Duration = Duration::from_millis(100);
 /// A request of which nothing was heard for this long is lost, with the connection or the broker that held it.
 pub(super) const LOST: Duration = Duration::from_secs(6);
 /// How often to look whether the connection was made anew: open requests are gone with the old one.
@@ -45,6 +48,7 @@ pub(super) struct Puller {
     heard: Instant,
     /// Told to whoever wants to know whether jobs reach us.
     answered: Rc<Cell<Option<Instant>>>,
+    reached: Rc<Notify>,
     not_before: Instant,
     /// Connections made so far.
     connects: u64,
@@ -80,6 +84,7 @@ impl Puller {
             left: VecDeque::new(),
             heard: Instant::now(),
             answered: Rc::clone(&core.answered),
+            reached: Rc::clone(&core.reached),
             not_before: Instant::now(),
         })
     }
@@ -116,7 +121,10 @@ impl Puller {
                 continue;
             };
             self.heard = Instant::now();
-            self.answered.set(Some(self.heard));
+            let before = self.answered.replace(Some(self.heard));
+            if before.is_none_or(|before| before.elapsed() >= LOST) {
+                self.reached.notify_one();
+            }
             match message.status.map(|status| status.as_u16()) {
                 None => {
                     self.asked = self.asked.saturating_sub(1);
@@ -165,10 +173,11 @@ impl Puller {
         if Instant::now() < self.not_before {
             return false;
         }
+        let idle_heartbeat = if self.answered.get().is_some() { IDLE_HEARTBEAT } else { FIRST_IDLE_HEARTBEAT };
         let request = serde_json::json!({
             "batch": free,
             "expires": u64::try_from(EXPIRES.as_nanos()).unwrap_or(u64::MAX),
-            "idle_heartbeat": u64::try_from(IDLE_HEARTBEAT.as_nanos()).unwrap_or(u64::MAX),
+            "idle_heartbeat": u64::try_from(idle_heartbeat.as_nanos()).unwrap_or(u64::MAX),
         });
         let reply = format!("{}.pull", self.inbox);
         let sent = self.client.publish_with_reply(self.subject.clone(), reply, request.to_string().into()).await;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use run::{Call, CallState, PoolId, Route, Timestamp, ToolName};
+use run::{Call, CallState, PoolId, Route, Timestamp, ToolName, span};
 use serde::{Deserialize, Serialize};
 
 /// Something that can be paused.
@@ -85,10 +85,10 @@ impl Paused {
         };
         let by = if word.by.is_empty() { String::new() } else { format!(" by {}", word.by) };
         let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", line(&word.reason)) };
-        let since = now.since(Timestamp(word.at_ms)).as_secs();
-        let left = call.start_by().since(now).as_secs();
+        let since = span(now.since(Timestamp(word.at_ms)));
+        let left = span(call.start_by().since(now));
         Some(format!(
-            "waits: {what} is paused since {since} s{by}{reason}; unless it is resumed the call expires in {left} s"
+            "waits: {what} was paused {since} ago{by}{reason}; unless it is resumed the call expires in {left}"
         ))
     }
 }

@@ -64,6 +64,6 @@ pub use tool::{
     AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Permission, Policy, ResultUse, RetryOn, Version,
 };
 pub use verdict::Verdict;
-pub use why::{expiry, no_worker};
+pub use why::{expiry, no_worker, span};
 
 pub mod limit;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::approval::DefaultDecision;
 use crate::call::{Call, CallState, Ended, Fate, Running};
-use crate::event::{CallError, DeadlineKind, Outcome, Stopped, WithoutWorker};
+use crate::event::{CallError, DeadlineKind, ErrorKind, Outcome, Stopped, WithoutWorker};
 use crate::id::{PoolId, Timestamp, ToolName};
 use crate::run::Run;
 use crate::tool::Concurrency;
@@ -102,7 +102,7 @@ impl Call {
                 (None, None) => "its worker has not heard of it yet",
             };
             let asked = span(now.since(cancel.requested_at));
-            format!("; it is being cancelled since {asked} ({}): {stage}", line(&cancel.reason))
+            format!("; it has been cancelling for {asked}{}: {stage}", parenthesized(&cancel.reason))
         });
         format!("attempt {number} runs{on} since {since}, was last heard {heard} ago{left}{cancelling}")
     }
@@ -123,7 +123,7 @@ impl Call {
                     Stopped::Confirmed => "its attempt has stopped",
                     Stopped::Unconfirmed => "its attempt did not say that it stopped: its effect may have happened",
                 };
-                format!("cancelled ({}); {proof}", line(reason))
+                format!("cancelled{}; {proof}", parenthesized(reason))
             }
             Outcome::Expired(deadline) => format!("expired: {}", expiry(*deadline)),
         };
@@ -155,11 +155,29 @@ pub fn expiry(deadline: DeadlineKind) -> &'static str {
 pub fn no_worker(tool: &ToolName, pool: &PoolId) -> CallError {
     let message =
         format!("no worker of pool {pool}, which hosts {tool}, lives: start one, or let the call wait for one");
-    CallError::new(crate::event::ErrorKind::NoWorker, message).retryable()
+    CallError::new(ErrorKind::NoWorker, message).retryable()
 }
 
 fn error(error: &CallError) -> String {
-    format!("{:?}: {}", error.kind, line(&error.message))
+    format!("{}: {}", kind_name(error.kind), line(&error.message))
+}
+
+/// The name of a kind of error as the API has it, for example `TOOL_FAILED`.
+fn kind_name(kind: ErrorKind) -> String {
+    let mut name = String::new();
+    for letter in format!("{kind:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
+/// A reason behind a space and in parentheses; nothing if there is none.
+fn parenthesized(reason: &str) -> String {
+    let reason = line(reason);
+    if reason.is_empty() { reason } else { format!(" ({reason})") }
 }
 
 /// The first line of a text that says something, shortened.
@@ -177,7 +195,8 @@ fn line(text: &str) -> String {
 }
 
 /// A length of time for people.
-fn span(length: Duration) -> String {
+#[must_use]
+pub fn span(length: Duration) -> String {
     match length.as_secs() {
         0..60 => format!("{:.1} s", length.as_secs_f64()),
         seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),

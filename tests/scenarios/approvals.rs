@@ -89,7 +89,7 @@ async fn nothing_runs_before_it_is_approved_and_then_with_the_arguments_that_wer
     };
     assert_eq!(events.iter().find_map(approved), Some(edited.to_string()));
     assert!(events.iter().any(|event| matches!(&event.event, Some(Event::CallRejected(it)) if !it.by_default)));
-    assert!(why(&run, "second").await.contains("failed (Rejected: the call was rejected: once is enough)"));
+    assert!(why(&run, "second").await.contains("failed (REJECTED: the call was rejected: once is enough)"));
 }
 
 #[tokio::test]

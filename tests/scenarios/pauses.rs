@@ -106,7 +106,7 @@ async fn calls_of_a_paused_tool_wait_while_others_run_and_outlive_their_coordina
     stream.until(|event| matches!(event, Event::CallEnded(ended) if ended.call_id == "free")).await;
     for run in [&alone, &among] {
         let why = why(run, "held").await;
-        assert!(why.contains("tool echo is paused") && why.contains("they asked us to"), "{why}");
+        assert!(why.contains("tool echo was paused") && why.contains("they asked us to"), "{why}");
     }
 
     let next = yard.fixture.coordinator(&yard.broker.url()).await;
@@ -145,7 +145,7 @@ async fn a_paused_pool_hands_out_nothing_also_what_was_in_its_queue() {
     assert!(early.await.is_err(), "nothing is handed out");
     for (run, id) in [(&queued, "queued"), (&new, "new")] {
         let why = why(run, id).await;
-        assert!(why.contains("pool main is paused"), "{why}");
+        assert!(why.contains("pool main was paused"), "{why}");
     }
     let pools = tool(&client, "echo").await.pools;
     assert!(pools.iter().all(|pool| pool.paused && pool.pulling_workers == 1), "its worker is well: {pools:?}");
@@ -162,7 +162,7 @@ async fn only_what_is_paused_waits(yard: &Yard, busy: Busy, held: &Run) {
     let free = yard.client.execute(vec![count("free", 2, 1)]).await.to_end().await;
     assert_eq!(outcomes(&free)["free"].state(), CallState::Completed, "it was asked for after what is held");
     let why = why(held, "held").await;
-    assert!(why.contains("tool echo is paused"), "{why}");
+    assert!(why.contains("tool echo was paused"), "{why}");
 }
 
 #[tokio::test]

@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use proto::nats::Credentials;
 
+/// Where the broker is if nobody says.
+pub(crate) const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
+
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BrokerArgs {
     /// The broker: nats-server 2.14 or newer, with JetStream. Several addresses are separated by commas
-    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = "nats://127.0.0.1:4222")]
+    #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = DEFAULT_URL)]
     nats_url: String,
     /// The file of our key at the broker, as `toolyard nats-config` makes it. Without it the broker is not told who we are
     #[arg(long, env = "TOOLYARD_NATS_NKEY", value_name = "FILE")]

@@ -19,7 +19,7 @@ use crate::prompt::Keyboard;
 use crate::tally::Tally;
 use crate::terminal::Terminal;
 use crate::words::{counted, duration};
-use crate::yard::{self, Yard};
+use crate::yard::{self, BrokerPort, Yard};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +51,7 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     };
     let (listen, slots) = ((Ipv4Addr::LOCALHOST, 0).into(), worker::SLOTS);
     let (hooks, webhooks) = (Hooks::default(), Webhooks::default());
-    let options = yard::Options { listen, nats_port: None, data_dir: None, root, slots, hooks, webhooks };
+    let options = yard::Options { listen, nats_port: BrokerPort::Free, data_dir: None, root, slots, hooks, webhooks };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {
@@ -61,7 +61,7 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     let door = Door::at(yard.url());
     let followed = tokio::select! {
         followed = show(&door, answers, &mut interrupts, terminal) => followed,
-        failure = yard.died() => Err(failure),
+        ended = yard.ended() => Err(ended.into()),
     };
     yard.stop().await?;
     let Followed { tally, interrupted } = followed?;

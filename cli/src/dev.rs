@@ -8,9 +8,11 @@ use crate::interrupts::Interrupts;
 use crate::json::Object;
 use crate::terminal::{Paint, Terminal};
 use crate::words::duration;
-use crate::yard::{self, Yard};
+use crate::yard::{self, BrokerPort, Ended, Yard};
 
 const LISTEN: &str = "127.0.0.1:7420";
+/// Where other commands look for the broker if they are given no address.
+const NATS_URL: &str = crate::broker::DEFAULT_URL;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +28,7 @@ Ctrl-C drains, a second one ends at once.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The broker's port [default: a free one]
+    /// The broker's port [default: 4222, or a free one if that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     nats_port: Option<u16>,
     /// Where to serve gRPC; port 0 takes a free one
@@ -55,6 +57,7 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     let hooks = crate::serve::read_hooks(hooks.as_deref())?;
     let webhooks = crate::serve::read_webhooks(webhooks.as_deref())?;
     let keeps = data_dir.is_some();
+    let nats_port = nats_port.map_or(BrokerPort::UsualOrFree, BrokerPort::This);
     let root = root.canonicalize().unwrap_or(root);
     let options = yard::Options { listen, nats_port, data_dir, root: root.clone(), slots, hooks, webhooks };
 
@@ -73,9 +76,14 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         terminal.note(&format!("whoever reaches {listens} can run commands here as you"));
     }
 
-    let died = tokio::select! {
-        failure = yard.died() => Some(failure),
-        () = interrupts.next() => None,
+    let died = loop {
+        tokio::select! {
+            ended = yard.ended() => match ended {
+                Ended::WorkerDrained => terminal.note(&drained(&yard)),
+                Ended::Failed(failure) => break Some(failure),
+            },
+            () = interrupts.next() => break None,
+        }
     };
     if died.is_none() {
         let longest = duration(yard::DRAIN);
@@ -86,6 +94,15 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         () = interrupts.next() => return Err(Failure::Interrupted),
     }
     Ok(Exit::Completed)
+}
+
+/// A worker that was drained is not started again: somebody wanted it gone.
+fn drained(yard: &Yard) -> String {
+    format!(
+        "the worker was drained and has left; the broker and the coordinator still run. Start another worker with: \
+         toolyard worker --pool local --root . --nats-url {}",
+        yard.nats_url()
+    )
 }
 
 fn described(yard: &Yard, root: &Path) -> Object {
@@ -100,10 +117,13 @@ fn announcement(yard: &Yard, root: &Path, keeps: bool, paint: Paint) -> String {
     let (url, nats_url) = (yard.url(), yard.nats_url());
     let data = yard.data_dir().display();
     let fate = if keeps { "" } else { ", removed at the end" };
-    let export = match url == format!("http://{LISTEN}") {
-        true => String::new(),
-        false => format!("  export TOOLYARD_URL={url}\n"),
-    };
+    let mut export = String::new();
+    if url != format!("http://{LISTEN}") {
+        export.push_str(&format!("  export TOOLYARD_URL={url}\n"));
+    }
+    if nats_url != NATS_URL {
+        export.push_str(&format!("  export TOOLYARD_NATS_URL={nats_url}\n"));
+    }
     format!(
         "{title}
 

@@ -28,10 +28,22 @@ const KNOWN_LIMIT: Duration = Duration::from_secs(10);
 /// Nothing tells when it has, so we look.
 const KNOWN_POLL: Duration = Duration::from_millis(10);
 
+/// The port at which workers and `toolyard doctor` look for the broker if they are given no address.
+const USUAL_PORT: u16 = 4222;
+
+/// The loopback port of the broker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum BrokerPort {
+    This(u16),
+    /// The usual one, or a free one if another program has it.
+    UsualOrFree,
+    Free,
+}
+
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) listen: SocketAddr,
-    pub(crate) nats_port: Option<u16>,
+    pub(crate) nats_port: BrokerPort,
     /// `None`: a temporary folder, gone with the yard.
     pub(crate) data_dir: Option<PathBuf>,
     /// The folder that the tools work in.
@@ -55,8 +67,7 @@ impl Yard {
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
         let Options { listen, nats_port, data_dir, root, slots, hooks, webhooks } = options;
         let table = worker::tools::built_in(&root)?.with_hooks(hooks.clone())?;
-        let broker =
-            Broker::start(BrokerOptions { data_dir, port: nats_port, ..BrokerOptions::default() }, say).await?;
+        let broker = start_broker(data_dir, nats_port).await?;
 
         let options = coordinator::Options {
             nats_url: broker.url(),
@@ -122,11 +133,15 @@ impl Yard {
         self.broker.data_dir()
     }
 
-    /// Resolves when a part ends that nobody told to.
-    pub(crate) async fn died(&mut self) -> Failure {
+    /// Resolves when a part ends before [`Yard::stop`]. A worker that was drained by a command ends without a failure;
+    /// afterwards only the coordinator is waited for.
+    pub(crate) async fn ended(&mut self) -> Ended {
         tokio::select! {
-            failure = self.worker.died() => failure,
-            failure = self.coordinator.died() => failure,
+            ended = self.worker.ended() => match ended {
+                Ok(()) => Ended::WorkerDrained,
+                Err(failure) => Ended::Failed(failure),
+            },
+            failure = self.coordinator.died() => Ended::Failed(failure),
         }
     }
 
@@ -137,6 +152,35 @@ impl Yard {
         let coordinator = coordinator.end().await;
         broker.stop().await;
         worker.and(coordinator)
+    }
+}
+
+/// Why a part of a yard ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    WorkerDrained,
+    Failed(Failure),
+}
+
+impl From<Ended> for Failure {
+    fn from(ended: Ended) -> Self {
+        match ended {
+            Ended::WorkerDrained => Self::Died { part: "the worker" },
+            Ended::Failed(failure) => failure,
+        }
+    }
+}
+
+/// Starts the broker on the port that was asked for.
+async fn start_broker(data_dir: Option<PathBuf>, port: BrokerPort) -> Result<Broker, local::Error> {
+    let options = |port| BrokerOptions { data_dir: data_dir.clone(), port, ..BrokerOptions::default() };
+    match port {
+        BrokerPort::This(port) => Broker::start(options(Some(port)), say).await,
+        BrokerPort::Free => Broker::start(options(None), say).await,
+        BrokerPort::UsualOrFree => match Broker::start(options(Some(USUAL_PORT)), say).await {
+            Err(local::Error::PortTaken { .. }) => Broker::start(options(None), say).await,
+            started => started,
+        },
     }
 }
 
@@ -166,10 +210,15 @@ impl Part {
     }
 
     async fn died(&mut self) -> Failure {
-        let died = Failure::Died { part: self.name };
+        self.ended().await.err().unwrap_or(Failure::Died { part: self.name })
+    }
+
+    /// Resolves when the part ends; never again after that.
+    async fn ended(&mut self) -> Result<(), Failure> {
         match self.task.join_next().await {
-            Some(Ok(Err(failure))) => failure,
-            Some(Ok(Ok(())) | Err(_)) | None => died,
+            Some(Ok(done)) => done,
+            Some(Err(_)) => Err(Failure::Died { part: self.name }),
+            None => std::future::pending().await,
         }
     }
 

@@ -33,7 +33,9 @@ pub enum ConnectError {
     NotAKey { path: PathBuf },
     #[error("the broker at {url} does not let us in: {source}. Is --nats-nkey the key of one of its users?")]
     Refused { url: String, source: async_nats::ConnectError },
-    #[error("cannot reach the broker at {url}: {source}. Is nats-server running there, with JetStream (-js)?")]
+    #[error(
+        "cannot reach the broker at {url}: {source}. Is nats-server running there, with JetStream (-js)? TOOLYARD_NATS_URL says where it is: `toolyard dev` prints its own"
+    )]
     Unreachable { url: String, source: async_nats::ConnectError },
     #[error("the broker at {url} is nats-server {version}, at least {}.{} is needed: upgrade it", VERSION_MIN.0, VERSION_MIN.1)]
     TooOld { url: String, version: String },

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use local::{Broker, BrokerOptions};
 
-use crate::process::{Background, Dev, PATIENCE, run};
+use crate::process::{Background, Dev, PATIENCE, run, toolyard};
 
 #[test]
 fn what_is_paused_is_listed_explained_and_resumed() {
@@ -24,7 +24,9 @@ fn what_is_paused_is_listed_explained_and_resumed() {
     let opened = call.stdout.event("run_opened");
     let run_id = opened["run_id"].as_str().expect("a run has an id");
     let why = dev.run(["why", run_id, "call_0"]).stdout();
-    assert!(why.contains("tool bash is paused") && why.contains("it does harm"), "{why}");
+    assert!(why.contains("tool bash was paused") && why.contains("it does harm"), "{why}");
+    let workers = dev.run(["workers", "ls"]).stdout();
+    assert!(workers.contains("its pool is paused"), "{workers}");
     assert_eq!(dev.run(["resume", "tool", "bash"]).code(), 0);
     assert_eq!(dev.run(["resume", "pool", "local"]).code(), 0);
     call.stdout.event("run_ended");
@@ -32,6 +34,35 @@ fn what_is_paused_is_listed_explained_and_resumed() {
     assert!(dev.run(["pause", "ls"]).stderr().contains("nothing is paused"));
     let unknown = dev.run(["pause", "tool", "bosh"]);
     assert!(unknown.code() != 0 && unknown.stderr().contains("bosh"), "{}", unknown.stderr());
+}
+
+#[test]
+fn dev_goes_on_when_its_worker_is_drained_and_another_worker_may_take_its_place() {
+    let dev = Dev::start();
+    let listed = dev.run(["workers", "ls", "-o", "json"]).json();
+    let id = listed[0]["worker_id"].as_str().expect("it has an id");
+    assert_eq!(dev.run(["workers", "drain", id]).code(), 0);
+    dev.stderr().until(|line| line.contains("was drained") && line.contains(dev.nats_url()));
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let root = folder.path().to_str().expect("a path of text");
+    let worker = Background::of(
+        toolyard(["worker", "--pool", "local", "--root", root]).env("TOOLYARD_NATS_URL", dev.nats_url()),
+    );
+    worker.stderr.until(|line| line.contains("pulling"));
+    let called = dev.run(["call", "get_current_time", "time_zone=UTC"]);
+    assert_eq!(called.code(), 0, "{}", called.stderr());
+}
+
+#[test]
+fn dev_says_how_to_reach_a_broker_that_is_not_at_the_usual_port() {
+    let port =
+        std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    let arguments = ["dev", "--listen", "127.0.0.1:0", "--nats-port", &port.to_string()];
+    let dev = Background::start(arguments);
+    dev.stdout.until(|line| line.trim() == format!("export TOOLYARD_NATS_URL=nats://127.0.0.1:{port}"));
+    let astray = run(["doctor", "--nats-url", "nats://127.0.0.1:1"]);
+    let told = format!("{}{}", astray.stdout(), astray.stderr());
+    assert!(told.contains("TOOLYARD_NATS_URL"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -146,7 +146,7 @@ impl Lines {
 
 /// `toolyard dev` on free ports.
 pub struct Dev {
-    _process: Background,
+    process: Background,
     url: String,
     nats_url: String,
 }
@@ -156,11 +156,16 @@ impl Dev {
         let process = Background::start(["dev", "--listen", "127.0.0.1:0", "-o", "json"]);
         let up: Value = serde_json::from_str(&process.stdout.until(|_| true)).expect("it says where it is");
         let url = |of: &str| up[of].as_str().expect("it has a URL").to_owned();
-        Self { url: url("url"), nats_url: url("nats_url"), _process: process }
+        Self { url: url("url"), nats_url: url("nats_url"), process }
     }
 
     pub fn nats_url(&self) -> &str {
         &self.nats_url
+    }
+
+    /// What it writes to standard error.
+    pub fn stderr(&self) -> &Lines {
+        &self.process.stderr
     }
 
     /// Runs a client command to its end.

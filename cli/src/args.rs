@@ -11,10 +11,10 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   toolyard demo                                  See it work, in one command
-  toolyard dev                                   A broker, a coordinator and a worker, until Ctrl-C
-  toolyard tools ls                              What can be called
-  toolyard call bash command='ls | head -3'      Call a tool and see its output as it comes
-  toolyard call bash -o json command=ls | jq .   The same, an event a line
+  toolyard dev                                   Broker, coordinator and worker
+  toolyard tools ls                              List the tools
+  toolyard call bash command='ls | head -3'      Call a tool, see its output
+  toolyard call bash -o json command=ls | jq .   The same, one event a line
 
 Logs go to standard error; TOOLYARD_LOG chooses what is logged, as in
 TOOLYARD_LOG=debug.";
@@ -104,5 +104,58 @@ mod tests {
     #[test]
     fn the_commands_are_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// The commands in the examples of a command's help and its subcommands', each with its continuation lines joined.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let joined = help.replace("\\\n    ", "").replace("|\n", "|");
+        let lines =
+            joined.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with("toolyard "));
+        let own: Vec<String> = lines.map(str::to_owned).collect();
+        own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
+    /// The words of one command, without what its output is piped into. Enough of a shell for the examples.
+    fn words(example: &str) -> Vec<String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        for letter in example.chars() {
+            match (quote, letter) {
+                (Some(open), letter) if letter == open => quote = None,
+                (None, '\'' | '"') => {
+                    quote = Some(letter);
+                    word.get_or_insert_default();
+                }
+                (None, '|' | '>' | '<') => break,
+                (None, ' ') => words.extend(word.take()),
+                (_, letter) => word.get_or_insert_default().push(letter),
+            }
+        }
+        words.into_iter().chain(word).collect()
+    }
+
+    #[test]
+    fn every_example_in_the_help_is_a_command_that_parses() {
+        let examples = examples(&Cli::command());
+        assert!(examples.len() > 50, "the examples were found: {}", examples.len());
+        let wrong = examples.iter().filter_map(|example| {
+            // Three spaces begin an explanation. A command in another command's place stands for its output.
+            let command = example.split("   ").next().unwrap_or_default().replace("$(", "'").replace(')', "'");
+            Some(format!("{example}: {}", Cli::try_parse_from(words(&command)).err()?))
+        });
+        let wrong: Vec<String> = wrong.collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    #[test]
+    fn no_example_is_longer_than_the_eighty_columns_of_a_terminal() {
+        fn too_long(command: &clap::Command) -> Vec<String> {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let own =
+                help.lines().filter(|line| line.starts_with("  ") && line.chars().count() > 80).map(str::to_owned);
+            own.chain(command.get_subcommands().flat_map(too_long)).collect()
+        }
+        let too_long = too_long(&Cli::command());
+        assert!(too_long.is_empty(), "{too_long:#?}");
     }
 }

@@ -20,7 +20,8 @@ Examples:
   toolyard call bash command='make 2>&1' timeout_s=60 --timeout 90
   toolyard call bash command=@build.sh
   toolyard call grep --json '{\"pattern\": \"TODO\", \"glob\": \"*.rs\"}'
-  toolyard call -o json bash command=ls | jq -r '.call_output.content.text // empty'
+  toolyard call -o json bash command=ls |
+    jq -r '.call_output.content.text // empty'
 
 What the tool says goes to standard output as it comes, its `stderr` channel to
 standard error. The result goes to standard output too, unless the tool

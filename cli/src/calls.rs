@@ -14,8 +14,8 @@ use crate::words::{call_state, counted, error_kind, harmless};
 
 const LS_EXAMPLES: &str = "\
 Examples:
-  toolyard calls ls --waiting                    What waits for somebody's answer
-  toolyard calls ls --parked                     What nobody will try again by itself
+  toolyard calls ls --waiting                    Those that wait for an answer
+  toolyard calls ls --parked                     Those that are tried no more
   toolyard calls ls --tool bash --state running
   toolyard calls ls --state failed --since 1h -o json | jq -r .run_id";
 

@@ -17,7 +17,9 @@ use crate::terminal::Terminal;
 const EXAMPLES: &str = "\
 Examples:
   toolyard inbox
-  toolyard inbox --tenant acme -o json | jq -r 'select(.state == \"awaiting_approval\").call_id'
+  toolyard inbox --tenant acme
+  toolyard inbox -o json |
+    jq -r '.call | select(.state == \"CALL_STATE_AWAITING_APPROVAL\").call_id'
 
 What it lists is answered with toolyard submit, or decided with
 toolyard calls approve and toolyard calls reject.";
@@ -25,13 +27,15 @@ toolyard calls approve and toolyard calls reject.";
 const APPROVE_EXAMPLES: &str = "\
 Examples:
   toolyard calls approve run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0
-  toolyard calls approve run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 --json '{\"command\": \"ls\"}'
+  toolyard calls approve run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 \\
+    --json '{\"command\": \"ls\"}'
 
 Arguments that take the place of the call's own must fit its tool's schema.";
 
 const REJECT_EXAMPLES: &str = "\
 Examples:
-  toolyard calls reject run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 --reason 'not on a Friday'
+  toolyard calls reject run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 \\
+    --reason 'not on a Friday'
 
 The call fails; the model reads the reason. The other calls of its run go on.";
 

@@ -45,6 +45,7 @@ mod words;
 mod workers;
 
 mod exit;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -62,7 +63,10 @@ use crate::terminal::Terminal;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let Cli { global, command } = Cli::parse();
+    let Cli { global, command } = match Cli::try_parse() {
+        Ok(parsed) => parsed,
+        Err(error) => return usage::report(error),
+    };
     let terminal = Terminal::new(global.output, global.color);
     match start(&global, command, &terminal) {
         Ok(exit) => exit.into(),

@@ -19,16 +19,17 @@ use crate::terminal::Terminal;
 const EXAMPLES: &str = "\
 Examples:
   toolyard nats-config --out broker --pool shell
-  toolyard nats-config --out broker --pool shell --pool builds --durability strict \\
+  toolyard nats-config --out broker --pool shell --durability strict \\
     --tls-cert /tls/tls.crt --tls-key /tls/tls.key --tls-ca /tls/ca.crt \\
-    --route nats-route://nats-0:6222 --route nats-route://nats-1:6222 --route nats-route://nats-2:6222
+    --route nats-route://nats-0:6222 --route nats-route://nats-1:6222 \\
+    --route nats-route://nats-2:6222
   SERVER_NAME=nats-0 nats-server --config broker/nats.conf
   toolyard worker --pool shell --nats-nkey broker/keys/pool-shell.nk
 
 It writes
-  accounts.conf   who may say and hear what; of use beside any other configuration of NATS
+  accounts.conf   accounts and permissions, for any NATS configuration
   nats.conf       a whole configuration, which includes it
-  keys/*.nk       the seed of each user's NKey, mode 0600; keys that are there are kept
+  keys/*.nk       the seed of each user's NKey, mode 0600; existing keys stay
 
 Only the keys are secret. To add a pool, name it beside the others, and give each server the new accounts.conf:
 `nats-server --signal reload`. To replace a key, delete its file first. With -o json it writes

@@ -16,7 +16,7 @@ use crate::words::{brief, counted, error, harmless};
 const LS_EXAMPLES: &str = "\
 Examples:
   toolyard parked ls
-  toolyard parked ls --tool bash --since 1h -o json | jq -r .call_id";
+  toolyard parked ls --tool bash --since 1h -o json | jq -r .call.call_id";
 
 const SHOW_EXAMPLE: &str = "\
 Example:

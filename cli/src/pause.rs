@@ -16,10 +16,9 @@ Examples:
   toolyard pause ls
   toolyard resume tool fetch_page
 
-Calls are accepted and wait, and `toolyard why` says for what; their deadlines
-go on. Of a tool, what is in a queue already is still executed; of a pool,
-nothing is. What runs goes on. It lasts until somebody resumes it, whatever is
-restarted meanwhile.";
+Calls are still accepted. They wait, those that are queued already too, and
+`toolyard why` tells what for; their deadlines go on. Calls that run go on. A
+pause outlives restarts: it lasts until somebody resumes it.";
 
 /// Let calls of a tool or a pool wait
 #[derive(Debug, clap::Subcommand)]

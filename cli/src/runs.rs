@@ -27,7 +27,8 @@ Example:
 const WATCH_EXAMPLES: &str = "\
 Examples:
   toolyard runs watch run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
-  toolyard runs watch run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f --after 41 -o json
+  toolyard runs watch run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f \\
+    --after 41 -o json
 
 Ctrl-C stops reading, and the run goes on. The exit code tells how the run
 ended: 0 completed, 3 cancelled, 4 expired.";

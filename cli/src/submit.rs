@@ -12,8 +12,10 @@ use crate::terminal::Terminal;
 const EXAMPLES: &str = "\
 Examples:
   toolyard submit run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 'The blue one'
-  toolyard submit run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 --json '{\"approved\": true}'
-  toolyard submit run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 --error 'The user has left'
+  toolyard submit run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 \\
+    --json '{\"approved\": true}'
+  toolyard submit run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 \\
+    --error 'The user has left'
 
 The same answer twice does no harm; a different one is refused.";
 

@@ -28,7 +28,7 @@ pub(crate) enum Command {
     Ls(ListArgs),
     /// Show one tool: what it does, its arguments, how its calls are attempted
     #[command(
-        after_help = "Examples:\n  toolyard tools get grep\n  toolyard tools get grep -o json | jq .input_schema"
+        after_help = "Examples:\n  toolyard tools get grep\n  toolyard tools get grep -o json | jq -r .input_schema | jq ."
     )]
     Get {
         /// The tool's name

@@ -9,7 +9,8 @@ use crate::words::harmless;
 const EXAMPLES: &str = "\
 Examples:
   toolyard why run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0
-  toolyard why run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 -o json | jq .call.failed_attempts";
+  toolyard why run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 -o json |
+    jq .call.failed_attempts";
 
 /// Say in one line what a call waits for, or why it ended as it did
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! Every command explains itself, and says what was typed wrong.
 
-use crate::process::run;
+use crate::process::{Ended, run, toolyard};
 
 const COMMANDS: [&[&str]; 51] = [
     &[],
@@ -127,6 +127,28 @@ fn wrong_usage_is_told_and_has_its_exit_code() {
         assert_eq!(ended.code(), 2, "{arguments:?}: {}", ended.stderr());
         assert!(ended.stderr().starts_with("error:"), "{arguments:?}: {}", ended.stderr());
         assert_eq!(ended.stdout(), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_usage_line_of_an_error_shows_no_option_that_only_the_environment_sets() {
+    for arguments in [vec!["why"], vec!["runs", "get"], vec!["why", "--nonsense"]] {
+        let mut command = toolyard(&arguments);
+        let told = Ended::of(command.env("TOOLYARD_URL", "http://127.0.0.1:1")).stderr();
+        let usage = told.lines().find(|line| line.starts_with("Usage: ")).expect("it shows the usage");
+        assert!(!usage.contains("--url") && usage.contains("<RUN>"), "{usage}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_json_for_programs() {
+    for arguments in [vec!["-o", "json", "why"], vec!["why", "--output=json"], vec!["nonsense", "-o", "json"]] {
+        let ended = run(&arguments);
+        assert_eq!((ended.code(), ended.stdout().as_str()), (2, ""), "{arguments:?}");
+        let error: serde_json::Value = serde_json::from_str(&ended.stderr()).expect("it is JSON");
+        assert_eq!((&error["error"]["reason"], &error["error"]["exit_code"]), (&"USAGE".into(), &2.into()));
+        let message = error["error"]["message"].as_str().expect("it has a message");
+        assert!(!message.is_empty() && !message.contains("Usage:"), "{message}");
     }
 }
 

@@ -70,6 +70,10 @@ pub(crate) struct CoordinatorArgs {
     /// The file that says who may what (TOML, or JSON). Read again when it changes. Without it everybody may everything
     #[arg(long, env = "TOOLYARD_AUTH", value_name = "FILE")]
     auth: Option<PathBuf>,
+    /// The file that says which tools each pool may host and which tenants it serves (TOML, or JSON; docs/registry.md). Read again when it
+    /// changes. Without it a tool's name belongs to the pool that hosted it first
+    #[arg(long, env = "TOOLYARD_POOLS", value_name = "FILE")]
+    pools: Option<PathBuf>,
 }
 
 /// The door's certificate.
@@ -150,14 +154,14 @@ pub(crate) fn read_webhooks(file: Option<&Path>) -> Result<Webhooks, Failure> {
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, redis_url, observe, tls, hooks, auth, .. } = args;
+    let CoordinatorArgs { listen, durability, redis_url, observe, tls, hooks, auth, pools, .. } = args;
     let erase_after = Duration::from_secs(args.erase_after);
     let (bytes_max, objects_bytes_max) = (args.log_max_bytes, args.objects_max_bytes);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
     let bucket = args.bucket.open()?;
     let (log, admin) = (LogOptions { durability, bytes_max, objects_bytes_max }, observe.admin_listen);
-    let door = DoorOptions { tls: tls.files(), callers: auth };
+    let door = DoorOptions { tls: tls.files(), callers: auth, pools };
     let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, door, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();

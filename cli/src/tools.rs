@@ -256,6 +256,7 @@ pub(crate) fn effects(effects: v1::ToolEffects) -> String {
         (effects.idempotent, "safe to repeat"),
         (effects.destructive, "may destroy something"),
         (effects.open_world, "reaches beyond this system"),
+        (effects.uses_machine, "uses its worker's machine"),
     ];
     let named: Vec<&str> = named.into_iter().filter_map(|(is, name)| is.then_some(name)).collect();
     if named.is_empty() { "not told".to_owned() } else { named.join(", ") }

@@ -9,7 +9,7 @@ use hooks::{Confirm, Confirmation};
 use proto::{history, schema};
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
-    Route, Rules, Timestamp, ToolName, WithoutWorker,
+    Route, Rules, TenantId, Timestamp, ToolName, WithoutWorker,
 };
 
 use crate::callers::{Caller, TenantTools, not_permitted};
@@ -72,18 +72,25 @@ pub(crate) struct Offer<'a> {
     /// The tools that the run attached; empty for all that are listed.
     pub(crate) attached: &'a [ToolName],
     pub(crate) registry: &'a Registry,
+    /// Whose run it is: its tools are those that its tenant can use.
+    pub(crate) tenant: Option<&'a TenantId>,
 }
 
 impl<'a> Offer<'a> {
     /// Where calls of a worker's tool go, unless a tool of the request has its name.
     fn route(&self, tool: &ToolName) -> Option<(&'a PoolId, &'a Entry)> {
-        self.registry.route(tool).filter(|(_, entry)| self.holds(entry))
+        self.registry.route(tool, self.tenant).filter(|(_, entry)| self.holds(entry))
     }
 
     /// Nobody here knows the tool, and the run may name it: who knows tools elsewhere may be asked.
     pub(crate) fn lacks(&self, tool: &ToolName) -> bool {
         let is_open = self.attached.is_empty() || self.attached.contains(tool);
         is_open && !self.custom.contains_key(tool) && self.registry.catalog.find(tool).is_none()
+    }
+
+    /// Whether the run may name a tool that its tenant cannot use.
+    fn names(&self, tool: &ToolName) -> bool {
+        self.registry.catalog.find(tool).is_some_and(|entry| self.holds(entry))
     }
 
     fn holds(&self, entry: &Entry) -> bool {
@@ -156,7 +163,7 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
     let found = match &unlisted {
-        Some(Unlisted::Alias) => offer.registry.route(&tool),
+        Some(Unlisted::Alias) => offer.registry.route(&tool, offer.tenant),
         Some(Unlisted::Client) => None,
         Some(Unlisted::Unresolved(_)) | None => offer.route(&tool),
     };
@@ -253,7 +260,8 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
         return checked.map_or_else(Route::Refused, |()| Route::Client);
     }
     let Some((pool, entry)) = found else {
-        return Route::Refused(unknown_tool(tool, unlisted, scope));
+        let closed = registry.closed_to(scope.offer.tenant, tool).filter(|_| scope.offer.names(tool));
+        return Route::Refused(closed.unwrap_or_else(|| unknown_tool(tool, unlisted, scope)));
     };
     let hosted = &entry.hosted;
     if let Some(why) = scope.denies(entry) {
@@ -276,9 +284,13 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
 
 /// Arguments that somebody put in the place of a call's own fit its tool, as it is known now; the worker checks them once
 /// more.
-pub(crate) fn check_changed(spec: &CallSpec, arguments: &Bytes, registry: &Registry) -> Result<(), Refusal> {
+pub(crate) fn check_changed(
+    spec: &CallSpec,
+    arguments: &Bytes,
+    (registry, tenant): (&Registry, Option<&TenantId>),
+) -> Result<(), Refusal> {
     let Route::Pool { .. } = &spec.route else { return Ok(()) };
-    let entry = registry.catalog.find(&spec.tool).ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
+    let entry = registry.catalog_of(tenant).find(&spec.tool).ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
     // Oversized ones are refused by the run.
     if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
         return Ok(());
@@ -291,7 +303,7 @@ fn unknown_tool(tool: &ToolName, unlisted: Option<&Unlisted>, scope: &Scope<'_>)
     let offer = &scope.offer;
     let offered =
         |entry: &&Entry| offer.holds(entry) && offer.registry.is_available(entry) && scope.denies(entry).is_none();
-    let hosted = offer.registry.catalog.after(None).iter().filter(offered).map(|entry| &entry.name);
+    let hosted = offer.registry.catalog_of(offer.tenant).after(None).iter().filter(offered).map(|entry| &entry.name);
     let mut names: Vec<&str> = offer.custom.keys().chain(hosted).map(ToolName::as_str).collect();
     let more = names.len().saturating_sub(TOOLS_LISTED_MAX);
     names.truncate(TOOLS_LISTED_MAX);

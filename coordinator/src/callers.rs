@@ -18,6 +18,7 @@ use std::sync::Arc;
 use run::{Answer, CallError, CallId, CallerName, ErrorKind, ObjectId, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::sync::{Notify, watch};
 
+use crate::pools::Tenancy;
 use crate::quotas::{Quota, UPLOAD_BYTES};
 use crate::registry::Entry;
 
@@ -341,6 +342,16 @@ impl Callers {
     pub(crate) fn shows<'a>(&self, caller: &'a Caller) -> impl Fn(&Entry) -> bool + use<'a> {
         let tenant = self.tools_of(caller.tenant());
         move |entry| caller.may_call(entry) && tenant.as_ref().is_none_or(|tenant| tenant.have(entry))
+    }
+
+    /// Which tenants there may be.
+    pub(crate) fn tenancy(&self) -> Tenancy {
+        self.0.as_ref().map_or(Tenancy::Open, |shared| shared.book.borrow().tenancy())
+    }
+
+    /// Changes of the file; `None` where there is none.
+    pub(crate) fn changes(&self) -> Option<watch::Receiver<Arc<Book>>> {
+        self.0.as_ref().map(|shared| shared.book.clone())
     }
 
     pub(crate) fn quota(&self, tenant: &TenantId) -> Option<Quota> {

@@ -199,7 +199,7 @@ fn question(
         Route::Refused(_) => return None,
     }
     let is_custom = call.unlisted.is_none() && scope.offer.custom.contains_key(&spec.tool);
-    let entry = scope.offer.registry.catalog.find(&spec.tool).filter(|_| !is_custom);
+    let entry = scope.offer.registry.catalog_of(scope.offer.tenant).find(&spec.tool).filter(|_| !is_custom);
     Some(Question {
         run,
         call: call.id.clone(),

@@ -19,6 +19,7 @@ mod metrics;
 mod nats;
 mod objects;
 mod paused;
+mod pools;
 mod quotas;
 mod redis;
 mod registry;
@@ -56,6 +57,7 @@ pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;
 pub use crate::nats::setup::{LogOptions, SetupError};
+pub use crate::pools::PoolsError;
 pub use crate::redis::UrlError;
 pub use crate::tls::{TlsError, TlsFiles};
 pub use crate::webhooks::{InvalidWebhooks, Webhooks};
@@ -95,6 +97,9 @@ pub struct DoorOptions {
     pub tls: Option<TlsFiles>,
     /// The file that says who may what (TOML, or JSON where it ends in .json); `None`: everybody may everything.
     pub callers: Option<PathBuf>,
+    /// The file that says which tools each pool may host and which tenants it serves; `None`: a name belongs to the pool that had it
+    /// first, and every tenant may use every pool whose tools do not use the machine.
+    pub pools: Option<PathBuf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +120,8 @@ pub enum Error {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Callers(#[from] CallersError),
+    #[error(transparent)]
+    Pools(#[from] PoolsError),
     #[error(transparent)]
     Index(#[from] UrlError),
     #[error(transparent)]
@@ -160,6 +167,7 @@ pub struct Coordinator {
     tls: Option<(tls::Current, tls::Keeper)>,
     hooks: hooks::Hooks,
     callers: Option<(callers::Callers, callers::Keeper)>,
+    pools: Option<(watch_channel::Receiver<Arc<pools::PoolRules>>, pools::Keeper)>,
     erase_after: Duration,
     log: LogOptions,
     notices: Option<door::Notices>,
@@ -174,6 +182,7 @@ impl Coordinator {
         let index = index::Index::new(options.redis_url.as_deref())?;
         let tls = options.door.tls.map(TlsFiles::load).transpose()?;
         let callers = options.door.callers.as_deref().map(callers::open).transpose()?;
+        let pools = options.door.pools.as_deref().map(pools::open).transpose()?;
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
@@ -188,7 +197,21 @@ impl Coordinator {
         let objects = broker.objects(options.bucket, &options.log).await?;
         let hooks = hooks::Hooks::default();
         let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
-        Ok(Self { listener, address, admin, broker, objects, index, tls, callers, hooks, erase_after, log, notices })
+        Ok(Self {
+            listener,
+            address,
+            admin,
+            broker,
+            objects,
+            index,
+            tls,
+            callers,
+            pools,
+            hooks,
+            erase_after,
+            log,
+            notices,
+        })
     }
 
     /// Asks these hooks before calls are accepted, and tells them of calls that are not executed.
@@ -240,10 +263,25 @@ impl Coordinator {
 
     async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
         let Self {
-            listener, address, admin, broker, objects, index, tls, callers, hooks, erase_after, notices, ..
+            listener,
+            address,
+            admin,
+            broker,
+            objects,
+            index,
+            tls,
+            callers,
+            pools,
+            hooks,
+            erase_after,
+            notices,
+            ..
         } = self;
         let (callers, callers_keeper) = callers.unzip();
         let callers = callers.unwrap_or_default();
+        let (rules, pools_keeper) = pools.unzip();
+        // Where nobody reads a file again the rules stay as they are.
+        let rules = rules.unwrap_or_else(|| watch_channel::channel(Arc::default()).1);
         let clock = nats::clock::begin(&broker).await?;
         let (webhooks, letters) = notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
         let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
@@ -282,7 +320,7 @@ impl Coordinator {
         let mut parts = JoinSet::new();
         parts.spawn(nats::clock::keep(clock, inner.clone()));
         parts.spawn(keeper.keep(inner.clone()));
-        let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender);
+        let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender, (rules, callers.clone()));
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(index_keeper.keep(inner.clone()));
@@ -295,6 +333,9 @@ impl Coordinator {
         }
         parts.spawn(pauses_keeper.keep(registry.clone(), inner.clone()));
         parts.spawn(quotas.clone().keep(redis, inner.clone()));
+        if let Some(keeper) = pools_keeper {
+            parts.spawn(keeper.keep(inner.clone()));
+        }
         if let Some(keeper) = callers_keeper {
             parts.spawn(keeper.keep(inner.clone()));
         }

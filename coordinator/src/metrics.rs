@@ -30,6 +30,12 @@ pub(crate) static POOL_PAUSED: Family<Gauge> =
 pub(crate) static TOOL_PAUSED: Family<Gauge> =
     Family::new("toolyard_tool_paused", "1 for a tool that somebody paused.", &["tool"]);
 
+pub(crate) static TOOLS_REFUSED: Family<Gauge> = Family::new(
+    "toolyard_tools_refused",
+    "Tools that live workers of a pool host and no call is routed to; `tools ls` has the reasons.",
+    &["pool"],
+);
+
 static ENDED: Family<Counter> =
     Family::new("toolyard_calls_ended_total", "Calls that ended, by how.", &["pool", "tool", "outcome"]);
 static PARKED: Family<Counter> = Family::new(
@@ -72,7 +78,7 @@ static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that 
 static LOG_BYTES_MAX: Family<Gauge> =
     Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
 
-const METRICS: [Metric; 23] = [
+const METRICS: [Metric; 24] = [
     Metric::Gauge(&WAITING),
     Metric::Gauge(&RUNNABLE),
     Metric::Gauge(&RUNNING),
@@ -82,6 +88,7 @@ const METRICS: [Metric; 23] = [
     Metric::Gauge(&POOL_SLOTS),
     Metric::Gauge(&POOL_PAUSED),
     Metric::Gauge(&TOOL_PAUSED),
+    Metric::Gauge(&TOOLS_REFUSED),
     Metric::Counter(&ENDED),
     Metric::Counter(&PARKED),
     Metric::Counter(&HANDED_BACK),

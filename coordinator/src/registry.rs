@@ -2,20 +2,30 @@
 //! which finding a tool is one look.
 
 mod catalog;
+#[cfg(test)]
+mod tests;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use run::{PoolId, ToolName, ToolSetId, WorkerId};
+use run::{CallError, PoolId, TenantId, ToolName, ToolSetId, WorkerId};
 
-pub(crate) use catalog::{Catalog, Differing, Entry, Hosted, Refused, Unusable};
+pub(crate) use catalog::{Catalog, Differing, Entry, Hosted, Refused, Unusable, proves_a_claim};
+pub(crate) use views::Views;
+
+use crate::callers::not_permitted;
+use crate::pools::Closed;
 
 /// The workers of a pool that host the same tools.
 pub(crate) type Hosts = (PoolId, ToolSetId);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Registry {
+    /// The tools of all pools.
     pub(crate) catalog: Arc<Catalog>,
+    /// What each tenant can use of them.
+    pub(crate) views: Arc<Views>,
     /// A worker is known by its pool first: that one the broker vouches for, the id is only its own word.
     pools: HashMap<PoolId, Pool>,
     /// We listened for long enough that a worker that is not known does not live.
@@ -128,11 +138,40 @@ impl Registry {
         ids
     }
 
-    /// Where calls of a tool go: to a pool where it is alive, if there is one; among equals to the first by name.
-    pub(crate) fn route(&self, tool: &ToolName) -> Option<(&PoolId, &Entry)> {
-        let entry = self.catalog.find(tool)?;
-        let alive = entry.pools.iter().find(|pool| self.live_workers(pool) > 0);
-        Some((alive.or_else(|| entry.pools.first())?, entry))
+    /// The tools that a tenant can use; all for runs without a tenant, which are the operator's own.
+    pub(crate) fn catalog_of(&self, tenant: Option<&TenantId>) -> &Catalog {
+        tenant.and_then(|tenant| self.views.of(tenant)).unwrap_or(&self.catalog)
+    }
+
+    /// Where calls of a tool go: to a pool where it is alive, if there is one. Of several pools each gets as many calls as its workers
+    /// have slots for, on average.
+    pub(crate) fn route(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Option<(&PoolId, &Entry)> {
+        let entry = self.catalog_of(tenant).find(tool)?;
+        if let [pool] = entry.pools.as_slice() {
+            return Some((pool, entry));
+        }
+        let slots = |pool: &PoolId| match self.living(pool) {
+            Living { live: 0, .. } => 0,
+            living => living.slots.max(1),
+        };
+        let all: u64 = entry.pools.iter().map(slots).sum();
+        let mut place = if all == 0 { 0 } else { rand::random_range(0..all) };
+        let chosen = entry.pools.iter().find(|pool| {
+            let slots = slots(pool);
+            let is_here = place < slots;
+            place = place.saturating_sub(slots);
+            is_here
+        });
+        Some((chosen.or_else(|| entry.pools.first())?, entry))
+    }
+
+    /// Why a tool that a pool hosts is closed to a tenant.
+    pub(crate) fn closed_to(&self, tenant: Option<&TenantId>, tool: &ToolName) -> Option<CallError> {
+        let (tenant, entry) = (tenant?, self.catalog.find(tool)?);
+        let closed = |pool| self.views.closed(pool, tenant).map(|closed| (closed, pool));
+        // What the operator can do about it is worth more than that other tenants have it.
+        let why = entry.pools.iter().filter_map(closed).max_by_key(|(closed, _)| *closed == Closed::NotShared);
+        why.map(|(closed, pool)| not_permitted(tool, &closed.why(pool)))
     }
 
     /// What a tool is called that may be asked for by another name.

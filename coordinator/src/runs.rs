@@ -292,7 +292,7 @@ impl Runs {
         let now = proto::now();
         Scope {
             first: 0,
-            offer: Offer { custom: &new.custom, attached: &new.tools, registry },
+            offer: Offer { custom: &new.custom, attached: &new.tools, registry, tenant: new.tenant.as_ref() },
             client_only: new.client_only,
             run_deadline: now.after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX)),
             now,
@@ -313,7 +313,7 @@ impl Runs {
     ) -> Scope<'here> {
         Scope {
             first: run.calls().len(),
-            offer: Offer { custom, attached: run.tools(), registry },
+            offer: Offer { custom, attached: run.tools(), registry, tenant: run.tenant() },
             client_only: run.is_client_only(),
             run_deadline: run.deadline(),
             now: proto::now(),
@@ -475,10 +475,10 @@ impl Runs {
                 let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) else {
                     continue;
                 };
-                accept::check_changed(call.spec(), arguments, &registry)?;
+                accept::check_changed(call.spec(), arguments, (&registry, run.tenant()))?;
                 if self.hooks.has(Moment::PreToolUse) {
                     *arguments = Box::pin(self.ask_about_change(&run, call.spec(), arguments.clone())).await?;
-                    accept::check_changed(call.spec(), arguments, &registry)?;
+                    accept::check_changed(call.spec(), arguments, (&registry, run.tenant()))?;
                 }
             }
         }

@@ -54,7 +54,7 @@ prop_compose! {
         [input, output] in prop::array::uniform2("[a-z]{1,9}"),
         has_output in any::<bool>(),
         policy in policy(),
-        flags in any::<[bool; 10]>(),
+        flags in any::<[bool; 11]>(),
         category in "[a-z ]{0,64}",
         tags in prop::collection::btree_set("[a-z]{1,64}", 0..=limit::TAGS_MAX),
         context_keys in prop::collection::btree_set("[a-z]{1,64}", 0..=limit::CONTEXT_KEYS_MAX),
@@ -65,6 +65,7 @@ prop_compose! {
         aliases in prop::collection::btree_map(name(), ".{0,60}", 0..=limit::ALIASES_MAX),
     ) -> Manifest {
         let [read_only, idempotent, destructive, open_world, definition_only, streaming, .., hidden] = flags;
+        let [.., uses_machine, _, _, _, _] = flags;
         let [.., requires_confirmation, is_final, return_direct, _] = flags;
         Manifest {
             aliases: aliases.into_iter().filter(|(alias, _)| *alias != name)
@@ -73,7 +74,7 @@ prop_compose! {
             description,
             input_schema: json!({ "type": "object", "required": [input] }).to_string(),
             output_schema: if has_output { json!({ "const": output }).to_string() } else { String::new() },
-            effects: Effects { read_only, idempotent, destructive, open_world },
+            effects: Effects { read_only, idempotent, destructive, open_world, uses_machine },
             policy,
             definition_only,
             streaming,

@@ -156,6 +156,8 @@ pub struct Effects {
     pub idempotent: bool,
     pub destructive: bool,
     pub open_world: bool,
+    /// It reads or writes files or starts processes on its worker's machine, where other calls of the pool find them.
+    pub uses_machine: bool,
 }
 
 impl Effects {

@@ -59,6 +59,34 @@ impl Callers {
     }
 }
 
+/// A pools file as long as this lives.
+#[derive(Debug)]
+pub struct Pools(tempfile::TempDir);
+
+impl Pools {
+    /// # Panics
+    /// When it cannot be written: the test cannot go on.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        let pools = Self(tempfile::tempdir().expect("a folder"));
+        pools.write(text);
+        pools
+    }
+
+    /// Writes the file anew.
+    pub fn write(&self, text: &str) {
+        let next = self.0.path().join("next");
+        std::fs::write(&next, text).expect("written");
+        std::fs::rename(next, self.0.path().join("pools.toml")).expect("replaced");
+    }
+
+    /// The same program, whose coordinators read the file.
+    #[must_use]
+    pub fn of(&self, fixture: &Fixture) -> Fixture {
+        fixture.with("TOOLYARD_POOLS", self.0.path().join("pools.toml").display())
+    }
+}
+
 /// A broker, a coordinator that asks everybody who they are, and a worker.
 #[derive(Debug)]
 pub struct Guarded {

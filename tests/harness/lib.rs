@@ -16,7 +16,7 @@ mod traffic;
 pub use self::http::Http;
 pub use admin::Admin;
 pub use bucket::Bucket;
-pub use callers::{Callers, Guarded};
+pub use callers::{Callers, Guarded, Pools};
 pub use certificates::{Authority, Certified};
 pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reason};
 pub use collector::{Collector, Span, SpanKind, hex, said};

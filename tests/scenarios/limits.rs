@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use harness::{Yard, call};
+use harness::{Fixture, Pools, Yard, call};
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, CallState, FloorPolicy};
 use serde_json::json;
@@ -136,7 +136,8 @@ fn scarce(id: &str, path: &Path) -> v1::NewCall {
 
 #[tokio::test]
 async fn all_workers_together_execute_no_more_calls_of_a_tool_at_once_than_the_tool_says() {
-    let yard = Yard::start(FIXTURE).await;
+    let pools = Pools::new("[pools.main]\ntools = [\"*\"]\n[pools.other]\ntools = [\"*\"]\n");
+    let yard = Yard::start_with(pools.of(&Fixture::new(FIXTURE))).await;
     let _workers = [yard.worker().await, yard.fixture.worker(&yard.broker.url(), "other", 8).await];
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("edits");

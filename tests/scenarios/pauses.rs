@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use harness::{Client, Run, Yard, call, reason};
+use harness::{Client, Fixture, Pools, Run, Yard, call, reason};
 use proto::convert::worker::Stop;
 use proto::v1::pause_request::What;
 use proto::v1::run_event::Event;
@@ -205,12 +205,14 @@ async fn a_job_of_a_paused_tool_that_is_in_the_queue_goes_back_there_and_holds_n
 
 #[tokio::test]
 async fn a_paused_tool_is_held_in_the_queue_of_its_older_version_too() {
-    let yard = Yard::start(FIXTURE).await;
+    let pools = Pools::new("[pools.main]\ntools = [\"*\"]\n");
+    let yard = Yard::start_with(pools.of(&Fixture::new(FIXTURE))).await;
     let _older = yard.worker_with_slots(1).await;
     let busy = Busy::start(&yard).await;
     let held = yard.client.create(vec![call("held", "echo", json!({ "text": "at last" }))]).await;
     let newer = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "newer_echo");
     let _newer = newer.worker(&yard.broker.url(), "next", 1).await;
+    pools.write("[pools.main]\ntools = [\"[!e]*\"]\n[pools.next]\ntools = [\"echo\"]\n");
     let gives_way = async {
         while tool(&yard.client, "echo").await.version != "2" {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -234,8 +234,8 @@ async fn until_known(yard: &Yard, wanted: impl Fn(&[(String, String)]) -> bool) 
 #[tokio::test]
 async fn with_another_pools_key_no_worker_of_this_pool_is_moved_taken_for_gone_or_kept_alive() {
     let keys = Keys::new(&["main", "other"]);
-    let yard = Yard::guarded(FIXTURE, &keys).await;
     for (ours, theirs) in [("main", "other"), ("other", "main")] {
+        let yard = Yard::guarded(FIXTURE, &keys).await;
         let mut worker = keys.workers(&yard.fixture, ours).worker(&yard.broker.url(), ours, 16).await;
         let (id, intruder) = (worker.id().to_owned(), keys.intruder(&yard.broker.url(), theirs).await);
         let is_there = |known: &[(String, String)], name: &str, pool: &str| {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Client, PATIENCE, Worker, Yard, call, reason};
+use harness::{Client, Fixture, PATIENCE, Pools, Worker, Yard, call, reason};
 use proto::v1::{self, ListToolsRequest, ListToolsResponse, ToolPermission};
 use serde_json::json;
 
@@ -77,8 +77,9 @@ async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
 }
 
 #[tokio::test]
-async fn workers_of_two_pools_that_say_the_same_of_a_tool_are_replicas() {
-    let yard = Yard::start(FIXTURE).await;
+async fn workers_of_two_pools_that_the_operator_lists_for_a_tool_are_replicas() {
+    let pools = Pools::new("[pools.one]\ntools = [\"described*\"]\n[pools.two]\ntools = [\"described*\"]\n");
+    let yard = Yard::start_with(pools.of(&Fixture::new(FIXTURE))).await;
     let mut one = worker(&yard, "one", "callable").await;
     let _two = worker(&yard, "two", "callable").await;
     let (page, _) = until(&yard.client, |page| page.tools.iter().any(|tool| tool.pools.len() == 2)).await;
@@ -87,6 +88,59 @@ async fn workers_of_two_pools_that_say_the_same_of_a_tool_are_replicas() {
     until(&yard.client, |page| page.tools.iter().all(|tool| tool.pools.len() == 1)).await;
     let events = yard.client.execute(vec![call("c", "described", json!({}))]).await.to_end().await;
     assert_eq!(check::text(&check::outcomes(&events)["c"]), "called as described");
+    // What no pool may host any more goes to none, and comes back with the file.
+    pools.write("[pools.one]\ntools = [\"*\"]\n");
+    let (page, _) = until(&yard.client, |page| page.tools.is_empty() && !page.refused.is_empty()).await;
+    assert!(page.refused[0].reason.contains("add the name to pools.two.tools"), "{:?}", page.refused);
+    pools.write("[pools.two]\ntools = [\"*\"]\n");
+    until(&yard.client, lists("described")).await;
+}
+
+#[tokio::test]
+async fn a_pool_that_copies_a_tool_of_another_pool_gets_none_of_its_calls_and_hears_why() {
+    let yard = Yard::start(FIXTURE).await;
+    let owner = worker(&yard, "shell", "callable").await;
+    until(&yard.client, lists("described")).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let copies = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", "callable").logging_to(&log);
+    let _copy = copies.worker(&yard.broker.url(), "aa", 4).await;
+    let (page, _) = until(&yard.client, |page| page.refused.len() == 2).await;
+    assert!(page.refused.iter().all(|refused| refused.reason.contains("pool shell hosted")), "{:?}", page.refused);
+    let calls = || (0..8).map(|number| call(&number.to_string(), "described", json!({}))).collect();
+    // One that starts later agrees on who was first.
+    let late = yard.fixture.coordinator(&yard.broker.url()).await;
+    let late = Client::connect(late.address()).await;
+    until(&late, |page| page.refused.len() == 2).await;
+    for client in [&yard.client, &late] {
+        let events = client.execute(calls()).await.to_end().await;
+        let started = events.iter().filter_map(|event| match &event.event {
+            Some(v1::run_event::Event::AttemptStarted(started)) => Some(started.worker_id.as_str()),
+            _ => None,
+        });
+        assert_eq!(started.collect::<Vec<_>>(), [owner.id(); 8]);
+    }
+    let heard = async {
+        while !std::fs::read_to_string(&log).is_ok_and(|log| log.contains("shell hosted described first")) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, heard).await.expect("its author hears it");
+}
+
+#[tokio::test]
+async fn a_higher_version_in_another_pool_takes_no_name_over() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut first = worker(&yard, "shell", "first").await;
+    until(&yard.client, lists("contended")).await;
+    let _greedy = worker(&yard, "aa", "newer").await;
+    let (page, _) = until(&yard.client, |page| !page.refused.is_empty()).await;
+    assert_eq!((description(&page, "contended"), page.refused.len()), ("The first.".to_owned(), 1));
+    assert_eq!(page.refused[0].holder.as_ref().map(|holder| holder.pool.as_str()), Some("shell"));
+    // Nor while the first pool has no worker.
+    first.terminate().await;
+    let (page, _) = until(&yard.client, |page| page.tools.is_empty()).await;
+    assert_eq!(page.refused.len(), 1, "{:?}", page.refused);
 }
 
 #[tokio::test]
@@ -110,9 +164,10 @@ async fn another_schema_under_a_name_is_refused_with_both_owners_named() {
     let late = yard.fixture.coordinator(&yard.broker.url()).await;
     let (page, _) = until(&Client::connect(late.address()).await, |page| !page.refused.is_empty()).await;
     assert_eq!(description(&page, "contended"), "The first.");
+    // The name stays with its pool, and what waits for it is not given to another one.
     first.terminate().await;
-    let (page, _) = until(&yard.client, |page| page.refused.is_empty()).await;
-    assert_eq!(description(&page, "contended"), "Another.");
+    let (page, _) = until(&yard.client, |page| page.tools.is_empty()).await;
+    assert_eq!(page.refused.len(), 1, "{:?}", page.refused);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The tools of a tenant: what it does not have is not there for it, whoever asks, and the file says so anew at any time.
 
-use harness::{Callers, Client, Fixture, Guarded, PATIENCE, call};
+use harness::{Callers, Client, Fixture, Guarded, PATIENCE, Pools, call};
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, CallState, FloorPolicy, ToolConcurrency};
 use serde_json::json;
@@ -120,4 +120,86 @@ async fn a_tool_that_is_taken_from_a_tenant_meanwhile_is_not_called_any_more_and
     until_listed(&shop, "sleep", true).await;
     let events = shop.execute(vec![alone("again", 1)]).await.to_end().await;
     assert_eq!(outcomes(&events)["again"].state(), CallState::Completed);
+}
+
+/// A call of `bash` with this command, which somebody agreed to.
+async fn bash(client: &Client, command: &str) -> v1::CallOutcome {
+    let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
+    let calls = vec![call("c", "bash", json!({ "command": command }))];
+    let request = v1::ExecuteRunRequest { calls, rules, ..v1::ExecuteRunRequest::default() };
+    let events = client.execute_request(request).await.expect("the run is accepted").to_end().await;
+    outcomes(&events)["c"].clone()
+}
+
+/// Workers of `bash`, each pool in a folder of its own.
+async fn shells(yard: &Guarded, folder: &std::path::Path, pools: &[&str]) -> Vec<harness::Worker> {
+    let mut workers = Vec::new();
+    for pool in pools {
+        let root = folder.join(pool);
+        std::fs::create_dir(&root).expect("a folder");
+        let fixture = yard.fixture.with("TOOLYARD_FIXTURE_TOOLS", format!("built_in:{}", root.display()));
+        workers.push(fixture.worker(&yard.broker.url(), pool, 4).await);
+    }
+    workers
+}
+
+#[tokio::test]
+async fn tenants_that_the_file_gives_pools_of_their_own_do_not_see_each_others_files() {
+    let pools = Pools::new(
+        "[pools.main]\ntools = [\"*\"]\n[pools.acme]\ntools = [\"*\"]\ntenants = [\"acme\"]\n[pools.rival]\ntools = [\"bash\"]\n\
+         tenants = [\"rival\"]\n",
+    );
+    let yard = Guarded::start(pools.of(&Fixture::new(FIXTURE)), Callers::new(CALLERS)).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let _shells = shells(&yard, folder.path(), &["acme", "rival"]).await;
+    let [shop, rival] = ["shop", "rival"].map(|name| yard.client(name));
+    until_listed(&shop, "grep", true).await;
+    until_listed(&rival, "bash", true).await;
+    assert!(!listed(&rival).await.contains(&"grep".to_owned()), "what only another tenant's pool hosts is not there");
+    let written = bash(&shop, "echo customers > customers.csv").await;
+    assert_eq!(written.state(), CallState::Completed, "{written:?}");
+    assert!(folder.path().join("acme/customers.csv").exists());
+    let read = bash(&rival, "ls; test ! -e customers.csv").await;
+    assert_eq!((read.state(), crate::check::text(&read)), (CallState::Completed, r#"{"exit_code":0}"#.to_owned()));
+    let events = rival.execute(vec![call("c", "grep", json!({ "pattern": "." }))]).await.to_end().await;
+    assert!(not_permitted(&events, "c").contains("pool acme does not serve its tenant"));
+}
+
+#[tokio::test]
+async fn a_pool_whose_tools_use_the_machine_refuses_several_tenants_until_the_file_declares_it_shared() {
+    let pools = Pools::new("[pools.main]\ntools = [\"*\"]\n[pools.shell]\ntools = [\"*\"]\n");
+    let yard = Guarded::start(pools.of(&Fixture::new(FIXTURE)), Callers::new(CALLERS)).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let _shells = shells(&yard, folder.path(), &["shell"]).await;
+    let [shop, ops] = ["shop", "ops"].map(|name| yard.client(name));
+    until_listed(&ops, "bash", true).await;
+    assert!(!listed(&shop).await.contains(&"bash".to_owned()));
+    let refused = bash(&shop, "true").await.error.expect("it is refused");
+    assert_eq!(refused.kind(), CallErrorKind::NotPermitted);
+    assert!(
+        refused.message.contains("[pools.shell]") && refused.message.contains("shared = true"),
+        "{}",
+        refused.message
+    );
+    assert_eq!(bash(&ops, "true").await.state(), CallState::Completed, "a run without a tenant is the operator's own");
+    pools.write("[pools.main]\ntools = [\"*\"]\n[pools.shell]\ntools = [\"*\"]\nshared = true\n");
+    until_listed(&shop, "bash", true).await;
+    assert_eq!(bash(&shop, "true").await.state(), CallState::Completed);
+    // What waits was accepted by the file as it was: it is judged by the file as it is.
+    let alone = |id: &str, ms: u64| {
+        let concurrency = ToolConcurrency::Exclusive.into();
+        v1::NewCall { concurrency, ..call(id, "sleep", json!({ "ms": ms, "text": id })) }
+    };
+    let waits = v1::NewCall {
+        concurrency: ToolConcurrency::Exclusive.into(),
+        ..call("waits", "glob", json!({ "pattern": "*" }))
+    };
+    let run = shop.create(vec![alone("first", 3_600_000), waits]).await;
+    let mut stream = run.watch(FloorPolicy::Interleaved).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+    pools.write("[pools.main]\ntools = [\"*\"]\n[pools.shell]\ntools = [\"*\"]\ntenants = [\"rival\"]\n");
+    until_listed(&shop, "glob", false).await;
+    let cancel = v1::CancelCallRequest { run_id: run.id.clone(), call_id: "first".to_owned(), reason: String::new() };
+    shop.runs.clone().cancel_call(cancel).await.expect("it is its own");
+    assert!(not_permitted(&stream.to_end().await, "waits").contains("does not serve its tenant"));
 }

@@ -104,6 +104,7 @@ async fn a_door_whose_files_are_no_certificate_does_not_open() {
         redis_url: None,
         admin: None,
         door: coordinator::DoorOptions {
+            pools: None,
             tls: Some(coordinator::TlsFiles {
                 certificate: files.certificate.clone(),
                 key: files.key.clone(),

@@ -235,6 +235,8 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
         Ok(messages) => messages,
         Err(error) => return tracing::error!(%error, "cannot hear what to stop"),
     };
+    // Repeated by coordinators for as long as they refuse something.
+    let mut refused = Vec::new();
     loop {
         let message = tokio::select! {
             message = messages.next() => message,
@@ -254,6 +256,13 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
                 }
             }
             Ok(Stop::Held(tools)) => core.held.replace(tools),
+            Ok(Stop::Refused(set, names)) if set == core.set && refused != names => {
+                for (tool, reason) in &names {
+                    tracing::error!(tool, reason, "coordinators route no calls to a tool of this worker");
+                }
+                refused = names;
+            }
+            Ok(Stop::Refused(..)) => {}
             Err(error) => tracing::warn!(%error, "passing over a request to stop"),
         }
     }

@@ -161,6 +161,14 @@ impl About {
         self
     }
 
+    /// It reads or writes files or starts processes on its worker's machine, where other calls of the pool find them. Its pool
+    /// serves one tenant, unless the coordinators' pools file says that the pool is shared.
+    #[must_use]
+    pub fn uses_machine(mut self) -> Self {
+        self.effects.uses_machine = true;
+        self
+    }
+
     /// It sends output while it runs.
     #[must_use]
     pub fn streaming(mut self) -> Self {
@@ -352,14 +360,14 @@ impl About {
 
     /// What a tool of this name tells the world; nothing of it is checked yet.
     pub(crate) fn advertised(self, name: &str, input_schema: String, definition_only: bool) -> v1::Tool {
-        let Effects { read_only, idempotent, destructive, open_world } = self.effects;
+        let Effects { read_only, idempotent, destructive, open_world, uses_machine } = self.effects;
         let policy = Some(policy_out(&self.policy()));
         let aliases = self.aliases.into_iter().map(|(name, description)| v1::ToolAlias { name, description });
         v1::Tool {
             name: name.to_owned(),
             input_schema,
             output_schema: self.output_schema,
-            effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world }),
+            effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world, uses_machine }),
             policy,
             definition_only,
             streaming: self.streaming,

@@ -1,6 +1,6 @@
 //! The file that says who may what: read, checked as a whole, and every mistake in it named with its place.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use super::link::{self, Link};
 use super::one_call::{self, OneCall};
 use super::tenant::{RawTools, TenantTools, Tenants};
 use super::{Caller, Known, Role, Roles, Unknown, roles};
+use crate::pools::Tenancy;
 use crate::quotas::Quota;
 use crate::registry::Entry;
 
@@ -219,6 +220,16 @@ impl Book {
 
     pub(super) fn has_quotas(&self) -> bool {
         self.quota.is_some() || !self.quotas.is_empty()
+    }
+
+    pub(super) fn tenancy(&self) -> Tenancy {
+        let claims = self.callers.iter().any(|rights| rights.tenant_claim.is_some());
+        let tenants: BTreeSet<&TenantId> = self.callers.iter().filter_map(|rights| rights.tenant.as_ref()).collect();
+        match tenants.first() {
+            Some(sole) if tenants.len() == 1 && !claims => Tenancy::Sole((*sole).clone()),
+            // An admin alone may submit for any number of tenants.
+            Some(_) | None => Tenancy::Many,
+        }
     }
 
     pub(super) fn tools_of(&self, tenant: &TenantId) -> Option<&Arc<TenantTools>> {

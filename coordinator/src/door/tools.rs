@@ -60,7 +60,7 @@ impl Door {
                 && name.as_ref().is_none_or(|name| name.is_match(entry.name.as_str()))
                 && pool.as_ref().is_none_or(|pool| entry.pools.contains(pool))
         };
-        let mut page = registry.catalog.after(after.as_ref()).iter().filter(wanted);
+        let mut page = registry.catalog_of(self.runs.caller.tenant()).after(after.as_ref()).iter().filter(wanted);
         let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry, &paused)).collect();
         let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
         let next_page_token = if page.next().is_some() { last } else { String::new() };
@@ -78,7 +78,7 @@ impl Door {
         })?;
         let registry = Arc::clone(&self.runs.registry.borrow());
         let shows = self.runs.callers.shows(&self.runs.caller);
-        let found = registry.catalog.find(&name).filter(|entry| shows(entry));
+        let found = registry.catalog_of(self.runs.caller.tenant()).find(&name).filter(|entry| shows(entry));
         let found = found.map(|entry| tool(entry, &registry, &self.runs.pauses.current.borrow()));
         let tool = Some(found.ok_or(Refusal::ToolNotFound(name))?);
         Ok(v1::GetToolResponse { tool })

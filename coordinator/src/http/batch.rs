@@ -249,7 +249,7 @@ fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
         Form::Mcp => Format::Mcp,
     };
     let shows = runs.callers.shows(&runs.caller);
-    let listed = registry.catalog.after(None).iter();
+    let listed = registry.catalog_of(runs.caller.tenant()).after(None).iter();
     let listed = listed
         .filter(|entry| !entry.hosted.manifest.result_use.hidden && shows(entry) && registry.is_available(entry))
         .map(|entry| entry.name.as_str());

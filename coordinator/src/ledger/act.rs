@@ -250,7 +250,12 @@ pub(super) fn act(known: &Known, effect: Effect, registry: &Registry, callers: &
 fn denied(run: &Run, effect: Effect, registry: &Registry, callers: &Callers) -> Option<CallError> {
     let Effect::Dispatch { call } = effect else { return None };
     let spec = run.call(call)?.spec();
-    let error = callers.keeps_from(run, &spec.tool, registry.catalog.find(&spec.tool))?;
+    let entry = registry.catalog_of(run.tenant()).find(&spec.tool);
+    let closed = || match &spec.route {
+        Route::Pool { pool, .. } => registry.views.keeps_from(pool, &spec.tool, run.tenant()),
+        Route::Client | Route::Refused(_) => None,
+    };
+    let error = callers.keeps_from(run, &spec.tool, entry).or_else(closed)?;
     audit::call_refused(run, spec);
     Some(error)
 }

@@ -69,6 +69,11 @@ impl Keeper {
         metrics::POOL_WORKERS.replace(each(|living| living.live as f64));
         metrics::POOL_PULLING.replace(each(|living| living.pulling as f64));
         metrics::POOL_SLOTS.replace(each(|living| living.slots as f64));
+        let mut refused: BTreeMap<&str, u32> = BTreeMap::new();
+        for it in registry.catalog.refused.iter().filter(|it| !it.gives_way) {
+            *refused.entry(it.hosts.0.as_str()).or_default() += 1;
+        }
+        metrics::TOOLS_REFUSED.replace(refused.into_iter().map(|(pool, count)| (vec![pool], f64::from(count))));
         let paused = self.rim.paused.borrow();
         metrics::POOL_PAUSED.replace(paused.pools().map(|(pool, _)| (vec![pool.as_str()], 1.0)));
         metrics::TOOL_PAUSED.replace(paused.tools().map(|(tool, _)| (vec![tool.as_str()], 1.0)));

@@ -79,12 +79,13 @@ impl Keeper {
     fn waiting(&self) -> Vec<Waiting> {
         let (registry, paused, now) = (self.rim.registry.borrow(), self.rim.paused.borrow(), proto::now());
         let runs = self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs);
-        let waits = runs.flat_map(|(id, open)| open.known.run.calls().iter().map(move |call| (id, call)));
-        let waits = waits.filter_map(|(id, call)| {
+        let waits =
+            runs.flat_map(|(id, open)| open.known.run.calls().iter().map(move |call| (id, &open.known.run, call)));
+        let waits = waits.filter_map(|(id, run, call)| {
             let (job, _) = call.unclaimed().filter(|(_, since)| now.since(*since) >= PATIENCE)?;
             let Route::Pool { pool, .. } = &call.spec().route else { return None };
             // A worker keeps the calls of a tool that may not have more at once, and stores no start of them.
-            let tool = registry.catalog.find(&call.spec().tool);
+            let tool = registry.catalog_of(run.tenant()).find(&call.spec().tool);
             let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
             // What was handed back waits in a queue that stands still, or goes back there from every worker.
             let is_held = paused.stops(pool) || paused.holds(registry.real_name(&call.spec().tool));

@@ -9,6 +9,7 @@ use proto::names;
 use run::{AttemptId, PoolId, RunId, Shard, ToolName, WorkerId};
 
 use super::Broker;
+use crate::registry::Hosts;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Signals(Client);
@@ -39,6 +40,11 @@ impl Signals {
     /// Tells a pool which tools are paused, its own or not. Not confirmed: it is repeated for as long as something is.
     pub(crate) async fn held(&self, pool: &PoolId, tools: Vec<ToolName>) {
         self.send(names::stop(pool), Stop::Held(tools).encode()).await;
+    }
+
+    /// Tells workers with a tool set which names they may not host. Not confirmed: it is repeated while anything is refused.
+    pub(crate) async fn refused(&self, (pool, set): &Hosts, names: Vec<(String, String)>) {
+        self.send(names::stop(pool), Stop::Refused(set.clone(), names).encode()).await;
     }
 
     /// Hands a lost worker's job back to its queue: `lease` is where its acknowledgement would have gone. Should this be

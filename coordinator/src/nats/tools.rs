@@ -1,7 +1,7 @@
 //! Keeps the registry: watches the bucket of advertisements, listens to heartbeats, and sees to it that every pool that
 //! advertises has its queue.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::setup::{SetupError, ensure_pool};
-use crate::registry::{Catalog, Hosted, Hosts, Registry, Set, Sets, Unusable, Worker};
+use super::signals::Signals;
+use crate::callers::Callers;
+use crate::pools::PoolRules;
+use crate::registry::{Hosted, Hosts, Registry, Set, Sets, Unusable, Views, Worker, proves_a_claim};
 
 const TICK: Duration = Duration::from_secs(1);
 /// When we have not heard ourselves for this long, we would not have heard a worker either.
@@ -29,12 +32,17 @@ const DEAF: Duration = Duration::from_secs(3);
 const FORGOTTEN: Duration = super::setup::RETENTION;
 /// For how long heartbeats are gathered before what they say is given out: many workers may start at once.
 const GATHER: Duration = Duration::from_millis(20);
+/// How often workers are told which of their tools are refused: what was not heard is said again, and one that starts hears it soon.
+const REFUSED_TOLD: Duration = Duration::from_secs(5);
+/// Refused names that a tool set is told of: enough to find the cause, and small for a message.
+const REFUSED_TOLD_MAX: usize = 64;
 /// Workers that are named where tools are refused.
 const WORKERS_TOLD_MAX: usize = 8;
 
 pub(crate) struct Keeper {
     client: Client,
     context: Context,
+    signals: Signals,
     store: kv::Store,
     registry: Registry,
     sets: Sets,
@@ -45,6 +53,11 @@ pub(crate) struct Keeper {
     /// When what changed is given out.
     due: Option<Instant>,
     published: watch::Sender<Arc<Registry>>,
+    /// Which names and tenants each pool may serve.
+    rules: watch::Receiver<Arc<PoolRules>>,
+    callers: Callers,
+    /// When workers were last told what is refused.
+    refused_told: Instant,
     heard: HashMap<(PoolId, WorkerId), Instant>,
     /// Where we say something to ourselves, and when we last heard it.
     echo: String,
@@ -55,10 +68,18 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn new(broker: &Broker, published: watch::Sender<Arc<Registry>>) -> Self {
+    pub(crate) fn new(
+        broker: &Broker,
+        published: watch::Sender<Arc<Registry>>,
+        (rules, callers): (watch::Receiver<Arc<PoolRules>>, Callers),
+    ) -> Self {
         Self {
+            rules,
+            callers,
             client: broker.client.clone(),
             context: broker.context.clone(),
+            signals: Signals::new(broker),
+            refused_told: Instant::now(),
             store: broker.tools.clone(),
             registry: Registry::default(),
             sets: Sets::new(),
@@ -79,6 +100,7 @@ impl Keeper {
         let mut changes: Option<kv::Watch> = None;
         let mut tick = tokio::time::interval(TICK);
         let mut echoes = None;
+        let (mut rules, mut callers) = (Some(self.rules.clone()), self.callers.changes());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -98,6 +120,8 @@ impl Keeper {
                     self.look_around().await;
                 }
                 () = until(self.due) => self.publish(),
+                () = changed(&mut rules) => self.publish_new_catalog(),
+                () = changed(&mut callers) => self.publish_new_catalog(),
                 message = next(&mut heartbeats) => match message {
                     Some(message) => self.heartbeat(message),
                     None => heartbeats = None,
@@ -154,8 +178,17 @@ impl Keeper {
 
     fn publish_new_catalog(&mut self) {
         self.hosts = self.registry.hosts();
-        let catalog = Catalog::new(&self.sets, &self.hosts);
+        let rules = Arc::clone(&self.rules.borrow_and_update());
+        let (catalog, views) = Views::new(&self.sets, &self.hosts, (rules, self.callers.tenancy()));
         let before = std::mem::replace(&mut self.registry.catalog, Arc::new(catalog));
+        let views_before = std::mem::replace(&mut self.registry.views, Arc::new(views));
+        for pool in self.registry.views.unshared().difference(&views_before.unshared()) {
+            tracing::warn!(
+                %pool,
+                "tools of a pool use their worker's machine, and nobody declared which tenants share it: closed to tenants until \
+                 the pools file (--pools) names its tenants"
+            );
+        }
         let named = |hosts: &Hosts| format!("{:?}", self.registry.workers_of(hosts, WORKERS_TOLD_MAX));
         for refused in &self.registry.catalog.refused {
             let is_known = |before: &crate::registry::Refused| {
@@ -186,6 +219,19 @@ impl Keeper {
         self.published.send_replace(Arc::new(self.registry.clone()));
     }
 
+    async fn tell_refused(&self) {
+        let mut refused: BTreeMap<&Hosts, Vec<(String, String)>> = BTreeMap::new();
+        for it in self.registry.catalog.refused.iter().filter(|it| !it.gives_way) {
+            let names = refused.entry(&it.hosts).or_default();
+            if names.len() < REFUSED_TOLD_MAX {
+                names.push((it.tool.clone(), it.reason.clone()));
+            }
+        }
+        for (hosts, names) in refused {
+            self.signals.refused(hosts, names).await;
+        }
+    }
+
     fn publish_soon(&mut self) {
         self.due.get_or_insert_with(|| Instant::now() + GATHER);
     }
@@ -202,6 +248,10 @@ impl Keeper {
             self.publish();
         }
         self.forget().await;
+        if self.refused_told.elapsed() >= REFUSED_TOLD {
+            self.refused_told = Instant::now();
+            self.tell_refused().await;
+        }
         let pools: HashSet<PoolId> = self.sets.keys().map(|(pool, _)| pool.clone()).collect();
         for pool in pools {
             self.queue_for(&pool).await;
@@ -214,7 +264,8 @@ impl Keeper {
         for hosts in self.sets.keys().filter(|hosts| !self.hosts.contains(*hosts)) {
             self.deserted.entry(hosts.clone()).or_insert_with(Instant::now);
         }
-        let over = self.deserted.iter().find(|(_, since)| since.elapsed() >= FORGOTTEN).map(|(hosts, _)| hosts.clone());
+        let mut over = self.deserted.iter().filter(|(_, since)| since.elapsed() >= FORGOTTEN).map(|(hosts, _)| hosts);
+        let over = over.find(|hosts| !proves_a_claim(&self.sets, hosts)).cloned();
         if let Some((pool, tools)) = over {
             tracing::info!(%pool, %tools, "forgetting tools that nobody hosts any more");
             // Nothing may be left of it, for workers write only where nothing is. So other coordinators do not hear of it,
@@ -302,6 +353,18 @@ async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::I
     match stream {
         Some(stream) => stream.next().await,
         None => std::future::pending().await,
+    }
+}
+
+/// Resolves when a file was read again; never where there is none, or nobody reads it any more.
+async fn changed<T>(file: &mut Option<watch::Receiver<T>>) {
+    let is_read = match file {
+        Some(file) => file.changed().await.is_ok(),
+        None => std::future::pending().await,
+    };
+    if !is_read {
+        *file = None;
+        std::future::pending::<()>().await;
     }
 }
 

@@ -1,7 +1,8 @@
-//! Which manifest counts for each name. Workers that say the same of a tool are replicas. Where they differ, the newest
-//! version counts among those that live, and the first among those of one version: the others are refused, loudly.
+//! Which manifest counts for each name. A name belongs to the pools that the operator lists for it, or else to the pool that had it
+//! first. Within a pool the newest version counts among workers that live, and the first among those of one version. Pools that
+//! share a name must agree in the whole manifest. All others are refused, loudly.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use proto::concurrency::ByInput;
@@ -11,6 +12,7 @@ use run::{Manifest, PoolId, ToolName, Version};
 use sha2::{Digest as _, Sha256};
 
 use super::{Hosts, Sets};
+use crate::pools::{Access, PoolRules};
 
 /// Every tool by name, hosted or not, hidden or not.
 #[derive(Debug, Default)]
@@ -31,7 +33,7 @@ pub(crate) struct Entry {
     pub(crate) hosted: Hosted,
     /// The name is another one of this tool.
     pub(crate) alias_of: Option<ToolName>,
-    /// Where it is hosted by workers that live, or where it was: in the order of their names, and at least one.
+    /// Where it is hosted by workers that live, or where it was, with the same manifest: in the order of their names, at least one.
     pub(crate) pools: Vec<PoolId>,
     pub(crate) is_hosted: bool,
 }
@@ -110,6 +112,7 @@ impl Hosted {
 }
 
 /// A tool of a set, under one of its names.
+#[derive(Debug)]
 struct Candidate<'a> {
     hosts: &'a Hosts,
     hosted: &'a Hosted,
@@ -133,45 +136,142 @@ impl Candidate<'_> {
         let order = if self.is_alive { u64::MAX - self.revision } else { self.revision };
         (self.is_alive, self.version(), order)
     }
+
+    /// In what a tool of another pool differs, if it does. Pools that share a name must agree in the whole manifest.
+    fn difference(&self, other: &Self) -> Option<String> {
+        if self.is_replica_of(other) {
+            difference(&self.hosted.manifest, &other.hosted.manifest)
+        } else {
+            Some("its schemas".to_owned())
+        }
+    }
+
+    /// Whether calls of this tool need less permission, or it is given more, than another tool of its name.
+    fn loosens(&self, other: &Self) -> bool {
+        let (new, old) = (&self.hosted.manifest, &other.hosted.manifest);
+        new.permission < old.permission
+            || (old.requires_confirmation && !new.requires_confirmation)
+            || !new.context_keys.iter().all(|key| old.context_keys.contains(key))
+    }
 }
 
-impl Catalog {
-    pub(crate) fn new(sets: &Sets, alive: &HashSet<Hosts>) -> Self {
-        let mut by_name: HashMap<&ToolName, Vec<Candidate<'_>>> = HashMap::new();
-        let (mut refused, mut differing) = (Vec::new(), Vec::new());
+/// All tools by their names and aliases, of the pools that may host them.
+#[derive(Debug)]
+pub(crate) struct Candidates<'a> {
+    by_name: HashMap<&'a ToolName, Vec<Candidate<'a>>>,
+    refused: Vec<Refused>,
+}
+
+impl<'a> Candidates<'a> {
+    /// Without rules of the operator a name belongs to the pool that advertised it first, for as long as the broker knows a set of
+    /// that pool with the name. The order is that of the bucket's revisions, so all coordinators agree on it, also after restarts.
+    pub(crate) fn new(sets: &'a Sets, alive: &HashSet<Hosts>, rules: &PoolRules) -> Self {
+        let mut found = Self { by_name: HashMap::new(), refused: Vec::new() };
+        let mut firsts: HashMap<&ToolName, (u64, &Hosts)> = HashMap::new();
+        for (hosts, set) in sets {
+            for name in set.tools.iter().flat_map(|hosted| names_of(&hosted.manifest)) {
+                let first = firsts.entry(name).or_insert((set.revision, hosts));
+                *first = (*first).min((set.revision, hosts));
+            }
+        }
+        let may_host = |(pool, _): &Hosts, name: &ToolName| match rules.is_listed() {
+            true => rules.may_host(pool, name),
+            false => firsts.get(name).is_some_and(|(_, (first, _))| first == pool),
+        };
         for (hosts, set) in sets {
             let is_alive = alive.contains(hosts);
             for hosted in &set.tools {
                 let tool = &hosted.manifest.name;
-                let candidate = |alias_of| Candidate { hosts, hosted, alias_of, revision: set.revision, is_alive };
-                by_name.entry(tool).or_default().push(candidate(None));
-                for alias in &hosted.manifest.aliases {
-                    by_name.entry(&alias.name).or_default().push(candidate(Some(tool)));
+                for name in names_of(&hosted.manifest) {
+                    // An alias is judged as its tool, so it goes with the tool's own name.
+                    if !may_host(hosts, tool) || !may_host(hosts, name) {
+                        let wrong = if may_host(hosts, tool) { name } else { tool };
+                        let first = firsts.get(wrong).filter(|_| !rules.is_listed()).map(|(_, first)| *first);
+                        found.refused.extend(is_alive.then(|| not_hosted(name, wrong, hosts, first)));
+                        continue;
+                    }
+                    let alias_of = (name != tool).then_some(tool);
+                    let candidate = Candidate { hosts, hosted, alias_of, revision: set.revision, is_alive };
+                    found.by_name.entry(name).or_default().push(candidate);
                 }
             }
-            if is_alive {
-                refused.extend(set.unusable.iter().map(|unusable| Refused {
-                    tool: unusable.tool.clone(),
-                    hosts: hosts.clone(),
-                    holder: None,
-                    reason: unusable.reason.clone(),
-                    gives_way: false,
-                }));
-            }
+            found.refused.extend(set.unusable.iter().filter(|_| is_alive).map(|unusable| Refused {
+                tool: unusable.tool.clone(),
+                hosts: hosts.clone(),
+                holder: None,
+                reason: unusable.reason.clone(),
+                gives_way: false,
+            }));
         }
-        let mut entries: Vec<Entry> = by_name
-            .into_iter()
-            .filter_map(|(name, candidates)| entry(name, &candidates, (&mut refused, &mut differing)))
-            .collect();
+        found
+    }
+
+    /// The pools with a tool that uses its worker's machine.
+    pub(crate) fn machines(&self) -> HashSet<PoolId> {
+        let uses = |candidate: &&Candidate<'_>| candidate.hosted.manifest.effects.uses_machine;
+        self.by_name.values().flatten().filter(uses).map(|candidate| candidate.hosts.0.clone()).collect()
+    }
+
+    /// The catalog of all pools to which there is access.
+    pub(crate) fn catalog(&self, access: impl Fn(&PoolId) -> Option<Access>) -> Catalog {
+        let mut told = Told { refused: self.refused.clone(), differing: Vec::new() };
+        let mut entries: Vec<Entry> =
+            self.by_name.iter().filter_map(|(name, candidates)| entry(name, candidates, &access, &mut told)).collect();
+        let Told { mut refused, differing } = told;
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         refused.sort_by(|one, other| (&one.tool, &one.hosts).cmp(&(&other.tool, &other.hosts)));
         let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
         let limits_running = entries.iter().any(|entry| entry.hosted.manifest.running_max.is_some());
-        Self { entries, places, refused, differing, limits_running }
+        Catalog { entries, places, refused, differing, limits_running }
     }
+}
 
+/// Its own name and its aliases.
+fn names_of(manifest: &Manifest) -> impl Iterator<Item = &ToolName> {
+    std::iter::once(&manifest.name).chain(manifest.aliases.iter().map(|alias| &alias.name))
+}
+
+/// The refusal of a name that a pool may not host. `wrong`: the tool or its alias, whichever it may not host; `first`: who hosted
+/// that before.
+fn not_hosted(name: &ToolName, wrong: &ToolName, hosts: &Hosts, first: Option<&Hosts>) -> Refused {
+    let pool = &hosts.0;
+    let reason = match first {
+        None => {
+            format!("the pools file does not let pool {pool} host {wrong}: add the name to pools.{pool}.tools there")
+        }
+        Some((first, _)) => format!(
+            "pool {first} hosted {wrong} first: rename the tool, or say in the coordinators' pools file (--pools) which \
+             pools may host the name"
+        ),
+    };
+    Refused { tool: name.to_string(), hosts: hosts.clone(), holder: first.cloned(), reason, gives_way: false }
+}
+
+/// Whether a set has to be remembered because it shows that its pool had a name before another pool that claims the name too, and the
+/// pool still advertises the name in a later set.
+pub(crate) fn proves_a_claim(sets: &Sets, hosts: &Hosts) -> bool {
+    let Some(set) = sets.get(hosts) else { return false };
+    let first_without = |name: &ToolName| {
+        let others = sets.iter().filter(|(other, _)| *other != hosts);
+        let named =
+            others.filter(|(_, set)| set.tools.iter().any(|hosted| names_of(&hosted.manifest).any(|it| it == name)));
+        let mut pools: Vec<(u64, &PoolId)> = named.map(|((pool, _), set)| (set.revision, pool)).collect();
+        pools.sort();
+        let keeps = pools.iter().any(|(_, pool)| **pool == hosts.0);
+        pools.first().map(|(revision, pool)| (*revision, *pool)).filter(|_| keeps)
+    };
+    let names = set.tools.iter().flat_map(|hosted| names_of(&hosted.manifest));
+    names.filter_map(first_without).any(|(revision, first)| *first != hosts.0 && set.revision < revision)
+}
+
+impl Catalog {
     pub(crate) fn find(&self, name: &ToolName) -> Option<&Entry> {
         self.entries.get(*self.places.get(name)?)
+    }
+
+    /// Whether calls of a name may go to a pool.
+    pub(super) fn serves(&self, name: &str, pool: &PoolId) -> bool {
+        name.parse().ok().and_then(|name| self.find(&name)).is_some_and(|entry| entry.pools.contains(pool))
     }
 
     /// Tools in the order of their names, beginning after `after`.
@@ -181,21 +281,85 @@ impl Catalog {
     }
 }
 
-fn entry(
+/// What is to be reported of a catalog.
+struct Told {
+    refused: Vec<Refused>,
+    differing: Vec<Differing>,
+}
+
+/// A pool with the tools that it hosts under one name.
+struct Hosting<'a> {
+    access: Access,
+    /// The lowest revision with the name.
+    first: u64,
+    best: &'a Candidate<'a>,
+    all: Vec<&'a Candidate<'a>>,
+}
+
+fn entry<'a>(
     name: &ToolName,
-    candidates: &[Candidate<'_>],
-    (refused, differing): (&mut Vec<Refused>, &mut Vec<Differing>),
+    candidates: &'a [Candidate<'a>],
+    access: &impl Fn(&PoolId) -> Option<Access>,
+    told: &mut Told,
 ) -> Option<Entry> {
-    let best = candidates.iter().max_by(|one, other| one.rank().cmp(&other.rank()))?;
-    let replicas = candidates.iter().filter(|other| other.is_alive == best.is_alive && other.is_replica_of(best));
-    let pools: BTreeSet<&PoolId> = replicas.clone().map(|replica| &replica.hosts.0).collect();
+    let mut by_pool: BTreeMap<&PoolId, Vec<&Candidate<'_>>> = BTreeMap::new();
+    for candidate in candidates {
+        by_pool.entry(&candidate.hosts.0).or_default().push(candidate);
+    }
+    let hosting = by_pool.into_iter().filter_map(|(pool, all)| {
+        let best = *all.iter().max_by(|one, other| one.rank().cmp(&other.rank()))?;
+        let first = all.iter().map(|candidate| candidate.revision).min()?;
+        Some(Hosting { access: access(pool)?, first, best, all })
+    });
+    let mut hosting: Vec<Hosting<'_>> = hosting.collect();
+    hosting.sort_by_key(|pool| (pool.access == Access::Common, pool.first));
+    let nearest = hosting.first()?.access;
+    hosting.retain(|pool| pool.access == nearest);
+    // A pool that lives stands in for those before it that do not, unless its word would loosen theirs.
+    let stands_in = |place: &usize| {
+        let (before, pool) = (&hosting[..*place], &hosting[*place]);
+        pool.best.is_alive && before.iter().all(|before| !pool.best.loosens(before.best))
+    };
+    let best = hosting[(0..hosting.len()).find(stands_in).unwrap_or(0)].best;
+    let mut pools = Vec::new();
+    for pool in &hosting {
+        match pool.best.difference(best) {
+            None if pool.best.is_alive == best.is_alive => {
+                pools.push(pool.best.hosts.0.clone());
+                judge_within(name, pool, told);
+            }
+            Some(what) if pool.best.is_alive => {
+                let reason = format!(
+                    "differs from pool {} in {what}: pools that host one name must agree, or serve tenants of their own",
+                    best.hosts.0
+                );
+                let (hosts, holder) = (pool.best.hosts.clone(), Some(best.hosts.clone()));
+                told.refused.push(Refused { tool: name.to_string(), hosts, holder, reason, gives_way: false });
+            }
+            None | Some(_) => {}
+        }
+    }
+    pools.sort();
+    let mut hosted = best.hosted.clone();
+    if best.alias_of.is_some() {
+        hosted.manifest = Arc::new(under_alias(&hosted.manifest, name));
+    }
+    let alias_of = best.alias_of.cloned();
+    Some(Entry { name: name.clone(), hosted, alias_of, pools, is_hosted: best.is_alive })
+}
+
+/// Reports workers of one pool that advertise different tools under one name.
+fn judge_within(name: &ToolName, pool: &Hosting<'_>, told: &mut Told) {
+    let best = pool.best;
     // A newer version may say what it likes, and an alias says what its tool does.
-    let as_new = |other: &&Candidate<'_>| best.is_alive && best.alias_of.is_none() && other.version() == best.version();
-    differing.extend(replicas.filter(as_new).filter_map(|other| {
-        let what = difference(&best.hosted.manifest, &other.hosted.manifest)?;
-        Some(Differing { tool: name.clone(), hosts: other.hosts.clone(), holder: best.hosts.clone(), what })
-    }));
-    for other in candidates.iter().filter(|other| other.is_alive && !other.is_replica_of(best)) {
+    let as_new = |other: &Candidate<'_>| best.is_alive && best.alias_of.is_none() && other.version() == best.version();
+    for other in pool.all.iter().filter(|other| other.is_alive) {
+        let (hosts, holder) = (other.hosts.clone(), best.hosts.clone());
+        if other.is_replica_of(best) {
+            let what = difference(&best.hosted.manifest, &other.hosted.manifest).filter(|_| as_new(other));
+            told.differing.extend(what.map(|what| Differing { tool: name.clone(), hosts, holder, what }));
+            continue;
+        }
         let version =
             |of: &Candidate<'_>| of.version().map_or("no version".to_owned(), |version| format!("version {version}"));
         let gives_way = other.version() < best.version();
@@ -207,20 +371,8 @@ fn entry(
                 version(best)
             )
         };
-        let (hosts, holder) = (other.hosts.clone(), Some(best.hosts.clone()));
-        refused.push(Refused { tool: name.to_string(), hosts, holder, reason, gives_way });
+        told.refused.push(Refused { tool: name.to_string(), hosts, holder: Some(holder), reason, gives_way });
     }
-    let mut hosted = best.hosted.clone();
-    if best.alias_of.is_some() {
-        hosted.manifest = Arc::new(under_alias(&hosted.manifest, name));
-    }
-    Some(Entry {
-        name: name.clone(),
-        hosted,
-        alias_of: best.alias_of.cloned(),
-        pools: pools.into_iter().cloned().collect(),
-        is_hosted: best.is_alive,
-    })
 }
 
 /// The manifest as it is under another name of the tool.
@@ -232,52 +384,5 @@ fn under_alias(manifest: &Manifest, name: &ToolName) -> Manifest {
         description: own.unwrap_or(&manifest.description).to_owned(),
         aliases: Vec::new(),
         ..manifest.clone()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proto::convert::manifest::manifest_in;
-    use proto::v1;
-
-    use super::super::Set;
-    use super::*;
-
-    fn hosts(pool: &str) -> Hosts {
-        (pool.parse().expect("a pool"), pool.parse().expect("an id"))
-    }
-
-    fn tool(version: &str, permission: v1::ToolPermission) -> Hosted {
-        let schema = r#"{"type":"object"}"#.to_owned();
-        let (name, version, permission) = ("pay".to_owned(), version.to_owned(), permission.into());
-        Hosted::new(
-            manifest_in(v1::Tool { name, version, permission, input_schema: schema, ..v1::Tool::default() })
-                .expect("a manifest"),
-        )
-    }
-
-    #[test]
-    fn replicas_that_ask_for_another_permission_are_told_of_and_newer_ones_may() {
-        let (read, write) = (v1::ToolPermission::Read, v1::ToolPermission::Write);
-        let catalog = |others: [(&str, v1::ToolPermission); 2]| {
-            let tools = [("", write)].into_iter().chain(others).map(|(version, permission)| tool(version, permission));
-            let sets: Sets = tools
-                .zip(["a", "b", "c"])
-                .zip(1..)
-                .map(|((tool, pool), revision)| {
-                    (hosts(pool), Set { revision, tools: vec![tool], unusable: Vec::new() })
-                })
-                .collect();
-            Catalog::new(&sets, &sets.keys().cloned().collect())
-        };
-        let said = catalog([("", write), ("", read)]);
-        let tool: ToolName = "pay".parse().expect("a name");
-        // What reads only may run beside others, unless it says otherwise.
-        let what = "permission, concurrency".to_owned();
-        let differing = Differing { tool, hosts: hosts("c"), holder: hosts("a"), what };
-        assert_eq!((said.differing, said.refused.len()), (vec![differing], 0));
-        assert_eq!(said.entries[0].hosted.manifest.permission, run::Permission::Write, "the first counts");
-        let newer = catalog([("", write), ("2", read)]);
-        assert_eq!((newer.differing.len(), newer.entries[0].hosted.manifest.permission), (0, run::Permission::Read));
     }
 }

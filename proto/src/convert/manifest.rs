@@ -141,14 +141,14 @@ fn policy(faults: &mut Vec<Fault>, policy: &Policy) {
 /// A tool as the wire's, without what the registry knows of it.
 #[must_use]
 pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
-    let Effects { read_only, idempotent, destructive, open_world } = manifest.effects;
+    let Effects { read_only, idempotent, destructive, open_world, uses_machine } = manifest.effects;
     let aliases = manifest.aliases.iter();
     v1::Tool {
         name: manifest.name.to_string(),
         description: manifest.description.clone(),
         input_schema: manifest.input_schema.clone(),
         output_schema: manifest.output_schema.clone(),
-        effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world }),
+        effects: Some(v1::ToolEffects { read_only, idempotent, destructive, open_world, uses_machine }),
         policy: Some(policy_out(&manifest.policy)),
         definition_only: manifest.definition_only,
         streaming: manifest.streaming,
@@ -243,8 +243,8 @@ fn optional(faults: &mut Vec<Fault>, field: &'static str, schema: &str) -> Optio
 fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
     let mut noted = |fault: Fault| faults.push(fault);
     let effects = wire.effects.unwrap_or_default();
-    let v1::ToolEffects { read_only, idempotent, destructive, open_world } = effects;
-    let effects = Effects { read_only, idempotent, destructive, open_world };
+    let v1::ToolEffects { read_only, idempotent, destructive, open_world, uses_machine } = effects;
+    let effects = Effects { read_only, idempotent, destructive, open_world, uses_machine };
     if let Some(policy) = &wire.policy {
         wire_policy(policy, &mut noted);
     }

@@ -181,6 +181,8 @@ pub enum Stop {
     /// Jobs of these tools, which the pool need not host, and of no others, go back to the queue until something else is said,
     /// or nothing for [`HELD_FOR`](crate::names::HELD_FOR).
     Held(Vec<ToolName>),
+    /// Names that workers with this tool set advertise and no call is routed to, each with the reason. It stops nothing.
+    Refused(ToolSetId, Vec<(String, String)>),
 }
 
 impl Stop {
@@ -198,6 +200,15 @@ impl Stop {
                 let held = wire::Held { tools: tools.iter().map(ToString::to_string).collect() };
                 wire::StopAttempt { held: Some(held), ..wire::StopAttempt::default() }
             }
+            Self::Refused(set, names) => {
+                let name = |(tool, reason): &(String, String)| wire::RefusedName {
+                    tool: tool.clone(),
+                    reason: reason.clone(),
+                };
+                let names = names.iter().map(name).collect();
+                let refused = wire::RefusedNames { tool_set: set.to_string(), names };
+                wire::StopAttempt { refused: Some(refused), ..wire::StopAttempt::default() }
+            }
         };
         wire::StopAttempt { version: VERSION, ..wire }.encode_to_vec().into()
     }
@@ -212,6 +223,10 @@ impl Stop {
         }
         if let Some(held) = wire.held {
             return Ok(Self::Held(held.tools.iter().map(|tool| tool.parse()).collect::<Result<_, _>>()?));
+        }
+        if let Some(refused) = wire.refused {
+            let names = refused.names.into_iter().map(|name| (name.tool, name.reason)).collect();
+            return Ok(Self::Refused(refused.tool_set.parse()?, names));
         }
         let call = index_in(wire.call)?;
         let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);

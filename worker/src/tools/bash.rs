@@ -75,7 +75,7 @@ impl Tool for Bash {
                     end with it.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
         let about = About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout);
-        about.category("shell").side_effect_scope("whatever the worker's user may change")
+        about.uses_machine().category("shell").side_effect_scope("whatever the worker's user may change")
     }
 
     async fn call(&self, context: &Context, input: Script) -> Result<Output, ToolError> {

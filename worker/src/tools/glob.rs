@@ -49,7 +49,7 @@ impl Tool for Glob {
     fn about(&self) -> About {
         let text = "Lists the files whose path matches a glob, one path per line, sorted, relative to the root folder. \
                     Hidden files and what gitignore files exclude are left out.";
-        About::new(text).read_only().streaming().idle_timeout(None).category("filesystem").tag("search")
+        About::new(text).read_only().uses_machine().streaming().idle_timeout(None).category("filesystem").tag("search")
     }
 
     async fn call(&self, context: &Context, input: Paths) -> Result<Output, ToolError> {

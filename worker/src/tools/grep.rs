@@ -79,7 +79,7 @@ impl Tool for Grep {
         let text = "Searches files for lines that match a regular expression and shows them as path:line:text, sorted by \
                     path; lines of context as path-line-text. Hidden and binary files and what gitignore files exclude \
                     are left out.";
-        About::new(text).read_only().streaming().idle_timeout(None).category("filesystem").tag("search")
+        About::new(text).read_only().uses_machine().streaming().idle_timeout(None).category("filesystem").tag("search")
     }
 
     async fn call(&self, context: &Context, input: Search) -> Result<Output, ToolError> {

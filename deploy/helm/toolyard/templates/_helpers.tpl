@@ -154,6 +154,9 @@ securityContext:
 - {name: TOOLYARD_AUTH, value: {{ printf "/etc/toolyard/callers/%s" .key | quote }}}
 {{- end }}
 {{- end }}
+{{- with .Values.door.poolsKey }}
+- {name: TOOLYARD_POOLS, value: {{ printf "/etc/toolyard/callers/%s" . | quote }}}
+{{- end }}
 {{- end }}
 
 {{- define "toolyard.doorMounts" -}}

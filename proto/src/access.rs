@@ -1,5 +1,10 @@
-//! Who may say and hear what at the broker: each party gets exactly the subjects that its code uses. A broker that is
-//! configured so ([`config`]) refuses a worker everything that is another pool's, and the log.
+//! Who may do what at the broker: each party gets exactly the subjects that its code uses.
+//!
+//! The broker does not check the reply subject of a request: it publishes its answer on whatever subject the request names, its
+//! own API included, where an empty message is a valid request to delete a stream. So permissions alone keep nobody out. Each
+//! pool and the observer live in an account of their own ([`config`]), which imports the subjects below from the account of the
+//! coordinators. Across accounts the broker replaces the reply subject by one of its own, and delivers the answer in the account
+//! of the requester.
 
 pub mod config;
 
@@ -11,18 +16,38 @@ use crate::names::{
 };
 use crate::object;
 
-/// Where answers to workers' questions may go, and nowhere else.
+/// The account of all streams and of the coordinators.
+pub const ACCOUNT: &str = "TOOLYARD";
+/// What the inboxes of all pools begin with.
 const POOL_INBOXES: &str = "_INBOX.pool.";
+/// What the broker puts in the place of a reply subject when a request comes from another account. No client may name such a
+/// subject as a reply itself.
+const REPLIES_TO_OTHER_ACCOUNTS: &str = "_R_.";
 
 /// Who connects to the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
     /// Every coordinator: reads and writes all of ours.
     Coordinator,
-    /// Looks and changes nothing: `toolyard doctor`. It does not see what is in the log.
+    /// `toolyard doctor`: changes nothing and reads no entry of the log.
     Observer,
     /// The workers of a pool. They may pretend to be each other, and nobody else.
     Pool(PoolId),
+}
+
+/// A subject on which a party may make requests of another account.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    pub subject: String,
+    pub answers: Answers,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answers {
+    /// One at most.
+    One,
+    /// A request for jobs brings many, and the broker's word that it still holds it.
+    Many,
 }
 
 impl Party {
@@ -36,6 +61,17 @@ impl Party {
         }
     }
 
+    /// The account that it lives in. Nothing that is published in one account is seen in another, but for what is exported by one
+    /// and imported by the other.
+    #[must_use]
+    pub fn account(&self) -> String {
+        match self {
+            Self::Coordinator => ACCOUNT.to_owned(),
+            Self::Observer => format!("{ACCOUNT}-OBSERVER"),
+            Self::Pool(pool) => format!("{ACCOUNT}-POOL-{pool}"),
+        }
+    }
+
     /// What the subjects begin with on which it gets answers.
     #[must_use]
     pub fn inbox(&self) -> String {
@@ -46,13 +82,28 @@ impl Party {
         }
     }
 
+    /// What its account imports from the account of the coordinators, to make requests.
+    #[must_use]
+    pub fn services(&self) -> Vec<Service> {
+        match self {
+            Self::Coordinator => Vec::new(),
+            Self::Observer => observer(),
+            Self::Pool(pool) => worker(pool),
+        }
+    }
+
     /// Subjects that it may publish on.
     #[must_use]
     pub fn publishes(&self) -> Vec<String> {
         match self {
             Self::Coordinator => coordinator(),
-            Self::Observer => observer(),
-            Self::Pool(pool) => worker(pool),
+            Self::Observer => self
+                .services()
+                .into_iter()
+                .map(|it| it.subject)
+                .chain([SETTINGS, WHO_AM_I].map(str::to_owned))
+                .collect(),
+            Self::Pool(_) => self.services().into_iter().map(|it| it.subject).collect(),
         }
     }
 
@@ -70,14 +121,16 @@ impl Party {
     }
 }
 
-/// Whether an answer to a pool's question may go there. A coordinator may publish where a pool may not, and would
-/// otherwise do so for whoever names such a place as the one to answer to.
+/// Whether an answer to a pool's question may go there: to another account, whose pool the broker vouches for by the subject of
+/// the question, or, at a broker without accounts, to an inbox of that pool. A coordinator may publish where a pool may not,
+/// and would otherwise do so for a requester who names such a place as the reply subject.
 #[must_use]
 pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
-    reply
-        .strip_prefix(POOL_INBOXES)
-        .and_then(|rest| rest.split_once('.'))
-        .is_some_and(|(whose, _)| whose == pool.as_str())
+    reply.starts_with(REPLIES_TO_OTHER_ACCOUNTS)
+        || reply
+            .strip_prefix(POOL_INBOXES)
+            .and_then(|rest| rest.split_once('.'))
+            .is_some_and(|(whose, _)| whose == pool.as_str())
 }
 
 /// Whether a job of the pool is acknowledged there. A coordinator may acknowledge any job, and would otherwise hand back another
@@ -92,10 +145,9 @@ pub fn may_be_handed_back(pool: &PoolId, lease: &str) -> bool {
     }
 }
 
-/// The broker answers wherever a request says, permissions or not. So nothing is here that it would answer with bytes of
-/// the asker's choice, as with what stands under the pool's own keys: what it wrote, objects too, it cannot read.
-fn worker(pool: &PoolId) -> Vec<String> {
+fn worker(pool: &PoolId) -> Vec<Service> {
     let queue = names::pool_consumer(pool);
+    let one = |subject| Service { subject, answers: Answers::One };
     [
         format!("{}.run.*.*.*.out.{pool}", names::NAMESPACE),
         object::of_pool(pool),
@@ -103,12 +155,12 @@ fn worker(pool: &PoolId) -> Vec<String> {
         format!("{}.ask.{pool}.*", names::NAMESPACE),
         format!("{}.file.{pool}.*", names::NAMESPACE),
         format!("$KV.{TOOLS_BUCKET}.{pool}.*"),
-        format!("$JS.API.STREAM.INFO.KV_{TOOLS_BUCKET}"),
         format!("$JS.API.CONSUMER.INFO.{STREAM}.{queue}"),
-        format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{queue}"),
     ]
     .into_iter()
     .chain(acknowledgements(&queue))
+    .map(one)
+    .chain([Service { subject: format!("$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{queue}"), answers: Answers::Many }])
     .collect()
 }
 
@@ -127,7 +179,7 @@ fn coordinator() -> Vec<String> {
         names::STREAM_SUBJECTS.to_owned(),
         object::SUBJECTS.to_owned(),
         format!("{}.stop.*", names::NAMESPACE),
-        format!("{POOL_INBOXES}>"),
+        format!("{REPLIES_TO_OTHER_ACCOUNTS}>"),
         // It listens to itself.
         format!("{}.>", Party::Coordinator.inbox()),
         "$JS.API.INFO".to_owned(),
@@ -168,24 +220,24 @@ fn coordinator() -> Vec<String> {
     subjects
 }
 
-fn observer() -> Vec<String> {
-    let mut subjects = vec!["$JS.API.INFO".to_owned(), SETTINGS.to_owned(), "$JS.FC.>".to_owned()];
+/// It may see how everything is set, and what stands in these buckets, which hold no arguments and no results. It may make no
+/// consumer: one of its choice would publish what is stored, on a subject of its choice, in the account of the coordinators.
+fn observer() -> Vec<Service> {
+    let mut subjects = vec!["$JS.API.INFO".to_owned()];
     subjects.extend(streams().map(|stream| format!("$JS.API.STREAM.INFO.{stream}")));
     subjects.push(format!("$JS.API.STREAM.INFO.{OBJECTS}"));
     subjects.push(format!("$JS.API.CONSUMER.LIST.{STREAM}"));
-    for bucket in [LEASES_BUCKET, PAUSES_BUCKET, TOOLS_BUCKET] {
-        // It lists their keys.
-        subjects.extend(
-            ["DIRECT.GET", "CONSUMER.CREATE", "CONSUMER.INFO", "CONSUMER.DELETE"]
-                .map(|request| format!("$JS.API.{request}.KV_{bucket}.>")),
-        );
-        subjects.extend(["DIRECT.GET", "CONSUMER.CREATE"].map(|request| format!("$JS.API.{request}.KV_{bucket}")));
-    }
-    subjects
+    subjects.extend(
+        [LEASES_BUCKET, PAUSES_BUCKET, TOOLS_BUCKET]
+            .map(|bucket| format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>")),
+    );
+    subjects.into_iter().map(|subject| Service { subject, answers: Answers::One }).collect()
 }
 
 /// Answered by every server of a cluster: how it writes to disk. Only to accounts that import it from the system's.
 pub const SETTINGS: &str = "$SYS.REQ.SERVER.PING.JSZ";
+/// Answered by the server with the account and the permissions of the requester. Every account may ask.
+pub const WHO_AM_I: &str = "$SYS.REQ.USER.INFO";
 
 /// The log, and the buckets beside it.
 fn streams() -> impl Iterator<Item = String> {
@@ -205,15 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn no_subject_of_a_pool_is_another_pools_or_all_pools() {
-        let [ours, theirs] = ["main", "other"].map(|name| Party::Pool(pool(name)));
-        let all = |party: &Party| [party.publishes(), party.subscribes()].concat();
-        for subject in all(&ours) {
-            let names_it = subject.split('.').any(|token| token == "main" || token == "pool-main");
-            assert!(names_it || subject == "$JS.API.STREAM.INFO.KV_ty-tools", "{subject} is everybody's");
+    fn every_subject_of_a_pool_names_the_pool() {
+        let ours = Party::Pool(pool("main"));
+        for subject in [ours.publishes(), ours.subscribes()].concat() {
+            assert!(subject.split('.').any(|token| token == "main" || token == "pool-main"), "{subject}");
         }
-        let shared: Vec<String> = all(&ours).into_iter().filter(|subject| all(&theirs).contains(subject)).collect();
-        assert_eq!(shared, ["$JS.API.STREAM.INFO.KV_ty-tools"]);
     }
 
     /// Whether the broker takes a subject for one of the pattern's.
@@ -280,9 +328,10 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_answered_in_the_inbox_of_the_pool_that_asks() {
+    fn a_question_is_answered_in_another_account_or_in_the_inbox_of_the_pool_that_asks() {
         let main = pool("main");
         assert!(may_be_answered(&main, &format!("{}.abc.1", Party::Pool(main.clone()).inbox())));
+        assert!(may_be_answered(&main, "_R_.a106zb.2kpddd"));
         for elsewhere in
             ["ty.run.00.run_1._.run", "_INBOX.pool.other.abc", "_INBOX.pool.main", "_INBOX.coordinator.abc"]
         {

@@ -9,10 +9,13 @@ use tokio::sync::mpsc;
 
 use crate::{Fixture, PATIENCE};
 
+const ADMINISTRATOR: &str = "administrator";
+
 /// Keys of a coordinator, an observer and some pools, and `accounts.conf` for them, as long as this lives.
 #[derive(Debug)]
 pub struct Keys {
     folder: tempfile::TempDir,
+    users: Vec<User>,
 }
 
 impl Keys {
@@ -20,19 +23,54 @@ impl Keys {
     /// When they cannot be written: the test cannot go on.
     #[must_use]
     pub fn new(pools: &[&str]) -> Self {
-        let keys = Self { folder: tempfile::tempdir().expect("a folder") };
-        let pools = pools.iter().map(|pool| pool_party(pool));
-        let users: Vec<User> = [Party::Coordinator, Party::Observer]
-            .into_iter()
-            .chain(pools)
-            .map(|party| {
-                let pair = nkeys::KeyPair::new_user();
-                std::fs::write(keys.of(&party), pair.seed().expect("a new key has a seed")).expect("written");
-                User { party, public_key: pair.public_key() }
-            })
-            .collect();
-        std::fs::write(keys.accounts(), config::accounts(&users)).expect("written");
+        let mut keys = Self { folder: tempfile::tempdir().expect("a folder"), users: Vec::new() };
+        let parties = [Party::Coordinator, Party::Observer].into_iter();
+        for party in parties.chain(pools.iter().map(|pool| pool_party(pool))) {
+            let public_key = keys.make(&party.name());
+            keys.users.push(User { party, public_key });
+        }
+        std::fs::write(keys.accounts(), config::accounts(&keys.users)).expect("written");
         keys
+    }
+
+    /// Writes a key for one more pool, and `accounts.conf` anew. The broker does not know of it before it reads it again.
+    ///
+    /// # Panics
+    /// When they cannot be written: the test cannot go on.
+    pub fn add(&mut self, pool: &str) {
+        let party = pool_party(pool);
+        let public_key = self.make(&party.name());
+        self.users.push(User { party, public_key });
+        std::fs::write(self.accounts(), config::accounts(&self.users)).expect("written");
+    }
+
+    /// Gives the account of the coordinators a user who may do everything in it, for tests that compare all that is stored.
+    ///
+    /// # Panics
+    /// When it cannot be written: the test cannot go on.
+    #[must_use]
+    pub fn with_administrator(self) -> Self {
+        let user = format!("users = [ {{ nkey: {} }}", self.make(ADMINISTRATOR));
+        let text = std::fs::read_to_string(self.accounts()).expect("it was written");
+        // The coordinators' account is the first.
+        std::fs::write(self.accounts(), text.replacen("users = [", &user, 1)).expect("written");
+        self
+    }
+
+    /// The user who may do everything in the account of the coordinators.
+    ///
+    /// # Panics
+    /// When the broker does not let it in.
+    pub async fn administrator(&self, url: &str) -> Client {
+        let seed =
+            std::fs::read_to_string(self.folder.path().join(format!("{ADMINISTRATOR}.nk"))).expect("there is one");
+        ConnectOptions::with_nkey(seed).connect(servers(url)).await.expect("a user is let in")
+    }
+
+    fn make(&self, file: &str) -> String {
+        let (pair, file) = (nkeys::KeyPair::new_user(), self.folder.path().join(format!("{file}.nk")));
+        std::fs::write(file, pair.seed().expect("a new key has a seed")).expect("written");
+        pair.public_key()
     }
 
     #[must_use]
@@ -64,7 +102,7 @@ impl Keys {
     pub async fn client(&self, url: &str, party: &Party) -> Client {
         let seed = std::fs::read_to_string(self.of(party)).expect("the party has a key");
         let options = ConnectOptions::with_nkey(seed).custom_inbox_prefix(party.inbox());
-        options.connect(url).await.expect("a user is let in")
+        options.connect(servers(url)).await.expect("a user is let in")
     }
 
     /// Somebody who has a pool's key, and a will of their own.
@@ -83,9 +121,14 @@ impl Keys {
                 }
             }
         });
-        let client = options.connect(url).await.expect("a user is let in");
+        let client = options.connect(servers(url)).await.expect("a user is let in");
         Intruder { client, refusals }
     }
+}
+
+/// A cluster's servers, separated by commas, or one.
+fn servers(url: &str) -> Vec<&str> {
+    url.split(',').collect()
 }
 
 fn pool_party(pool: &str) -> Party {

@@ -33,6 +33,7 @@ mod http_api;
 mod http_batch;
 mod http_callers;
 mod index;
+mod intrusion;
 mod limits;
 mod links;
 mod main_job;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use async_nats::jetstream::context::{ContextBuilder, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Info, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
-use async_nats::{Client, Subscriber};
+use async_nats::{Client, Request, Subscriber};
 use futures::{StreamExt as _, TryStreamExt as _};
-use proto::access::Party;
+use proto::access::{ACCOUNT, Party, WHO_AM_I};
 use proto::convert::worker::{Heartbeat, decode_advertisement};
 use proto::names;
 use proto::nats::Credentials;
@@ -87,6 +87,7 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
             return findings;
         }
     }
+    findings.push(accounts(&client).await);
     let heartbeats = client.subscribe(names::HEARTBEATS).await;
     let since = Instant::now();
     match context.get_stream(names::STREAM).await {
@@ -112,6 +113,28 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
         }
     }
     findings
+}
+
+/// Whether every pool has an account of its own at the broker. In an `accounts.conf` of an older release all share one, and
+/// who has any key can delete everything: the broker answers on any subject that a request names.
+async fn accounts(client: &Client) -> Finding {
+    let what = "accounts";
+    let request = Request::new().timeout(Some(REQUEST_TIMEOUT));
+    let answer = client.send_request(WHO_AM_I, request).await.ok();
+    let answer = answer.and_then(|answer| serde_json::from_slice::<serde_json::Value>(&answer.payload).ok());
+    let account = answer.as_ref().and_then(|answer| answer["data"]["account"].as_str());
+    match account {
+        Some(account) if account == Party::Observer.account() => Finding::ok(what, "each pool has its own"),
+        Some("$G") => Finding::ok(what, "none: everybody who reaches the broker may do everything"),
+        Some(account) if account != ACCOUNT => {
+            Finding::ok(what, format!("{account}, not made by `toolyard nats-config`"))
+        }
+        Some(_) | None => Finding::fail(
+            what,
+            "an accounts.conf of an older release: with the key of any pool everything can be read and deleted",
+            "write accounts.conf anew with `toolyard nats-config`, give it to every server, and reload each server twice",
+        ),
+    }
 }
 
 fn is_missing(kind: GetStreamErrorKind) -> bool {
@@ -230,13 +253,16 @@ async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
     findings
 }
 
+/// What a bucket holds, key by key: the observer may make no consumer, with which the library lists keys.
 async fn entries(context: &Context, bucket: &str) -> Result<Vec<kv::Entry>, String> {
     let store = context.get_key_value(bucket).await.map_err(|error| error.to_string())?;
-    let keys = store.keys().await.map_err(|error| error.to_string())?;
-    let keys: Vec<String> = keys.try_collect().await.map_err(|error| error.to_string())?;
+    let prefix = format!("$KV.{bucket}.");
+    let subjects = store.stream.info_with_subjects(format!("{prefix}>")).await.map_err(|error| error.to_string())?;
+    let subjects: Vec<(String, usize)> = subjects.try_collect().await.map_err(|error| error.to_string())?;
     let mut entries = Vec::new();
-    for key in keys {
-        entries.extend(store.entry(key).await.map_err(|error| error.to_string())?);
+    for key in subjects.iter().filter_map(|(subject, _)| subject.strip_prefix(&prefix)) {
+        let entry = store.entry(key).await.map_err(|error| error.to_string())?;
+        entries.extend(entry.filter(|entry| entry.operation == kv::Operation::Put));
     }
     Ok(entries)
 }

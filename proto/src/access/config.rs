@@ -3,12 +3,14 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Party, SETTINGS};
+use super::{ACCOUNT, Answers, Party, SETTINGS, Service};
+use crate::names::{self, STREAM};
 
-/// The account that everything of ours lives in.
-pub const ACCOUNT: &str = "TOOLYARD";
 /// The account of the servers themselves, which tells how they write to disk.
 const SYSTEM_ACCOUNT: &str = "SYS";
+/// After how much silence the broker forgets where the answers to another account's request go; the server would keep it for two
+/// minutes. A worker waits 5 s at most for an answer. Its request for jobs ends after 4 s, and says every 2 s that it is open.
+const ANSWERS_SILENCE: &str = "10s";
 /// Memory for consumers that live as long as a connection, one a coordinator's feed and one a list of keys: kilobytes.
 const MEMORY_BYTES: u64 = 64 << 20;
 /// Longest message, and so the longest entry of the log.
@@ -30,23 +32,102 @@ pub fn accounts(users: &[User]) -> String {
 }
 
 fn write_accounts(out: &mut String, users: &[User]) -> fmt::Result {
-    writeln!(out, "# Made by `toolyard nats-config`: who may say and hear what. Nothing in it is secret.")?;
-    writeln!(out, "accounts {{\n  {ACCOUNT} {{\n    jetstream: enabled\n    users = [")?;
-    for User { party, public_key } in users {
-        writeln!(out, "      {{ # {}\n        nkey: {public_key}\n        permissions {{", party.name())?;
-        list(out, "publish", &party.publishes())?;
-        list(out, "subscribe", &party.subscribes())?;
-        writeln!(out, "        }}\n      }}")?;
+    writeln!(out, "# Made by `toolyard nats-config`: who may publish and subscribe to what. Nothing in it is secret.")?;
+    writeln!(out, "accounts {{")?;
+    for user in users {
+        write_account(out, user, users)?;
     }
-    writeln!(out, "    ]")?;
-    writeln!(out, "    imports = [ {{ service: {{ account: {SYSTEM_ACCOUNT}, subject: \"{SETTINGS}\" }} }} ]\n  }}")?;
+    let asks = users.iter().filter(|user| asks_for_settings(&user.party)).map(|user| quoted(&user.party.account()));
+    let asks = asks.collect::<Vec<_>>().join(", ");
     writeln!(out, "  {SYSTEM_ACCOUNT} {{")?;
-    writeln!(out, "    # How each server writes to disk, which durability `strict` is verified by.")?;
+    writeln!(out, "    # How each server writes to disk, by which durability `strict` is verified.")?;
+    writeln!(out, "    exports = [ {{ service: \"{SETTINGS}\", response: stream, accounts: [ {asks} ] }} ]\n  }}\n}}")?;
+    writeln!(out, "system_account: {SYSTEM_ACCOUNT}")
+}
+
+fn write_account(out: &mut String, user: &User, users: &[User]) -> fmt::Result {
+    let User { party, public_key } = user;
+    writeln!(out, "  {} {{", quoted(&party.account()))?;
+    if *party == Party::Coordinator {
+        writeln!(out, "    jetstream: enabled")?;
+    }
+    writeln!(out, "    users = [\n      {{ # {}\n        nkey: {public_key}\n        permissions {{", party.name())?;
+    list(out, "publish", &party.publishes())?;
+    list(out, "subscribe", &party.subscribes())?;
+    writeln!(out, "        }}\n      }}\n    ]\n    exports = [")?;
+    for other in users.iter().map(|user| &user.party) {
+        match party {
+            Party::Coordinator => write_exports(out, other)?,
+            Party::Observer => {
+                if let Some(heartbeat) = heartbeat(other) {
+                    service(out, &heartbeat, Answers::One, other)?;
+                }
+            }
+            Party::Pool(_) => {}
+        }
+    }
+    writeln!(out, "    ]\n    imports = [")?;
+    for Service { subject, .. } in party.services() {
+        import(out, "service", ACCOUNT, &subject)?;
+    }
+    if asks_for_settings(party) {
+        import(out, "service", SYSTEM_ACCOUNT, SETTINGS)?;
+    }
+    if let Party::Pool(pool) = party {
+        import(out, "stream", ACCOUNT, &names::stop(pool))?;
+        if users.iter().any(|user| user.party == Party::Observer) {
+            import(out, "service", &Party::Observer.account(), &names::heartbeat(pool))?;
+        }
+        // Else the server would import all of `$JS.API` from its own account, to answer that this one has no streams, and each
+        // request above would be answered twice.
+        let (info, account) = (format!("$JS.API.CONSUMER.INFO.{STREAM}.{}", party.name()), ACCOUNT);
+        writeln!(out, "      {{ service: {{ account: \"{account}\", subject: \"{info}\" }}, to: \"$JS.API.INFO\" }}")?;
+    }
+    writeln!(out, "    ]\n  }}")
+}
+
+/// What the account of the coordinators lends to another party's.
+fn write_exports(out: &mut String, to: &Party) -> fmt::Result {
+    for Service { subject, answers } in to.services() {
+        service(out, &subject, answers, to)?;
+    }
+    if let Party::Pool(pool) = to {
+        let (subject, account) = (names::stop(pool), to.account());
+        writeln!(out, "      {{ stream: \"{subject}\", accounts: [ \"{account}\" ] }}")?;
+    }
+    Ok(())
+}
+
+fn service(out: &mut String, subject: &str, answers: Answers, to: &Party) -> fmt::Result {
+    let response = match answers {
+        Answers::One => "",
+        Answers::Many => "response: stream, ",
+    };
+    let account = to.account();
     writeln!(
         out,
-        "    exports = [ {{ service: \"{SETTINGS}\", response: stream, accounts: [ {ACCOUNT} ] }} ]\n  }}\n}}"
-    )?;
-    writeln!(out, "system_account: {SYSTEM_ACCOUNT}")
+        "      {{ service: \"{subject}\", {response}threshold: \"{ANSWERS_SILENCE}\", accounts: [ \"{account}\" ] }}"
+    )
+}
+
+fn import(out: &mut String, what: &str, account: &str, subject: &str) -> fmt::Result {
+    writeln!(out, "      {{ {what}: {{ account: \"{account}\", subject: \"{subject}\" }} }}")
+}
+
+/// Heartbeats reach the observer as a service of its account: a message that one account got from a second one by a service is
+/// not passed on to a third one by a stream.
+fn heartbeat(of: &Party) -> Option<String> {
+    match of {
+        Party::Pool(pool) => Some(names::heartbeat(pool)),
+        Party::Coordinator | Party::Observer => None,
+    }
+}
+
+fn asks_for_settings(party: &Party) -> bool {
+    match party {
+        Party::Coordinator | Party::Observer => true,
+        Party::Pool(_) => false,
+    }
 }
 
 fn list(out: &mut String, what: &str, subjects: &[String]) -> fmt::Result {

@@ -3,9 +3,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use async_nats::jetstream::kv::UpdateErrorKind;
+use async_nats::jetstream::message::PublishMessage;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
+use proto::nats::unstored::Unstored;
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
@@ -26,14 +27,17 @@ pub(super) async fn tools(core: &Core, pool: &PoolId) {
 }
 
 async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), String> {
-    let store = core.context.get_key_value(names::TOOLS_BUCKET).await.map_err(|error| error.to_string())?;
-    // Without a look at what stands there: who may read what it wrote can have the broker write it anywhere, for the broker
-    // answers on whatever subject it is told to. And never twice: its place says who came first.
+    // Without a look at what is stored there, which a worker may not read. And never twice: its place says who came first.
     let (set, value) = encode_advertisement(core.table.manifests());
-    match store.update(names::advertisement(pool, &set), value, 0).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == UpdateErrorKind::WrongLastRevision => Ok(()),
-        Err(error) => Err(error.to_string()),
+    let subject = format!("$KV.{}.{}", names::TOOLS_BUCKET, names::advertisement(pool, &set));
+    let message = PublishMessage::build().payload(value).expected_last_subject_sequence(0);
+    let confirmed = match core.context.send_publish(subject, message).await {
+        Ok(confirmation) => confirmation.await,
+        Err(error) => Err(error),
+    };
+    match confirmed {
+        Err(error) if Unstored::of(&error) != Unstored::Conflict => Err(error.to_string()),
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

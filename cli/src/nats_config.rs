@@ -24,18 +24,24 @@ Examples:
     --route nats-route://nats-0:6222 --route nats-route://nats-1:6222 \\
     --route nats-route://nats-2:6222
   SERVER_NAME=nats-0 nats-server --config broker/nats.conf
-  toolyard worker --pool shell --nats-nkey broker/keys/pool-shell.nk
+  toolyard worker --pool shell --root /srv/work --nats-nkey broker/keys/pool-shell.nk
 
 It writes
   accounts.conf   accounts and permissions, for any NATS configuration
   nats.conf       a whole configuration, which includes it
   keys/*.nk       the seed of each user's NKey, mode 0600; existing keys stay
 
-Only the keys are secret. To add a pool, name it beside the others, and give each server the new accounts.conf:
-`nats-server --signal reload`. To replace a key, delete its file first. With -o json it writes
-{accounts, config, keys [user, public_key, file, made]}.";
+Only the keys are secret. Each pool lives in an account of its own. To add a
+pool, name it beside the others, give each server the new accounts.conf, and
+reload each server twice (`nats-server --signal reload`): a new account gets
+its imports with the second reload. To replace a key, delete its file first.
 
-/// Write the broker's configuration: one user per component and pool, with no more rights than it needs
+A server that joins a cluster reads everything, so --route needs --tls-cert,
+--tls-key and --tls-ca. Let that authority sign nothing but these servers.
+
+With -o json it writes {accounts, config, keys [user, public_key, file, made]}.";
+
+/// Write the broker's configuration: one account per pool and component, with no more rights than it needs
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -68,7 +74,7 @@ pub(crate) struct Args {
     /// The key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<String>,
-    /// Who signs the servers' certificates, by which they know each other
+    /// Who signs the servers' certificates, by which the servers of a cluster know each other
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<String>,
     /// The name of the cluster
@@ -77,7 +83,7 @@ pub(crate) struct Args {
     /// The port on which the servers of the cluster meet
     #[arg(long, value_name = "PORT", default_value_t = 6222)]
     cluster_port: u16,
-    /// A server of the cluster, as nats-route://nats-0:6222; once for each
+    /// A server of the cluster, as nats-route://nats-0:6222; once for each. Needs --tls-cert and --tls-ca
     #[arg(long = "route", value_name = "URL")]
     routes: Vec<String>,
 }
@@ -112,6 +118,13 @@ fn server(args: Args) -> Result<Server, Failure> {
             args.durability.replicas(),
             args.routes.len()
         )));
+    }
+    if !args.routes.is_empty() && (args.tls_cert.is_none() || args.tls_ca.is_none()) {
+        return Err(Failure::Usage(
+            "--route without --tls-cert and --tls-ca: any server that reaches the cluster's port would join it and read \
+             everything. Give the certificate by which the servers know each other, its key, and who signs it"
+                .to_owned(),
+        ));
     }
     let tls = args.tls_cert.zip(args.tls_key).map(|(cert, key)| Tls { cert, key, ca: args.tls_ca });
     let cluster = Cluster { name: args.cluster, port: args.cluster_port, routes: args.routes };

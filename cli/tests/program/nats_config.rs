@@ -41,6 +41,7 @@ fn keys_are_secret_and_stay_what_they_are_when_a_pool_is_added() {
     let accounts = fs::read_to_string(Path::new(out).join("accounts.conf")).expect("it was written");
     assert!(accounts.contains(&public) && accounts.contains("ty.run.*.*.*.out.builds"));
     assert_eq!(accounts.matches("nkey:").count(), 4, "a coordinator, an observer, two pools: {accounts}");
+    assert_eq!(accounts.matches("users = [").count(), 4, "each in an account of its own: {accounts}");
     for text in [&second.stdout(), &second.stderr(), &accounts, &first[0].to_string()] {
         assert!(!text.contains(seed.trim()), "a secret is told: {text}");
     }
@@ -54,6 +55,11 @@ fn what_contradicts_itself_is_refused() {
     assert_eq!(alone.code(), 2);
     assert!(alone.stderr().contains("--route"), "{}", alone.stderr());
     assert_eq!(run(["nats-config", "--out", out, "--tls-cert", "a.pem"]).code(), 2);
+    let tls = ["--tls-cert", "a.crt", "--tls-key", "a.key"];
+    for tls in [&[][..], &tls] {
+        let open = run(["nats-config", "--out", out, "--route", "nats-route://a:6222"].iter().chain(tls));
+        assert!(open.code() == 2 && open.stderr().contains("--tls-ca"), "{}", open.stderr());
+    }
     assert_eq!(run(["nats-config", "--out", out, "--pool", "not a name"]).code(), 2);
     fs::create_dir(folder.path().join("keys")).expect("made");
     fs::write(folder.path().join("keys/coordinator.nk"), "SUGARBAGE").expect("written");
@@ -121,4 +127,21 @@ async fn a_fleet_works_with_the_configuration_over_tls() {
     assert_eq!(untrusted.code(), 1, "{}", untrusted.stdout());
     let no_key = run(as_whom(&["doctor"], cert));
     assert!(no_key.stdout().contains("not the seed"), "{}", no_key.stdout());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_finds_an_older_configuration_in_which_all_pools_share_an_account() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().to_str().expect("a path");
+    let (public, seed) = key(&config(&["--out", out, "--pool", "main"]), "observer");
+    let older = folder.path().join("older.conf");
+    let text = format!("accounts {{\n TOOLYARD {{\n jetstream: enabled\n users = [ {{ nkey: {public} }} ]\n }}\n}}\n");
+    fs::write(&older, text).expect("written");
+    let options = BrokerOptions { config: Some(older), ..BrokerOptions::default() };
+    let broker = Broker::start(options, |_| {}).await.expect("the broker takes its configuration");
+    let found = run(["doctor", "--nats-url", &broker.url(), "--nats-nkey", &seed]);
+    assert_eq!(found.code(), 1);
+    let line = found.stdout().lines().find(|line| line.contains("accounts")).map(str::to_owned);
+    let line = line.unwrap_or_else(|| panic!("{}", found.stdout()));
+    assert!(line.starts_with("fail") && line.contains("older release"), "{line}");
 }

@@ -24,7 +24,8 @@ Examples:
     --route nats-route://nats-0:6222 --route nats-route://nats-1:6222 \\
     --route nats-route://nats-2:6222
   SERVER_NAME=nats-0 nats-server --config broker/nats.conf
-  toolyard worker --pool shell --root /srv/work --nats-nkey broker/keys/pool-shell.nk
+  toolyard worker --pool shell --root /srv/work \\
+    --nats-nkey broker/keys/pool-shell.nk
 
 It writes
   accounts.conf   accounts and permissions, for any NATS configuration

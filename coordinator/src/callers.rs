@@ -344,6 +344,11 @@ impl Callers {
         move |entry| caller.may_call(entry) && tenant.as_ref().is_none_or(|tenant| tenant.have(entry))
     }
 
+    /// Whether callers are asked who they are.
+    pub(crate) fn are_known(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Which tenants there may be.
     pub(crate) fn tenancy(&self) -> Tenancy {
         self.0.as_ref().map_or(Tenancy::Open, |shared| shared.book.borrow().tenancy())

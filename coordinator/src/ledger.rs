@@ -10,6 +10,7 @@ mod answer;
 pub(crate) mod by_hand;
 mod erasure;
 mod letters;
+mod log_bytes;
 mod overdue;
 mod places;
 mod slice;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::worker::Question;
-use run::{AttemptId, Effect, Entry, Event, Heard, PoolId, RunId, Shard, Timestamp, Verdict};
+use run::{AttemptId, CallIndex, Effect, Entry, Event, Heard, PoolId, RunId, Shard, TenantId, Timestamp, Verdict};
 use store::Objects;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -158,6 +159,10 @@ pub(crate) struct Keeper {
     erasures: Erasures,
     posts: JoinSet<Posted>,
     heard: Vec<Heard>,
+    /// How much more tenants may write to the log, as of the last count.
+    log_left: HashMap<TenantId, u64>,
+    /// Calls that are being cancelled because their tenant is beyond its part of the log.
+    stopping: HashSet<(RunId, CallIndex)>,
     /// Of some tenant or tool only so many calls may run at once, and what runs is counted.
     limited: bool,
     ends: Ends,
@@ -190,6 +195,8 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         erasures: Erasures::default(),
         posts: JoinSet::new(),
         heard: Vec::new(),
+        log_left: HashMap::new(),
+        stopping: HashSet::new(),
         limited: false,
         ends: Ends::default(),
         lag: Duration::ZERO,
@@ -244,6 +251,7 @@ impl Keeper {
                     }
                     self.sweep();
                     self.count_for_quotas();
+                    self.count_log_bytes();
                     self.count_running();
                     self.look_at_queues();
                     self.tally();
@@ -341,7 +349,7 @@ impl Keeper {
         let leads = slice.phase.leads();
         let opens = entry.events.iter().any(|event| matches!(event, Event::RunOpened(_)));
         if opens {
-            slice.runs.entry(id).or_insert_with(|| Open { known: Known::new(id), timer: None });
+            slice.runs.entry(id).or_insert_with(|| Open { known: Known::new(id), timer: None, bytes: 0 });
         }
         // Entries of a run that is not open come too late to matter.
         let Some(open) = slice.runs.get_mut(&id) else {
@@ -354,6 +362,17 @@ impl Keeper {
         let traces = leads && telemetry::trace::is_on();
         let before = if traces { trace::before(&open.known.run, &entry.events) } else { None };
         open.known.apply(&entry, &mut self.heard);
+        let mut is_beyond = false;
+        if self.rim.quotas.counts_log()
+            && let Some(tenant) = open.known.run.tenant()
+        {
+            let stored = log_bytes::stored(bytes);
+            open.bytes += stored;
+            slice.log_bytes.add(tenant, entry.at, stored);
+            if leads {
+                is_beyond = log_bytes::spend(&mut self.log_left, tenant, stored, &self.rim.quotas);
+            }
+        }
         if let Some(before) = before {
             trace::after(&before, &open.known.run, &self.rim.registry.borrow(), entry.at);
         }
@@ -378,6 +397,9 @@ impl Keeper {
         let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
         let freed = self.limited && leads && matters && self.see_running(id);
         self.stop_late_starts(id, &entry);
+        if is_beyond {
+            self.stop_output(id, &entry);
+        }
         if is_final {
             self.forget(id);
         } else if matters && leads {
@@ -403,12 +425,12 @@ impl Keeper {
 
     fn forget(&mut self, id: RunId) {
         let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
-        if let Some(Open { known, timer }) = slice.runs.remove(&id) {
+        if let Some(Open { known, timer, bytes }) = slice.runs.remove(&id) {
             self.rim.quotas.ended(id, known.run.tenant());
             if let Some(timer) = timer {
                 self.timers.remove(&(timer, id));
             }
-            slice.owed.take(&known);
+            slice.owed.take(&known, bytes);
             slice.ended.keep(known);
         }
         slice.watchers.remove(&id);

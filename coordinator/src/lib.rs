@@ -275,7 +275,7 @@ impl Coordinator {
             hooks,
             erase_after,
             notices,
-            ..
+            log: log_options,
         } = self;
         let (callers, callers_keeper) = callers.unzip();
         let callers = callers.unwrap_or_default();
@@ -293,7 +293,7 @@ impl Coordinator {
         let (pauses, pauses_keeper) = nats::pauses::Pauses::load(&broker).await?;
         let redis = index.redis();
         let requests = nats::requests::Requests::new(&broker);
-        let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), redis.is_some());
+        let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
         let signals = nats::signals::Signals::new(&broker);
         let rim = ledger::Rim {
             feeds: nats::feed::Feeds::new(&broker),

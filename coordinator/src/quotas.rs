@@ -47,7 +47,17 @@ pub(crate) struct Quota {
     pub(crate) running_calls: Option<u32>,
     /// Bytes that uploads hold; [`UPLOAD_BYTES`] where nothing is said.
     pub(crate) upload_bytes: Option<u64>,
+    /// Bytes that runs take in the log; a part of the log where nothing is said, see [`LOG_PARTS`].
+    pub(crate) log_bytes: Option<u64>,
 }
+
+/// A tenant without a quota of its own may take one of so many parts of the log: half of it. What is above 85 % of the log is for
+/// work that was accepted, so one tenant leaves a third of the log to others.
+const LOG_PARTS: u64 = 2;
+/// Running calls of a tenant that has its part may write one more of so many parts of that: results of what was accepted.
+const OUTPUT_PARTS: u64 = 8;
+/// When to ask again where the log is meant: what is oldest may age out at any moment, and takes hours.
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// Bytes that the uploads of a tenant may hold where nobody says: one of the largest, and half of what the broker's object store
 /// holds where nobody says, so that no tenant fills it alone.
@@ -55,16 +65,19 @@ pub(crate) const UPLOAD_BYTES: u64 = 256 * 1024 * 1024;
 
 impl Quota {
     pub(crate) fn allows_nothing(&self) -> bool {
-        [self.open_runs, self.calls_at_once, self.calls_per_second, self.running_calls].contains(&Some(0))
+        self.log_bytes == Some(0)
+            || [self.open_runs, self.calls_at_once, self.calls_per_second, self.running_calls].contains(&Some(0))
     }
 }
 
 /// A tenant has as much as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the tenant has as many {what} as it may: {limit}")]
+#[error("the tenant has as many {what} as it may: {limit}{remedy}")]
 pub(crate) struct Exceeded {
     pub(crate) what: &'static str,
-    pub(crate) limit: u32,
+    pub(crate) limit: u64,
+    /// What to do, beside asking again later; empty where that is all.
+    pub(crate) remedy: &'static str,
     /// When it may be worth to ask again.
     pub(crate) retry_after: Duration,
 }
@@ -76,6 +89,17 @@ struct Usage {
     calls: u32,
     /// Calls that were accepted in the last second.
     accepted: u32,
+    #[serde(default)]
+    log_bytes: u64,
+}
+
+/// What a tenant has in the log.
+#[derive(Debug, Default)]
+struct LogUse {
+    /// In the shards that are ours.
+    stored: u64,
+    /// Of requests that were admitted since that was counted.
+    admitted: u64,
 }
 
 /// Cheap to clone.
@@ -86,11 +110,14 @@ pub(crate) struct Quotas {
     counted: Arc<Mutex<Counted>>,
     /// The coordinators tell each other what they count.
     shared: bool,
+    /// Bytes that a tenant may take in the log where the file says nothing.
+    log_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Counted {
     tenants: HashMap<TenantId, Tenant>,
+    log: HashMap<TenantId, LogUse>,
     /// What the others count.
     others: HashMap<TenantId, Usage>,
     running: Running,
@@ -115,8 +142,9 @@ struct Under {
 }
 
 impl Quotas {
-    pub(crate) fn new(callers: Callers, owned: watch::Receiver<Owned>, shared: bool) -> Self {
-        Self { callers, owned, counted: Arc::default(), shared }
+    pub(crate) fn new(callers: Callers, owned: watch::Receiver<Owned>, (shared, log_bytes_max): (bool, i64)) -> Self {
+        let log_bytes = u64::try_from(log_bytes_max).unwrap_or(u64::MAX) / LOG_PARTS;
+        Self { callers, owned, counted: Arc::default(), shared, log_bytes }
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
@@ -125,13 +153,57 @@ impl Quotas {
     }
 
     /// Takes calls of a tenant in, or says why not. A run that is then not stored is given back.
-    pub(crate) fn admit(&self, run: RunId, tenant: Option<&TenantId>, calls: usize) -> Result<(), Exceeded> {
-        let Some((tenant, quota)) = tenant.and_then(|tenant| Some((tenant, self.callers.quota(tenant)?))) else {
-            return Ok(());
-        };
-        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
-        let (limits, now) = (self.limits(), Instant::now());
-        self.counted().admit((run, tenant), calls, quota, &limits, now)
+    pub(crate) fn admit<'a>(
+        &self,
+        run: RunId,
+        tenant: Option<&TenantId>,
+        calls: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> Result<(), Exceeded> {
+        let Some(tenant) = tenant.filter(|_| self.counts_log()) else { return Ok(()) };
+        let count = u32::try_from(calls.len()).unwrap_or(u32::MAX);
+        let bytes = calls.map(|arguments| arguments.len() as u64).sum();
+        let (limits, now, quota) = (self.limits(), Instant::now(), self.callers.quota(tenant));
+        let mut counted = self.counted();
+        counted.admit_bytes(tenant, bytes, self.log_limit(tenant), &limits)?;
+        quota.map_or(Ok(()), |quota| counted.admit((run, tenant), count, quota, &limits, now))
+    }
+
+    /// Whether it is counted what tenants have in the log: where callers are known, each tenant has a part of it.
+    pub(crate) fn counts_log(&self) -> bool {
+        self.callers.are_known()
+    }
+
+    fn log_limit(&self, tenant: &TenantId) -> u64 {
+        self.callers.quota(tenant).and_then(|quota| quota.log_bytes).unwrap_or(self.log_bytes)
+    }
+
+    /// Takes note of what tenants have in the log of our shards. Gives how much more their running calls may write.
+    pub(crate) fn see_log(&self, totals: HashMap<TenantId, u64>) -> HashMap<TenantId, u64> {
+        let mut counted = self.counted();
+        let left = |(tenant, stored): (&TenantId, &u64)| (tenant.clone(), self.output_left(tenant, *stored, &counted));
+        let left = totals.iter().map(left).collect();
+        counted.log = totals.into_iter().map(|(tenant, stored)| (tenant, LogUse { stored, admitted: 0 })).collect();
+        left
+    }
+
+    /// How much the running calls may write of a tenant of which nothing was counted in the log of our shards.
+    pub(crate) fn log_left(&self, tenant: &TenantId) -> u64 {
+        self.output_left(tenant, 0, &self.counted())
+    }
+
+    fn output_left(&self, tenant: &TenantId, stored: u64, counted: &Counted) -> u64 {
+        let limit = self.log_limit(tenant);
+        let may = self.limits().bytes(limit.saturating_add(limit / OUTPUT_PARTS), counted.others_log(tenant));
+        may.saturating_sub(stored)
+    }
+
+    /// Why a call is cancelled that writes output beyond its tenant's part of the log.
+    pub(crate) fn log_full_for(&self, tenant: &TenantId) -> String {
+        format!(
+            "the runs of tenant {tenant} take more than the {} bytes of the log that they may (quota log_bytes), and this call went \
+             on with output",
+            self.log_limit(tenant)
+        )
     }
 
     fn limits(&self) -> Limits {
@@ -170,7 +242,7 @@ impl Quotas {
                 _ = tick.tick() => {}
             }
             let (word, is_limited) = self.counted().word();
-            let Some(redis) = redis.as_ref().filter(|_| is_limited || self.counts()) else { continue };
+            let Some(redis) = redis.as_ref().filter(|_| is_limited || self.counts_log()) else { continue };
             let text = serde_json::to_string(&word).expect("texts and numbers are JSON");
             match redis.exchange(&member, &text).await {
                 Ok(words) => {
@@ -212,6 +284,7 @@ fn sum(words: impl Iterator<Item = Word>) -> HashMap<TenantId, Usage> {
         sum.runs = sum.runs.saturating_add(usage.runs);
         sum.calls = sum.calls.saturating_add(usage.calls);
         sum.accepted = sum.accepted.saturating_add(usage.accepted);
+        sum.log_bytes = sum.log_bytes.saturating_add(usage.log_bytes);
     }
     all
 }
@@ -233,6 +306,15 @@ impl Limits {
         if self.shared { limit.saturating_sub(others).max(self.own(limit)) } else { self.own(limit) }
     }
 
+    /// What is left for us of the bytes that a tenant may have.
+    fn bytes(&self, limit: u64, others: u64) -> u64 {
+        if self.shared {
+            return limit.saturating_sub(others);
+        }
+        let part = u128::from(limit) * u128::from(self.shards) / u128::from(proto::names::SHARDS);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
     /// Our part of a limit, at least one.
     fn own(&self, limit: u32) -> u32 {
         let shards = u64::from(proto::names::SHARDS);
@@ -242,6 +324,27 @@ impl Limits {
 }
 
 impl Counted {
+    /// What a tenant has in the log of the other coordinators' shards.
+    fn others_log(&self, tenant: &TenantId) -> u64 {
+        self.others.get(tenant).map_or(0, |others| others.log_bytes)
+    }
+
+    fn admit_bytes(&mut self, tenant: &TenantId, bytes: u64, limit: u64, limits: &Limits) -> Result<(), Exceeded> {
+        let may = limits.bytes(limit, self.others_log(tenant));
+        let used = match self.log.get_mut(tenant) {
+            Some(used) => used,
+            None => self.log.entry(tenant.clone()).or_default(),
+        };
+        let wanted = used.stored.saturating_add(used.admitted).saturating_add(bytes);
+        if wanted > may {
+            let remedy = ". They become free 25 hours after they were stored. Raise log_bytes in the callers' file, store less \
+                          (large inputs as objects, `store: false`), or ask again later";
+            return Err(Exceeded { what: "bytes in the log", limit, remedy, retry_after: LOG_AGAIN });
+        }
+        used.admitted += bytes;
+        Ok(())
+    }
+
     fn admit(
         &mut self,
         (run, name): (RunId, &TenantId),
@@ -253,7 +356,8 @@ impl Counted {
         let others = self.others.get(name).copied().unwrap_or_default();
         let tenant = self.tenants.entry(name.clone()).or_default();
         let is_new = !tenant.runs.contains_key(&run);
-        let exceeded = |what, limit, retry_after| Err(Exceeded { what, limit, retry_after });
+        let exceeded =
+            |what, limit: u32, retry_after| Err(Exceeded { what, limit: limit.into(), remedy: "", retry_after });
         if let Some(limit) = quota.open_runs
             && is_new
             && tenant.runs.len() >= limits.left(limit, others.runs) as usize
@@ -327,7 +431,37 @@ impl Counted {
             runs: u32::try_from(tenant.runs.len()).unwrap_or(u32::MAX),
             calls: tenant.calls,
             accepted: std::mem::take(&mut tenant.accepted),
+            log_bytes: 0,
         };
-        self.tenants.iter_mut().map(|(name, tenant)| (name.to_string(), of(tenant))).collect()
+        let mut told: BTreeMap<String, Usage> =
+            self.tenants.iter_mut().map(|(name, tenant)| (name.to_string(), of(tenant))).collect();
+        for (name, used) in self.log.iter().filter(|(_, used)| used.stored > 0) {
+            told.entry(name.to_string()).or_default().log_bytes = used.stored;
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenants_bytes_are_what_is_stored_here_and_elsewhere_and_was_just_admitted() {
+        let tenant: TenantId = "acme".parse().unwrap();
+        let shared = Limits { shards: 8, shared: true };
+        let mut counted = Counted::default();
+        counted.others.insert(tenant.clone(), Usage { log_bytes: 300, ..Usage::default() });
+        counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
+        counted.admit_bytes(&tenant, 200, 1000, &shared).expect("900 of 1000");
+        let refused = counted.admit_bytes(&tenant, 101, 1000, &shared).expect_err("1001 of 1000");
+        assert_eq!((refused.what, refused.limit), ("bytes in the log", 1000));
+        assert!(refused.to_string().contains("log_bytes"), "{refused}");
+        counted.admit_bytes(&tenant, 100, 1000, &shared).expect("what is refused takes nothing");
+        let alone = Limits { shards: 8, shared: false };
+        counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
+        counted.admit_bytes(&tenant, 100, 1000, &alone).expect("half of the shards are ours");
+        counted.admit_bytes(&tenant, 1, 1000, &alone).expect_err("that was our part");
+        assert_eq!(counted.told()["acme"].log_bytes, 400, "the others are told of tenants without open runs, too");
     }
 }

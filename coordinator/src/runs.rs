@@ -200,7 +200,8 @@ impl Runs {
             _ => None,
         });
         let tenant = opened.and_then(|opened| opened.tenant.as_ref());
-        self.quotas.admit(id, tenant, opened.map_or(0, |opened| opened.calls.len()))?;
+        let calls = opened.map_or(&[][..], |opened| opened.calls.as_slice());
+        self.quotas.admit(id, tenant, calls.iter().map(|call| &*call.arguments))?;
         let stored = match hears {
             Some(reader) => self.journal.append_heard(id, events, reader.opening()).await,
             // Apart, as it takes much room and is rarer.
@@ -413,7 +414,7 @@ impl Runs {
             if asks || !matches!(self.caller, Caller::Anyone) {
                 let run = self.known(id).await?.run;
                 self.caller.may_add_to(&run)?;
-                self.quotas.admit(id, run.tenant(), calls.len())?;
+                self.quotas.admit(id, run.tenant(), calls.iter().map(|call| &*call.arguments))?;
                 if asks {
                     let registry = Arc::clone(&self.registry.borrow());
                     let scope = self.scope_in(&run, custom, &registry);

@@ -118,7 +118,7 @@ impl Uploads {
     async fn share(&self, name: &TenantId, until: Instant) -> Result<Share, Refusal> {
         let tenant = self.tenant(name);
         let (what, limit) = ("uploads under way", OF_TENANT_AT_ONCE_MAX);
-        let exceeded = Exceeded { what, limit, retry_after: AGAIN };
+        let exceeded = Exceeded { what, limit: limit.into(), remedy: "", retry_after: AGAIN };
         let _one = permit(&tenant.places, until).await.ok_or(exceeded)?;
         let kept_before = tenant.bytes().kept;
         Ok(Share { tenant, bytes: 0, kept_before, _one })

@@ -11,13 +11,18 @@ use tonic_types::StatusExt as _;
 use crate::FIXTURE;
 
 fn callers(quotas: &str) -> Callers {
+    Callers::new(&text(quotas))
+}
+
+/// The file of callers with these quotas.
+fn text(quotas: &str) -> String {
     let caller = |name: &str| {
         format!(
             "[[callers]]\nname = \"{name}\"\ntenant = \"{name}\"\nroles = [\"submit\", \"read\"]\n\
              tools = [{{ names = [\"*\"] }}]\nkeys = [\"{{{name}}}\"]\n"
         )
     };
-    Callers::new(&format!("{}{}{quotas}", caller("acme"), caller("rival")))
+    format!("{}{}{quotas}", caller("acme"), caller("rival"))
 }
 
 async fn guarded(quotas: &str) -> Guarded {
@@ -158,4 +163,64 @@ async fn calls_beyond_those_of_a_tenant_that_may_run_wait_for_a_place() {
     let third = harness::Run { client: acme, id: third };
     let outcomes = crate::check::outcomes(&third.watch(v1::FloorPolicy::Arrival).await.to_end().await);
     assert!(outcomes.values().all(|outcome| outcome.state() == v1::CallState::Completed), "{outcomes:?}");
+}
+
+/// Echoes so much that some such calls fill what a tenant may have in the log.
+async fn fill(client: &Client, at_most: usize) -> (usize, Option<Status>) {
+    let text = "x".repeat(64 << 10);
+    for number in 0..at_most {
+        // Its text is stored twice: as what it was asked and as what it answered.
+        match create(client, vec![call("c", "echo", json!({ "text": text }))]).await {
+            Ok(id) => {
+                let run = harness::Run { client: client.clone(), id };
+                run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
+            }
+            Err(refused) => return (number, Some(refused)),
+        }
+    }
+    (at_most, None)
+}
+
+#[tokio::test]
+async fn a_tenant_that_fills_its_part_of_the_log_gets_no_new_work_and_others_do_not_notice() {
+    let yard = guarded("[quotas.acme]\nlog_bytes = 1000000\n").await;
+    let (acme, rival) = (yard.client("acme"), yard.client("rival"));
+    let (done, refused) = fill(&acme, 40).await;
+    let refused = refused.expect("it is refused before 40 runs");
+    // What they answer is counted every second, what they ask for at once.
+    assert!((6..=15).contains(&done), "{done} runs of 64 KiB and as large an answer were admitted to 1 MB");
+    assert_eq!((refused.code(), reason(&refused).as_str()), (Code::ResourceExhausted, "QUOTA_EXCEEDED"));
+    assert!(refused.message().contains("log_bytes in the callers' file"), "{}", refused.message());
+    assert_eq!(fill(&rival, 12).await.0, 12, "the others have the rest of the log");
+    // The count is derived from the log: whoever owns the shards next has it.
+    let Guarded { fixture, broker, mut coordinator, callers, worker: _worker, .. } = yard;
+    coordinator.kill().await;
+    let next = fixture.coordinator(&broker.url()).await;
+    let acme = Client::connect(next.address()).await.with_key(&callers.key("acme"));
+    acme.wait_for_tool("echo").await;
+    Shards::at(&broker.url()).await.until(&[16]).await;
+    let refused = async {
+        // Shards are taken over one after the other, and counted every second.
+        while create(&acme, vec![call("c", "echo", json!({ "text": "hello" }))]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, refused).await.expect("it is refused again");
+    // Nothing is kept of a refusal, and what is beyond is a matter of the file.
+    callers.write(&text("[quotas.acme]\nlog_bytes = 100000000\n"));
+    until_admitted(&acme, vec![sleep("a", 1)]).await;
+}
+
+#[tokio::test]
+async fn a_call_that_writes_output_beyond_its_tenants_part_of_the_log_is_cancelled_with_the_reason() {
+    let yard = guarded("[quotas.acme]\nlog_bytes = 20000\n").await;
+    let acme = yard.client("acme");
+    let calls = vec![crate::count("talks", 100_000, 5), sleep("silent", 4000)];
+    let run = create(&acme, calls).await.expect("it is admitted");
+    let run = harness::Run { client: acme, id: run };
+    let outcomes = crate::check::outcomes(&run.watch(v1::FloorPolicy::Interleaved).await.to_end().await);
+    assert_eq!(outcomes["talks"].state(), v1::CallState::Cancelled, "{:?}", outcomes["talks"]);
+    let why = format!("{:?}", run.get().await);
+    assert!(why.contains("quota log_bytes"), "{why}");
+    assert_eq!(outcomes["silent"].state(), v1::CallState::Completed, "a call that writes nothing goes on");
 }

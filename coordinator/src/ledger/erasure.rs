@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use faces::responses::ResponseId;
 use futures::future::join_all;
 use proto::convert::snapshot::OwedErasure;
-use run::{Call, Route, RunId, Shard, Timestamp};
+use run::{Call, Route, RunId, Shard, TenantId, Timestamp};
 use store::{Objects, Unread};
 use tokio::task::JoinSet;
 
@@ -36,6 +36,8 @@ pub(super) struct Owed(HashMap<RunId, Owing>);
 struct Owing {
     erasure: OwedErasure,
     step: Step,
+    /// What its tenant has less in the log once it is erased, as far as that was counted here.
+    bytes: Option<(TenantId, u64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +92,8 @@ impl Unerased {
 
 impl Owed {
     pub(super) fn of(erasures: Vec<OwedErasure>) -> Self {
-        let owing = |erasure: OwedErasure| (erasure.run, Owing { erasure, step: Step::Waiting(Left::All) });
+        let owing =
+            |erasure: OwedErasure| (erasure.run, Owing { erasure, step: Step::Waiting(Left::All), bytes: None });
         Self(erasures.into_iter().map(owing).collect())
     }
 
@@ -106,14 +109,15 @@ impl Owed {
     }
 
     /// A run has ended. Most are kept.
-    pub(super) fn take(&mut self, known: &Known) {
+    pub(super) fn take(&mut self, known: &Known, bytes: u64) {
         let run = &known.run;
         let (Some(due), Some(asked)) = (run.erase_at(), run.erasure()) else { return };
         // The response of a run is continued where its client was waited for.
         let waited = |call: &&Call| call.spec().route == Route::Client || call.spec().approval.is_some();
         let continuations = u32::try_from(run.calls().iter().filter(waited).count()).unwrap_or(u32::MAX);
         let erasure = OwedErasure { run: run.id(), due, through: known.last, request: asked.request, continuations };
-        self.0.insert(run.id(), Owing { erasure, step: Step::Waiting(Left::All) });
+        let bytes = run.tenant().map(|tenant| (tenant.clone(), bytes));
+        self.0.insert(run.id(), Owing { erasure, step: Step::Waiting(Left::All), bytes });
     }
 
     /// An entry came for a run after its end. Says whether the run is to be erased, and then that entry with it.
@@ -180,6 +184,9 @@ impl Keeper {
             match (owing, result) {
                 (Some(owing), Ok(())) => {
                     owing.step = Step::LeftInIndex;
+                    if let Some((tenant, bytes)) = owing.bytes.take() {
+                        slice.log_bytes.release(&tenant, run.created_at(), bytes);
+                    }
                     slice.ended.forget(run);
                     self.rim.index.erase(run, through);
                 }

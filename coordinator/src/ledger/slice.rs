@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::erasure::Owed;
+use super::log_bytes::LogBytes;
 use super::standing::{Ended, Expecting};
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
@@ -25,6 +26,8 @@ pub(super) struct Slice {
     pub(super) ended: Ended,
     /// Ended runs of which nothing is to be kept, until that is so.
     pub(super) owed: Owed,
+    /// What tenants' runs take in the log.
+    pub(super) log_bytes: LogBytes,
     /// What webhooks are owed, until it is in their queue, and how that goes.
     pub(super) letters: VecDeque<Letter>,
     pub(super) posting: Posting,
@@ -41,6 +44,8 @@ pub(super) struct Slice {
 pub(super) struct Open {
     pub(super) known: Known,
     pub(super) timer: Option<Timestamp>,
+    /// What its entries take in the log, as far as they were counted here.
+    pub(super) bytes: u64,
 }
 
 /// Who a shard is to us. `claim` tells apart two times at which it was ours.

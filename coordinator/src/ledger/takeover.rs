@@ -8,12 +8,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream;
 use proto::convert::snapshot::{OwedErasure, Snapshot};
-use run::{RunId, Shard};
+use run::{RunId, Shard, TenantId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Keeper;
 use super::erasure::Owed;
+use super::log_bytes::LogBytes;
 use super::slice::{Open, Phase, Posting, Slice};
 use super::standing::Ended;
 use super::watcher::{Standing, Watcher};
@@ -45,6 +46,7 @@ struct TakenShard {
     open: Vec<Known>,
     erasures: Vec<OwedErasure>,
     letters: Vec<Letter>,
+    log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
     log: u64,
     /// What the snapshot in the bucket says, and its revision.
     written: u64,
@@ -107,7 +109,8 @@ impl Keeper {
     pub(super) fn taken(&mut self, taken: Taken) {
         let (mut group, mut start) = (ShardSet::default(), u64::MAX);
         for taken in taken.0 {
-            let TakenShard { shard, claim, through, tip, open, erasures, letters, log, written, revision } = taken;
+            let TakenShard { shard, claim, through, tip, open, erasures, letters, log_bytes, log, written, revision } =
+                taken;
             let follows = self.rim.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
             if slice.phase != (Phase::Taking { claim }) {
@@ -120,8 +123,10 @@ impl Keeper {
             slice.phase = Phase::Replaying { claim, tip };
             slice.snapshot = super::slice::Snapshot { revision, through: written, log, ..Default::default() };
             slice.owed = Owed::of(erasures);
+            slice.log_bytes = LogBytes::of(log_bytes);
             (slice.letters, slice.posting) = (letters.into(), Posting::Idle);
-            slice.runs = open.into_iter().map(|known| (known.run.id(), Open { known, timer: None })).collect();
+            slice.runs =
+                open.into_iter().map(|known| (known.run.id(), Open { known, timer: None, bytes: 0 })).collect();
             slice.unwatched = None;
             slice.stands();
             group.insert(shard);
@@ -192,6 +197,7 @@ impl Keeper {
             }
         }
         (slice.ended, slice.expecting) = (Ended::default(), Vec::new());
+        slice.log_bytes = LogBytes::default();
         (slice.owed, slice.letters, slice.posting) = (Owed::default(), VecDeque::new(), Posting::Idle);
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
@@ -294,7 +300,8 @@ impl Keeper {
         let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last)).collect();
         let letters = slice.letters.iter().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures) = (slice.snapshot.log, slice.owed.list());
-        let snapshot = Snapshot { log, through, open, erasures, letters };
+        let log_bytes = slice.log_bytes.list();
+        let snapshot = Snapshot { log, through, open, erasures, letters, log_bytes };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, revision).await {
                 Ok(revision) => Ok(revision),
@@ -378,5 +385,6 @@ async fn take_over_one(
     let open = runs.into_iter().filter(|known| known.run.opened_at().is_some() && !known.run.status().is_final());
     let (open, erasures) = (open.collect(), snapshot.erasures);
     let letters = snapshot.letters.into_iter().map(|(subject, body)| Letter { subject, body }).collect();
-    Ok(TakenShard { shard, claim, through, tip, open, erasures, letters, log, written, revision })
+    let log_bytes = snapshot.log_bytes;
+    Ok(TakenShard { shard, claim, through, tip, open, erasures, letters, log_bytes, log, written, revision })
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use run::{RunId, Shard, Timestamp};
+use run::{RunId, Shard, TenantId, Timestamp};
 use uuid::Uuid;
 
 use super::{InvalidMessage, VERSION, check_version};
@@ -24,6 +24,8 @@ pub struct Snapshot {
     pub erasures: Vec<OwedErasure>,
     /// Notices that webhooks are owed, until they are in their queue: subjects there, and what is posted.
     pub letters: Vec<(String, Bytes)>,
+    /// Bytes that entries of tenants' runs take in the log, by the numbers of spans of time.
+    pub log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
 }
 
 /// What is left to do of a run of which nothing is to be kept.
@@ -48,8 +50,15 @@ impl Snapshot {
         let erasures = self.erasures.iter().filter_map(owed_out).collect();
         let letter = |(subject, body): &(String, Bytes)| wire::Letter { subject: subject.clone(), body: body.clone() };
         let letters = self.letters.iter().map(letter).collect();
+        let tenant_bytes = self.log_bytes.iter().map(|(tenant, spans)| {
+            let (spans, bytes) = spans.iter().copied().unzip();
+            wire::TenantBytes { tenant: tenant.to_string(), spans, bytes }
+        });
+        let tenant_bytes = tenant_bytes.collect();
         let (version, log, through) = (VERSION, self.log, self.through);
-        wire::ShardSnapshot { version, log, through, open, last, erasures, letters }.encode_to_vec().into()
+        wire::ShardSnapshot { version, log, through, open, last, erasures, letters, tenant_bytes }
+            .encode_to_vec()
+            .into()
     }
 
     /// # Errors
@@ -65,7 +74,12 @@ impl Snapshot {
         let open = open.collect::<Result<_, InvalidMessage>>()?;
         let erasures = wire.erasures.iter().map(|owed| owed_in(owed, shard)).collect::<Result<_, _>>()?;
         let letters = wire.letters.into_iter().map(|letter| (letter.subject, letter.body)).collect();
-        Ok(Self { log: wire.log, through: wire.through, open, erasures, letters })
+        let log_bytes = wire
+            .tenant_bytes
+            .into_iter()
+            .map(|of| Ok((of.tenant.parse::<TenantId>()?, of.spans.into_iter().zip(of.bytes).collect())));
+        let log_bytes = log_bytes.collect::<Result<_, InvalidMessage>>()?;
+        Ok(Self { log: wire.log, through: wire.through, open, erasures, letters, log_bytes })
     }
 }
 
@@ -124,7 +138,8 @@ mod tests {
         };
         let erasures = (0..1000).map(owed).collect();
         let letters = vec![("ty.notice.07.a.run.1".to_owned(), Bytes::from_static(b"{}"))];
-        let snapshot = Snapshot { log: 1, through: 123_456_789, erasures, letters, ..Snapshot::default() };
+        let log_bytes = vec![("acme".parse().expect("a tenant"), vec![(1, 20), (2, 30)])];
+        let snapshot = Snapshot { log: 1, through: 123_456_789, erasures, letters, log_bytes, ..Snapshot::default() };
         let encoded = snapshot.encode();
         assert!(encoded.len() <= 72 * 1000, "{}", encoded.len());
         assert_eq!(Snapshot::decode(encoded, Shard(7)).expect("it is one"), snapshot);

@@ -1,0 +1,184 @@
+//! Bytes that each tenant's runs take in one shard of the log. The count is derived: a snapshot holds it as of the place that the
+//! snapshot names, and the entries behind that place are counted as they are applied. So a takeover reads nothing for it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use proto::subject::Place;
+use run::{Command, Entry, Event, RunId, TenantId, Timestamp};
+
+use super::Keeper;
+use crate::nats::setup::RETENTION;
+use crate::quotas::Quotas;
+
+/// The log drops entries by their age, so bytes are counted by the span of time in which they were stored. Nine spans cover the log's
+/// retention: few enough for a snapshot, and bytes stay counted at most one span longer than they are there.
+const SPAN: Duration = Duration::from_secs(3 * 60 * 60);
+/// What the broker stores with each entry beside its payload: subject, headers and bookkeeping, roughly.
+const ENTRY_BYTES: u64 = 128;
+/// Tenants whose bytes are in a snapshot, those with the most: some 80 KiB beside the open runs. After a takeover the others are
+/// counted from zero.
+const TENANTS_MAX: usize = 512;
+
+#[derive(Debug, Default)]
+pub(super) struct LogBytes(HashMap<TenantId, BTreeMap<u64, u64>>);
+
+fn span(at: Timestamp) -> u64 {
+    at.0 / millis(SPAN)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl LogBytes {
+    pub(super) fn of(listed: Vec<(TenantId, Vec<(u64, u64)>)>) -> Self {
+        Self(listed.into_iter().map(|(tenant, spans)| (tenant, spans.into_iter().collect())).collect())
+    }
+
+    /// The tenants with the most bytes, each with its bytes by span.
+    pub(super) fn list(&self) -> Vec<(TenantId, Vec<(u64, u64)>)> {
+        let mut tenants: Vec<_> =
+            self.0.iter().map(|(tenant, spans)| (spans.values().sum::<u64>(), tenant, spans)).collect();
+        tenants.sort_by_key(|(bytes, ..)| std::cmp::Reverse(*bytes));
+        tenants.truncate(TENANTS_MAX);
+        let spans_of = |spans: &BTreeMap<u64, u64>| spans.iter().map(|(span, bytes)| (*span, *bytes)).collect();
+        tenants.into_iter().map(|(_, tenant, spans)| (tenant.clone(), spans_of(spans))).collect()
+    }
+
+    pub(super) fn add(&mut self, tenant: &TenantId, at: Timestamp, bytes: u64) {
+        let spans = match self.0.get_mut(tenant) {
+            Some(spans) => spans,
+            None => self.0.entry(tenant.clone()).or_default(),
+        };
+        *spans.entry(span(at)).or_default() += bytes;
+    }
+
+    /// A run that began at `since` was erased, with so many bytes.
+    pub(super) fn release(&mut self, tenant: &TenantId, since: Timestamp, mut bytes: u64) {
+        let spans = self.0.get_mut(tenant).into_iter().flat_map(|spans| spans.range_mut(span(since)..));
+        for (_, stored) in spans {
+            let released = bytes.min(*stored);
+            *stored -= released;
+            bytes -= released;
+        }
+    }
+
+    /// Forgets what the log has dropped.
+    pub(super) fn expire(&mut self, now: Timestamp) {
+        let oldest = now.0.saturating_sub(millis(RETENTION)) / millis(SPAN);
+        self.0.retain(|_, spans| {
+            *spans = spans.split_off(&oldest);
+            spans.retain(|_, bytes| *bytes > 0);
+            !spans.is_empty()
+        });
+    }
+
+    pub(super) fn totals(&self) -> impl Iterator<Item = (&TenantId, u64)> {
+        self.0.iter().map(|(tenant, spans)| (tenant, spans.values().sum()))
+    }
+}
+
+/// What an entry takes in the log.
+pub(super) fn stored(payload: u32) -> u64 {
+    u64::from(payload) + ENTRY_BYTES
+}
+
+/// Takes an entry off what a tenant may still write. Says whether nothing is left.
+pub(super) fn spend(left: &mut HashMap<TenantId, u64>, tenant: &TenantId, bytes: u64, quotas: &Quotas) -> bool {
+    let left = match left.get_mut(tenant) {
+        Some(left) => left,
+        None => left.entry(tenant.clone()).or_insert_with(|| quotas.log_left(tenant)),
+    };
+    *left = left.saturating_sub(bytes);
+    *left == 0
+}
+
+impl Keeper {
+    /// Tells the quotas what tenants have in the log of our shards, and hears how much more they may write.
+    pub(super) fn count_log_bytes(&mut self) {
+        if !self.rim.quotas.counts_log() {
+            return;
+        }
+        let now = proto::now();
+        let mut totals: HashMap<TenantId, u64> = HashMap::new();
+        for slice in self.slices.iter_mut().filter(|slice| slice.phase.leads()) {
+            slice.log_bytes.expire(now);
+            for (tenant, bytes) in slice.log_bytes.totals() {
+                match totals.get_mut(tenant) {
+                    Some(total) => *total += bytes,
+                    None => drop(totals.insert(tenant.clone(), bytes)),
+                }
+            }
+        }
+        self.log_left = self.rim.quotas.see_log(totals);
+        self.stopping.clear();
+    }
+
+    /// Output of a tenant was stored beyond its part of the log: the call that wrote it is cancelled. Calls that are silent go on, and
+    /// their ends find room in the reserve.
+    pub(super) fn stop_output(&mut self, id: RunId, entry: &Entry) {
+        let ends = |event: &Event| matches!(event, Event::AttemptEnded { .. });
+        let output = entry.events.iter().find_map(|event| match event {
+            Event::Output { attempt, .. } => Some(attempt.call),
+            _ => None,
+        });
+        let Some(index) = output.filter(|_| !entry.events.iter().any(ends) && self.may_act(id.shard())) else { return };
+        if !self.stopping.insert((id, index)) {
+            return;
+        }
+        let Some(known) = self.open(id).map(|open| &open.known) else { return };
+        let (Some(call), Some(tenant)) = (known.run.call(index), known.run.tenant()) else { return };
+        let reason = self.rim.quotas.log_full_for(tenant);
+        let command = Command::CancelCall { call: call.spec().id.clone(), reason };
+        let Ok(events) = known.run.decide(command, proto::now()) else { return };
+        let Some(place) = Place::of(&events) else { return };
+        tracing::warn!(run.id = %id, call = index.0, %tenant, "tenant is beyond its quota of the log: cancelling a call that writes output");
+        let (journal, revision) = (self.rim.journal.clone(), known.revision(&place));
+        self.say(async move {
+            // Where another command came first, the call's next output tries again.
+            if let Err(error) = journal.append(id, &events, None, revision).await {
+                tracing::debug!(run.id = %id, %error, "cancelling a call beyond its tenant's quota failed");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 60 * 60 * 1000;
+
+    fn total(bytes: &LogBytes, tenant: &TenantId) -> u64 {
+        bytes.totals().find(|(name, _)| *name == tenant).map_or(0, |(_, total)| total)
+    }
+
+    #[test]
+    fn bytes_are_counted_until_the_log_drops_them_or_their_run_is_erased() {
+        let tenant: TenantId = "acme".parse().unwrap();
+        let mut bytes = LogBytes::default();
+        let begin = Timestamp(600_000 * HOUR);
+        let at = |hours: u64| Timestamp(begin.0 + hours * HOUR);
+        (0..30).for_each(|hour| bytes.add(&tenant, at(hour), 1000));
+        bytes.expire(at(29));
+        let counted = total(&bytes, &tenant);
+        assert!((26_000..=29_000).contains(&counted), "25 hours are kept, in spans of three: {counted}");
+        bytes.release(&tenant, at(27), 2500);
+        assert_eq!(total(&bytes, &tenant), counted - 2500);
+        let again = LogBytes::of(bytes.list());
+        assert_eq!(total(&again, &tenant), counted - 2500, "the next owner counts the same");
+        bytes.expire(at(90));
+        assert_eq!((total(&bytes, &tenant), bytes.list().len()), (0, 0));
+    }
+
+    #[test]
+    fn a_snapshot_has_the_tenants_with_the_most_bytes() {
+        let mut bytes = LogBytes::default();
+        for number in 0..u64::try_from(2 * TENANTS_MAX).unwrap() {
+            bytes.add(&format!("t{number}").parse().unwrap(), Timestamp(0), number);
+        }
+        let listed = bytes.list();
+        assert_eq!((listed.len(), listed[0].0.as_str()), (TENANTS_MAX, "t1023"));
+    }
+}

@@ -50,9 +50,12 @@ pub(crate) struct CoordinatorArgs {
     objects_max_bytes: i64,
     #[command(flatten)]
     bucket: BucketArgs,
-    /// The Redis or Valkey server in which coordinators share the index of runs. Without it each keeps its own in memory
+    /// The Redis or Valkey server in which coordinators share the index of runs, rediss:// for TLS. Without it each keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
+    /// The file of the authorities (PEM) of its certificate, for rediss://. Without it the system's count
+    #[arg(long, env = "TOOLYARD_REDIS_CA", value_name = "FILE", requires = "redis_url")]
+    redis_ca: Option<PathBuf>,
     /// How long after its end a run can be read that is not to be stored (`store: false`); then it is erased
     #[arg(long, env = "TOOLYARD_ERASE_AFTER", value_name = "SECONDS", default_value_t = coordinator::ERASE_AFTER.as_secs())]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -154,7 +157,7 @@ pub(crate) fn read_webhooks(file: Option<&Path>) -> Result<Webhooks, Failure> {
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, redis_url, observe, tls, hooks, auth, pools, .. } = args;
+    let CoordinatorArgs { listen, durability, redis_url, redis_ca, observe, tls, hooks, auth, pools, .. } = args;
     let erase_after = Duration::from_secs(args.erase_after);
     let (bytes_max, objects_bytes_max) = (args.log_max_bytes, args.objects_max_bytes);
     let hooks = read_hooks(hooks.as_deref())?;
@@ -162,7 +165,7 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let bucket = args.bucket.open()?;
     let (log, admin) = (LogOptions { durability, bytes_max, objects_bytes_max }, observe.admin_listen);
     let door = DoorOptions { tls: tls.files(), callers: auth, pools };
-    let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, door, admin };
+    let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, redis_ca, door, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-coordinator")?;

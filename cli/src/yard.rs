@@ -76,6 +76,7 @@ impl Yard {
             log: LogOptions::default(),
             bucket: None,
             redis_url: None,
+            redis_ca: None,
             admin: None,
             door: coordinator::DoorOptions::default(),
         };

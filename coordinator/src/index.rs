@@ -78,9 +78,9 @@ pub(crate) struct Counts {
 }
 
 impl Index {
-    pub(crate) fn new(redis_url: Option<&str>) -> Result<Self, UrlError> {
+    pub(crate) fn new(redis_url: Option<&str>, ca: Option<&std::path::Path>) -> Result<Self, UrlError> {
         Ok(match redis_url {
-            Some(url) => Self::Redis(RedisStore::new(url)?),
+            Some(url) => Self::Redis(RedisStore::new(url, ca)?),
             None => Self::Memory(Memory::default()),
         })
     }

@@ -85,6 +85,8 @@ pub struct Options {
     pub bucket: Option<Bucket>,
     /// Where coordinators share the index of runs; `None`: each keeps one of its own in memory.
     pub redis_url: Option<String>,
+    /// The file of the authorities (PEM) of that server's certificate; `None`: the system's.
+    pub redis_ca: Option<PathBuf>,
     pub door: DoorOptions,
     /// Where probes, scrapers and operators find it; `None`: nowhere.
     pub admin: Option<SocketAddr>,
@@ -179,7 +181,7 @@ impl Coordinator {
     /// # Errors
     /// When the port is taken, the index's address is malformed, a file of the door cannot be used, or the broker cannot be reached, is too old or has no room for the log.
     pub async fn bind(options: Options) -> Result<Self, Error> {
-        let index = index::Index::new(options.redis_url.as_deref())?;
+        let index = index::Index::new(options.redis_url.as_deref(), options.redis_ca.as_deref())?;
         let tls = options.door.tls.map(TlsFiles::load).transpose()?;
         let callers = options.door.callers.as_deref().map(callers::open).transpose()?;
         let pools = options.door.pools.as_deref().map(pools::open).transpose()?;

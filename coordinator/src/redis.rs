@@ -20,6 +20,7 @@ mod sets;
 mod wire;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use ::redis::{Pipeline, pipe};
@@ -62,8 +63,8 @@ fn run_key(place: Key) -> String {
 }
 
 impl RedisStore {
-    pub(crate) fn new(url: &str) -> Result<Self, UrlError> {
-        Ok(Self { writes: Arc::new(Link::new(url)?), reads: Arc::new(Link::new(url)?) })
+    pub(crate) fn new(url: &str, ca: Option<&Path>) -> Result<Self, UrlError> {
+        Ok(Self { writes: Arc::new(Link::new(url, ca)?), reads: Arc::new(Link::new(url, ca)?) })
     }
 
     pub(crate) async fn write(&self, summaries: &[Arc<Summary>]) -> Result<(), Unavailable> {

@@ -80,6 +80,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 log,
                 bucket: None,
                 redis_url,
+                redis_ca: None,
                 door: coordinator::DoorOptions::default(),
                 admin,
             };

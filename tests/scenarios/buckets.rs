@@ -166,6 +166,7 @@ async fn a_coordinator_whose_key_is_wrong_does_not_begin() {
             log: coordinator::LogOptions::default(),
             bucket: Some(bucket.with_key(key)),
             redis_url: None,
+            redis_ca: None,
             admin: None,
             door: coordinator::DoorOptions::default(),
         };

@@ -34,6 +34,7 @@ mod http_batch;
 mod http_callers;
 mod index;
 mod intrusion;
+mod index_tls;
 mod limits;
 mod links;
 mod main_job;

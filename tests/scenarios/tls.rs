@@ -102,6 +102,7 @@ async fn a_door_whose_files_are_no_certificate_does_not_open() {
         log: coordinator::LogOptions::default(),
         bucket: None,
         redis_url: None,
+        redis_ca: None,
         admin: None,
         door: coordinator::DoorOptions {
             pools: None,

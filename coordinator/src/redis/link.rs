@@ -2,11 +2,13 @@
 //! for a server that is away. The library's own reconnecting connection would keep requests waiting meanwhile, goes on with
 //! a connection on which nothing is heard any more, and does not say that there was a new one.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisError, pipe};
+use ::redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisError, TlsCertificates, pipe};
 use tokio::sync::Mutex;
+use tokio_rustls::rustls::crypto::ring::default_provider;
 
 use crate::index::Unavailable;
 
@@ -18,10 +20,17 @@ const WRITE: &str = include_str!("write.lua");
 const ADVANCE: &str = include_str!("advance.lua");
 
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{url:?} is no address of a Redis or Valkey server: {reason}. Give redis://HOST:PORT")]
-pub struct UrlError {
-    url: String,
-    reason: String,
+pub enum UrlError {
+    #[error(
+        "{url:?} is no address of a Redis or Valkey server: {reason}. Give redis://HOST:PORT, or rediss://HOST:PORT for TLS"
+    )]
+    Malformed { url: String, reason: String },
+    #[error(
+        "{url:?} is an address without TLS, and authorities of a certificate (--redis-ca) are given for it. Give rediss://HOST:PORT"
+    )]
+    WithoutTls { url: String },
+    #[error("cannot read the authorities of the index's server in {}: {reason}", file.display())]
+    Authorities { file: PathBuf, reason: String },
 }
 
 pub(super) struct Link {
@@ -45,8 +54,21 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    pub(super) fn new(url: &str) -> Result<Self, UrlError> {
-        let client = Client::open(url).map_err(|error| UrlError { url: hidden(url), reason: error.to_string() })?;
+    /// `ca`: the authorities (PEM) of the server's certificate; the system's if there is none.
+    pub(super) fn new(url: &str, ca: Option<&Path>) -> Result<Self, UrlError> {
+        let malformed = |error: RedisError| UrlError::Malformed { url: hidden(url), reason: error.to_string() };
+        let client = match ca {
+            Some(_) if !url.starts_with("rediss:") => return Err(UrlError::WithoutTls { url: hidden(url) }),
+            Some(file) => {
+                let unread = |reason: String| UrlError::Authorities { file: file.to_owned(), reason };
+                let authorities = std::fs::read(file).map_err(|error| unread(error.to_string()))?;
+                let certificates = TlsCertificates { client_tls: None, root_cert: Some(authorities) };
+                Client::build_with_tls(url, certificates).map_err(|error| unread(error.to_string()))?
+            }
+            None => Client::open(url).map_err(malformed)?,
+        };
+        // The library takes the provider of the process. Another part may have installed the same one.
+        default_provider().install_default().ok();
         Ok(Self { client, live: Mutex::new(None) })
     }
 

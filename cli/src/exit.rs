@@ -184,6 +184,7 @@ fn advice(reason: &str) -> Option<&'static str> {
             "`toolyard runs get RUN` shows where its calls stand"
         }
         "BROKER_UNAVAILABLE" => "the coordinator is there, its broker is not: look at nats-server",
+        "UNCONFIRMED" => "`toolyard runs get RUN` shows whether it was stored",
         "INDEX_UNAVAILABLE" => "look at the Redis or Valkey server; nothing else depends on it",
         "CREDENTIAL_MISSING" => "--key-file names the file of your key",
         "KEY_UNKNOWN" => "is it the key of this coordinator, and still in its file of callers?",

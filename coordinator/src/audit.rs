@@ -142,6 +142,7 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::TooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::Contended => "CONTENDED",
         Refusal::BrokerUnavailable(_) => "BROKER_UNAVAILABLE",
+        Refusal::Unconfirmed { .. } => "UNCONFIRMED",
         Refusal::ShuttingDown => "SHUTTING_DOWN",
     }
 }

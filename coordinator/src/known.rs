@@ -12,7 +12,7 @@ pub(crate) struct Known {
     pub(crate) run: Arc<Run>,
     /// The run's last entry.
     pub(crate) last: u64,
-    /// The last entry on each place that was passed over; empty but in rare cases.
+    /// The last entry on each place that was passed over, void jobs included; empty but in rare cases.
     unread: Vec<(Place, u64)>,
 }
 
@@ -23,6 +23,11 @@ impl Known {
 
     pub(crate) fn apply(&mut self, entry: &Entry, heard: &mut Vec<Heard>) {
         self.last = self.last.max(entry.sequence);
+        if entry.is_late()
+            && let Some(place @ Place::Job { .. }) = Place::of(&entry.events)
+        {
+            self.pass_over(place, entry.sequence);
+        }
         Arc::make_mut(&mut self.run).apply(entry, heard);
     }
 

@@ -155,16 +155,19 @@ impl Runs {
     async fn create_under(&self, key: Option<RequestKey>, new: NewRun) -> Result<Arc<Run>, Refusal> {
         let (id, events) = match self.place(key, new).await? {
             Placed::New { id, events } => (id, events),
-            Placed::Known(id) => return self.known(id).await.map(|known| known.run),
+            Placed::Known(id) => {
+                let known = self.known(id).await;
+                return known.map(|known| known.run).map_err(|refusal| refusal.of_stored(id));
+            }
         };
         let sequence = match self.open_run(id, &events, None).await {
             Ok(sequence) => sequence,
             // The same request, sent to another coordinator as well, was faster there.
-            Err(Refusal::Contended) => return Ok(self.replay(id).await?.run),
+            Err(Refusal::Contended) => return Ok(self.replay(id).await.map_err(|refusal| refusal.of_stored(id))?.run),
             Err(refusal) => return Err(refusal),
         };
         let mut run = Run::new(id);
-        run.apply(&Entry { sequence, at: proto::now(), events }, &mut Vec::new());
+        run.apply(&Entry { sequence, at: proto::now(), not_after: None, events }, &mut Vec::new());
         Ok(Arc::new(run))
     }
 
@@ -173,7 +176,10 @@ impl Runs {
         let done = self.execute_as_caller(new, policy).await;
         let run = done.as_ref().ok().map(|(run, _)| *run);
         audit::command(&self.caller, "ExecuteRun", (run, None), tools.as_deref(), done.as_ref().err());
-        done.map(|(_, reader)| reader)
+        done.map(|(_, mut reader)| {
+            reader.answers_opening = true;
+            reader
+        })
     }
 
     async fn execute_as_caller(&self, new: NewRun, policy: FloorPolicy) -> Result<(RunId, Box<Reader>), Refusal> {
@@ -181,14 +187,20 @@ impl Runs {
         let key = new.key();
         let (id, events) = match self.place(key, new).await? {
             Placed::New { id, events } => (id, events),
-            Placed::Known(id) => return Ok((id, Box::pin(self.read(id, policy, None)).await?)),
+            Placed::Known(id) => {
+                let reader = Box::pin(self.read(id, policy, None)).await;
+                return Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?));
+            }
         };
         let mut reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
         // The feed brings what is stored in a shard of ours, or soon will, and only we know a run without a request's id.
         let hears = key.is_none() && self.owned.borrow().holds(id.shard());
         match self.open_run(id, &events, hears.then_some(&mut *reader)).await {
             Ok(_) => Ok((id, reader)),
-            Err(Refusal::Contended) => Ok((id, Box::pin(self.read(id, policy, None)).await?)),
+            Err(Refusal::Contended) => {
+                let reader = Box::pin(self.read(id, policy, None)).await;
+                Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?))
+            }
             Err(refusal) => Err(refusal),
         }
     }
@@ -517,10 +529,15 @@ impl Runs {
                 // broker a search.
                 Ok(last) => {
                     self.note(id, Some(&known.run), &events);
-                    let known = match self.ledger.state_through(id, last).await? {
-                        Some(known) => known,
-                        None => self.journal.known_through(id, last).await?,
-                    };
+                    let of_stored = |refusal: Refusal| refusal.of_stored(id);
+                    let known =
+                        match self.ledger.state_through(id, last).await.map_err(|stopped| of_stored(stopped.into()))? {
+                            Some(known) => known,
+                            None => {
+                                let read = self.journal.known_through(id, last).await;
+                                read.map_err(|error| of_stored(error.into()))?
+                            }
+                        };
                     return Ok(known.run);
                 }
                 Err(AppendError::Conflict) => known = self.replay(id).await?,
@@ -533,12 +550,18 @@ impl Runs {
     /// A command's events stand on different subjects, so none of them moves another's expectation. Gives the place of the
     /// last.
     async fn append_each(&self, known: &Known, events: &[Event]) -> Result<u64, AppendError> {
-        let mut last = known.last;
+        let (run, mut last) = (known.run.id(), 0);
         for event in events.chunks(1) {
             let revision = Place::of(event).map_or(0, |place| known.revision(&place));
-            last = last.max(self.journal.append(known.run.id(), event, None, revision).await?);
+            match self.journal.append(run, event, None, revision).await {
+                Ok(sequence) => last = last.max(sequence),
+                Err(AppendError::Conflict) => return Err(AppendError::Conflict),
+                Err(error) if last == 0 => return Err(error),
+                // A part of it is stored.
+                Err(error) => return Err(AppendError::Unconfirmed { run, reason: error.to_string() }),
+            }
         }
-        Ok(last)
+        Ok(last.max(known.last))
     }
 }
 

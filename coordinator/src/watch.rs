@@ -11,9 +11,11 @@ use proto::v1;
 use run::{Entry, FloorPolicy, Heard, Run, RunId, Sequencer, Span, Spoken, Utterance};
 use tokio::time::Instant;
 
+use crate::door::Fault;
 use crate::ledger::{Ledger, Live, OVERDUE, Standing, Stopped};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, ReadError};
+use crate::runs::Refusal;
 
 /// Events given out together.
 const BATCH_EVENTS_MAX: usize = 512;
@@ -43,6 +45,8 @@ pub(crate) struct Reader {
     /// The newest entry that was taken in.
     current: Option<Arc<Entry>>,
     heard: Vec<Heard>,
+    /// It answers the request that asked for the run.
+    pub(crate) answers_opening: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +103,7 @@ impl Reader {
             kept_bytes: 0,
             current: None,
             heard: Vec::new(),
+            answers_opening: false,
         })
     }
 
@@ -170,6 +175,17 @@ impl Reader {
                     look = Instant::now() + OVERDUE;
                 }
             }
+        }
+    }
+
+    /// What the client is told whose request opened the run, or found it opened, when its output cannot be read: asked again as
+    /// a new one, the request would be done twice.
+    pub(crate) fn broken(&self, error: WatchError) -> Fault {
+        match error {
+            WatchError::Stopped(_) | WatchError::Read(_) if self.answers_opening => {
+                Refusal::Unconfirmed { run: self.run.id(), reason: error.to_string() }.into()
+            }
+            error => error.into(),
         }
     }
 

@@ -283,14 +283,15 @@ proptest! {
 
     #[test]
     fn an_entry_comes_back_as_it_was_stored(
-        events in prop_oneof![by_coordinators(), by_workers()], sequence: u64, at: u64,
+        events in prop_oneof![by_coordinators(), by_workers()], sequence: u64, at: u64, not_after in proptest::option::of(1..u64::MAX),
     ) {
+        let not_after = not_after.map(Timestamp);
         let place = Place::of(&events).expect("events have a place");
         let subject = Subject { run: run_id(), place };
         let subject: Subject = subject.to_string().parse().expect("a subject of the log");
-        let payload = log::encode(&events, None);
+        let payload = log::encode_as(7, not_after, &events, None);
         let entry = log::decode(&subject, payload, sequence, Timestamp(at)).expect("an entry");
-        prop_assert_eq!((entry.sequence, entry.at), (sequence, Timestamp(at)));
+        prop_assert_eq!((entry.sequence, entry.at, entry.not_after), (sequence, Timestamp(at), not_after));
         prop_assert_eq!(entry.events, events);
     }
 
@@ -301,13 +302,16 @@ proptest! {
         let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&*spec)) };
         let subject = Subject { run: run_id(), place: Place::of(&events).expect("a place") };
         let Route::Pool { pool: routed, .. } = &spec.route else {
-            prop_assert!(log::decode_job(&subject, log::encode(&events, job)).is_err());
+            prop_assert!(log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).is_err());
             return Ok(());
         };
         prop_assert_eq!(routed, &pool());
-        let decoded = log::decode_job(&subject, log::encode(&events, job)).expect("a job");
-        prop_assert_eq!(decoded.spec, spec);
+        let decoded = log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).expect("a job").expect("in time");
+        prop_assert_eq!(&decoded.spec, &spec);
         prop_assert_eq!((decoded.run, decoded.call, decoded.pool), (run_id(), CallIndex(0), pool()));
+        // One that was stored too late is nobody's to execute.
+        let until = |at: u64| log::decode_job(&subject, log::encode_as(7, Some(Timestamp(9)), &events, job), Timestamp(at));
+        prop_assert!(until(9).expect("a job").is_some() && until(10).expect("a job").is_none());
     }
 
     #[test]

@@ -509,7 +509,7 @@ impl Call {
             DeadlineKind::Queue => {
                 matches!(self.state, CallState::Accepted | CallState::Queued { .. }) && self.is_untried()
             }
-            DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run => true,
+            DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run | DeadlineKind::Opening => true,
         };
         if !stands {
             return;

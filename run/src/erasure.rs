@@ -21,9 +21,10 @@ impl Run {
         self.erasure
     }
 
-    /// From when on it is to be erased; `None` for a run that is kept, and for one that has not ended.
+    /// From when on it is to be erased; `None` for a run that is kept, and for one that has not ended. Not before any late copy
+    /// of its opening and its jobs is void, because a copy would find their subjects empty and be stored.
     #[must_use]
     pub fn erase_at(&self) -> Option<Timestamp> {
-        Some(self.ended_at?.after(self.erasure?.after))
+        Some(self.ended_at?.after(self.erasure?.after).max(self.copies_until))
     }
 }

@@ -25,6 +25,8 @@ pub struct Entry {
     pub sequence: u64,
     /// When the broker stored it.
     pub at: Timestamp,
+    /// If it was stored later than this, it changes nothing. `None` for entries of workers, and of older coordinators.
+    pub not_after: Option<Timestamp>,
     pub events: Vec<Event>,
 }
 
@@ -324,6 +326,8 @@ pub enum DeadlineKind {
     Idle(AttemptNumber),
     /// The deadline of the whole run.
     Run,
+    /// The run's opening was stored after the moment until which it counts. Nothing of the run was executed.
+    Opening,
 }
 
 /// What went wrong with a call, for the model and the caller.

@@ -44,7 +44,9 @@ impl Call {
                 | ErrorKind::ClientFailed => self.policy().is_some_and(|(_, policy)| is_retried(policy, error)),
             },
             Some(Outcome::Expired(DeadlineKind::Queue | DeadlineKind::Attempt(_) | DeadlineKind::Idle(_))) => true,
-            Some(Outcome::Expired(DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run))
+            Some(Outcome::Expired(
+                DeadlineKind::Call | DeadlineKind::Client | DeadlineKind::Run | DeadlineKind::Opening,
+            ))
             | Some(Outcome::Completed(_) | Outcome::Cancelled { .. })
             | None => false,
         }

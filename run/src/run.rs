@@ -42,8 +42,10 @@ pub struct Run {
     pub(crate) context: Fields,
     pub(crate) erasure: Option<Erasure>,
     pub(crate) ended_at: Option<Timestamp>,
+    /// No copy counts any more of what opened the run or gave it a job.
+    pub(crate) copies_until: Timestamp,
     /// The last entry on the run's own subject: what a command expects to be the last when it appends.
-    revision: u64,
+    pub(crate) revision: u64,
 }
 
 /// A function of the run's calls.
@@ -141,6 +143,7 @@ impl Run {
             context: Fields::default(),
             erasure: None,
             ended_at: None,
+            copies_until: Timestamp(0),
             revision: 0,
         }
     }
@@ -214,8 +217,6 @@ impl Run {
     pub fn find(&self, id: &CallId) -> Option<&Call> {
         self.calls.iter().find(|call| call.spec.id == *id)
     }
-
-    // ---- judging ----
 
     /// The events with which a run begins. A single call for a pool is dispatched by the same entry that opens its run.
     ///
@@ -378,15 +379,15 @@ impl Run {
         if missing.is_empty() { Ok(()) } else { Err(Rejection::AnswersMissing { calls: missing }) }
     }
 
-    // ---- believing ----
-
     /// Takes an entry of the log in, and says what of it was accepted.
     pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Heard>) {
+        self.note_copies(entry);
         for (event, number) in entry.events.iter().zip(0..) {
             let position = Position { sequence: entry.sequence, event: number };
             match event {
                 Event::RunOpened(opened) => self.opened(opened, entry, heard),
                 _ if self.opened_at.is_none() => {}
+                event if entry.is_late() => self.pass_over(event, entry.sequence),
                 event => self.apply_event(event, position, entry.at, heard),
             }
             self.fail_if_asked_to(entry.at, heard);
@@ -443,6 +444,11 @@ impl Run {
         self.erasure = opened.erasure;
         heard.push(Heard::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
+        if entry.is_late() {
+            // Whoever asked for the run may have been told that it failed: it ends as it begins.
+            (self.open, self.expired) = (false, true);
+            self.calls.iter_mut().for_each(|call| call.expired(DeadlineKind::Opening, entry.at, heard));
+        }
     }
 
     fn take_in(&mut self, calls: &[Arc<CallSpec>], at: Timestamp, heard: &mut Vec<Heard>) {
@@ -538,7 +544,7 @@ impl Run {
         }
     }
 
-    fn control(&mut self, call: CallIndex, sequence: u64, change: impl FnOnce(&mut Call)) {
+    pub(crate) fn control(&mut self, call: CallIndex, sequence: u64, change: impl FnOnce(&mut Call)) {
         self.with(call, |call| {
             call.revision = sequence;
             change(call);

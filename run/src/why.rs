@@ -147,6 +147,7 @@ pub fn expiry(deadline: DeadlineKind) -> &'static str {
         DeadlineKind::Attempt(_) => "an attempt overran its time and its worker was silent",
         DeadlineKind::Idle(_) => "an attempt said nothing for too long and its worker was silent",
         DeadlineKind::Run => "the run's deadline passed",
+        DeadlineKind::Opening => "the request reached the log too late, after its caller was told that it failed",
     }
 }
 

@@ -35,6 +35,7 @@ mod http_callers;
 mod index;
 mod intrusion;
 mod index_tls;
+mod late;
 mod limits;
 mod links;
 mod main_job;

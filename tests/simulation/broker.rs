@@ -97,7 +97,7 @@ impl Broker {
             return None;
         }
         let sequence = self.log.len() as u64 + 1;
-        let stored = Stored { run, place, entry: Arc::new(Entry { sequence, at: net.now, events }) };
+        let stored = Stored { run, place, entry: Arc::new(Entry { sequence, at: net.now, not_after: None, events }) };
         net.promises.stored(&stored);
         self.last.insert((run, place), sequence);
         if let Place::Job(call) = place

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use run::{CallId, Rejection, Violation};
+use run::{CallId, Rejection, RunId, Violation};
 
 use crate::callers::Unknown;
 use crate::index::{RebuildError, Unavailable};
@@ -65,9 +65,10 @@ impl Fault {
         Self { violations, ..Self::new(Code::InvalidArgument, "MALFORMED", message, [("field", field.to_owned())]) }
     }
 
-    /// The client stops waiting.
-    pub(crate) fn exceeded() -> Self {
-        Self::new(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", "the request's own deadline passed", [])
+    /// The client stops waiting; the run goes on, if there is one.
+    pub(crate) fn exceeded(run: Option<RunId>) -> Self {
+        let fault = Self::new(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", "the request's own deadline passed", []);
+        Self { metadata: run.map(|run| ("run_id", run.to_string())).into_iter().collect(), ..fault }
     }
 }
 
@@ -129,6 +130,10 @@ impl From<Refusal> for Fault {
             Refusal::TooLarge => Self::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
             Refusal::Contended => Self::passing(Code::Aborted, "CONTENDED", message),
             Refusal::BrokerUnavailable(_) => Self::passing(Code::Unavailable, "BROKER_UNAVAILABLE", message),
+            // No `retry_after`: repeating it without a request id may do it twice.
+            Refusal::Unconfirmed { run, .. } => {
+                Self::new(Code::DeadlineExceeded, "UNCONFIRMED", message, [("run_id", run.to_string())])
+            }
             Refusal::ShuttingDown => Self::passing(Code::Unavailable, "SHUTTING_DOWN", message),
         }
     }

@@ -132,7 +132,7 @@ fn unbroken(
             piece = tokio::time::timeout(SILENCE_MAX, pieces.next()) => match piece {
                 Ok(None) if gone.is_cancelled() => Some(Err(broken())),
                 Ok(piece) => piece,
-                Err(_) => Some(Err(Fault::exceeded())),
+                Err(_) => Some(Err(Fault::exceeded(None))),
             },
         };
         piece.map(|piece| (piece, (pieces, gone)))

@@ -96,12 +96,14 @@ impl Streaming {
     async fn next_piece(&mut self) -> Result<Piece, Fault> {
         let silent_until = Instant::now() + HEARTBEAT;
         let until = self.deadline.map_or(silent_until, |deadline| deadline.min(silent_until));
+        let is_opened = self.reader.run().opened_at().is_some();
         let events = tokio::select! {
             biased;
-            () = self.stop.cancelled() => Err(WatchError::Stopped(crate::ledger::Stopped)),
+            // Whoever opened the run learns its id from the first event.
+            () = self.stop.cancelled(), if !self.reader.answers_opening || is_opened => Err(WatchError::Stopped(crate::ledger::Stopped)),
             () = tokio::time::sleep_until(until) => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                    return Err(Fault::exceeded());
+                    return Err(Fault::exceeded(Some(self.reader.run().id())));
                 }
                 let time = Some(api::timestamp(proto::now()));
                 return Ok(Piece { heartbeat: Some(v1::Heartbeat { time }), ..Piece::default() });
@@ -123,7 +125,7 @@ impl Streaming {
                 self.ended = true;
                 Ok(Piece::end(v1::StreamEndReason::Shutdown))
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.reader.broken(error)),
         }
     }
 }

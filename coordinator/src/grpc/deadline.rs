@@ -62,7 +62,7 @@ where
             tokio::select! {
                 biased;
                 response = response => response,
-                () = overdue => Ok(Status::from(Fault::exceeded()).into_http()),
+                () = overdue => Ok(Status::from(Fault::exceeded(None)).into_http()),
             }
         })
     }

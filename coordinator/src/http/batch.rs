@@ -296,8 +296,8 @@ impl Waiting {
             events = self.reader.next() => events,
             () = self.door.stop.cancelled(), if is_opened => return Ok(self.as_it_stands()),
             () = tokio::time::sleep_until(until) => {
-                let late = "the run is stored, and the log does not show it yet";
-                return if is_opened { Ok(Word::Nothing) } else { Err(Refusal::BrokerUnavailable(late.to_owned()).into()) };
+                let (run, reason) = (self.reader.run().id(), "the log does not show its opening yet".to_owned());
+                return if is_opened { Ok(Word::Nothing) } else { Err(Refusal::Unconfirmed { run, reason }.into()) };
             }
         };
         match events {
@@ -315,7 +315,7 @@ impl Waiting {
                 Ok(Word::Events(events))
             }
             Ok(None) | Err(WatchError::Stopped(_)) => Ok(self.as_it_stands()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(self.reader.broken(error)),
         }
     }
 

@@ -161,8 +161,8 @@ impl IntoResponse for Wrong {
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
-        } else if self.status == StatusCode::CONFLICT {
-            // The SDKs would try again, which changes nothing.
+        } else if self.status == StatusCode::CONFLICT || self.code == "UNCONFIRMED" {
+            // The SDKs would try again, which changes nothing, or may do it twice.
             headers.insert("x-should-retry", HeaderValue::from_static("false"));
         }
         response

@@ -109,6 +109,10 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
+        if self.reason == "UNCONFIRMED" {
+            // Vendors' SDKs would repeat it, and one that may be stored would be done twice.
+            response.headers_mut().insert("x-should-retry", HeaderValue::from_static("false"));
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
@@ -197,6 +201,7 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         | "ISSUER_UNAVAILABLE"
         | "QUOTA_EXCEEDED" => "send the request again after `Retry-After`",
         "SHUTTING_DOWN" => "send the request to another coordinator",
+        "UNCONFIRMED" => "get the run of `metadata`: it is there, or never will be; or repeat the request with its id",
         "DEADLINE_EXCEEDED" => "allow more time, or read the run's events",
         "RESPONSE_NOT_FOUND" => {
             "look the id up in the response; one that was deleted, or is older than the log, is not there"

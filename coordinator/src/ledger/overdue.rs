@@ -64,7 +64,11 @@ fn is_end(effect: &Effect) -> bool {
     match effect {
         Effect::ExpireRun => true,
         Effect::Expire { deadline, .. } => match deadline {
-            DeadlineKind::Call | DeadlineKind::Queue | DeadlineKind::Client | DeadlineKind::Run => true,
+            DeadlineKind::Call
+            | DeadlineKind::Queue
+            | DeadlineKind::Client
+            | DeadlineKind::Run
+            | DeadlineKind::Opening => true,
             DeadlineKind::Attempt(_) | DeadlineKind::Idle(_) => false,
         },
         Effect::Dispatch { .. }

@@ -110,7 +110,7 @@ mod tests {
         let calls = (0..calls).map(|index| Arc::new(by_hand::call(&format!("call-{index}")))).collect();
         let opened = RunOpened { deadline: Timestamp(u64::MAX), calls, ..RunOpened::default() };
         let mut known = Known::new(RunId::new(Shard(0), uuid::Uuid::now_v7()));
-        let entry = Entry { sequence: 1, at: Timestamp(1), events: vec![Event::RunOpened(opened)] };
+        let entry = Entry { sequence: 1, at: Timestamp(1), not_after: None, events: vec![Event::RunOpened(opened)] };
         known.apply(&entry, &mut Vec::new());
         known
     }

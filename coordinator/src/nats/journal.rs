@@ -1,5 +1,6 @@
 //! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs it.
 
+mod append;
 mod erase;
 mod room;
 
@@ -8,44 +9,28 @@ pub(super) use self::room::ROOM_PERCENT;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use async_nats::header::{self, HeaderMap, HeaderValue};
+use async_nats::HeaderMap;
 use async_nats::jetstream;
-use async_nats::jetstream::context::PublishError;
-use async_nats::jetstream::message::{PublishMessage, StreamMessage};
+use async_nats::jetstream::message::StreamMessage;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
-use proto::nats::unstored::Unstored;
 use proto::subject::{self, Place, Subject};
-use run::{CallSpec, Entry, Event, RunId, Shard, Timestamp};
-use telemetry::trace::Moment;
+use run::{Entry, RunId, Shard, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::append::{APPEND_PAUSE, UNHEARD_MAX};
 use self::room::Room;
 use super::Broker;
 use crate::known::Known;
 use crate::metrics::COUNTS;
-use crate::trace;
 
-/// How long an append is tried for: an election of the broker's leader takes 4-9 s.
-const APPEND_PATIENCE: Duration = Duration::from_secs(15);
-const APPEND_PAUSE: Duration = Duration::from_millis(200);
-const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
-/// How long the feed may take to bring what was appended without asking for an answer; then an answer is asked for. Rather too
-/// long than too short: where the feed lags behind, more appends would not help it.
-const HEARD_PATIENCE: Duration = Duration::from_secs(1);
-/// Entries sent without asking for an answer that are waited for, and bytes of one of them at most. The broker drops in
-/// silence what it cannot take in; that is more than all of these together (100,000 messages, 128 MiB).
-const UNHEARD_MAX: usize = 4096;
-const UNHEARD_BYTES_MAX: usize = 16 * 1024;
-/// For how many milliseconds the feed counts as behind when it did not bring something in time.
-const BEHIND_MS: u64 = 5000;
 /// The place in front of everything on a subject on which nothing stands yet.
 pub(crate) const NOTHING: u64 = 0;
 /// How long a page of the log may take to come.
@@ -63,9 +48,6 @@ const NOTHING_THERE: u16 = 404;
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// After how long without a look the log counts as out of reach: not yet when an answer or two are late.
 const OUT_OF_REACH: Duration = Duration::from_secs(5);
-/// How many entries on its subject may have come between an append and the question whether it was stored.
-const LATER_MAX: usize = 64;
-
 /// A cheap handle: every reader has one, and a client of the broker is a dozen shared parts.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal(Arc<Parts>);
@@ -97,8 +79,12 @@ pub(crate) enum AppendError {
     Full,
     #[error("the events do not fit one message of the broker")]
     TooLarge,
+    /// Nothing was sent, so nothing can be stored.
     #[error("the broker does not answer: {0}")]
     Unavailable(String),
+    /// Sent and not confirmed. It is in the log by now or will never count, because every copy is void from now on.
+    #[error("the broker has not confirmed it: {reason}")]
+    Unconfirmed { run: RunId, reason: String },
 }
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -139,175 +125,11 @@ pub(crate) struct Extent {
     pub(crate) last: u64,
 }
 
-/// What is to be appended, in the form in which the broker stores it. Its nonce makes the payload unlike any other.
-struct Draft<'events> {
-    run: RunId,
-    events: &'events [Event],
-    job: Option<&'events CallSpec>,
-    subject: String,
-    payload: Bytes,
-    expected: u64,
-    /// When, where that is traced.
-    began: Option<Moment>,
-}
-
-impl<'events> Draft<'events> {
-    fn new(
-        run: RunId,
-        events: &'events [Event],
-        job: Option<&'events CallSpec>,
-        expected: u64,
-    ) -> Result<Self, AppendError> {
-        let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
-        let subject = Subject { run, place }.to_string();
-        let payload = log::encode_as(rand::random(), events, job);
-        let began = telemetry::trace::is_on().then(|| Moment::now(proto::now().0));
-        Ok(Self { run, events, job, subject, payload, expected, began })
-    }
-}
-
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
         let unheard = Semaphore::new(UNHEARD_MAX);
         let behind_until = AtomicU64::new(0);
         Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, behind_until }))
-    }
-
-    /// Appends events that belong together behind the entry `expected` on their subject, [`NOTHING`] for none, and gives their
-    /// place in the log. Tries again, for a while, what the broker does not confirm; then the expectation tells whether it
-    /// was stored the first time.
-    pub(crate) async fn append(
-        &self,
-        run: RunId,
-        events: &[Event],
-        job: Option<&CallSpec>,
-        expected: u64,
-    ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, job, expected)?;
-        let sequence = self.store(&draft, false).await?;
-        self.note_stored(&draft, sequence);
-        Ok(sequence)
-    }
-
-    /// Appends what nobody else can have put on its subject, where nothing stands. Not the broker's word confirms it but the
-    /// entry itself, which `heard` waits for and whose place it gives: a message less. What is not heard for a while is
-    /// appended as [`Self::append`] does it, and whichever confirms it first counts. So is from the beginning what is large,
-    /// and everything while the feed is behind.
-    pub(crate) async fn append_heard(
-        &self,
-        run: RunId,
-        events: &[Event],
-        heard: impl Future<Output = u64>,
-    ) -> Result<u64, AppendError> {
-        let draft = Draft::new(run, events, None, NOTHING)?;
-        let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && proto::now().0 >= self.behind_until.load(Relaxed);
-        let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
-        let sequence = match permit {
-            Some(_permit) => self.store_heard(&draft, heard).await?,
-            // Apart, as it takes much room and is rare.
-            None => Box::pin(self.store(&draft, false)).await?,
-        };
-        self.note_stored(&draft, sequence);
-        Ok(sequence)
-    }
-
-    async fn store_heard(&self, draft: &Draft<'_>, heard: impl Future<Output = u64>) -> Result<u64, AppendError> {
-        let mut heard = std::pin::pin!(heard);
-        let said = async { if self.say(draft).await { Some(heard.as_mut().await) } else { None } };
-        match tokio::time::timeout(HEARD_PATIENCE, said).await {
-            Ok(Some(sequence)) => return Ok(sequence),
-            Ok(None) => {}
-            Err(_) => self.note_behind(),
-        }
-        tokio::select! {
-            biased;
-            sequence = heard => Ok(sequence),
-            stored = Box::pin(self.store(draft, true)) => stored,
-        }
-    }
-
-    /// The feed did not bring in time what was sent: for a while everybody asks for answers.
-    fn note_behind(&self) {
-        let now = proto::now().0;
-        if self.behind_until.swap(now + BEHIND_MS, Relaxed) <= now {
-            tracing::warn!(
-                "the feed has not brought a run's opening within {HEARD_PATIENCE:?}: the broker or this coordinator has \
-                 too much to do, or stood still. New runs cost a message more for some seconds"
-            );
-        }
-    }
-
-    /// Tries until the broker has confirmed it. `unsure`: it was sent before, and may be stored.
-    async fn store(&self, draft: &Draft<'_>, mut unsure: bool) -> Result<u64, AppendError> {
-        let Draft { run, ref subject, ref payload, expected, .. } = *draft;
-        let give_up = Instant::now() + APPEND_PATIENCE;
-        let (mut warned, mut pause) = (false, APPEND_PAUSE);
-        loop {
-            let error = match self.publish(subject, payload.clone(), expected).await {
-                Ok(sequence) => return Ok(sequence),
-                Err(error) => error,
-            };
-            let reason = match Unstored::of(&error) {
-                Unstored::Conflict if unsure => match self.own_or_conflict(subject, expected, payload).await {
-                    Err(AppendError::Unavailable(reason)) if Instant::now() < give_up => reason,
-                    found => return found,
-                },
-                Unstored::Conflict => return Err(AppendError::Conflict),
-                Unstored::TooLarge => return Err(AppendError::TooLarge),
-                Unstored::Full => return Err(AppendError::Full),
-                Unstored::Unconfirmed if Instant::now() >= give_up => {
-                    return Err(AppendError::Unavailable(error.to_string()));
-                }
-                Unstored::Unconfirmed => error.to_string(),
-            };
-            if !warned {
-                tracing::warn!(run.id = %run, error = reason, "append not confirmed, trying again until it is");
-            }
-            (unsure, warned) = (true, true);
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
-        }
-    }
-
-    fn note_stored(&self, draft: &Draft<'_>, sequence: u64) {
-        self.room.take(draft.payload.len());
-        if let Some(began) = draft.began {
-            trace::sent(draft.run, draft.events, draft.job, sequence, began);
-        }
-    }
-
-    async fn publish(&self, subject: &str, payload: Bytes, expected: u64) -> Result<u64, PublishError> {
-        let message = PublishMessage::build().payload(payload).expected_last_subject_sequence(expected);
-        Ok(self.broker.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
-    }
-
-    /// Sends it without asking for an answer; `false` where it cannot be sent.
-    async fn say(&self, draft: &Draft<'_>) -> bool {
-        let mut headers = HeaderMap::new();
-        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(draft.expected));
-        let said = self.broker.client.publish_with_headers(draft.subject.clone(), headers, draft.payload.clone());
-        said.await.is_ok()
-    }
-
-    /// After an append whose first try was not confirmed: is one of the entries behind the expected one ours? Asks the log's
-    /// leader: another node may not have it yet.
-    async fn own_or_conflict(&self, subject: &str, after: u64, payload: &Bytes) -> Result<u64, AppendError> {
-        let unavailable = |error: &dyn std::fmt::Display| AppendError::Unavailable(error.to_string());
-        let stream =
-            self.broker.context.get_stream_no_info(names::STREAM).await.map_err(|error| unavailable(&error))?;
-        let mut after = after;
-        for _ in 0..LATER_MAX {
-            let later = match stream.get_first_raw_message_by_subject(subject, after + 1).await {
-                Ok(later) => later,
-                Err(error) if error.kind() == jetstream::stream::RawMessageErrorKind::NoMessageFound => break,
-                Err(error) => return Err(unavailable(&error)),
-            };
-            if later.payload == *payload {
-                return Ok(later.sequence);
-            }
-            after = later.sequence;
-        }
-        Err(AppendError::Conflict)
     }
 
     /// Whether a run whose opening is an entry of its own is in the log. Asks about one subject only: where there is nothing

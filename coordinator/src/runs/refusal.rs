@@ -67,8 +67,24 @@ pub(crate) enum Refusal {
     Contended,
     #[error("the broker does not answer: {0}")]
     BrokerUnavailable(String),
+    #[error(
+        "the broker did not confirm it in time ({reason}): run {run} has what was asked by now, or never will; get the run when \
+         the broker answers again, or repeat the request with its request id"
+    )]
+    Unconfirmed { run: RunId, reason: String },
     #[error("the coordinator is shutting down")]
     ShuttingDown,
+}
+
+impl Refusal {
+    /// The refusal of a request that is stored in a run, though its answer cannot be given: asked again as a new one, it would
+    /// be done twice.
+    pub(crate) fn of_stored(self, run: RunId) -> Self {
+        match self {
+            Self::BrokerUnavailable(_) | Self::ShuttingDown => Self::Unconfirmed { run, reason: self.to_string() },
+            other => other,
+        }
+    }
 }
 
 impl From<Stopped> for Refusal {
@@ -105,6 +121,7 @@ impl From<AppendError> for Refusal {
             AppendError::Full => Self::LogFull,
             AppendError::TooLarge => Self::TooLarge,
             AppendError::Unavailable(reason) => Self::BrokerUnavailable(reason),
+            AppendError::Unconfirmed { run, reason } => Self::Unconfirmed { run, reason },
         }
     }
 }

@@ -9,7 +9,7 @@ use prost::Message as _;
 use run::{
     Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
     Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Fields, File, Nonce, PoolId, ResultUse, Route,
-    RunId, RunOpened, StopStage, Timestamp, WithoutWorker,
+    RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
 };
 
 use super::api::without_worker;
@@ -27,15 +27,16 @@ use crate::wire::v1::{self as wire, event::Kind};
 /// Encodes events that belong together. A dispatch carries `job` unless the same entry opens the run, which holds it.
 #[must_use]
 pub fn encode(events: &[Event], job: Option<&CallSpec>) -> Bytes {
-    encode_as(0, events, job)
+    encode_as(0, None, events, job)
 }
 
-/// As [`encode`], with a number by which whoever appends the entry recognises it.
+/// As [`encode`], with a number by which its writer recognises the entry, and the last moment at which it counts.
 #[must_use]
-pub fn encode_as(nonce: u64, events: &[Event], job: Option<&CallSpec>) -> Bytes {
+pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&CallSpec>) -> Bytes {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
     let events = events.iter().map(|event| wire::Event { kind: Some(event_out(event, job)) }).collect();
-    wire::Entry { version: VERSION, attempt, events, nonce }.encode_to_vec().into()
+    let not_after_ms = not_after.map_or(0, |not_after| not_after.0);
+    wire::Entry { version: VERSION, attempt, events, nonce, not_after_ms }.encode_to_vec().into()
 }
 
 /// Decodes a message of the log.
@@ -45,9 +46,13 @@ pub fn encode_as(nonce: u64, events: &[Event], job: Option<&CallSpec>) -> Bytes 
 pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -> Result<Entry, InvalidMessage> {
     let entry = wire::Entry::decode(payload)?;
     check_version(entry.version)?;
-    let attempt = entry.attempt;
+    let (attempt, not_after) = (entry.attempt, not_after_in(entry.not_after_ms));
     let events = entry.events.into_iter().map(|event| event_in(event, &subject.place, attempt));
-    Ok(Entry { sequence, at, events: events.collect::<Result<_, _>>()? })
+    Ok(Entry { sequence, at, not_after, events: events.collect::<Result<_, _>>()? })
+}
+
+fn not_after_in(not_after_ms: u64) -> Option<Timestamp> {
+    (not_after_ms > 0).then_some(Timestamp(not_after_ms))
 }
 
 /// What a worker needs of a job.
@@ -59,16 +64,19 @@ pub struct Job {
     pub spec: Arc<CallSpec>,
 }
 
-/// Decodes a job from the message that dispatches a call.
+/// Decodes a job from the message that dispatches a call; `None` if the message was stored, at `at`, too late to count.
 ///
 /// # Errors
 /// When it is none.
-pub fn decode_job(subject: &Subject, payload: Bytes) -> Result<Job, InvalidMessage> {
+pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Option<Job>, InvalidMessage> {
     let Place::Job { call, pool } = &subject.place else {
         return Err(InvalidMessage::Misplaced { event: "job" });
     };
     let entry = wire::Entry::decode(payload)?;
     check_version(entry.version)?;
+    if is_late(at, not_after_in(entry.not_after_ms)) {
+        return Ok(None);
+    }
     let spec = entry.events.into_iter().find_map(|event| match event.kind {
         Some(Kind::RunOpened(opened)) => opened.calls.into_iter().nth(call.as_usize()),
         Some(Kind::CallDispatched(dispatched)) => dispatched.job,
@@ -79,7 +87,7 @@ pub fn decode_job(subject: &Subject, payload: Bytes) -> Result<Job, InvalidMessa
     if !matches!(&spec.route, Route::Pool { pool: routed, .. } if routed == pool) {
         return Err(InvalidMessage::Misplaced { event: "job of another pool" });
     }
-    Ok(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec) })
+    Ok(Some(Job { run: subject.run, call: *call, pool: pool.clone(), spec: Arc::new(spec) }))
 }
 
 fn attempt_of(event: &Event) -> Option<&AttemptId> {
@@ -405,6 +413,7 @@ fn deadline_out(deadline: DeadlineKind) -> wire::CallExpired {
         DeadlineKind::Call => (wire::DeadlineKind::Call, 0),
         DeadlineKind::Attempt(AttemptNumber(number)) => (wire::DeadlineKind::Attempt, number),
         DeadlineKind::Run => (wire::DeadlineKind::Run, 0),
+        DeadlineKind::Opening => (wire::DeadlineKind::Opening, 0),
         DeadlineKind::Queue => (wire::DeadlineKind::Queue, 0),
         DeadlineKind::Client => (wire::DeadlineKind::Client, 0),
         DeadlineKind::Idle(AttemptNumber(number)) => (wire::DeadlineKind::Idle, number),
@@ -417,6 +426,7 @@ fn deadline_in(wire: &wire::CallExpired) -> DeadlineKind {
         wire::DeadlineKind::Call | wire::DeadlineKind::Unspecified => DeadlineKind::Call,
         wire::DeadlineKind::Attempt => DeadlineKind::Attempt(AttemptNumber(wire.attempt)),
         wire::DeadlineKind::Run => DeadlineKind::Run,
+        wire::DeadlineKind::Opening => DeadlineKind::Opening,
         wire::DeadlineKind::Queue => DeadlineKind::Queue,
         wire::DeadlineKind::Client => DeadlineKind::Client,
         wire::DeadlineKind::Idle => DeadlineKind::Idle(AttemptNumber(wire.attempt)),

@@ -108,7 +108,12 @@ pub(crate) fn continuing(log: &[Entry]) -> BTreeSet<(CallIndex, AttemptNumber)> 
 pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId, u32)> {
     let mut stored: BTreeMap<CallIndex, (AttemptId, BTreeSet<u32>)> = BTreeMap::new();
     let singly = log.iter().flat_map(|entry| {
-        entry.events.iter().map(|event| Entry { sequence: entry.sequence, at: entry.at, events: vec![event.clone()] })
+        entry.events.iter().map(|event| Entry {
+            sequence: entry.sequence,
+            at: entry.at,
+            not_after: None,
+            events: vec![event.clone()],
+        })
     });
     for_each_entry(&singly.collect::<Vec<_>>(), |entry, _, run, heard| {
         for fact in heard {

@@ -286,8 +286,22 @@ impl Story {
 
     /// Stores events as one entry.
     pub(crate) fn tell_together(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Heard> {
+        self.tell_by(None, events)
+    }
+
+    /// Stores events as one entry that came a moment too late.
+    pub(crate) fn tell_late(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Heard> {
+        self.tell_by(Some(Timestamp(self.now.0 - 1)), events)
+    }
+
+    /// Stores events as one entry that counts until `not_after`.
+    pub(crate) fn tell_by(
+        &mut self,
+        not_after: Option<Timestamp>,
+        events: impl IntoIterator<Item = Event>,
+    ) -> Vec<Heard> {
         let sequence = self.log.last().map_or(1, |last| last.sequence + 10);
-        let entry = Entry { sequence, at: self.now, events: events.into_iter().collect() };
+        let entry = Entry { sequence, at: self.now, not_after, events: events.into_iter().collect() };
         let mut heard = Vec::new();
         self.run.apply(&entry, &mut heard);
         self.log.push(entry);

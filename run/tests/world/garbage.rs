@@ -7,10 +7,12 @@ use toolyard_run::{Concurrency, DeadlineKind, Decider, Effects, Policy, RunOpene
 /// Entries in any order, with sequences and times that may run backwards. Few names and numbers, so that they meet.
 pub(crate) fn garbage() -> impl Strategy<Value = History> {
     let sequence = prop_oneof![4 => 0..100u64, 1 => Just(u64::MAX)];
-    let entry = (sequence, time(), prop::collection::vec(event(), 0..5));
-    let entry = entry.prop_map(|(sequence, at, events)| Entry { sequence, at, events });
+    let entry = (sequence, time(), prop::option::weighted(0.2, time()), prop::collection::vec(event(), 0..5));
+    let entry = entry.prop_map(|(sequence, at, not_after, events)| Entry { sequence, at, not_after, events });
     let opening = opened(prop::collection::vec(call(), 0..5));
-    let opening = opening.prop_map(|opened| Entry { sequence: 1, at: START, events: vec![opened] });
+    let opening = (opening, prop::option::weighted(0.2, time()));
+    let opening =
+        opening.prop_map(|(opened, not_after)| Entry { sequence: 1, at: START, not_after, events: vec![opened] });
     let whole = (prop::option::weighted(0.9, opening), prop::collection::vec(entry, 0..40), time());
     whole.prop_map(|(opening, entries, now)| History { log: opening.into_iter().chain(entries).collect(), now })
 }

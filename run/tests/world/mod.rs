@@ -95,7 +95,7 @@ impl History {
 
     pub(crate) fn store(&mut self, events: Vec<Event>) {
         let sequence = self.log.last().map_or(1, |last| last.sequence.saturating_add(10));
-        self.log.push(Entry { sequence, at: self.now, events });
+        self.log.push(Entry { sequence, at: self.now, not_after: None, events });
     }
 }
 

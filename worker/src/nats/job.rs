@@ -59,7 +59,12 @@ struct Delivery {
 pub(super) async fn handle(core: Rc<Core>, message: Message) {
     let Some(reply) = message.reply.clone() else { return };
     let delivery = match delivery(&core, message, reply.clone()) {
-        Ok(delivery) => delivery,
+        Ok(Some(delivery)) => delivery,
+        // Its run or its dispatch is void, so its owner and all readers pass it over too.
+        Ok(None) => {
+            core.counts.duplicates.add(1);
+            return settle(&core, reply, "+ACK".into()).await;
+        }
         Err(error) => {
             tracing::error!(error, "giving back a job that cannot be understood");
             return settle(&core, reply, UNREADABLE.into()).await;
@@ -137,7 +142,8 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
     }
 }
 
-fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Delivery, String> {
+/// `None` for a job that was stored too late to count.
+fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Option<Delivery>, String> {
     let message = jetstream::Message { message, context: core.context.clone() };
     let info = message.info().map_err(|error| error.to_string())?;
     let delivered = u32::try_from(info.delivered).unwrap_or(u32::MAX);
@@ -145,8 +151,9 @@ fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Delivery, Str
     let published = run::Timestamp(u64::try_from(published).unwrap_or(0));
     let (message, _) = message.split();
     let subject: Subject = message.subject.as_str().parse().map_err(|error| format!("{error}"))?;
-    let job = log::decode_job(&subject, message.payload).map_err(|error| error.to_string())?;
-    Ok(Delivery { job, reply, delivered, sequence, age: proto::now().since(published), here: Instant::now() })
+    let job = log::decode_job(&subject, message.payload, published).map_err(|error| error.to_string())?;
+    let (age, here) = (proto::now().since(published), Instant::now());
+    Ok(job.map(|job| Delivery { job, reply, delivered, sequence, age, here }))
 }
 
 /// What the owner is asked about.

@@ -18,9 +18,11 @@ use crate::door::{Door, Fault};
 use crate::http::ask::Ask;
 use crate::http::problem::Problem;
 use crate::http::sse;
+use crate::ledger::Stopped;
+use crate::nats::journal::ReadError;
 use crate::requests::{RequestKey, Taken};
 use crate::runs::Refusal;
-use crate::watch::Reader;
+use crate::watch::{Reader, WatchError};
 
 /// How long a cancelled response may take to end before it is told as it stands: a tool has 5 s to stop.
 const CANCEL_WAIT: Duration = Duration::from_secs(8);
@@ -272,11 +274,17 @@ impl Told {
 
     async fn next(&mut self, door: &Door) -> Result<Vec<Event>, Wrong> {
         let events = tokio::select! {
-            () = door.stop.cancelled() => return Err(Refusal::ShuttingDown.into()),
-            events = self.reader.next() => events.map_err(Fault::from)?,
+            () = door.stop.cancelled() => return Err(self.reader.broken(WatchError::Stopped(Stopped)).into()),
+            events = self.reader.next() => events,
         };
-        let unended = || Fault::from(Refusal::BrokerUnavailable("the run ended without a word".into()));
-        Ok(self.take(&events.ok_or_else(unended)?))
+        match events {
+            Ok(Some(events)) => Ok(self.take(&events)),
+            Ok(None) => {
+                let ended = ReadError::new(&"the run ended without a word");
+                Err(self.reader.broken(ended.into()).into())
+            }
+            Err(error) => Err(self.reader.broken(error).into()),
+        }
     }
 }
 

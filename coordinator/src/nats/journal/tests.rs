@@ -4,6 +4,11 @@ use futures::FutureExt as _;
 use proto::nats::Credentials;
 use run::Shard;
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use run::Event;
+
+use super::append::*;
 use super::*;
 use crate::nats::setup::LogOptions;
 
@@ -26,17 +31,16 @@ async fn an_entry_is_known_again_behind_which_others_came() {
     let subject = Subject { run: id, place: Place::Run }.to_string();
     let events = [Event::RunClosed];
     let first = journal.append(id, &events, None, 0).await.expect("stored");
-    let ours = log::encode_as(1, &events, None);
+    let ours = log::encode_as(1, None, &events, None);
     let sequence = journal.publish(&subject, ours.clone(), first).await.expect("stored");
     journal.append(id, &events, None, sequence).await.expect("stored");
-    assert_eq!(journal.own_or_conflict(&subject, first, &ours).await.expect("it is there"), sequence);
+    assert_eq!(journal.find(&subject, first, &ours).await.expect("the log answers"), Found::Own(sequence));
     // Others say the same; they are not ours.
-    let other = log::encode_as(2, &events, None);
-    let unknown = journal.own_or_conflict(&subject, first, &other).await;
-    assert!(matches!(unknown, Err(AppendError::Conflict)), "{unknown:?}");
+    let other = log::encode_as(2, None, &events, None);
+    assert_eq!(journal.find(&subject, first, &other).await.expect("the log answers"), Found::Others);
     // And what stood there before is nobody's answer.
-    let before = journal.own_or_conflict(&subject, sequence, &ours).await;
-    assert!(matches!(before, Err(AppendError::Conflict)), "{before:?}");
+    assert_eq!(journal.find(&subject, sequence, &ours).await.expect("the log answers"), Found::Others);
+    assert_eq!(journal.find(&subject, sequence + 100, &ours).await.expect("the log answers"), Found::Nothing);
 }
 
 /// How many entries the log holds.
@@ -143,7 +147,10 @@ async fn a_broker_that_is_gone_leaves_nobody_waiting_without_an_end() {
         appends.spawn(async move { journal.append_heard(fresh(), &[Event::RunClosed], std::future::pending()).await });
     }
     let all = tokio::time::timeout(APPEND_PATIENCE * 2, appends.join_all()).await.expect("each has its end");
-    assert!(all.iter().all(|end| matches!(end, Err(AppendError::Unavailable(_)))), "the broker is not there");
+    assert!(
+        all.iter().all(|end| matches!(end, Err(AppendError::Unavailable(_) | AppendError::Unconfirmed { .. }))),
+        "the broker is not there"
+    );
 }
 
 #[tokio::test]

@@ -1,0 +1,276 @@
+//! Stores entries of coordinators, each behind the entry that its writer knew, and finds out whether one was stored.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::header::{self, HeaderMap, HeaderValue};
+use async_nats::jetstream;
+use async_nats::jetstream::context::PublishError;
+use async_nats::jetstream::message::PublishMessage;
+use bytes::Bytes;
+use proto::convert::log;
+use proto::names;
+use proto::nats::unstored::Unstored;
+use proto::subject::{Place, Subject};
+use run::{CallSpec, Event, RunId, Timestamp};
+use telemetry::trace::Moment;
+use tokio::time::Instant;
+
+use super::{AppendError, Journal, NOTHING, ReadError};
+use crate::trace;
+
+/// How long an append is tried for, from the first copy on: an election of the broker's leader takes 4-9 s. No copy counts that
+/// is stored later than [`run::STORED_WITHIN`].
+pub(super) const APPEND_PATIENCE: Duration = Duration::from_secs(15);
+pub(super) const APPEND_PAUSE: Duration = Duration::from_millis(200);
+const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
+/// How long the feed may take to bring what was appended without asking for an answer; then an answer is asked for. Rather too
+/// long than too short: where the feed lags behind, more appends would not help it.
+pub(super) const HEARD_PATIENCE: Duration = Duration::from_secs(1);
+/// Entries sent without asking for an answer that are waited for, and bytes of one of them at most. The broker drops in
+/// silence what it cannot take in; that is more than all of these together (100,000 messages, 128 MiB).
+pub(super) const UNHEARD_MAX: usize = 4096;
+pub(super) const UNHEARD_BYTES_MAX: usize = 16 * 1024;
+/// For how many milliseconds the feed counts as behind when it did not bring something in time.
+const BEHIND_MS: u64 = 5000;
+/// How many entries on its subject may have come between an append and the question whether it was stored.
+const LATER_MAX: usize = 64;
+/// How often the log is searched for a copy when there is no room for another one: the first may be on its way to the replicas.
+const LOOKS_WHEN_FULL: u32 = 3;
+/// How long the last search for a copy may take, before the caller is told that nothing is confirmed.
+const LAST_LOOK: Duration = Duration::from_secs(2);
+
+/// What is to be appended, in the form in which the broker stores it. Its nonce makes the payload unlike any other.
+struct Draft<'events> {
+    run: RunId,
+    events: &'events [Event],
+    job: Option<&'events CallSpec>,
+    subject: String,
+    payload: Bytes,
+    expected: u64,
+    /// The last moment at which it counts.
+    not_after: Timestamp,
+    /// Until when it is tried.
+    give_up: Instant,
+    /// When, where that is traced.
+    began: Option<Moment>,
+}
+
+/// What stands on a subject behind an entry.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Our own entry, here.
+    Own(u64),
+    /// Only entries of others.
+    Others,
+    Nothing,
+}
+
+impl<'events> Draft<'events> {
+    fn new(
+        run: RunId,
+        events: &'events [Event],
+        job: Option<&'events CallSpec>,
+        expected: u64,
+    ) -> Result<Self, AppendError> {
+        let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
+        let subject = Subject { run, place }.to_string();
+        let now = proto::now();
+        let not_after = run::counts_until(run, events, now);
+        let give_up = Instant::now() + APPEND_PATIENCE.min(not_after.since(now));
+        let payload = log::encode_as(rand::random(), Some(not_after), events, job);
+        let began = telemetry::trace::is_on().then(|| Moment::now(now.0));
+        Ok(Self { run, events, job, subject, payload, expected, not_after, give_up, began })
+    }
+}
+
+impl Journal {
+    /// Appends events that belong together behind the entry `expected` on their subject, [`NOTHING`] for none, and gives their
+    /// place in the log. Tries again, for a while, what the broker does not confirm; then the expectation tells whether it
+    /// was stored the first time.
+    pub(crate) async fn append(
+        &self,
+        run: RunId,
+        events: &[Event],
+        job: Option<&CallSpec>,
+        expected: u64,
+    ) -> Result<u64, AppendError> {
+        let draft = Draft::new(run, events, job, expected)?;
+        let sequence = self.store(&draft, false).await?;
+        self.note_stored(&draft, sequence);
+        Ok(sequence)
+    }
+
+    /// Appends what nobody else can have put on its subject, where nothing stands. Not the broker's word confirms it but the
+    /// entry itself, which `heard` waits for and whose place it gives: a message less. What is not heard for a while is
+    /// appended as [`Self::append`] does it, and whichever confirms it first counts. So is from the beginning what is large,
+    /// and everything while the feed is behind.
+    pub(crate) async fn append_heard(
+        &self,
+        run: RunId,
+        events: &[Event],
+        heard: impl Future<Output = u64>,
+    ) -> Result<u64, AppendError> {
+        let draft = Draft::new(run, events, None, NOTHING)?;
+        let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && proto::now().0 >= self.behind_until.load(Relaxed);
+        let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
+        let sequence = match permit {
+            Some(_permit) => self.store_heard(&draft, heard).await?,
+            // Apart, as it takes much room and is rare.
+            None => Box::pin(self.store(&draft, false)).await?,
+        };
+        self.note_stored(&draft, sequence);
+        Ok(sequence)
+    }
+
+    async fn store_heard(&self, draft: &Draft<'_>, heard: impl Future<Output = u64>) -> Result<u64, AppendError> {
+        let mut heard = std::pin::pin!(heard);
+        let said = async { if self.say(draft).await { Some(heard.as_mut().await) } else { None } };
+        let sent = match tokio::time::timeout(HEARD_PATIENCE, said).await {
+            Ok(Some(sequence)) => return Ok(sequence),
+            Ok(None) => false,
+            Err(_) => {
+                self.note_behind();
+                true
+            }
+        };
+        tokio::select! {
+            biased;
+            sequence = heard => Ok(sequence),
+            stored = Box::pin(self.store(draft, sent)) => stored,
+        }
+    }
+
+    /// The feed did not bring in time what was sent: for a while everybody asks for answers.
+    fn note_behind(&self) {
+        let now = proto::now().0;
+        if self.behind_until.swap(now + BEHIND_MS, Relaxed) <= now {
+            tracing::warn!(
+                "the feed has not brought a run's opening within {HEARD_PATIENCE:?}: the broker or this coordinator has \
+                 too much to do, or stood still. New runs cost a message more for some seconds"
+            );
+        }
+    }
+
+    /// Tries until the broker has confirmed it. `sent`: a copy was sent before, and may be stored.
+    async fn store(&self, draft: &Draft<'_>, mut sent: bool) -> Result<u64, AppendError> {
+        let (mut warned, mut pause) = (false, APPEND_PAUSE);
+        let mut reason = "there is no connection to it".to_owned();
+        while Instant::now() < draft.give_up {
+            // The library would keep what is published now, and send it whenever it is connected again.
+            if self.is_connected() {
+                let published = self.publish(&draft.subject, draft.payload.clone(), draft.expected);
+                let error = match tokio::time::timeout_at(draft.give_up, published).await {
+                    Ok(Ok(sequence)) => return Ok(sequence),
+                    Ok(Err(error)) => error,
+                    Err(_) => {
+                        (sent, reason) = (true, "no confirmation came".to_owned());
+                        break;
+                    }
+                };
+                let refused = match Unstored::of(&error) {
+                    Unstored::Conflict => Some(AppendError::Conflict),
+                    Unstored::TooLarge => Some(AppendError::TooLarge),
+                    Unstored::Full => Some(AppendError::Full),
+                    Unstored::Unconfirmed => None,
+                };
+                reason = error.to_string();
+                match refused {
+                    Some(refused) if !sent => return Err(refused),
+                    Some(refused) => match self.found_or_refused(draft, refused).await {
+                        // The leader does not show yet what it refused us for.
+                        Err(AppendError::Unavailable(_)) => {}
+                        settled => return settled,
+                    },
+                    None => sent = true,
+                }
+            }
+            if !warned {
+                tracing::warn!(run.id = %draft.run, error = reason, "append not confirmed, trying again until it is");
+            }
+            warned = true;
+            tokio::time::sleep(pause.min(draft.give_up.saturating_duration_since(Instant::now()))).await;
+            pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
+        }
+        if sent { self.give_up(draft, reason).await } else { Err(AppendError::Unavailable(reason)) }
+    }
+
+    /// Whether messages go out at once. A connection that stands still is not noticed for some seconds.
+    fn is_connected(&self) -> bool {
+        self.broker.client.connection_state() == State::Connected
+    }
+
+    /// A later copy was refused: an earlier one may be why.
+    async fn found_or_refused(&self, draft: &Draft<'_>, refused: AppendError) -> Result<u64, AppendError> {
+        for _ in 0..LOOKS_WHEN_FULL {
+            match (self.find(&draft.subject, draft.expected, &draft.payload).await, &refused) {
+                (Ok(Found::Own(sequence)), _) => return Ok(sequence),
+                (Ok(Found::Others), AppendError::Conflict) => return Err(refused),
+                // Whoever answers has not yet what the conflict is about: a leader that has just been elected.
+                (Ok(Found::Nothing), AppendError::Conflict) => {
+                    return Err(AppendError::Unavailable("the log's leader lags behind".to_owned()));
+                }
+                (Ok(Found::Others | Found::Nothing), _) => tokio::time::sleep(APPEND_PAUSE).await,
+                (Err(error), _) => return Err(AppendError::Unavailable(error.to_string())),
+            }
+        }
+        Err(refused)
+    }
+
+    /// No copy was confirmed. Answers when none counts any more that is not in the log by then.
+    async fn give_up(&self, draft: &Draft<'_>, reason: String) -> Result<u64, AppendError> {
+        while proto::now() <= draft.not_after {
+            tokio::time::sleep(draft.not_after.since(proto::now()) + Duration::from_millis(1)).await;
+        }
+        if self.is_connected() {
+            let found = self.find(&draft.subject, draft.expected, &draft.payload);
+            if let Ok(Ok(Found::Own(sequence))) = tokio::time::timeout(LAST_LOOK, found).await {
+                return Ok(sequence);
+            }
+        }
+        Err(AppendError::Unconfirmed { run: draft.run, reason })
+    }
+
+    fn note_stored(&self, draft: &Draft<'_>, sequence: u64) {
+        self.room.take(draft.payload.len());
+        if let Some(began) = draft.began {
+            trace::sent(draft.run, draft.events, draft.job, sequence, began);
+        }
+    }
+
+    pub(super) async fn publish(&self, subject: &str, payload: Bytes, expected: u64) -> Result<u64, PublishError> {
+        let message = PublishMessage::build().payload(payload).expected_last_subject_sequence(expected);
+        Ok(self.broker.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
+    }
+
+    /// Sends it without asking for an answer; `false` where it cannot be sent.
+    async fn say(&self, draft: &Draft<'_>) -> bool {
+        if !self.is_connected() {
+            return false;
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(draft.expected));
+        let said = self.broker.client.publish_with_headers(draft.subject.clone(), headers, draft.payload.clone());
+        said.await.is_ok()
+    }
+
+    /// What stands on a subject behind the entry `after`: is it ours? Asks the log's leader: another node may not have it yet.
+    pub(super) async fn find(&self, subject: &str, after: u64, payload: &Bytes) -> Result<Found, ReadError> {
+        let stream = self.broker.context.get_stream_no_info(names::STREAM).await;
+        let stream = stream.map_err(|error| ReadError::new(&error))?;
+        let (mut after, mut found) = (after, Found::Nothing);
+        for _ in 0..LATER_MAX {
+            let later = match stream.get_first_raw_message_by_subject(subject, after + 1).await {
+                Ok(later) => later,
+                Err(error) if error.kind() == jetstream::stream::RawMessageErrorKind::NoMessageFound => break,
+                Err(error) => return Err(ReadError::new(&error)),
+            };
+            if later.payload == *payload {
+                return Ok(Found::Own(later.sequence));
+            }
+            (after, found) = (later.sequence, Found::Others);
+        }
+        Ok(found)
+    }
+}

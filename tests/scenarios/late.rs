@@ -1,0 +1,199 @@
+//! Requests that reach the log after their caller was told that they failed: nothing of them is executed, ever.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use async_nats::jetstream;
+use async_nats::jetstream::message::PublishMessage;
+use harness::{Fixture, PATIENCE, Run, Shards, Stream, Yard, call, reason};
+use prost::Message as _;
+use proto::v1::{self, CallState, FloorPolicy, RunStatus, run_event::Event};
+use proto::wire::v1 as wire;
+use run::RunId;
+use serde_json::json;
+use tonic_types::StatusExt as _;
+
+use crate::{FIXTURE, check};
+
+/// A call that leaves a line in a file. `writes` is not safe to repeat, `notes` is.
+fn writes(id: &str, tool: &str, path: &Path, line: &str) -> v1::NewCall {
+    call(id, tool, json!({ "path": path, "line": line, "then_wait_ms": 0 }))
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
+}
+
+/// The log, and what a coordinator would store there.
+struct Log(jetstream::Context);
+
+impl Log {
+    async fn of(yard: &Yard) -> Self {
+        Self(jetstream::new(async_nats::connect(yard.broker.url()).await.expect("the broker listens")))
+    }
+
+    /// The entry that opened a run of a single call.
+    async fn opening(&self, run: &str) -> (String, wire::Entry) {
+        let stream = self.0.get_stream("ty-log").await.expect("the log is there");
+        let subject = format!("ty.run.*.{run}.0.job.main");
+        let message = stream.get_last_raw_message_by_subject(&subject).await.expect("it was opened");
+        (message.subject.to_string(), wire::Entry::decode(message.payload).expect("an entry"))
+    }
+
+    async fn store(&self, subject: String, entry: &wire::Entry) {
+        let message = PublishMessage::build().payload(entry.encode_to_vec().into()).expected_last_subject_sequence(0);
+        let sent = self.0.send_publish(subject, message).await.expect("it is sent");
+        sent.await.expect("nothing is on its subject");
+    }
+}
+
+/// Another run of the same shard.
+fn another(run: &str) -> String {
+    let run: RunId = run.parse().expect("a run id");
+    RunId::new(run.shard(), uuid::Uuid::now_v7()).to_string()
+}
+
+/// The run's id, and all that it says.
+async fn executed(mut stream: Stream, yard: &Yard) -> (String, Vec<v1::RunEvent>) {
+    stream.until(|event| matches!(event, Event::RunOpened(_))).await;
+    (stream.run(&yard.client).id, stream.to_end().await)
+}
+
+/// What is queued before it is dropped before this is executed.
+async fn is_idle(yard: &Yard) {
+    let events = yard.client.execute(vec![call("after", "echo", json!({ "text": "after" }))]).await.to_end().await;
+    check::whole(&events, true);
+}
+
+#[tokio::test]
+async fn a_run_that_is_opened_too_late_ends_as_it_begins_and_is_not_executed() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(1).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let log = Log::of(&yard).await;
+    for tool in ["writes", "notes"] {
+        let path: PathBuf = folder.path().join(tool);
+        let (asked, events) = executed(yard.client.execute(vec![writes("w", tool, &path, "done")]).await, &yard).await;
+        check::whole(&events, true);
+        let (subject, opening) = log.opening(&asked).await;
+        assert!(opening.not_after_ms > 0, "it says until when it counts");
+        for (late, status) in [(true, RunStatus::Expired), (false, RunStatus::Completed)] {
+            let run = another(&asked);
+            let ms = if late { -1 } else { 5000 };
+            let not_after_ms = proto::now().0.checked_add_signed(ms).expect("a time");
+            log.store(subject.replace(&asked, &run), &wire::Entry { not_after_ms, ..opening.clone() }).await;
+            let run = Run { client: yard.client.clone(), id: run };
+            let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+            check::whole(&events, true);
+            assert_eq!(run.get().await.status(), status, "{tool}, late: {late}");
+            is_idle(&yard).await;
+            let executed = if late { 1 } else { 2 };
+            assert_eq!(lines(&path).len(), executed, "{tool}, late: {late}");
+            if late {
+                assert_eq!(check::outcomes(&events)["w"].state(), CallState::Expired);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_copy_of_an_opening_that_comes_after_the_erasure_executes_nothing_and_is_erased_too() {
+    let yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_ERASE_AFTER", 1)).await;
+    let _worker = yard.worker_with_slots(1).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let log = Log::of(&yard).await;
+    let request = v1::ExecuteRunRequest {
+        calls: vec![writes("w", "writes", &path, "done")],
+        store: Some(false),
+        ..v1::ExecuteRunRequest::default()
+    };
+    let stream = yard.client.execute_request(request).await.expect("accepted");
+    let (run, _) = executed(stream, &yard).await;
+    let (subject, opening) = log.opening(&run).await;
+    let shards = Shards::at(&yard.broker.url()).await;
+    let entries = format!("ty.run.*.{run}.>");
+    let until_erased = async || {
+        let give_up = Instant::now() + PATIENCE;
+        while shards.entries(&entries).await > 0 {
+            assert!(Instant::now() < give_up, "it is never erased");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    until_erased().await;
+    assert!(proto::now().0 > opening.not_after_ms, "it is not erased while a copy of its opening would count");
+    // As a coordinator's connection would bring it that was away meanwhile.
+    log.store(subject, &opening).await;
+    is_idle(&yard).await;
+    assert_eq!(lines(&path), ["done"]);
+    until_erased().await;
+    is_idle(&yard).await;
+    assert_eq!(lines(&path), ["done"]);
+}
+
+#[tokio::test]
+async fn what_is_asked_for_while_the_broker_stands_still_is_not_executed_when_it_goes_on() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker_with_slots(4).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let http = yard.http();
+    let open = v1::CreateRunRequest { keep_open: true, ..v1::CreateRunRequest::default() };
+    let open = yard.client.runs.clone().create_run(open).await.expect("accepted").into_inner().run.expect("a run");
+    yard.broker.pause();
+
+    let calls = |line: &str| vec![writes(line, "writes", &path, line)];
+    let executes = ["one", "two", "three"].map(|line| {
+        let request = v1::ExecuteRunRequest { calls: calls(line), ..v1::ExecuteRunRequest::default() };
+        yard.client.execute_request(request)
+    });
+    let (mut runs, mut more) = (yard.client.runs.clone(), yard.client.runs.clone());
+    let created = runs.create_run(v1::CreateRunRequest { calls: calls("four"), ..v1::CreateRunRequest::default() });
+    let run_id = open.run_id.clone();
+    let appended =
+        more.append_calls(v1::AppendCallsRequest { run_id, calls: calls("five"), ..v1::AppendCallsRequest::default() });
+    let arguments = json!({ "path": path, "line": "six", "then_wait_ms": 0 }).to_string();
+    let body = json!({ "calls": [{ "tool": "writes", "arguments": arguments }] });
+    let (executed, created, appended, posted) =
+        tokio::join!(futures::future::join_all(executes), created, appended, http.post("/v1/runs", &body));
+    let mut refused: Vec<_> = executed.into_iter().map(|executed| executed.expect_err("it is refused")).collect();
+    refused.push(created.expect_err("it is refused"));
+    let appended = appended.expect_err("it is refused");
+    yard.broker.resume();
+
+    assert_eq!(posted.problem(), (504, "UNCONFIRMED".to_owned()));
+    for status in refused {
+        assert_eq!((status.code(), reason(&status).as_str()), (tonic::Code::DeadlineExceeded, "UNCONFIRMED"));
+        let info = status.get_details_error_info().expect("it has details");
+        let run = Run { client: yard.client.clone(), id: info.metadata["run_id"].clone() };
+        never_runs(&run).await;
+    }
+    assert_eq!(reason(&appended), "UNCONFIRMED");
+    let info = appended.get_details_error_info().expect("it has details");
+    assert_eq!(info.metadata["run_id"], open.run_id);
+    let confirmed = yard.client.execute(calls("confirmed")).await.to_end().await;
+    check::whole(&confirmed, true);
+    assert_eq!(lines(&path), ["confirmed"]);
+    // The run itself goes on, behind what came too late.
+    let run = Run { client: yard.client.clone(), id: open.run_id };
+    assert!(run.get().await.calls.is_empty());
+    let request = v1::AppendCallsRequest { run_id: run.id.clone(), calls: calls("again"), ..Default::default() };
+    yard.client.runs.clone().append_calls(request).await.expect("it is open");
+    run.cancel("enough").await;
+    assert_eq!(check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await).len(), 1);
+}
+
+/// The run is not there, or ended before it began. Its caller may ask as soon as the broker answers.
+async fn never_runs(run: &Run) {
+    let mut runs = run.client.runs.clone();
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let request = v1::GetRunRequest { run_id: run.id.clone() };
+        match runs.get_run(request).await.map(|got| got.into_inner().run.expect("a run")) {
+            Ok(got) => return assert_eq!(got.status(), RunStatus::Expired, "{got:?}"),
+            Err(status) if reason(&status) == "RUN_NOT_FOUND" => return,
+            Err(status) => assert!(Instant::now() < give_up, "{status:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}

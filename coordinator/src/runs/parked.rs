@@ -62,17 +62,43 @@ impl Runs {
         let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;
         let into = redriven.id();
         let noted = self.command(id, |_| Command::Redrive { call: call_id.clone(), into }).await;
-        if let Err(error) = noted {
-            // It was dropped meanwhile: then it shall not run.
+        if noted.as_ref().is_err_and(was_dropped) {
             self.cancel_run(into, "the call was dropped while it was redriven").await?;
-            return Err(error);
         }
-        Ok(redriven)
+        // After any other error the new run goes on: asking again finds it, and notes it.
+        noted.map(|_| redriven)
     }
 
     /// Puts a parked call aside.
     pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
         let work = self.command(id, |_| Command::Drop { call: call.clone() });
         self.judged(("DropCall", Role::Submit), (id, Some(call)), work).await
+    }
+}
+
+/// Whether a call was dropped, or redriven into another run, before it was noted that it is redriven into this one.
+fn was_dropped(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Rejected(Rejection::NotParkedAnyMore { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redriven_call_is_cancelled_only_if_it_was_dropped_and_not_for_an_error_that_passes() {
+        let run: RunId = "run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run id");
+        let call: CallId = "c".parse().expect("a call id");
+        assert!(was_dropped(&Rejection::NotParkedAnyMore { call, fate: "dropped".to_owned() }.into()));
+        let reason = || "no answer".to_owned();
+        for passing in [
+            Refusal::BrokerUnavailable(reason()),
+            Refusal::Unconfirmed { run, reason: reason() },
+            Refusal::LogFull,
+            Refusal::Contended,
+            Refusal::ShuttingDown,
+        ] {
+            assert!(!was_dropped(&passing), "{passing:?}");
+        }
     }
 }

@@ -309,6 +309,16 @@ async fn whatever_is_published_with_a_pools_key_or_the_observers_nothing_of_othe
     besiege(&place, &Party::Observer).await;
 }
 
+#[tokio::test]
+async fn whatever_is_published_in_a_cluster_nothing_of_others_changes() {
+    let keys = Keys::new(&["main", "other"]).with_administrator();
+    let options = local::ClusterOptions { config: Some(keys.accounts()), ..local::ClusterOptions::default() };
+    let cluster = local::Cluster::start_with(options, |_| {}).await.expect("a cluster starts");
+    let place = Place::furnish(cluster.url(), keys).await;
+    besiege(&place, &other()).await;
+    besiege(&place, &Party::Observer).await;
+}
+
 /// A server that runs until it is dropped, and its folder.
 struct Running {
     _process: tokio::process::Child,

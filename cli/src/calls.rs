@@ -40,8 +40,18 @@ Each cancellation is stored before it is told. What runs stops a little later;
 /// Cancel the calls that match and have not ended
 #[derive(Debug, clap::Args)]
 #[command(after_help = CANCEL_EXAMPLES)]
-#[group(id = "which", required = true, multiple = true, args = ["state", "tool", "tenant", "since", "all"])]
 pub(crate) struct Cancel {
+    #[command(flatten)]
+    which: Selection,
+    /// Why, for people and the model
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+}
+
+/// A group of its own: clap counts every argument of the struct that it stands on as one of the group.
+#[derive(Debug, clap::Args)]
+#[group(id = "which", required = true, multiple = true)]
+struct Selection {
     /// Only calls in this state
     #[arg(long, value_parser = named(&OPEN_STATES, state))]
     state: Option<v1::CallState>,
@@ -54,12 +64,9 @@ pub(crate) struct Cancel {
     /// Only calls of runs that are at most so old, as 30s, 10m, 2h or 1d
     #[arg(long, value_name = "SPAN", value_parser = span)]
     since: Option<Duration>,
-    /// Every call there is
-    #[arg(long)]
+    /// Every call that has not ended
+    #[arg(long, conflicts_with_all = ["state", "tool", "tenant", "since"])]
     all: bool,
-    /// Why, for people and the model
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    reason: String,
 }
 
 const OPEN_STATES: [&str; 5] = ["accepted", "awaiting_approval", "waiting_for_client", "queued", "running"];
@@ -118,14 +125,15 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
 }
 
 async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Cancel { state, tool, tenant, since, all: _, reason } = args;
+    let Cancel { which: Selection { state, tool, tenant, since, all }, reason } = args;
     let request = v1::CancelCallsRequest {
         state: state.unwrap_or_default().into(),
         tool: tool.unwrap_or_default(),
         tenant: tenant.unwrap_or_default(),
         created_from: ago(since),
+        created_before: None,
         reason,
-        ..v1::CancelCallsRequest::default()
+        all,
     };
     let told = |call: &v1::CancelledCall| {
         if terminal.is_json() {

@@ -117,6 +117,7 @@ fn who(caller: &Caller) -> (Option<&str>, Option<&str>) {
 fn word(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Malformed { .. } => "MALFORMED",
+        Refusal::NothingSelected => "NOTHING_SELECTED",
         Refusal::Rejected(_) => "REJECTED",
         Refusal::NotPermitted(denied) => denied.reason,
         Refusal::Denied { .. } => "DENIED_BY_HOOK",

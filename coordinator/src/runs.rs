@@ -399,12 +399,12 @@ impl Runs {
     }
 
     /// A command of a caller, who must have a role. The audit hears how it went.
-    async fn judged(
+    async fn judged<T>(
         &self,
         (word, role): (&'static str, Role),
         (id, call): (RunId, Option<&CallId>),
-        work: impl Future<Output = Result<Arc<Run>, Refusal>>,
-    ) -> Result<Arc<Run>, Refusal> {
+        work: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
         let done = match self.caller.must(role) {
             Ok(()) => work.await,
             Err(denied) => Err(denied.into()),
@@ -508,8 +508,22 @@ impl Runs {
         self.judged(("CancelCall", Role::Submit), (id, Some(call)), work).await
     }
 
-    /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster.
+    /// As [`Self::cancel_call`]; `false` if the call had ended or was being cancelled already, so nothing was stored.
+    pub(crate) async fn cancel_open_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<bool, Refusal> {
+        let work = async {
+            let command = |_: &Run| Command::CancelCall { call: call.clone(), reason: reason.to_owned() };
+            Ok(self.command_stored(id, command).await?.1)
+        };
+        self.judged(("CancelCall", Role::Submit), (id, Some(call)), work).await
+    }
+
     async fn command(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<Arc<Run>, Refusal> {
+        Ok(self.command_stored(id, command).await?.0)
+    }
+
+    /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster. Also returns
+    /// whether anything had to be stored.
+    async fn command_stored(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<(Arc<Run>, bool), Refusal> {
         let mut known = self.known(id).await?;
         for _ in 0..DECISIONS_MAX {
             let events = match known.run.decide(command(&known.run), proto::now()) {
@@ -521,7 +535,7 @@ impl Runs {
                 }
             };
             if events.is_empty() {
-                return Ok(known.run);
+                return Ok((known.run, false));
             }
             match self.append_each(&known, &events).await {
                 // Workers may have stored something in between: the feed brings it, or else the log says how the run stands
@@ -538,7 +552,7 @@ impl Runs {
                                 read.map_err(|error| of_stored(error.into()))?
                             }
                         };
-                    return Ok(known.run);
+                    return Ok((known.run, true));
                 }
                 Err(AppendError::Conflict) => known = self.replay(id).await?,
                 Err(error) => return Err(error.into()),

@@ -105,12 +105,13 @@ async fn runs_and_calls_are_found_counted_and_cancelled() {
 
     fine(&http.ask(Method::POST, &format!("/v1/runs/{}/calls/one/cancel", ids[2]), &[], "").await);
     let cancelled = http.post("/v1/calls/cancel", &json!({ "tenant": "b", "reason": "enough" })).await;
-    let told = events(&cancelled.body);
-    let calls: Vec<Value> =
-        told.iter().flat_map(|word| word.json()["calls"].as_array().cloned().unwrap_or_default()).collect();
-    assert!(calls.contains(&json!({ "run_id": ids[2], "call_id": "two" })), "{told:?}");
-    assert_eq!(told.last().and_then(|word| word.name.as_deref()), Some("end"));
+    let two = json!([{ "run_id": ids[2], "call_id": "two" }]);
+    assert_eq!(fine(&cancelled)["calls"], two, "the one that had not ended");
     assert_eq!(ended(http, &ids[2]).await["status"], "RUN_STATUS_COMPLETED");
+    let headers = [("content-type", "application/json"), ("accept", "text/event-stream")];
+    let again = http.ask(Method::POST, "/v1/calls/cancel", &headers, json!({ "tenant": "b" }).to_string()).await;
+    let names: Vec<_> = events(&again.body).into_iter().map(|event| event.name).collect();
+    assert_eq!(names, [Some("end".to_owned())], "nothing is open, and no page is empty");
     fine(&http.post(&format!("/v1/runs/{}/cancel", ids[0]), &json!({ "reason": "enough" })).await);
     assert_eq!(ended(http, &ids[0]).await["status"], "RUN_STATUS_CANCELLED");
 
@@ -214,4 +215,23 @@ async fn the_document_that_is_served_names_every_route() {
             assert!(is_route, "{method} {path} is in the document and not served");
         }
     }
+}
+
+#[tokio::test]
+async fn no_call_is_cancelled_by_a_request_that_selects_none() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let id = run(http, json!({ "calls": [question("one")] })).await;
+    until(http, "/v1/counts", |counts| counts["waiting_for_client"] == 1).await;
+    for body in [json!({}), json!({ "reason": "r" }), json!({ "all": false })] {
+        let refused = http.post("/v1/calls/cancel", &body).await;
+        assert_eq!(refused.problem(), (400, "NOTHING_SELECTED".to_owned()), "{body}");
+    }
+    let both = http.post("/v1/calls/cancel", &json!({ "all": true, "tool": "ask_user" })).await;
+    assert_eq!((both.problem(), &both.json()["errors"][0]["pointer"]), ((400, "MALFORMED".to_owned()), &json!("/all")));
+    assert_eq!(fine(&http.get(&format!("/v1/runs/{id}")).await)["run"]["status"], "RUN_STATUS_REQUIRES_ACTION");
+    let cancelled = fine(&http.post("/v1/calls/cancel", &json!({ "all": true })).await);
+    assert_eq!(cancelled["calls"], json!([{ "run_id": id, "call_id": "one" }]));
+    assert_eq!(ended(http, &id).await["status"], "RUN_STATUS_COMPLETED");
 }

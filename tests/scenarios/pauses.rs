@@ -243,7 +243,7 @@ async fn a_call_that_is_held_expires_by_its_deadline() {
 }
 
 #[tokio::test]
-async fn what_nobody_advertises_is_not_paused_and_what_is_not_paused_is_resumed_without_harm() {
+async fn unknown_names_are_neither_paused_nor_resumed_and_resuming_what_is_not_paused_does_no_harm() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
     for (what, expected) in [
@@ -262,5 +262,12 @@ async fn what_nobody_advertises_is_not_paused_and_what_is_not_paused_is_resumed_
     assert!(list(&yard.client).await.is_empty());
     resume(&yard.client, resume_request::What::Tool("echo".to_owned())).await;
     resume(&yard.client, resume_request::What::Pool("main".to_owned())).await;
-    resume(&yard.client, resume_request::What::Pool("mian".to_owned())).await;
+    for (what, expected) in [
+        (resume_request::What::Tool("ehco".to_owned()), "TOOL_NOT_FOUND"),
+        (resume_request::What::Pool("mian".to_owned()), "POOL_NOT_FOUND"),
+    ] {
+        let request = v1::ResumeRequest { what: Some(what) };
+        let refused = yard.client.fleet.clone().resume(request).await.expect_err("it is refused");
+        assert_eq!(reason(&refused), expected, "{refused}");
+    }
 }

@@ -58,4 +58,7 @@ fn calls_are_cancelled_by_what_they_are() {
     }
     listed(&dev, ["calls", "ls", "--waiting", "-o", "json"], 1);
     assert_eq!(dev.run(["calls", "cancel"]).code(), 2, "which ones?");
+    assert_eq!(dev.run(["calls", "cancel", "--reason", "a reason selects nothing"]).code(), 2, "which ones?");
+    listed(&dev, ["calls", "ls", "--waiting", "-o", "json"], 1);
+    assert_eq!(dev.run(["calls", "cancel", "--all", "-o", "json"]).json().len(), 1, "those that ended are not listed");
 }

@@ -34,6 +34,8 @@ fn what_is_paused_is_listed_explained_and_resumed() {
     assert!(dev.run(["pause", "ls"]).stderr().contains("nothing is paused"));
     let unknown = dev.run(["pause", "tool", "bosh"]);
     assert!(unknown.code() != 0 && unknown.stderr().contains("bosh"), "{}", unknown.stderr());
+    let unknown = dev.run(["resume", "tool", "bosh"]);
+    assert!(unknown.code() != 0 && unknown.stderr().contains("bosh"), "{}", unknown.stderr());
 }
 
 #[test]

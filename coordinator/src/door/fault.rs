@@ -77,6 +77,7 @@ impl From<Refusal> for Fault {
         let message = refusal.to_string();
         match refusal {
             Refusal::Malformed { field, .. } => Self::malformed(&field, message),
+            Refusal::NothingSelected => Self::new(Code::InvalidArgument, "NOTHING_SELECTED", message, []),
             Refusal::Rejected(rejection) => rejected(&rejection),
             Refusal::NotPermitted(denied) => Self::new(Code::PermissionDenied, denied.reason, message, []),
             Refusal::Exceeded(exceeded) => {

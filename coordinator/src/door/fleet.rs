@@ -48,7 +48,7 @@ impl Door {
         self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
         let what = match request.what {
             Some(ToResume::Tool(tool)) => self.tool_to_resume(&tool)?,
-            Some(ToResume::Pool(pool)) => Pausable::Pool(named("pool", &pool)?),
+            Some(ToResume::Pool(pool)) => self.pool_to_resume(&pool)?,
             None => return Err(neither().into()),
         };
         let done = self.runs.pauses.resume(&what).await.map_err(Refusal::from);
@@ -150,13 +150,22 @@ impl Door {
         if is_known { Ok(Pausable::Pool(pool)) } else { Err(Refusal::PoolNotFound(pool)) }
     }
 
-    /// What is paused under this name, though its workers may have gone since.
+    /// What is paused under this name, though its workers may have gone since; else a tool that is known, so that
+    /// resuming twice does no harm and a name with a mistake is refused.
     fn tool_to_resume(&self, name: &str) -> Result<Pausable, Refusal> {
         let tool = named("tool", name)?;
         if self.runs.pauses.current.borrow().holds(&tool) {
             return Ok(Pausable::Tool(tool));
         }
-        Ok(Pausable::Tool(self.runs.registry.borrow().real_name(&tool).clone()))
+        self.tool_to_pause(name)
+    }
+
+    fn pool_to_resume(&self, name: &str) -> Result<Pausable, Refusal> {
+        let pool: PoolId = named("pool", name)?;
+        if self.runs.pauses.current.borrow().pools().any(|(paused, _)| *paused == pool) {
+            return Ok(Pausable::Pool(pool));
+        }
+        self.pool_to_pause(name)
     }
 }
 

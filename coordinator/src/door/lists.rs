@@ -119,6 +119,7 @@ impl Door {
         &self,
         mut request: v1::CancelCallsRequest,
     ) -> Result<Told<v1::CancelCallsResponse>, Fault> {
+        check_selection(&request)?;
         let tenant = tenant(&self.runs.caller, &mut request.tenant)?;
         let states = match request.state() {
             v1::CallState::Unspecified if request.state != 0 => return Err(malformed("state", NOT_KNOWN).into()),
@@ -190,18 +191,23 @@ async fn cancel(
             let cancelled = futures::stream::iter(calls.collect::<Vec<_>>()).map(|(run, call)| {
                 let (runs, reason) = (&runs, &reason);
                 async move {
-                    match runs.cancel_call(run, &call, reason).await {
-                        Ok(_) => Ok(Some(v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() })),
-                        // The log keeps it no longer.
+                    match runs.cancel_open_call(run, &call, reason).await {
+                        Ok(true) => Ok(Some(v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() })),
+                        // The index is some 100 ms behind: the call had ended.
+                        Ok(false) => Ok(None),
+                        // The log does not hold the run any more.
                         Err(Refusal::RunNotFound(_) | Refusal::EventsExpired(_)) => Ok(None),
                         Err(refusal) => Err(refusal),
                     }
                 }
             });
             let cancelled: Result<Vec<_>, _> = cancelled.buffer_unordered(CANCELS_AT_ONCE).try_collect().await;
-            let word = cancelled.map(|calls| v1::CancelCallsResponse { calls: calls.into_iter().flatten().collect() });
-            let failed = word.is_err();
-            if told.send(word.map_err(Fault::from)).await.is_err() || failed {
+            let word = cancelled.map(|calls| {
+                let calls = calls.into_iter().flatten().collect();
+                v1::CancelCallsResponse { calls, incomplete: false }
+            });
+            let (failed, is_empty) = (word.is_err(), word.as_ref().is_ok_and(|word| word.calls.is_empty()));
+            if !is_empty && told.send(word.map_err(Fault::from)).await.is_err() || failed || told.is_closed() {
                 return;
             }
             behind = page.behind;
@@ -218,6 +224,18 @@ const NOT_KNOWN: &str = "is none that this coordinator knows";
 
 fn malformed(field: &str, reason: impl ToString) -> Refusal {
     Refusal::Malformed { field: field.to_owned(), reason: reason.to_string() }
+}
+
+/// A request that selects nothing would cancel every open call of the fleet, so that must be asked for in so many words.
+fn check_selection(request: &v1::CancelCallsRequest) -> Result<(), Refusal> {
+    let v1::CancelCallsRequest { state, tool, tenant, created_from, created_before, reason: _, all } = request;
+    let selects =
+        *state != 0 || !tool.is_empty() || !tenant.is_empty() || created_from.is_some() || created_before.is_some();
+    match (selects, *all) {
+        (false, false) => Err(Refusal::NothingSelected),
+        (true, true) => Err(malformed("all", "does not go with a state, a tool, a tenant or a time: leave one out")),
+        (true, false) | (false, true) => Ok(()),
+    }
 }
 
 fn page_size(asked: i32) -> Result<usize, Refusal> {

@@ -155,6 +155,7 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "DUPLICATE_CALL_ID" => "give each call of the run an id of its own, or none",
         "DEADLINE_PASSED" | "DEADLINE_TOO_FAR" => "ask for a deadline within 24 hours",
         "NO_ANSWERS" => "answer at least one call",
+        "NOTHING_SELECTED" => "select calls by `state`, `tool`, `tenant` or time, or set `all` for every open call",
         "NO_DECISIONS" => "decide on at least one call",
         "ARGUMENTS_INVALID" => "send arguments that fit the tool's schema",
         "RUN_NOT_FOUND" => "look the id up in the answer that accepted the run",

@@ -15,6 +15,8 @@ use crate::quotas::Exceeded;
 pub(crate) enum Refusal {
     #[error("{field}: {reason}")]
     Malformed { field: String, reason: String },
+    #[error("the request selects no calls: give a state, a tool, a tenant or a time, or set `all`")]
+    NothingSelected,
     #[error(transparent)]
     Rejected(#[from] Rejection),
     #[error(transparent)]

@@ -6,23 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::api;
-use proto::subject;
+use proto::subject::{self, Place, Subject};
 use proto::v1;
-use run::{Entry, FloorPolicy, Heard, Run, RunId, Sequencer, Span, Spoken, Utterance};
+use run::{Entry, FloorPolicy, Heard, Route, Run, RunId, Sequencer, Span, Spoken, Utterance};
 use tokio::time::Instant;
 
+use crate::callers::Reading;
 use crate::door::Fault;
 use crate::ledger::{Ledger, Live, OVERDUE, Standing, Stopped};
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journal, PAGE_ENTRIES, ReadError};
+use crate::nats::journal::{Journal, PAGE_ENTRIES, ReadError, RunPages, WATCHED_PAGE_BYTES};
 use crate::runs::Refusal;
 
 /// Events given out together.
 const BATCH_EVENTS_MAX: usize = 512;
 /// Bytes of output given out together, unless a single piece is larger.
-const BATCH_BYTES_MAX: usize = 256 * 1024;
+const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of output that a reader keeps while it waits for the floor.
-const KEPT_BYTES_MAX: usize = 256 * 1024;
+const KEPT_BYTES_MAX: usize = 64 * 1024;
 
 /// How long a replica of the broker may be behind: one that stood still is replaced by others, or catches up.
 const REPLICA_PATIENCE: Duration = Duration::from_secs(30);
@@ -47,6 +48,8 @@ pub(crate) struct Reader {
     heard: Vec<Heard>,
     /// It answers the request that asked for the run.
     pub(crate) answers_opening: bool,
+    /// The reader's place among those of its caller.
+    place: Option<Reading>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +107,13 @@ impl Reader {
             current: None,
             heard: Vec::new(),
             answers_opening: false,
+            place: None,
         })
+    }
+
+    /// Counts as one of its caller's as long as it is there.
+    pub(crate) fn hold(&mut self, place: Option<Reading>) {
+        self.place = place;
     }
 
     /// Waits until the feed brings the opening of a new run, and gives its place in the log. Never ends where the feed does not
@@ -245,7 +254,14 @@ impl Reader {
     async fn read_again(&mut self, spoken: &Spoken) -> Result<Arc<Entry>, WatchError> {
         let Utterance::Output { attempt, span } = &spoken.what else { return Err(WatchError::Unknown) };
         let sequence = span.position.sequence;
-        let filter = subject::of_call(self.source.run, attempt.call);
+        // One subject, which the broker looks up: with a wildcard it would search the log behind the call's last entry.
+        let filter = match self.run.call(attempt.call).map(|call| &call.spec().route) {
+            Some(Route::Pool { pool, .. }) => {
+                let place = Place::Output { call: attempt.call, pool: pool.clone() };
+                Subject { run: self.source.run, place }.to_string()
+            }
+            Some(Route::Client | Route::Refused(_)) | None => subject::of_call(self.source.run, attempt.call),
+        };
         let give_up = Instant::now() + REPLICA_PATIENCE;
         let (page, first) = loop {
             let page = self.source.journal.page(&filter, sequence - 1, PAGE_ENTRIES).await?;
@@ -295,6 +311,8 @@ struct Source {
     ledger: Ledger,
     run: RunId,
     page: VecDeque<Arc<Entry>>,
+    /// Where reading from the log stands, of use as long as nothing came from the feed.
+    pages: RunPages,
     behind: Behind,
     /// The sequence of the last entry that was given out or is in the page.
     last: u64,
@@ -328,7 +346,8 @@ enum Then {
 impl Source {
     async fn new(journal: Journal, ledger: Ledger, run: RunId, behind: Behind) -> Result<Self, Stopped> {
         let live = ledger.watch(run).await?;
-        Ok(Self { journal, ledger, run, page: VecDeque::new(), behind, last: 0, live })
+        let pages = RunPages::new(journal.clone(), run, WATCHED_PAGE_BYTES);
+        Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live })
     }
 
     /// There is more to be read from the log before the feed is listened to.
@@ -445,6 +464,7 @@ impl Source {
             Behind::Entries { through, then } => (through, then),
             Behind::Unopened | Behind::Unknown => return self.join_feed().await,
             Behind::Unasked { asked } => {
+                let _turn = self.journal.turn_to_read().await;
                 let through = self.journal.last_of_run(self.run).await?;
                 let then = Then::Presumably { asked };
                 self.behind = Behind::Entries { through, then };
@@ -452,7 +472,12 @@ impl Source {
             }
         };
         if self.last < through {
-            let page = self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await;
+            let _turn = self.journal.turn_to_read().await;
+            let page = if self.pages.through() == self.last {
+                self.pages.next(through).await
+            } else {
+                self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await
+            };
             let page = match page {
                 Ok(page) => page,
                 Err(error) => return Err(self.unless_erased(error.into()).await),

@@ -41,6 +41,7 @@ impl Way {
     }
 
     async fn rate(self, in_flight: usize, effort: Effort, (floor, yard): (&Floor, &Yard)) -> anyhow::Result<Rate> {
+        yard.make_way_for(in_flight);
         match self {
             Self::Floor => measure::rate(in_flight, effort.time, || floor.call()).await,
             Self::Execute => measure::rate(in_flight, effort.time, || yard.call()).await,

@@ -62,12 +62,17 @@ impl Looked {
     }
 }
 
+/// A coordinator serves 256 requests of a connection at once.
+const REQUESTS_PER_CONNECTION: usize = 256;
+const CONNECTIONS_EACH: usize = 10;
+
 pub(crate) struct Yard {
     pub(crate) broker: local::Broker,
     pub(crate) coordinators: Vec<Process>,
     pub(crate) workers: Vec<Process>,
-    /// One a coordinator, taken in turn.
+    /// One a coordinator, and then further ones to each. As many are used in turn as there are requests for.
     clients: Vec<RunServiceClient<Channel>>,
+    used: AtomicUsize,
     /// To the first coordinator.
     submission: Submission,
     turn: AtomicUsize,
@@ -85,8 +90,12 @@ impl Yard {
         let (mut coordinators, mut workers, mut clients) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..fleet.coordinators {
             let coordinator = roles::start(&["coordinator", &broker.url()], &of_coordinators).await?;
-            clients.push(connect(&coordinator.ready).await?);
             coordinators.push(coordinator);
+        }
+        for _ in 0..CONNECTIONS_EACH {
+            for coordinator in &coordinators {
+                clients.push(connect(&coordinator.ready).await?);
+            }
         }
         let [slots, each, tools] = [fleet.slots, fleet.workers_each, fleet.tools].map(|number| number.to_string());
         for _ in 0..fleet.workers {
@@ -94,8 +103,9 @@ impl Yard {
             workers.push(roles::start(&arguments, &of_workers).await?);
         }
         let submission = Submission::open(clients.first().context("a coordinator")?.clone()).await?;
-        let yard = Self { broker, coordinators, workers, clients, submission, turn: AtomicUsize::default() };
-        for client in &yard.clients {
+        let (used, turn) = (AtomicUsize::new(coordinators.len()), AtomicUsize::default());
+        let yard = Self { broker, coordinators, workers, clients, used, submission, turn };
+        for client in yard.clients.iter().take(yard.coordinators.len()) {
             until_known(client).await?;
         }
         Ok(yard)
@@ -103,7 +113,13 @@ impl Yard {
 
     pub(crate) fn client(&self) -> RunServiceClient<Channel> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.clients[turn % self.clients.len()].clone()
+        self.clients[turn % self.used.load(Ordering::Relaxed)].clone()
+    }
+
+    /// Uses as many connections as so many requests at once need.
+    pub(crate) fn make_way_for(&self, in_flight: usize) {
+        let each = in_flight.div_ceil(REQUESTS_PER_CONNECTION * self.coordinators.len()).clamp(1, CONNECTIONS_EACH);
+        self.used.store(each * self.coordinators.len(), Ordering::Relaxed);
     }
 
     /// More connections to the first coordinator.
@@ -164,7 +180,7 @@ async fn until_known(client: &RunServiceClient<Channel>) -> anyhow::Result<()> {
     noop(client.clone()).await.context("the tools do not become known")
 }
 
-async fn noop(mut runs: RunServiceClient<Channel>) -> anyhow::Result<()> {
+pub(crate) async fn noop(mut runs: RunServiceClient<Channel>) -> anyhow::Result<()> {
     let mut stream = runs.execute_run(request(new_call("noop", "{}".to_owned()))).await?.into_inner();
     let mut completed = false;
     while let Some(message) = stream.message().await? {

@@ -24,6 +24,7 @@ mod stream;
 mod submission;
 mod takeover;
 mod tracing;
+mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,6 +84,8 @@ enum Section {
     Takeover,
     /// The first chunk by server-sent events, and 5,000 readers of a run that waits.
     Sse,
+    /// Watching a run over the runs in the log, 5,000 readers at once, and 1,000 that do not read.
+    Watch,
     /// How long a scrape takes where calls of 2,000 tools are counted.
     Scrape,
     /// What traces of 1 % of all calls, and metrics, cost.
@@ -168,6 +171,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Sse) {
         sse::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Watch) {
+        watch::measure(effort, &mut results).await?;
     }
     if wanted(Section::Scrape) {
         scrape::measure(effort, &mut results).await?;

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use proto::names::SHARDS;
-use proto::subject;
 use run::{Entry, Run, RunId, Shard};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -13,7 +12,7 @@ use tokio::time::Instant;
 
 use super::summary::{Summary, changes, changes_ended};
 use super::{Index, Mark, Unavailable};
-use crate::nats::journal::{PAGE_ENTRIES, ReadError};
+use crate::nats::journal::{PAGE_BYTES, ReadError, RunPages};
 use crate::nats::scan::{Batch, Log};
 
 /// Batches of entries, and of summaries, that may wait for the next step.
@@ -211,11 +210,10 @@ impl Fold {
 /// A run as the log has it; `None` where the log does not hold its beginning.
 pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
     let mut folded = Folded::new(id);
-    let (filter, mut after) = (subject::of_run(id), 0);
+    let mut pages = RunPages::new(log.journal.clone(), id, PAGE_BYTES);
     loop {
-        let page = log.journal.page(&filter, after, PAGE_ENTRIES).await?;
+        let page = pages.next(0).await?;
         page.entries.iter().for_each(|entry| folded.apply(entry));
-        after = page.through;
         if page.last {
             return Ok(folded.summary());
         }

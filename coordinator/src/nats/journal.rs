@@ -2,8 +2,11 @@
 
 mod append;
 mod erase;
+mod pages;
 mod room;
 
+pub(crate) use self::pages::RunPages;
+use self::pages::{Batch, Stored};
 pub(super) use self::room::ROOM_PERCENT;
 
 use std::collections::VecDeque;
@@ -21,7 +24,7 @@ use proto::convert::{InvalidMessage, log};
 use proto::names;
 use proto::subject::{self, Place, Subject};
 use run::{Entry, RunId, Shard, Timestamp};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +43,12 @@ const LAG_PAUSE: Duration = Duration::from_millis(20);
 const REPLY_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries and bytes of one page.
 pub(crate) const PAGE_ENTRIES: usize = 256;
-const PAGE_BYTES: usize = 1024 * 1024;
+pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
+/// Bytes of a page for one who watches: there may be thousands, and each keeps a page until its client has read it.
+pub(crate) const WATCHED_PAGE_BYTES: usize = 64 * 1024;
+/// Watchers that read the log at once: others wait for their turn, so that thousands that come back at once do not keep
+/// the broker from the calls of others. One read takes some 0.2 ms.
+const READING_MAX: usize = 16;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
@@ -58,6 +66,8 @@ pub(crate) struct Parts {
     room: Room,
     /// Room for what was sent without asking for an answer and not heard yet.
     unheard: Semaphore,
+    /// Turns of readers that read the log.
+    reading: Semaphore,
     /// Until when the feed counts as behind, in milliseconds since 1970.
     behind_until: AtomicU64,
 }
@@ -127,9 +137,9 @@ pub(crate) struct Extent {
 
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
-        let unheard = Semaphore::new(UNHEARD_MAX);
+        let (unheard, reading) = (Semaphore::new(UNHEARD_MAX), Semaphore::new(READING_MAX));
         let behind_until = AtomicU64::new(0);
-        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, behind_until }))
+        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, reading, behind_until }))
     }
 
     /// Whether a run whose opening is an entry of its own is in the log. Asks about one subject only: where there is nothing
@@ -210,16 +220,15 @@ impl Journal {
 
     /// A run as it stood at its entry `last`.
     pub(crate) async fn known_through(&self, id: RunId, last: u64) -> Result<Known, ReadError> {
-        let (mut known, mut after) = (Known::new(id), 0);
-        while after < last {
-            let page = self.page_towards(&subject::of_run(id), after, last, PAGE_ENTRIES).await?;
+        let (mut known, mut pages) = (Known::new(id), RunPages::new(self.clone(), id, PAGE_BYTES));
+        while pages.through() < last {
+            let page = pages.next(last).await?;
             for entry in page.entries.iter().filter(|entry| entry.sequence <= last) {
                 known.apply(entry, &mut Vec::new());
             }
             for (place, sequence) in page.unread.into_iter().filter(|(_, sequence)| *sequence <= last) {
                 known.pass_over(place, sequence);
             }
-            after = page.through;
         }
         Ok(known)
     }
@@ -274,6 +283,12 @@ impl Journal {
         }
     }
 
+    /// Waits for a turn to read the log for somebody who watches.
+    pub(crate) async fn turn_to_read(&self) -> Option<SemaphorePermit<'_>> {
+        // It is never closed.
+        self.reading.acquire().await.ok()
+    }
+
     /// The log is so full that nothing new should be accepted.
     pub(crate) fn is_crowded(&self) -> bool {
         self.room.is_crowded()
@@ -284,7 +299,8 @@ impl Journal {
     pub(crate) async fn page(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
-            match self.page_once(filter, after, entries_max).await {
+            match self.read_once(filter, after, (entries_max, WATCHED_PAGE_BYTES)).await.map(|batch| batch.page(after))
+            {
                 Err(error) if Instant::now() < give_up => tracing::warn!(%error, "reading a page of the log again"),
                 result => return result,
             }
@@ -292,9 +308,14 @@ impl Journal {
         }
     }
 
-    async fn page_once(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
+    async fn read_once(
+        &self,
+        filter: &str,
+        after: u64,
+        (entries_max, bytes_max): (usize, usize),
+    ) -> Result<Batch, ReadError> {
         let request = serde_json::json!({
-            "seq": after + 1, "next_by_subj": filter, "batch": entries_max, "max_bytes": PAGE_BYTES,
+            "seq": after + 1, "next_by_subj": filter, "batch": entries_max, "max_bytes": bytes_max,
         });
         let inbox = self.broker.client.new_inbox();
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
@@ -302,23 +323,23 @@ impl Journal {
         let subject = format!("$JS.API.DIRECT.GET.{}", names::STREAM);
         let published = self.broker.client.publish_with_reply(subject, inbox, request.to_string().into()).await;
         published.map_err(|error| unavailable(&error))?;
-        let mut page = Page { through: after, ..Page::default() };
-        let mut before = 0;
+        let mut batch = Batch { messages: Vec::new(), last: false };
         loop {
+            let before = batch.messages.last().map_or(0, |message| message.sequence);
             let reply = tokio::time::timeout(REPLY_PATIENCE, replies.next()).await;
             let reply = reply.map_err(|_| ReadError("the broker does not answer".to_owned()))?;
             let Some(reply) = reply else { return Err(ReadError("the connection was closed".to_owned())) };
             match reply.status.map(|status| status.as_u16()) {
                 Some(NOTHING_THERE) => {
-                    page.last = true;
-                    return Ok(page);
+                    batch.last = true;
+                    return Ok(batch);
                 }
                 // A header counts what the filter would still match.
                 Some(END_OF_BATCH) => {
                     follows(reply.headers.as_ref(), before)?;
                     let pending = reply.headers.as_ref().and_then(|headers| headers.get("Nats-Num-Pending"));
-                    page.last = pending.is_none_or(|pending| pending.as_str() == "0");
-                    return Ok(page);
+                    batch.last = pending.is_none_or(|pending| pending.as_str() == "0");
+                    return Ok(batch);
                 }
                 Some(status) if status >= 300 => {
                     return Err(ReadError(format!("{status} {}", reply.description.unwrap_or_default())));
@@ -327,13 +348,9 @@ impl Journal {
             }
             follows(reply.headers.as_ref(), before)?;
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
-            (before, page.through) = (message.sequence, message.sequence);
             let at = millis(message.time.unix_timestamp_nanos());
-            match decode(&message.subject, message.payload, message.sequence, at) {
-                Decoded::Entry(_, entry) => page.entries.push_back(entry),
-                Decoded::Unread(subject) => page.unread.push((subject.place, message.sequence)),
-                Decoded::Stray => {}
-            }
+            let what = decode(&message.subject, message.payload, message.sequence, at);
+            batch.messages.push(Stored { sequence: message.sequence, subject: message.subject.to_string(), what });
         }
     }
 }

@@ -180,3 +180,54 @@ fn a_page_that_lost_a_message_on_its_way_is_refused() {
     let lost = follows(Some(&naming("9")), 7).expect_err("entry 9 is missing");
     assert!(lost.to_string().contains("entry 9 was lost on its way"), "{lost}");
 }
+
+/// A run of so many calls whose entries lie between those of others, and the places of its entries.
+async fn scattered(journal: &Journal, calls: u16, rounds: usize) -> (RunId, Vec<u64>) {
+    let (id, mut places) = (fresh(), Vec::new());
+    let mut last = vec![0; usize::from(calls)];
+    for _ in 0..rounds {
+        for (call, last) in (0..calls).zip(&mut last) {
+            journal.append(fresh(), &[Event::RunClosed], None, 0).await.expect("stored");
+            let events = [Event::CallDropped { call: run::CallIndex(call) }];
+            *last = journal.append(id, &events, None, *last).await.expect("stored");
+            places.push(*last);
+        }
+    }
+    (id, places)
+}
+
+#[tokio::test]
+async fn a_run_is_read_whole_and_in_order_however_many_subjects_and_pages_it_has() {
+    let (_server, journal) = journal().await;
+    for (calls, rounds, bytes) in [(1, 1, 1 << 20), (3, 20, 600), (1, 40, 200), (20, 3, 1 << 20), (20, 3, 500)] {
+        let (id, places) = scattered(&journal, calls, rounds).await;
+        let (mut pages, mut read, mut count) = (RunPages::new(journal.clone(), id, bytes), Vec::new(), 0);
+        while pages.through() < *places.last().expect("it has entries") {
+            let page = pages.next(*places.last().expect("it has entries")).await.expect("it can be read");
+            read.extend(page.entries.iter().map(|entry| entry.sequence));
+            count += 1;
+        }
+        assert_eq!(read, places, "{calls} calls, {rounds} rounds");
+        assert!(bytes > 1000 || count > 3, "{count} pages of {bytes} bytes");
+        assert!(pages.next(0).await.expect("it can be asked again").entries.is_empty());
+        let after = journal.append(id, &[Event::RunClosed], None, 0).await.expect("stored");
+        let page = pages.next(after).await.expect("it is read on");
+        assert_eq!((page.through, page.entries.len(), page.last), (after, 1, true));
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_erased_while_it_is_read_is_read_on_by_what_is_left() {
+    let (_server, journal) = journal().await;
+    let (id, places) = scattered(&journal, 2, 20).await;
+    let mut pages = RunPages::new(journal.clone(), id, 400);
+    let first = pages.next(places[39]).await.expect("it can be read");
+    assert!(first.through < places[30]);
+    journal.erase(id, places[30]).await.expect("it can be erased");
+    let mut read = Vec::new();
+    while pages.through() < places[39] {
+        let page = pages.next(places[39]).await.expect("the rest can be read");
+        read.extend(page.entries.iter().map(|entry| entry.sequence));
+    }
+    assert_eq!(read, &places[31..]);
+}

@@ -1,0 +1,221 @@
+//! Reads a run from its first entry on, subject by subject.
+//!
+//! A read with a wildcard costs the broker more the larger the log is: behind the run's last entry it goes on through the
+//! messages of other runs (4.5 ms of processor time in a log of a million runs). A read of one subject is a lookup (0.05 ms
+//! in any log), and so is the question which subjects a run has and how many messages are on each.
+
+use std::collections::HashMap;
+
+use async_nats::jetstream::stream::RawMessageErrorKind;
+use futures::future::try_join_all;
+use proto::names;
+use proto::subject;
+use run::RunId;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::{APPEND_PAUSE, Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError};
+
+/// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages, which
+/// then costs the broker less (0.9 ms in a log of a million runs).
+const SUBJECTS_MAX: usize = 16;
+
+/// How far a run was read. Only for reading from the first entry on, for it counts what it has read.
+#[derive(Debug)]
+pub(crate) struct RunPages {
+    journal: Journal,
+    run: RunId,
+    /// Bytes of one page, unless a single entry is larger; with several subjects up to twice as many are read for it.
+    bytes: usize,
+    read: HashMap<String, Read>,
+    /// The first entry that was read.
+    first: Option<u64>,
+    /// The last entry that was read.
+    through: u64,
+    /// Entries that were counted are gone: the run was erased or grows too old. Counts are of no use then.
+    shrank: bool,
+}
+
+/// What was read of a subject.
+#[derive(Debug, Clone, Copy, Default)]
+struct Read {
+    messages: u64,
+    last: u64,
+}
+
+/// A subject of which there is more to be read.
+struct Rest {
+    subject: String,
+    after: u64,
+    messages: usize,
+}
+
+impl RunPages {
+    pub(crate) fn new(journal: Journal, run: RunId, bytes: usize) -> Self {
+        Self { journal, run, bytes, read: HashMap::new(), first: None, through: 0, shrank: false }
+    }
+
+    /// The last entry that was read.
+    pub(crate) fn through(&self) -> u64 {
+        self.through
+    }
+
+    /// The next page. It is not empty as long as `needed`, an entry that is known to be in the log, was not read. May be
+    /// dropped while it waits: nothing is lost.
+    pub(crate) async fn next(&mut self, needed: u64) -> Result<Page, ReadError> {
+        let give_up = Instant::now() + READ_PATIENCE;
+        loop {
+            let pause = match self.attempt().await {
+                Ok(Some(batch)) if !batch.messages.is_empty() || self.through >= needed => return Ok(self.take(batch)),
+                Ok(_) if Instant::now() >= give_up => {
+                    return Err(ReadError(format!("no replica has got as far as entry {needed}")));
+                }
+                Ok(_) => LAG_PAUSE,
+                Err(error) if Instant::now() >= give_up => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "reading a page of the log again");
+                    APPEND_PAUSE
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn take(&mut self, batch: Batch) -> Page {
+        self.first = self.first.or(batch.messages.first().map(|message| message.sequence));
+        for message in &batch.messages {
+            let read = self.read.entry(message.subject.clone()).or_default();
+            (read.messages, read.last) = (read.messages + 1, message.sequence);
+        }
+        let page = batch.page(self.through);
+        self.through = page.through;
+        page
+    }
+
+    /// The next messages; `None` if a replica of the broker lags behind the leader, or the run shrank meanwhile.
+    async fn attempt(&mut self) -> Result<Option<Batch>, ReadError> {
+        if self.shrank {
+            return Ok(Some(self.by_wildcard(PAGE_ENTRIES).await?));
+        }
+        let counts = self.journal.counts(self.run).await?;
+        // The broker takes a run's oldest entries away first: as long as the first is there, the counts are of all.
+        if let Some(first) = self.first
+            && !self.journal.holds(first).await?
+        {
+            self.shrank = true;
+            return Ok(None);
+        }
+        let rests: Vec<Rest> = counts.iter().filter_map(|(subject, count)| self.rest(subject, *count)).collect();
+        if rests.len() > SUBJECTS_MAX {
+            let messages = rests.iter().map(|rest| rest.messages).sum();
+            return Ok(Some(self.by_wildcard(PAGE_ENTRIES.min(messages)).await?));
+        }
+        self.by_subject(rests).await
+    }
+
+    fn rest(&self, subject: &str, count: u64) -> Option<Rest> {
+        let Read { messages, last } = self.read.get(subject).copied().unwrap_or_default();
+        let messages = usize::try_from(count.saturating_sub(messages)).unwrap_or(usize::MAX);
+        (messages > 0).then(|| Rest { subject: subject.to_owned(), after: last, messages })
+    }
+
+    /// All of it is from one replica, so what it lacks is at the end.
+    async fn by_wildcard(&self, messages: usize) -> Result<Batch, ReadError> {
+        self.journal.read_once(&subject::of_run(self.run), self.through, (messages, self.bytes)).await
+    }
+
+    /// Puts what is read of each subject into the order of the log, up to where all subjects are known.
+    async fn by_subject(&self, rests: Vec<Rest>) -> Result<Option<Batch>, ReadError> {
+        let bytes = self.bytes / rests.len().max(1);
+        let reads = rests.iter().map(|rest| {
+            let messages = PAGE_ENTRIES.min(rest.messages);
+            self.journal.read_once(&rest.subject, rest.after, (messages, bytes))
+        });
+        let mut all = Batch { messages: Vec::new(), last: true };
+        let mut known_through = u64::MAX;
+        for (rest, batch) in rests.iter().zip(try_join_all(reads).await?) {
+            if batch.messages.len() < rest.messages {
+                let is_cut = !batch.last || batch.messages.len() == PAGE_ENTRIES;
+                let (true, Some(last)) = (is_cut, batch.messages.last()) else { return Ok(None) };
+                known_through = known_through.min(last.sequence);
+                all.last = false;
+            }
+            all.messages.extend(batch.messages);
+        }
+        all.messages.retain(|message| message.sequence <= known_through);
+        all.messages.sort_unstable_by_key(|message: &Stored| message.sequence);
+        Ok(Some(all))
+    }
+}
+
+/// Messages of the log that were read together, in its order.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) messages: Vec<Stored>,
+    /// Nothing more matches the filter.
+    pub(super) last: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) sequence: u64,
+    pub(super) subject: String,
+    pub(super) what: Decoded,
+}
+
+impl Batch {
+    /// As a page of what lies behind `after`.
+    pub(super) fn page(self, after: u64) -> Page {
+        let mut page = Page { through: after, last: self.last, ..Page::default() };
+        for Stored { sequence, subject: _, what } in self.messages {
+            page.through = sequence;
+            match what {
+                Decoded::Entry(_, entry) => page.entries.push_back(entry),
+                Decoded::Unread(subject) => page.unread.push((subject.place, sequence)),
+                Decoded::Stray => {}
+            }
+        }
+        page
+    }
+}
+
+#[derive(Deserialize)]
+struct Info {
+    state: Option<State>,
+    error: Option<Failed>,
+}
+
+#[derive(Deserialize)]
+struct State {
+    #[serde(default)]
+    subjects: HashMap<String, u64>,
+}
+
+#[derive(Deserialize)]
+struct Failed {
+    description: String,
+}
+
+impl Journal {
+    /// Whether the log has this entry, as its leader knows.
+    async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
+        let stream = self.broker.context.get_stream_no_info(names::STREAM).await;
+        match stream.map_err(|error| ReadError::new(&error))?.get_raw_message(sequence).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(false),
+            Err(error) => Err(ReadError::new(&error)),
+        }
+    }
+
+    /// The subjects of a run and how many messages are on each, as the log's leader has them.
+    async fn counts(&self, run: RunId) -> Result<HashMap<String, u64>, ReadError> {
+        let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
+        let asked = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
+        let info: Info = asked.map_err(|error| ReadError::new(&error))?;
+        match info {
+            Info { state: Some(state), error: None } => Ok(state.subjects),
+            Info { error: Some(error), .. } => Err(ReadError(error.description)),
+            Info { state: None, error: None } => Err(ReadError("the broker told nothing of the log".to_owned())),
+        }
+    }
+}

@@ -338,6 +338,10 @@ fn root_cause<E: std::error::Error + ?Sized>(error: &E) -> String {
         text = error.to_string();
         cause = error.source();
     }
+    // What the TLS library makes of an answer in plain text.
+    if text.contains("InvalidContentType") {
+        return "no TLS is spoken there: use http://".to_owned();
+    }
     text
 }
 

@@ -51,7 +51,8 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     };
     let (listen, slots) = ((Ipv4Addr::LOCALHOST, 0).into(), worker::SLOTS);
     let (hooks, webhooks) = (Hooks::default(), Webhooks::default());
-    let options = yard::Options { listen, nats_port: BrokerPort::Free, data_dir: None, root, slots, hooks, webhooks };
+    let (nats_port, data_dir) = (BrokerPort::Free, None);
+    let options = yard::Options { listen, open_to_all: false, nats_port, data_dir, root, slots, hooks, webhooks };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Where to serve gRPC; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = LISTEN)]
     listen: SocketAddr,
+    /// Serve everybody who reaches an address beyond this machine: they can run commands here as you
+    #[arg(long, env = "TOOLYARD_OPEN_TO_ALL", value_parser = clap::builder::FalseyValueParser::new())]
+    open_to_all: bool,
     /// The folder that the tools work in
     #[arg(long, value_name = "DIR", default_value = ".")]
     root: PathBuf,
@@ -53,13 +56,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Args { nats_port, listen, root, data_dir, slots, hooks, webhooks } = args;
+    let Args { nats_port, listen, open_to_all, root, data_dir, slots, hooks, webhooks } = args;
     let hooks = crate::serve::read_hooks(hooks.as_deref())?;
     let webhooks = crate::serve::read_webhooks(webhooks.as_deref())?;
     let keeps = data_dir.is_some();
     let nats_port = nats_port.map_or(BrokerPort::UsualOrFree, BrokerPort::This);
     let root = root.canonicalize().unwrap_or(root);
-    let options = yard::Options { listen, nats_port, data_dir, root: root.clone(), slots, hooks, webhooks };
+    let options =
+        yard::Options { listen, open_to_all, nats_port, data_dir, root: root.clone(), slots, hooks, webhooks };
 
     let mut interrupts = Interrupts::listen()?;
     let mut yard = tokio::select! {

@@ -14,6 +14,11 @@ pub(crate) struct ObserveArgs {
     /// they are. Port 0 takes a free one and logs it [default: nowhere]
     #[arg(long, env = "TOOLYARD_ADMIN_LISTEN", value_name = "ADDR")]
     pub(crate) admin_listen: Option<SocketAddr>,
+    /// The host names under which requests over HTTP are served, with commas between them, beside addresses and localhost.
+    /// A web page can point a name of its own at any address; a name that is not listed is refused. `*` is every name
+    /// [default: none]. A coordinator with --auth or TLS serves every name, but at its admin port
+    #[arg(long, env = "TOOLYARD_HOST_NAMES", value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) host_names: Vec<String>,
     /// The OpenTelemetry collector that traces and metrics are sent to, over gRPC without TLS, as in http://127.0.0.1:4317.
     /// The variables OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TIMEOUT,
     /// OTEL_METRIC_EXPORT_INTERVAL, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_SDK_DISABLED count [default: nobody]

@@ -18,7 +18,7 @@ use crate::observe::{ObserveArgs, finish};
 
 const COORDINATOR_EXAMPLES: &str = "\
 Examples:
-  toolyard coordinator --listen 0.0.0.0:7420
+  toolyard coordinator --listen 0.0.0.0:7420 --auth callers.toml
   toolyard coordinator --nats-url nats://broker:4222 --durability standard
   toolyard coordinator --redis-url redis://127.0.0.1:6379
 
@@ -77,6 +77,14 @@ pub(crate) struct CoordinatorArgs {
     /// changes. Without it a tool's name belongs to the pool that hosted it first
     #[arg(long, env = "TOOLYARD_POOLS", value_name = "FILE")]
     pools: Option<PathBuf>,
+    /// Serve everybody who reaches an address beyond this machine, though nobody is asked who they are. Without it, and
+    /// without --auth or --tls-client-ca, such an address is refused
+    #[arg(long, env = "TOOLYARD_OPEN_TO_ALL", value_parser = clap::builder::FalseyValueParser::new())]
+    open_to_all: bool,
+    /// Connections at once, half as many of one address. Fewer where the limit of open files is lower
+    #[arg(long, env = "TOOLYARD_CONNECTIONS_MAX", value_name = "N", default_value_t = coordinator::CONNECTIONS_MAX as u64)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    connections_max: u64,
 }
 
 /// The door's certificate.
@@ -157,14 +165,17 @@ pub(crate) fn read_webhooks(file: Option<&Path>) -> Result<Webhooks, Failure> {
 
 pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let CoordinatorArgs { listen, durability, redis_url, redis_ca, observe, tls, hooks, auth, pools, .. } = args;
+    let CoordinatorArgs { listen, durability, redis_url, redis_ca, observe, tls, hooks, .. } = args;
+    let (auth, pools, open_to_all) = (args.auth, args.pools, args.open_to_all);
     let erase_after = Duration::from_secs(args.erase_after);
     let (bytes_max, objects_bytes_max) = (args.log_max_bytes, args.objects_max_bytes);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
     let bucket = args.bucket.open()?;
     let (log, admin) = (LogOptions { durability, bytes_max, objects_bytes_max }, observe.admin_listen);
-    let door = DoorOptions { tls: tls.files(), callers: auth, pools };
+    let (host_names, connections_max) =
+        (observe.host_names.clone(), usize::try_from(args.connections_max).unwrap_or(usize::MAX));
+    let door = DoorOptions { tls: tls.files(), callers: auth, pools, open_to_all, host_names, connections_max };
     let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, redis_ca, door, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
@@ -185,8 +196,10 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
     let table = table.with_hooks(read_hooks(hooks.as_deref())?)?;
-    let (drain, admin, bucket) = (Duration::from_secs(drain), observe.admin_listen, args.bucket.open()?);
-    let options = worker::Options { nats_url, credentials, bucket, pool, slots, drain, admin, include_content };
+    let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
+    let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
+    let options =
+        worker::Options { nats_url, credentials, bucket, pool, slots, drain, admin, host_names, include_content };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-worker")?;

@@ -43,6 +43,7 @@ pub(crate) enum BrokerPort {
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) listen: SocketAddr,
+    pub(crate) open_to_all: bool,
     pub(crate) nats_port: BrokerPort,
     /// `None`: a temporary folder, gone with the yard.
     pub(crate) data_dir: Option<PathBuf>,
@@ -65,7 +66,7 @@ pub(crate) struct Yard {
 impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { listen, nats_port, data_dir, root, slots, hooks, webhooks } = options;
+        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks } = options;
         let table = worker::tools::built_in(&root)?.with_hooks(hooks.clone())?;
         let broker = start_broker(data_dir, nats_port).await?;
 
@@ -78,7 +79,7 @@ impl Yard {
             redis_url: None,
             redis_ca: None,
             admin: None,
-            door: coordinator::DoorOptions::default(),
+            door: coordinator::DoorOptions { open_to_all, ..coordinator::DoorOptions::default() },
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
         let address = bound.address();

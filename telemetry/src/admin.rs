@@ -7,22 +7,26 @@
 //! | `GET /readyz` | 200 while it makes progress, else 503 |
 //! | `GET /metrics` | what it counts, for Prometheus |
 //! | `GET /stats` | what a pool has to do, as JSON, for autoscalers; 503 where that is not known now |
-//! | `PUT /log-level` | logs from now on what the body says, as `TOOLYARD_LOG` does; 400 where that is not understood |
+//! | `PUT /log-level` | logs from now on what the body says, see [`set_level`]; 400 if that is not understood or may not be set |
+//!
+//! A request for a host name that is not [served](Hosts) is refused with 403.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::hosts::Hosts;
 use crate::{SetLevelError, metrics, set_level};
 
 /// Longest body: a filter for logs.
@@ -62,7 +66,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 /// Serves until told to stop.
-pub async fn serve(listener: TcpListener, process: Process, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, process: Process, hosts: Hosts, stop: CancellationToken) {
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
@@ -70,6 +74,7 @@ pub async fn serve(listener: TcpListener, process: Process, stop: CancellationTo
         .route("/stats", get(stats))
         .route("/log-level", put(log_level))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state(hosts, of_this_host))
         .with_state(Arc::new(process));
     let serving = axum::serve(listener, routes).into_future();
     tokio::select! {
@@ -81,6 +86,17 @@ pub async fn serve(listener: TcpListener, process: Process, stop: CancellationTo
         // Nobody is owed an answer: whoever probes or scrapes comes again.
         () = stop.cancelled() => {}
     }
+}
+
+/// Keeps out web pages whose name was pointed at this port.
+async fn of_this_host(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
+    let host = request.headers().get(HOST).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+    let host = host.unwrap_or_default();
+    if !request.headers().contains_key(ORIGIN) && hosts.serve(&host) {
+        return next.run(request).await;
+    }
+    let told = format!("{host:?} is not served here: ask by address, or start with --host-names {host}\n");
+    (StatusCode::FORBIDDEN, told).into_response()
 }
 
 async fn ready(State(process): State<Arc<Process>>) -> impl IntoResponse {
@@ -108,7 +124,9 @@ async fn log_level(body: String) -> impl IntoResponse {
             tracing::info!(filter = body.trim(), "what is logged was changed");
             (StatusCode::OK, "ok\n".to_owned())
         }
-        Err(error @ SetLevelError::Malformed { .. }) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
+        Err(error @ (SetLevelError::Malformed { .. } | SetLevelError::Refused(_))) => {
+            (StatusCode::BAD_REQUEST, format!("{error}\n"))
+        }
         Err(error @ (SetLevelError::NoLogs | SetLevelError::Gone(_))) => {
             (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
         }

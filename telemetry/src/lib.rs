@@ -6,6 +6,7 @@
 //! as in `debug` or `warn,toolyard=debug`; unset, by whoever starts the process; and from then on by [`set_level`].
 
 pub mod admin;
+pub mod hosts;
 pub mod metrics;
 pub mod otlp;
 pub mod trace;
@@ -85,20 +86,48 @@ pub fn init(format: Format, default_level: LevelFilter) -> Result<(), Error> {
 pub enum SetLevelError {
     #[error("{text:?} is not understood: {source}. Write a level, or levels by target as in `warn,toolyard=debug`")]
     Malformed { text: String, source: ParseError },
+    #[error("{0:?} cannot be set here: write a level, or levels of targets of ours, as in `warn,toolyard=debug`")]
+    Refused(String),
     #[error("this process has no logs")]
     NoLogs,
     #[error(transparent)]
     Gone(#[from] reload::Error),
 }
 
-/// Chooses anew what is logged from now on, in the words of [`VARIABLE`].
+/// Chooses anew what is logged from now on: a level, and levels of targets of ours, as in `warn,toolyard=debug`. Whoever
+/// reaches the admin port may do this, so it cannot make libraries louder than a warning, which could log what they carry,
+/// and cannot end the audit log.
 ///
 /// # Errors
-/// When they are not understood. Then everything stays as it was.
+/// When the text is not understood, or asks for more than that. Then everything stays as it was.
 pub fn set_level(text: &str) -> Result<(), SetLevelError> {
-    let filter = text.parse().map_err(|source| SetLevelError::Malformed { text: text.to_owned(), source })?;
+    let bounded = bounded(text)?;
+    let filter = bounded.parse().map_err(|source| SetLevelError::Malformed { text: text.to_owned(), source })?;
     let set = SET_FILTER.get().ok_or(SetLevelError::NoLogs)?;
     Ok(set(filter)?)
+}
+
+/// The target of the audit log.
+pub const AUDIT: &str = "toolyard::audit";
+
+fn bounded(text: &str) -> Result<String, SetLevelError> {
+    let mut directives = Vec::new();
+    for directive in text.split(',').map(str::trim) {
+        let refused = || SetLevelError::Refused(directive.to_owned());
+        let level = |text: &str| text.parse::<LevelFilter>().map_err(|_| refused());
+        match directive.split_once('=') {
+            None => directives.push(default_filter(level(directive)?).to_string()),
+            Some((target, text)) => {
+                let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+                if !target.starts_with("toolyard") || target.starts_with(AUDIT) || !target.chars().all(is_plain) {
+                    return Err(refused());
+                }
+                directives.push(format!("{target}={}", level(text)?));
+            }
+        }
+    }
+    directives.push(format!("{AUDIT}=info"));
+    Ok(directives.join(","))
 }
 
 fn default_filter(level: LevelFilter) -> EnvFilter {
@@ -113,6 +142,23 @@ fn colours() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_ends_the_audit_log_or_has_libraries_tell_what_they_carry() {
+        for (text, filter) in [
+            ("off", "toolyard::audit=info,toolyard=off,off"),
+            ("trace", "toolyard::audit=info,toolyard=trace,warn"),
+            ("warn,toolyard=debug", "toolyard::audit=info,toolyard=debug,warn"),
+            ("toolyard_worker::tools=trace", "toolyard_worker::tools=trace,toolyard::audit=info"),
+        ] {
+            let bounded: EnvFilter = bounded(text).expect("it may be set").parse().expect("it is a filter");
+            assert_eq!(bounded.to_string(), filter, "{text}");
+        }
+        for text in ["h2=trace", "toolyard::audit=off", "toolyard", "warn,[span]=trace", "toolyard[s]=info", "loud", ""]
+        {
+            assert!(matches!(bounded(text), Err(SetLevelError::Refused(_))), "{text}");
+        }
+    }
 
     #[test]
     fn libraries_are_never_louder_than_a_warning() {

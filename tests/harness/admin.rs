@@ -42,11 +42,19 @@ impl Admin {
     /// # Panics
     /// When nobody answers.
     pub async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        self.ask_for(&self.0.to_string(), method, path, body).await
+    }
+
+    /// As [`Self::ask`], for a host of this name.
+    ///
+    /// # Panics
+    /// When nobody answers.
+    pub async fn ask_for(&self, host: &str, method: &str, path: &str, body: &str) -> (u16, String) {
         let asked = async {
             let mut stream = TcpStream::connect(self.0).await.expect("the admin port listens");
             let length = body.len();
             let request = format!(
-                "{method} {path} HTTP/1.1\r\nHost: admin\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+                "{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
             );
             stream.write_all(request.as_bytes()).await.expect("it takes a request");
             let mut answer = String::new();

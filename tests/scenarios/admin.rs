@@ -74,6 +74,13 @@ async fn what_is_logged_is_chosen_while_it_runs() {
     assert!(status == 400 && error.contains("toolyard=loud"), "{status} {error}");
     assert_eq!(admin.ask("PUT", "/log-level", &"x".repeat(8192)).await.0, 413);
     assert_eq!(admin.get("/nothing-here").await.0, 404);
+    for too_much in ["h2=trace", "toolyard::audit=off", "toolyard=info,[span]=trace"] {
+        let (status, error) = admin.ask("PUT", "/log-level", too_much).await;
+        assert!(status == 400 && error.contains("cannot be set here"), "{too_much}: {status} {error}");
+    }
+    let (status, error) = admin.ask_for("evil.example", "PUT", "/log-level", "off").await;
+    assert!(status == 403 && error.contains("--host-names"), "{status} {error}");
+    assert_eq!(admin.ask_for("localhost:1", "GET", "/livez", "").await.0, 200);
 }
 
 /// The value of a series, as it was scraped.

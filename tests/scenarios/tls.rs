@@ -111,7 +111,7 @@ async fn a_door_whose_files_are_no_certificate_does_not_open() {
                 key: files.key.clone(),
                 client_ca: None,
             }),
-            callers: None,
+            ..coordinator::DoorOptions::default()
         },
     };
     let bind = async |options| {

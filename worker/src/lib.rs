@@ -126,6 +126,8 @@ pub struct Options {
     pub drain: Duration,
     /// Where probes, scrapers and operators find it; `None`: nowhere.
     pub admin: Option<SocketAddr>,
+    /// The names under which the admin port is served, beside addresses and `localhost`.
+    pub host_names: Vec<String>,
     /// Whether traces tell the arguments and results of calls. Whoever sees the traces then reads them.
     pub include_content: bool,
 }
@@ -142,6 +144,7 @@ impl Options {
             slots: SLOTS,
             drain: DRAIN,
             admin: None,
+            host_names: Vec::new(),
             include_content: false,
         }
     }

@@ -155,7 +155,8 @@ async fn work(
     // On this thread, so that it answers while this thread does its work, whatever the tools do with theirs.
     if let Some(listener) = admin {
         let process = core.progress.process(&core.worker, &options.pool, slots, stop.clone());
-        parts.spawn_local(telemetry::admin::serve(listener, process, inner.clone()));
+        let hosts = telemetry::hosts::Hosts::new(options.host_names.iter().map(String::as_str));
+        parts.spawn_local(telemetry::admin::serve(listener, process, hosts, inner.clone()));
     }
     parts.spawn_local(core.leases.clone().keep(inner.clone()));
     let advertised = tokio::select! {

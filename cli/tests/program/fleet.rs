@@ -103,3 +103,17 @@ async fn a_log_that_is_less_safe_than_asked_for_is_refused() {
     assert_eq!(first.code(), 0);
     broker.stop().await;
 }
+
+#[test]
+fn a_coordinator_that_others_reach_asks_who_they_are_unless_it_is_told_not_to() {
+    for program in ["coordinator", "dev"] {
+        let refused = run([program, "--listen", "0.0.0.0:0"]);
+        assert_ne!(refused.code(), 0, "{program}");
+        for word in ["--auth", "--open-to-all", "TOOLYARD_OPEN_TO_ALL"] {
+            assert!(refused.stderr().contains(word), "{program}: {}", refused.stderr());
+        }
+    }
+    let open = ["coordinator", "--listen", "0.0.0.0:0", "--open-to-all", "--nats-url", "nats://127.0.0.1:1"];
+    let warned = run(open);
+    assert!(warned.stderr().contains("open to all"), "{}", warned.stderr());
+}

@@ -244,3 +244,15 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{/* The names of the coordinators' two services, with commas between them. */}}
+{{- define "toolyard.hostNames" -}}
+{{- $names := list -}}
+{{- range $service := list (include "toolyard.name" .) (printf "%s-admin" (include "toolyard.name" .)) -}}
+{{- $names = append $names $service -}}
+{{- range $end := list "" ".svc" ".svc.cluster.local" -}}
+{{- $names = append $names (printf "%s.%s%s" $service $.Release.Namespace $end) -}}
+{{- end -}}
+{{- end -}}
+{{- join "," $names -}}
+{{- end -}}

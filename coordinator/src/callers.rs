@@ -19,11 +19,11 @@ use run::{Answer, CallError, CallId, CallerName, ErrorKind, ObjectId, Run, RunId
 use tokio::sync::{Notify, watch};
 
 use crate::pools::Tenancy;
-use crate::quotas::{Quota, UPLOAD_BYTES};
+use crate::quotas::{Exceeded, Quota, UPLOAD_BYTES};
 use crate::registry::Entry;
 
 pub use self::book::new_key;
-pub(crate) use self::book::{Book, Rights};
+pub(crate) use self::book::{Book, Reading, Rights};
 pub use self::keep::CallersError;
 pub(crate) use self::keep::{Keeper, open};
 pub(crate) use self::link::Link;
@@ -89,6 +89,8 @@ pub(crate) struct Known {
     pub(crate) name: CallerName,
     pub(crate) tenant: Option<TenantId>,
     pub(crate) rights: Arc<Rights>,
+    /// When the token that they came with expires; `None` for a key or a certificate.
+    pub(crate) until: Option<Timestamp>,
 }
 
 /// What somebody may not do, and why.
@@ -210,6 +212,22 @@ impl Caller {
         }
     }
 
+    /// A place among the readers of the caller, for one who is known.
+    pub(crate) fn begin_reading(&self) -> Result<Option<Reading>, Exceeded> {
+        match self {
+            Self::Known(known) => known.rights.begin_reading().map(Some),
+            Self::Anyone | Self::Nobody | Self::OneCall(_) => Ok(None),
+        }
+    }
+
+    /// Until when the caller may give something out: what a token's bearer gives out ends with the token.
+    pub(crate) fn gives_until(&self, wanted: Timestamp) -> Timestamp {
+        match self {
+            Self::Known(known) => known.until.map_or(wanted, |until| until.min(wanted)),
+            Self::Anyone | Self::Nobody | Self::OneCall(_) => wanted,
+        }
+    }
+
     /// The only call that the caller may see of a run.
     pub(crate) fn only(&self) -> Option<&CallId> {
         match self {
@@ -311,7 +329,8 @@ impl Callers {
             Some(rights) => {
                 // The tenant of a token is the token's.
                 let tenant = if rights.tenant_claim.is_some() { old.tenant.clone() } else { rights.tenant.clone() };
-                Caller::Known(Arc::new(Known { name: old.name.clone(), tenant, rights: Arc::clone(rights) }))
+                let rights = Arc::clone(rights);
+                Caller::Known(Arc::new(Known { name: old.name.clone(), tenant, rights, until: old.until }))
             }
             None => Caller::Nobody,
         }
@@ -413,7 +432,7 @@ impl Callers {
         let book = self.0.as_ref().map(|shared| Arc::clone(&shared.book.borrow()))?;
         let Link { object, tenant, issued_by: name, .. } = book.link(token, now)?;
         let rights = Arc::clone(book.by_name(&name)?);
-        Some((object, Caller::Known(Arc::new(Known { name, tenant, rights }))))
+        Some((object, Caller::Known(Arc::new(Known { name, tenant, rights, until: None }))))
     }
 }
 

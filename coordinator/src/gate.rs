@@ -176,8 +176,9 @@ fn audit(run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, decision: &'sta
         target: AUDIT,
         tenant = tenant.map(tracing::field::display),
         run.id = %run,
-        call.id = %spec.id,
-        tool = %spec.tool,
+        // As text, which the human log puts into quotes: an id may hold spaces.
+        call.id = spec.id.as_str(),
+        tool = spec.tool.as_str(),
         decision,
         why = why.map(|error| proto::convert::error_kind_name(error.kind)),
     );

@@ -48,11 +48,11 @@ use tokio_util::sync::CancellationToken;
 use proto::nats::Credentials;
 use proto::nats::clock::ClockError;
 use store::{Objects, Unfit};
+use telemetry::hosts::Hosts;
 
 use crate::nats::{Broker, BrokerError};
 
 pub use crate::callers::{CallersError, new_key};
-pub use crate::grpc::ServeError;
 pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;
@@ -93,7 +93,7 @@ pub struct Options {
 }
 
 /// Who is let in, and behind what.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct DoorOptions {
     /// `None`: whoever reaches the door can read along.
     pub tls: Option<TlsFiles>,
@@ -102,10 +102,63 @@ pub struct DoorOptions {
     /// The file that says which tools each pool may host and which tenants it serves; `None`: a name belongs to the pool that had it
     /// first, and every tenant may use every pool whose tools do not use the machine.
     pub pools: Option<PathBuf>,
+    /// Serves everybody who reaches an address that is not this machine's alone, though nobody is asked who they are.
+    pub open_to_all: bool,
+    /// The names under which HTTP is served, beside addresses and `localhost`; see [`Hosts`].
+    pub host_names: Vec<String>,
+    /// Connections at once, as far as the system lets the process have so many files; half as many of one address.
+    pub connections_max: usize,
+}
+
+impl Default for DoorOptions {
+    fn default() -> Self {
+        let (tls, callers, pools, host_names) = Default::default();
+        Self { tls, callers, pools, open_to_all: false, host_names, connections_max: CONNECTIONS_MAX }
+    }
+}
+
+/// Connections of a coordinator unless somebody says otherwise. Each takes a file and some 100 KiB when it is used fully.
+pub const CONNECTIONS_MAX: usize = 16_384;
+
+impl DoorOptions {
+    /// Whether somebody must show who they are.
+    fn asks(&self) -> bool {
+        self.callers.is_some() || self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
+    }
+
+    /// The host names that somebody listed: those of the admin port.
+    fn listed(&self) -> Hosts {
+        Hosts::new(self.host_names.iter().map(String::as_str))
+    }
+
+    /// Which host names are served at this address.
+    fn check(&self, listen: SocketAddr) -> Result<Hosts, Error> {
+        let listed = self.listed();
+        if listen.ip().is_loopback() {
+            return Ok(listed);
+        }
+        match (self.asks(), self.open_to_all) {
+            (true, _) => Ok(Hosts::any()),
+            (false, false) => Err(Error::OpenToAll(listen)),
+            (false, true) => {
+                tracing::warn!(
+                    address = %listen,
+                    "open to all: every client that reaches this address may call every tool. Start with --auth"
+                );
+                // A page that has its name pointed here has no key, but needs none either. With TLS it lacks the certificate.
+                Ok(if self.tls.is_some() { Hosts::any() } else { listed })
+            }
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    #[error(
+        "{0} can be reached by others, and without --auth every one of them could call every tool: give --auth FILE, or \
+         listen on 127.0.0.1, or say --open-to-all (TOOLYARD_OPEN_TO_ALL=true)"
+    )]
+    OpenToAll(SocketAddr),
     #[error(transparent)]
     Connect(proto::nats::ConnectError),
     #[error(transparent)]
@@ -128,8 +181,6 @@ pub enum Error {
     Index(#[from] UrlError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error(transparent)]
-    Serve(#[from] ServeError),
     #[error("a part of the coordinator ended before it was told to")]
     Died,
 }
@@ -173,6 +224,9 @@ pub struct Coordinator {
     erase_after: Duration,
     log: LogOptions,
     notices: Option<door::Notices>,
+    /// Of the door and of the admin port.
+    hosts: [Hosts; 2],
+    connections_max: usize,
 }
 
 impl Coordinator {
@@ -182,6 +236,7 @@ impl Coordinator {
     /// When the port is taken, the index's address is malformed, a file of the door cannot be used, or the broker cannot be reached, is too old or has no room for the log.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let index = index::Index::new(options.redis_url.as_deref(), options.redis_ca.as_deref())?;
+        let hosts = [options.door.check(options.listen)?, options.door.listed()];
         let tls = options.door.tls.map(TlsFiles::load).transpose()?;
         let callers = options.door.callers.as_deref().map(callers::open).transpose()?;
         let pools = options.door.pools.as_deref().map(pools::open).transpose()?;
@@ -199,6 +254,7 @@ impl Coordinator {
         let objects = broker.objects(options.bucket, &options.log).await?;
         let hooks = hooks::Hooks::default();
         let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
+        let connections_max = grpc::places::affordable(options.door.connections_max);
         Ok(Self {
             listener,
             address,
@@ -213,6 +269,8 @@ impl Coordinator {
             erase_after,
             log,
             notices,
+            hosts,
+            connections_max,
         })
     }
 
@@ -278,6 +336,8 @@ impl Coordinator {
             erase_after,
             notices,
             log: log_options,
+            hosts: [door_hosts, admin_hosts],
+            connections_max,
         } = self;
         let (callers, callers_keeper) = callers.unzip();
         let callers = callers.unwrap_or_default();
@@ -346,7 +406,7 @@ impl Coordinator {
         let serving = Arc::new(AtomicBool::new(false));
         if let Some(listener) = admin {
             let process = process(&broker, registry.clone(), Arc::clone(&serving), reached.clone(), stop.clone());
-            parts.spawn(telemetry::admin::serve(listener, process, inner.clone()));
+            parts.spawn(telemetry::admin::serve(listener, process, admin_hosts, inner.clone()));
         }
         let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
         let membership = Box::pin(joining).await?;
@@ -377,7 +437,7 @@ impl Coordinator {
         let uploads = uploads::Uploads::default();
         let door =
             door::Door { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
-        let doors = grpc::serve((listener, tls), door, reached);
+        let doors = grpc::serve((listener, tls), (connections_max, door_hosts), door, reached);
         tracing::info!(%address, "serving");
         serving.store(true, Ordering::Relaxed);
         ready();
@@ -386,7 +446,7 @@ impl Coordinator {
             tokio::time::sleep(DRAIN).await;
         };
         tokio::select! {
-            served = doors => served?,
+            () = doors => {}
             () = overdue => tracing::warn!("requests were still under way after {DRAIN:?}, leaving them"),
             _ = parts.join_next() => return Err(Error::Died),
             _ = holding.join_next() => return Err(Error::Died),

@@ -71,8 +71,9 @@ impl Paused {
         self.pools.contains_key(pool)
     }
 
-    /// Why a call waits, where it waits for this; `tool` is what its tool is called, whatever it calls it.
-    pub(crate) fn why(&self, call: &Call, tool: &ToolName, now: Timestamp) -> Option<String> {
+    /// Why a call waits, where it waits for this; `tool` is what its tool is called, whatever it calls it. Who paused it is
+    /// only for those who may know the operators.
+    pub(crate) fn why(&self, call: &Call, tool: &ToolName, now: Timestamp, names: bool) -> Option<String> {
         let Route::Pool { pool, .. } = &call.spec().route else { return None };
         let of_tool = || Some((format!("tool {tool}"), self.tools.get(tool)?));
         let of_pool = || Some((format!("pool {pool}"), self.pools.get(pool)?));
@@ -83,7 +84,7 @@ impl Paused {
                 return None;
             }
         };
-        let by = if word.by.is_empty() { String::new() } else { format!(" by {}", word.by) };
+        let by = if word.by.is_empty() || !names { String::new() } else { format!(" by {}", word.by) };
         let reason = if word.reason.is_empty() { String::new() } else { format!(" ({})", line(&word.reason)) };
         let since = span(now.since(Timestamp(word.at_ms)));
         let left = span(call.start_by().since(now));

@@ -72,7 +72,7 @@ impl Quota {
 
 /// A tenant has as much as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the tenant has as many {what} as it may: {limit}{remedy}")]
+#[error("the tenant or caller has as many {what} as it may: {limit}{remedy}")]
 pub(crate) struct Exceeded {
     pub(crate) what: &'static str,
     pub(crate) limit: u64,

@@ -192,7 +192,9 @@ impl Runs {
                 return Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?));
             }
         };
+        let place = self.caller.begin_reading()?;
         let mut reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
+        reader.hold(place);
         // The feed brings what is stored in a shard of ours, or soon will, and only we know a run without a request's id.
         let hears = key.is_none() && self.owned.borrow().holds(id.shard());
         match self.open_run(id, &events, hears.then_some(&mut *reader)).await {
@@ -360,8 +362,13 @@ impl Runs {
     }
 
     async fn read(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Box<Reader>, Refusal> {
+        let place = self.caller.begin_reading()?;
         let reader = Reader::of_run(self.journal.clone(), self.ledger.clone(), id, policy, after).await;
-        reader.map_err(|error| match error {
+        let held = reader.map(|mut reader| {
+            reader.hold(place);
+            reader
+        });
+        held.map_err(|error| match error {
             WatchError::Unknown => missing(id),
             WatchError::Stopped(stopped) => stopped.into(),
             WatchError::Read(error) => error.into(),

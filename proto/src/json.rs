@@ -4,6 +4,7 @@
 //! Written are the names of the `.proto` files, 64-bit numbers as numbers, and fields that have no presence also where they
 //! are empty; read is all that the mapping allows. What is not known is refused, with the place where it stands.
 
+use std::collections::HashSet;
 use std::sync::LazyLock;
 
 use prost::{Message, Name};
@@ -11,6 +12,7 @@ use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage as _,
     SerializeOptions, Value,
 };
+use serde::Deserialize;
 use serde_json::Map;
 
 use crate::DESCRIPTORS;
@@ -67,6 +69,7 @@ pub fn write_into<M: Message + Name>(text: &mut Vec<u8>, message: &M) {
 /// # Errors
 /// With the field where the text stops being that message.
 pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> Result<M, Unreadable> {
+    once(text)?;
     let mut json = serde_json::Deserializer::from_slice(text);
     let mut message = read_dynamic(&descriptor::<M>(), &mut json)?;
     json.end().map_err(|error| Unreadable::new("", error.to_string()))?;
@@ -128,9 +131,126 @@ where
     let tracked = serde_path_to_error::Deserializer::new(json, &mut track);
     let read = DynamicMessage::deserialize_with_options(descriptor.clone(), tracked, &DeserializeOptions::new());
     read.map_err(|error| {
-        let field = track.path().to_string();
-        Unreadable::new(if field == "." { "" } else { field.as_str() }, error.to_string())
+        let place = track.path().to_string();
+        let place = if place == "." { "" } else { place.as_str() };
+        Unreadable::new(place, explained(field_at(descriptor, place).as_ref(), error.to_string()))
     })
+}
+
+/// The field at a place as `calls[0].tool`.
+fn field_at(descriptor: &MessageDescriptor, place: &str) -> Option<FieldDescriptor> {
+    let mut steps = place.split('.').map(|step| step.split('[').next().unwrap_or_default());
+    let find = |message: &MessageDescriptor, name: &str| {
+        message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name))
+    };
+    let mut field = find(descriptor, steps.next()?)?;
+    for step in steps {
+        let message = field.kind().as_message().cloned()?;
+        field = find(&message, step)?;
+    }
+    Some(field)
+}
+
+/// What is wrong with a field, in the words of whoever sends it.
+fn explained(field: Option<&FieldDescriptor>, error: String) -> String {
+    let is_another_type = error.starts_with("invalid type");
+    match field.map(FieldDescriptor::kind) {
+        Some(Kind::String) if error.starts_with("invalid type: map") || error.starts_with("invalid type: sequence") => {
+            r#"must be a string: write the JSON into it as text, as in "{\"a\":1}""#.to_owned()
+        }
+        Some(Kind::Enum(names)) if error.contains("enum value") => {
+            let names: Vec<String> = names.values().map(|value| value.name().to_owned()).collect();
+            format!("{error}: the values are {}", names.join(", "))
+        }
+        Some(
+            Kind::Int32
+            | Kind::Int64
+            | Kind::Uint32
+            | Kind::Uint64
+            | Kind::Sint32
+            | Kind::Sint64
+            | Kind::Fixed32
+            | Kind::Fixed64
+            | Kind::Sfixed32
+            | Kind::Sfixed64,
+        ) if !is_another_type => format!("must be a whole number within its range: {error}"),
+        _ => error,
+    }
+}
+
+/// Refuses an object with a member that is there twice: which of them counts would be anybody's guess.
+fn once(text: &[u8]) -> Result<(), Unreadable> {
+    let mut track = serde_path_to_error::Track::new();
+    let mut json = serde_json::Deserializer::from_slice(text);
+    let read = Once::deserialize(serde_path_to_error::Deserializer::new(&mut json, &mut track));
+    let error = match read {
+        Err(error) if error.to_string().starts_with(TWICE) => error,
+        // Whatever else is wrong is told by who reads the message.
+        Ok(Once) | Err(_) => return Ok(()),
+    };
+    let place = track.path().to_string();
+    Err(Unreadable::new(if place == "." { "" } else { place.as_str() }, error.to_string()))
+}
+
+const TWICE: &str = "is there twice";
+
+/// Any JSON in which no object has a member twice.
+struct Once;
+
+impl<'de> Deserialize<'de> for Once {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OnceVisitor)
+    }
+}
+
+struct OnceVisitor;
+
+impl<'de> serde::de::Visitor<'de> for OnceVisitor {
+    type Value = Once;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Once, E> {
+        Ok(Once)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Once, E> {
+        Ok(Once)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Once, E> {
+        Ok(Once)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Once, E> {
+        Ok(Once)
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Once, E> {
+        Ok(Once)
+    }
+
+    fn visit_unit<E>(self) -> Result<Once, E> {
+        Ok(Once)
+    }
+
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Once, A::Error> {
+        while list.next_element::<Once>()?.is_some() {}
+        Ok(Once)
+    }
+
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut object: A) -> Result<Once, A::Error> {
+        let mut names = HashSet::new();
+        while let Some(name) = object.next_key::<String>()? {
+            object.next_value::<Once>()?;
+            if let Some(name) = names.replace(name) {
+                return Err(serde::de::Error::custom(format!("{TWICE}: the member {name:?}")));
+            }
+        }
+        Ok(Once)
+    }
 }
 
 fn typed<M: Message + Name + Default>(message: &DynamicMessage) -> Result<M, Unreadable> {
@@ -189,6 +309,15 @@ mod tests {
         assert!(refused("{\n\"calls\": [").1.contains("line 2"));
         assert!(refused("{} {}").1.contains("trailing"));
         assert_eq!(refused(r#"{"timeout":"soon"}"#).0, "timeout");
+        let (field, reason) = refused(r#"{"calls":[{"tool":"a","arguments":{"a":1}}]}"#);
+        assert!(field == "calls[0].arguments" && reason.contains("as text"), "{field}: {reason}");
+    }
+
+    #[test]
+    fn a_member_that_is_there_twice_is_refused_wherever_it_stands() {
+        assert_eq!(refused(r#"{"tenant":"a","calls":[],"tenant":"b"}"#).1, r#"is there twice: the member "tenant""#);
+        let (field, reason) = refused(r#"{"calls":[{},{"tool":"a","tool":"a"}]}"#);
+        assert!(field.starts_with("calls[1]") && reason.starts_with("is there twice"), "{field}: {reason}");
     }
 
     #[test]
@@ -221,5 +350,8 @@ mod tests {
             let refused = read_fields::<v1::ListCallsRequest>(query).expect_err(wrong);
             assert_eq!(refused.field, wrong, "{refused}");
         }
+        let refused = |query| read_fields::<v1::ListCallsRequest>([query]).expect_err("it is refused").reason;
+        assert!(refused(("state", "failed")).contains("CALL_STATE_FAILED"), "{}", refused(("state", "failed")));
+        assert!(refused(("page_size", "abc")).contains("whole number"), "{}", refused(("page_size", "abc")));
     }
 }

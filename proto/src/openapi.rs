@@ -62,7 +62,11 @@ impl Method {
     pub fn parameters(&self, path: &[&str], schemas: &mut Schemas) -> Vec<Value> {
         let input = self.0.input();
         let fields = input.fields().filter(|field| !path.contains(&field.name()));
-        fields.map(|field| json!({ "name": field.name(), "in": "query", "description": described(&field), "schema": of_field(&field, schemas) })).collect()
+        let parameter = |field: FieldDescriptor| {
+            let schema = of_field(&field, schemas);
+            json!({ "name": field.name(), "in": "query", "description": described(&field), "schema": schema })
+        };
+        fields.map(parameter).collect()
     }
 
     /// What a field of what it takes is for.
@@ -104,8 +108,16 @@ fn of_message(message: &MessageDescriptor, schemas: &mut Schemas) -> Value {
         let names: Vec<String> = oneof.fields().map(|field| format!("`{}`", field.name())).collect();
         description.push_str(&format!("\n\nOnly one of these is there: {}.", names.join(", ")));
     }
-    json!({ "type": "object", "description": description, "properties": properties })
+    let mut schema = json!({ "type": "object", "description": description, "properties": properties });
+    // What is sent is refused with fields that are not known; what is answered may have more in a newer release.
+    if message.name().ends_with("Request") {
+        schema["additionalProperties"] = false.into();
+    }
+    schema
 }
+
+/// What an id of a run looks like; empty in an answer that has none.
+const RUN_ID: &str = "^(run_[0-9a-f]{2}_[0-9a-f]{32})?$";
 
 fn of_field(field: &FieldDescriptor, schemas: &mut Schemas) -> Value {
     if let Kind::Message(entry) = field.kind()
@@ -114,7 +126,12 @@ fn of_field(field: &FieldDescriptor, schemas: &mut Schemas) -> Value {
         let of_value = of_kind(&entry.map_entry_value_field().kind(), schemas);
         return json!({ "type": "object", "additionalProperties": of_value });
     }
-    let schema = of_kind(&field.kind(), schemas);
+    let mut schema = of_kind(&field.kind(), schemas);
+    match field.name() {
+        "page_size" => schema["minimum"] = 0.into(),
+        "run_id" => schema["pattern"] = RUN_ID.into(),
+        _ => {}
+    }
     if field.is_list() { json!({ "type": "array", "items": schema }) } else { schema }
 }
 

@@ -86,6 +86,12 @@ impl Client {
         Self::over(&channel, Key(None))
     }
 
+    /// The connection.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
     fn over(channel: &Channel, key: Key) -> Self {
         let transport = InterceptedService::new(channel.clone(), key);
         Self {

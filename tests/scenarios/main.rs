@@ -38,6 +38,7 @@ mod index_tls;
 mod late;
 mod limits;
 mod links;
+mod listeners;
 mod main_job;
 mod manifest;
 mod many;

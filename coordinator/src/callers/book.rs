@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 use ring::hmac;
@@ -19,7 +21,7 @@ use super::one_call::{self, OneCall};
 use super::tenant::{RawTools, TenantTools, Tenants};
 use super::{Caller, Known, Role, Roles, Unknown, roles};
 use crate::pools::Tenancy;
-use crate::quotas::Quota;
+use crate::quotas::{Exceeded, Quota};
 use crate::registry::Entry;
 
 /// What our keys begin with: scanners of leaked secrets find them by it.
@@ -114,6 +116,22 @@ pub(crate) struct Rights {
     tools: Vec<Rule>,
     /// What a token must say to be this caller's: all of it. Empty: no token is.
     claims: BTreeMap<String, String>,
+    /// Streams of runs that the caller reads.
+    readers: Arc<AtomicUsize>,
+}
+
+/// Streams of runs that one caller reads at once at a coordinator: enough for a service that comes back with all of its
+/// streams after a coordinator died, and a bound on what one that does not read its streams can cost (some 100 KiB each).
+const READERS_MAX: u32 = 8192;
+
+/// A place among a caller's readers, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Reading(Arc<AtomicUsize>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// Tools: those for which all that is said here is true.
@@ -125,6 +143,15 @@ pub(super) struct Rule {
 }
 
 impl Rights {
+    /// A place among the caller's readers.
+    pub(crate) fn begin_reading(&self) -> Result<Reading, Exceeded> {
+        let reading = Reading(Arc::clone(&self.readers));
+        if self.readers.fetch_add(1, Relaxed) < READERS_MAX as usize {
+            return Ok(reading);
+        }
+        Err(Exceeded { what: "streams of runs", limit: READERS_MAX.into(), remedy: "", retry_after: Duration::from_secs(1) })
+    }
+
     pub(crate) fn has(&self, role: Role) -> bool {
         self.roles.contains(&role) || self.roles.contains(&Role::Admin)
     }
@@ -196,7 +223,9 @@ impl Book {
         let subject: String = subject.chars().filter(|c| !c.is_control()).take(SUBJECT_CHARS_MAX).collect();
         let name = if subject.is_empty() { rights.name.clone() } else { format!("{}/{subject}", rights.name) };
         let name = name.parse().map_err(|_| refused("its subject is too long"))?;
-        Ok(Known { name, tenant, rights: Arc::clone(rights) })
+        let until =
+            claims.get("exp").and_then(Value::as_f64).map(|seconds| Timestamp((seconds.max(0.0) * 1000.0) as u64));
+        Ok(Known { name, tenant, rights: Arc::clone(rights), until })
     }
 
     pub(super) fn by_answer(&self, token: &str, now: Timestamp) -> Result<Caller, Unknown> {
@@ -251,7 +280,7 @@ impl Book {
     fn known(&self, index: usize) -> Known {
         let rights = &self.callers[index];
         let name = rights.name.parse().expect("checked when the file was read");
-        Known { name, tenant: rights.tenant.clone(), rights: Arc::clone(rights) }
+        Known { name, tenant: rights.tenant.clone(), rights: Arc::clone(rights), until: None }
     }
 }
 
@@ -381,7 +410,15 @@ impl Book {
             .filter_map(|(number, rule)| rule.check(|field, what| wrong(&format!("tools[{number}]{field}"), what)));
         let tools = tools.collect();
         let (name, tenant_claim, claims) = (raw.name, raw.tenant_claim, raw.jwt);
-        self.callers.push(Arc::new(Rights { name, tenant, tenant_claim, roles: known_roles, tools, claims }));
+        self.callers.push(Arc::new(Rights {
+            name,
+            tenant,
+            tenant_claim,
+            roles: known_roles,
+            tools,
+            claims,
+            readers: Arc::default(),
+        }));
     }
 }
 
@@ -438,10 +475,12 @@ fn stored(text: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-/// The names in a certificate, as the file writes them.
+/// The names in a certificate, as the file writes them. Its common name counts only without alternative names: authorities
+/// check those, and some let a client choose the common name.
 fn names_of(certificate: &[u8]) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
-    let alternatives = certificate.subject_alternative_name().ok().flatten();
+    let Ok(alternatives) = certificate.subject_alternative_name() else { return Vec::new() };
+    let has_alternatives = alternatives.is_some();
     let alternatives = alternatives.iter().flat_map(|extension| &extension.value.general_names);
     let alternatives = alternatives.filter_map(|name| match name {
         GeneralName::DNSName(name) => Some(format!("DNS:{name}")),
@@ -449,6 +488,7 @@ fn names_of(certificate: &[u8]) -> Vec<String> {
         _ => None,
     });
     let common = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
+    let common = common.filter(|_| !has_alternatives);
     alternatives.chain(common.map(|name| format!("CN={name}"))).collect()
 }
 

@@ -55,7 +55,7 @@ impl Fault {
         Self { code, reason, message, metadata, violations: Vec::new(), retry_after: None }
     }
 
-    fn passing(code: Code, reason: &'static str, message: String) -> Self {
+    pub(crate) fn passing(code: Code, reason: &'static str, message: String) -> Self {
         Self { retry_after: Some(RETRY_AFTER), ..Self::new(code, reason, message, []) }
     }
 

@@ -8,8 +8,10 @@ use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use proto::convert::{api, object_out};
 use proto::v1;
 use run::{Object, ObjectId, TenantId, Timestamp, limit};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::fault::Code;
 use super::read::{malformed, timeout};
 use super::{Door, Fault};
 use crate::objects::{BrokenObject, Span, read, take};
@@ -68,6 +70,9 @@ impl Door {
 
 /// How long whoever brings an object may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How many bytes a second an upload must bring on average, once it has lasted for a minute: there are few places for
+/// uploads, and one of the largest size ends within 70 minutes.
+const PACE_MIN: u64 = 64 * 1024;
 
 impl Door {
     /// Stores what comes as an object. What breaks off is removed again, also where this is dropped meanwhile.
@@ -125,7 +130,9 @@ fn unbroken(
     gone: CancellationToken,
 ) -> impl Stream<Item = Result<Bytes, Fault>> + Send {
     let broken = || Fault::malformed("data", "data: it broke off".to_owned());
-    stream::unfold((Box::pin(pieces), gone), move |(mut pieces, gone)| async move {
+    let (began, bytes) = (Instant::now(), 0);
+    stream::unfold((Box::pin(pieces), gone, bytes), move |(mut pieces, gone, mut bytes)| async move {
+        let late = began + SILENCE_MAX + Duration::from_secs(bytes / PACE_MIN);
         let piece = tokio::select! {
             biased;
             () = gone.cancelled() => Some(Err(broken())),
@@ -134,9 +141,18 @@ fn unbroken(
                 Ok(piece) => piece,
                 Err(_) => Some(Err(Fault::exceeded(None))),
             },
+            () = tokio::time::sleep_until(late) => Some(Err(too_slow())),
         };
-        piece.map(|piece| (piece, (pieces, gone)))
+        if let Some(Ok(piece)) = &piece {
+            bytes += piece.len() as u64;
+        }
+        piece.map(|piece| (piece, (pieces, gone, bytes)))
     })
+}
+
+fn too_slow() -> Fault {
+    let message = format!("the upload is too slow: it must bring {PACE_MIN} bytes a second on average");
+    Fault::new(Code::DeadlineExceeded, "UPLOAD_TOO_SLOW", message, [])
 }
 
 /// What is wanted of an object.
@@ -164,6 +180,30 @@ impl From<BrokenObject> for Fault {
         match broken {
             BrokenObject::Read(error) => Refusal::from(error).into(),
             BrokenObject::Missing(id) | BrokenObject::Differs(id) => Refusal::ObjectNotFound(id).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_that_is_too_slow_ends_and_one_in_time_does_not() {
+        for (bytes, is_whole) in [(100, false), (usize::try_from(40 * PACE_MIN).expect("few"), true)] {
+            let pieces = stream::unfold(0, move |count| async move {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                (count < 20).then(|| (Ok(Bytes::from(vec![0; bytes])), count + 1))
+            });
+            let took = Instant::now();
+            let taken: Vec<_> = unbroken(pieces, CancellationToken::new()).take(20).collect().await;
+            let failed = taken.iter().find_map(|piece| piece.as_ref().err());
+            assert_eq!(
+                failed.map(|fault| fault.reason),
+                (!is_whole).then_some("UPLOAD_TOO_SLOW"),
+                "{bytes} bytes each"
+            );
+            assert!(is_whole || took.elapsed() < SILENCE_MAX * 2);
         }
     }
 }

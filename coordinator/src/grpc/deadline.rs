@@ -1,8 +1,6 @@
 //! A client's `grpc-timeout`, turned into an absolute deadline when the request comes in.
 //!
-//! The transport enforces that header too, but answers CANCELLED and only until the response's headers. This layer's
-//! timer starts first and is asked first, so an overdue request is answered DEADLINE_EXCEEDED; streams read the
-//! [`Deadline`] from the request's extensions.
+//! An overdue request is answered DEADLINE_EXCEEDED; streams read the [`Deadline`] from the request's extensions.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

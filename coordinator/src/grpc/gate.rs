@@ -20,8 +20,8 @@ use crate::http::problem::Problem;
 use crate::runs::Refusal;
 
 /// Who watches whether we live is not asked who they are.
-const HEALTH: &str = "/grpc.health.v1.Health/";
-const REFLECTION: &str = "/grpc.reflection.";
+pub(super) const HEALTH: &str = "/grpc.health.v1.Health/";
+pub(super) const REFLECTION: &str = "/grpc.reflection.";
 const API: &str = "/toolyard.";
 const PACKAGE: &str = "/toolyard.v1.";
 

@@ -2,17 +2,16 @@
 //! what any page on the net wants, as long as nobody asks who comes.
 //!
 //! Who comes from a page says so in `Origin`, and must come from a page of this very host. A page that had its name
-//! pointed at this machine meanwhile comes from such a one; but where only this machine is listened to, it is known by no
-//! name but `localhost`.
+//! pointed at this machine meanwhile comes from such a one; so only [known host names](Hosts) are served.
 
 use std::future::{Ready, ready};
-use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use axum::response::IntoResponse as _;
 use futures::future::Either;
 use http::header::{HOST, ORIGIN};
 use http::{Request, Response, StatusCode};
+use telemetry::hosts::Hosts;
 use tonic::body::Body;
 use tower::Service;
 
@@ -21,13 +20,12 @@ use crate::http::problem::Problem;
 #[derive(Debug, Clone)]
 pub(super) struct Pages<S> {
     inner: S,
-    /// Only this machine is listened to.
-    is_local: bool,
+    hosts: Hosts,
 }
 
 impl<S> Pages<S> {
-    pub(super) fn new(inner: S, is_local: bool) -> Self {
-        Self { inner, is_local }
+    pub(super) fn new(inner: S, hosts: Hosts) -> Self {
+        Self { inner, hosts }
     }
 }
 
@@ -44,7 +42,11 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match objection(&request, self.is_local) {
+        if request.headers().get_all(HOST).iter().nth(1).is_some() {
+            let problem = Problem::new(StatusCode::BAD_REQUEST, "MALFORMED", "the request has several `Host` headers");
+            return Either::Right(ready(Ok(problem.into_response().map(Body::new))));
+        }
+        match objection(&request, &self.hosts) {
             None => Either::Left(self.inner.call(request)),
             Some(objection) => {
                 let problem = Problem::new(StatusCode::FORBIDDEN, "PAGE_REFUSED", objection);
@@ -55,7 +57,7 @@ where
 }
 
 /// Why the request is not served, unless it is.
-fn objection<B>(request: &Request<B>, is_local: bool) -> Option<String> {
+fn objection<B>(request: &Request<B>, hosts: &Hosts) -> Option<String> {
     let header = |name| request.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let host = request.uri().authority().map(|host| host.as_str().into()).or_else(|| header(HOST)).unwrap_or_default();
     let origin = header(ORIGIN);
@@ -66,32 +68,28 @@ fn objection<B>(request: &Request<B>, is_local: bool) -> Option<String> {
     }
     // A browser cannot speak HTTP/2 without being asked, and gRPC clients may call us what they like.
     let could_be_a_page = origin.is_some() || request.version() < http::Version::HTTP_2;
-    let is_unknown = is_local && could_be_a_page && !is_this_machine(&host);
-    is_unknown.then(|| format!("the request is for {host:?}, and only `localhost` and addresses are served here"))
-}
-
-/// No page's name stands for it.
-fn is_this_machine(host: &str) -> bool {
-    let name = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => host.split(':').next().unwrap_or_default(),
-    };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+    let is_unknown = could_be_a_page && !hosts.serve(&host);
+    is_unknown.then(|| {
+        format!(
+            "the request is for the host {host:?}, which is not served: use an address or `localhost`, or start the \
+                 coordinator with --host-names {host}"
+        )
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn is_served(host: &str, origin: Option<&str>, is_local: bool) -> bool {
+    fn is_served(host: &str, origin: Option<&str>, hosts: &Hosts) -> bool {
         let request = Request::builder().uri("/v1/runs").header(HOST, host);
         let request = origin.into_iter().fold(request, |request, origin| request.header(ORIGIN, origin));
-        objection(&request.body(()).expect("a request"), is_local).is_none()
+        objection(&request.body(()).expect("a request"), hosts).is_none()
     }
 
     #[test]
     fn programs_are_served_and_pages_of_others_are_not() {
-        for is_local in [true, false] {
+        for is_local in [&Hosts::new([]), &Hosts::any()] {
             assert!(is_served("127.0.0.1:7420", None, is_local));
             assert!(is_served("localhost:7420", None, is_local));
             assert!(is_served("[::1]:7420", None, is_local));
@@ -104,9 +102,10 @@ mod tests {
 
     #[test]
     fn a_page_whose_name_was_pointed_at_this_machine_is_not_served() {
-        assert!(!is_served("evil.example:7420", Some("http://evil.example:7420"), true));
-        assert!(!is_served("evil.example:7420", None, true));
-        assert!(is_served("toolyard.internal", None, false), "on a network it has a name");
-        assert!(is_served("toolyard.internal", Some("https://toolyard.internal"), false));
+        assert!(!is_served("evil.example:7420", Some("http://evil.example:7420"), &Hosts::new([])));
+        assert!(!is_served("evil.example:7420", None, &Hosts::new([])));
+        let named = Hosts::new(["toolyard.internal"]);
+        assert!(is_served("toolyard.internal", None, &named), "on a network it has a name");
+        assert!(is_served("toolyard.internal", Some("https://toolyard.internal"), &named));
     }
 }

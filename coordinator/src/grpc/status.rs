@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use proto::v1;
 use tonic::Status;
+use tonic::body::Body;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use crate::door::fault::{Code, DOMAIN, Fault};
@@ -43,4 +44,16 @@ impl From<Fault> for Status {
 /// A fault as a part of a message.
 pub(super) fn refusal(fault: Fault) -> v1::RunRefusal {
     v1::RunRefusal { code: code(fault.code).into(), reason: fault.reason.to_owned(), message: fault.message }
+}
+
+/// A response as it is, unless the transport could not decode the request: it gives no reason then, and calls it our fault.
+pub(super) fn with_reason(response: http::Response<Body>) -> http::Response<Body> {
+    let headers = response.headers();
+    let is_internal = headers.get(Status::GRPC_STATUS).is_some_and(|code| code == "13");
+    if !is_internal || headers.contains_key(Status::GRPC_STATUS_DETAILS) {
+        return response;
+    }
+    let status = Status::from_header_map(headers);
+    let reason = status.as_ref().map_or("", Status::message);
+    Status::from(Fault::malformed("", format!("the message cannot be decoded: {reason}"))).into_http()
 }

@@ -13,6 +13,7 @@ use proto::json::{self, Unreadable};
 
 use super::problem::{Place, Problem, pointer};
 use crate::door::{Fault, REQUEST_BYTES_MAX};
+use crate::grpc::bodies::refusal;
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -37,7 +38,11 @@ impl<S: Send + Sync> FromRequest<S> for Ask {
         let path = path.map_err(|error| Problem::malformed(Place::Parameter("path".to_owned()), error.to_string()))?;
         let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
-        let body = whole(body).await?;
+        // What a body would say there has no meaning, so nothing of it is kept.
+        let body = match is_read_from_query(&parts.method) {
+            true => Bytes::new(),
+            false => whole(body).await?,
+        };
         if !body.is_empty() {
             check_type(&parts.headers)?;
         }
@@ -58,7 +63,10 @@ async fn whole(body: Body) -> Result<Bytes, Problem> {
     match tokio::time::timeout(BODY_TIMEOUT, collected(body)).await {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => Err(too_large()),
-        Ok(Err(error)) => Err(Problem::malformed(Place::Body(String::new()), format!("the body broke off: {error}"))),
+        Ok(Err(error)) => Err(match refusal(&error) {
+            Some(fault) => fault.into(),
+            None => Problem::malformed(Place::Body(String::new()), format!("the body broke off: {error}")),
+        }),
         Err(_) => {
             let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", detail))
@@ -79,30 +87,34 @@ async fn collected(mut body: Body) -> Result<Option<Bytes>, axum::Error> {
     Ok(Some(bytes.freeze()))
 }
 
+fn is_read_from_query(method: &Method) -> bool {
+    *method == Method::GET || *method == Method::HEAD
+}
+
 /// A body is JSON, and says so.
 fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
     let said = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase());
     let kind = said(header::CONTENT_TYPE).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
+    let mut parameters = kind.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
+    let charset =
+        parameters.find(|(name, _)| name.trim() == "charset").map(|(_, value)| value.trim().trim_matches('"'));
+    let is_utf8 = charset.is_none_or(|charset| ["utf-8", "utf8", "us-ascii"].contains(&charset));
     let is_json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
     let coding = said(header::CONTENT_ENCODING).filter(|coding| coding != "identity");
     let detail = match coding {
         Some(coding) => format!("the body has the content encoding {coding:?}"),
-        None if is_json => return Ok(()),
+        None if is_json && is_utf8 => return Ok(()),
         None => format!("the body has the content type {kind:?}"),
     };
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", detail))
 }
 
 impl Ask {
-    fn is_read_from_query(&self) -> bool {
-        self.method == Method::GET || self.method == Method::HEAD
-    }
-
     /// The message that the request means: of a body, its JSON with the names of the path; without one, path and query.
     pub(crate) fn read<M: prost::Message + prost::Name + Default>(&self) -> Result<M, Problem> {
         let path: Vec<(&str, &str)> = self.path.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        if self.is_read_from_query() {
+        if is_read_from_query(&self.method) {
             let query = self.query.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             return json::read_fields(path.into_iter().chain(query)).map_err(|error| self.unreadable(error));
         }
@@ -129,7 +141,7 @@ impl Ask {
     /// Where a field of the message stands.
     fn place(&self, field: &str) -> Place {
         let is_in_path = self.path.iter().any(|(name, _)| name == field);
-        if is_in_path || self.is_read_from_query() {
+        if is_in_path || is_read_from_query(&self.method) {
             Place::Parameter(field.to_owned())
         } else {
             Place::Body(pointer(field))

@@ -11,7 +11,7 @@ use run::limit;
 use serde_json::{Value, json};
 
 use super::ask::Ask;
-use super::problem::{Place, Problem};
+use super::problem::{Place, Problem, pointer};
 use super::routes::answered;
 use crate::door::objects::{Reading, Wanted};
 use crate::door::{Door, Fault};
@@ -42,13 +42,19 @@ pub(super) async fn read_linked(door: Door, ask: Ask) -> Result<Response, Proble
     Ok(response(reading, ranged.is_some()))
 }
 
+/// A response that is an object's bytes, for the document.
+pub(super) fn bytes(description: &str) -> Value {
+    let schema = json!({ "type": "string", "contentMediaType": "application/octet-stream" });
+    json!({ "description": description, "content": { "*/*": { "schema": schema } } })
+}
+
 /// Of what has a link.
 pub(super) fn described() -> Value {
     json!({
         "operationId": "ReadLinkedObject",
         "summary": "Reads an object by a link, which CreateObjectLink makes: the link alone says who may.",
         "parameters": [{ "name": "token", "in": "path", "required": true, "schema": { "type": "string" } }],
-        "responses": { "200": { "description": "As of ReadObject.", "content": { "*/*": { "schema": { "type": "string", "contentMediaType": "application/octet-stream" } } } } },
+        "responses": { "200": bytes("The object."), "206": bytes("The bytes that `Range` asks for.") },
     })
 }
 
@@ -71,7 +77,12 @@ pub(super) async fn create_object(door: Door, request: Request) -> Result<Respon
     let media_type = media_type
         .map_err(|_| Problem::malformed(Place::Header("content-type"), "content-type: has other than visible ASCII"))?;
     let pieces = body.into_data_stream().map_err(|error| Fault::malformed("", format!("the body broke off: {error}")));
-    let answer = door.create_object((media_type, tenant), pieces).await?;
+    let place = |field: &str| match field {
+        "tenant" => Place::Parameter(field.to_owned()),
+        "media_type" => Place::Header("content-type"),
+        _ => Place::Body(pointer(field)),
+    };
+    let answer = door.create_object((media_type, tenant), pieces).await.map_err(|fault| Problem::of(fault, place))?;
     let mut response = answered(&answer);
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)

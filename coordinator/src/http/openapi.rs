@@ -7,8 +7,8 @@ use http::Method as Verb;
 use proto::openapi::{Method, Schemas, message};
 use serde_json::{Map, Value, json};
 
-use super::openai;
 use super::routes::{Meaning, OPERATIONS, Operation, text_response};
+use super::{objects, openai};
 
 static DOCUMENT: LazyLock<String> =
     LazyLock::new(|| serde_json::to_string_pretty(&document()).expect("JSON always serializes") + "\n");
@@ -127,6 +127,14 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     }
     let status = if matches!(method.name(), "CreateRun" | "CreateObject") { "201" } else { "200" };
     described["responses"] = json!({});
+    if method.name() == "CreateRun" {
+        let events = content.as_object_mut().and_then(|content| content.remove("text/event-stream"));
+        described["responses"]["200"] =
+            json!({ "description": "The output of the run.", "content": { "text/event-stream": events } });
+    }
+    if method.name() == "ReadObject" {
+        described["responses"]["206"] = objects::bytes("The bytes that `Range` asks for.");
+    }
     described["responses"][status] = json!({ "description": "Done.", "content": content });
     described
 }

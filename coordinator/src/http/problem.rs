@@ -220,6 +220,8 @@ pub(crate) fn remedy(reason: &str) -> &'static str {
         "FORM_MISMATCH" => "name the form that the turn has, or none",
         "PAGE_REFUSED" => "ask from a program, or from a page of the same host; see docs/http.md",
         "UNSUPPORTED_MEDIA_TYPE" => "send JSON in UTF-8, uncompressed, with the content type application/json",
+        "UPLOAD_TOO_SLOW" => "send the object faster, or in a better network",
+        "REQUESTS_FULL" => "send the request again after `Retry-After`, in one go",
         "REQUEST_TIMEOUT" => "send the body without pauses",
         _ => "look at `detail`",
     }

@@ -28,6 +28,7 @@ impl Runs {
                 return Err(Rejection::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
             }
             let until = proto::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(found.spec().deadline);
+            let until = self.caller.gives_until(until);
             let token = self.callers.answer_token(&self.caller, (id, call.clone(), run.tenant().cloned()), until)?;
             Ok((token, until))
         };

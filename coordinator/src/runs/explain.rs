@@ -5,12 +5,14 @@ use std::sync::Arc;
 use run::{Call, CallState, Route, Run};
 
 use super::Runs;
+use crate::callers::Role;
 
 impl Runs {
     pub(crate) fn explain(&self, run: &Run, call: &Call) -> String {
         let registry = self.registry.borrow();
         let paused = Arc::clone(&self.pauses.current.borrow());
-        if let Some(held) = paused.why(call, registry.real_name(&call.spec().tool), proto::now()) {
+        let names = self.caller.must(Role::Admin).is_ok();
+        if let Some(held) = paused.why(call, registry.real_name(&call.spec().tool), proto::now(), names) {
             return held;
         }
         if *call.state() == CallState::Accepted

@@ -74,6 +74,7 @@ impl Runs {
         let made = async {
             self.object(id).await?;
             let until = proto::now().after(lifetime.unwrap_or(LINK)).min(kept_until(id));
+            let until = self.caller.gives_until(until);
             Ok((self.callers.link(&self.caller, id.clone(), until)?, until))
         };
         let made = made.await;

@@ -315,7 +315,8 @@ mod tests {
 
     #[test]
     fn a_member_that_is_there_twice_is_refused_wherever_it_stands() {
-        assert_eq!(refused(r#"{"tenant":"a","calls":[],"tenant":"b"}"#).1, r#"is there twice: the member "tenant""#);
+        let (_, reason) = refused(r#"{"tenant":"a","calls":[],"tenant":"b"}"#);
+        assert!(reason.starts_with(r#"is there twice: the member "tenant""#), "{reason}");
         let (field, reason) = refused(r#"{"calls":[{},{"tool":"a","tool":"a"}]}"#);
         assert!(field.starts_with("calls[1]") && reason.starts_with("is there twice"), "{field}: {reason}");
     }

@@ -114,7 +114,8 @@ fn bounded(text: &str) -> Result<String, SetLevelError> {
     let mut directives = Vec::new();
     for directive in text.split(',').map(str::trim) {
         let refused = || SetLevelError::Refused(directive.to_owned());
-        let level = |text: &str| text.parse::<LevelFilter>().map_err(|_| refused());
+        // The library takes no text for a level too.
+        let level = |text: &str| text.parse::<LevelFilter>().ok().filter(|_| !text.is_empty()).ok_or_else(refused);
         match directive.split_once('=') {
             None => directives.push(default_filter(level(directive)?).to_string()),
             Some((target, text)) => {

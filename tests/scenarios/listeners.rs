@@ -185,3 +185,25 @@ async fn a_thousand_readers_that_come_back_at_once_are_all_served() {
         .expect("all are served in time");
     assert!(served.len() == READERS && served.iter().all(|(events, _)| *events > 0));
 }
+
+#[tokio::test]
+async fn what_could_be_read_in_two_ways_is_refused() {
+    let yard = Yard::start(FIXTURE).await;
+    let http = yard.http();
+    let mut twice = TcpStream::connect(yard.coordinator.address()).await.expect("it listens");
+    let request = b"GET /v1/counts HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    twice.write_all(request).await.expect("it is taken");
+    let answer = to_end(twice).await;
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let run = r#"{"tenant":"a","keep_open":true,"tenant":"b"}"#;
+    let json = [("content-type", "application/json")];
+    let refused = http.ask(hyper::Method::POST, "/v1/runs", &json, run).await;
+    assert_eq!(refused.problem(), (400, "MALFORMED".to_owned()));
+    let utf16 = [("content-type", "application/json; charset=utf-16")];
+    let refused = http.ask(hyper::Method::POST, "/v1/runs", &utf16, r#"{"keep_open":true}"#).await;
+    assert_eq!(refused.problem(), (415, "UNSUPPORTED_MEDIA_TYPE".to_owned()));
+    let utf8 = [("content-type", "application/json; charset=\"UTF-8\"")];
+    assert_eq!(http.ask(hyper::Method::POST, "/v1/runs", &utf8, r#"{"keep_open":true}"#).await.status, 201);
+    let refused = http.ask(hyper::Method::POST, "/v1/objects?tenant=%3F", &[], "x").await;
+    assert_eq!(refused.json()["errors"][0]["parameter"], "tenant", "{refused:?}");
+}

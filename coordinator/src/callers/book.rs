@@ -149,7 +149,12 @@ impl Rights {
         if self.readers.fetch_add(1, Relaxed) < READERS_MAX as usize {
             return Ok(reading);
         }
-        Err(Exceeded { what: "streams of runs", limit: READERS_MAX.into(), remedy: "", retry_after: Duration::from_secs(1) })
+        Err(Exceeded {
+            what: "streams of runs",
+            limit: READERS_MAX.into(),
+            remedy: "",
+            retry_after: Duration::from_secs(1),
+        })
     }
 
     pub(crate) fn has(&self, role: Role) -> bool {
@@ -575,5 +580,16 @@ mod tests {
         let book = File::parse(Path::new("callers.toml"), "").expect("sound").check(None).expect("no mistakes");
         assert!(book.by_key(&new_key().0).is_none());
         assert!(book.by_claims(&Map::new()).is_err() && book.by_certificate(b"").is_none());
+    }
+
+    #[test]
+    fn what_a_tokens_bearer_gives_out_ends_with_the_token() {
+        let text = "[jwt]\njwks = 'k'\naudience = ['a']\n[[callers]]\nname = 'p'\ntenant = 't'\nroles = ['read']\njwt = { sub = 's' }";
+        let book = File::parse(Path::new("callers.toml"), text).expect("sound").check(None).expect("no mistakes");
+        let claims = serde_json::json!({ "sub": "s", "exp": 7 });
+        let known = book.by_claims(claims.as_object().expect("an object")).expect("it is known");
+        let caller = Caller::Known(Arc::new(known));
+        assert_eq!(caller.gives_until(Timestamp(9000)), Timestamp(7000));
+        assert_eq!(caller.gives_until(Timestamp(6000)), Timestamp(6000));
     }
 }

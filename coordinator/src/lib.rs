@@ -28,6 +28,7 @@ mod resolve;
 mod runs;
 mod shards;
 mod stranded;
+mod tasks;
 mod tls;
 mod trace;
 mod uploads;

@@ -18,8 +18,8 @@ pub(crate) const LEASE: Duration = Duration::from_secs(6);
 pub(crate) struct Members {
     seen: BTreeMap<String, Seen>,
     shards: Vec<Key>,
-    /// Everything that was in the bucket when we came has been seen.
-    pub(crate) complete: bool,
+    /// Everything that was in the bucket when we began to watch it has been seen.
+    complete: bool,
 }
 
 #[derive(Debug)]
@@ -91,15 +91,34 @@ impl Members {
         self.seen.values_mut().for_each(|seen| seen.changed = now);
     }
 
+    /// The watch of the bucket broke, so changes may have been missed. What stands there comes again in the order of its
+    /// last changes: shards before the members that took them, which must not look like shards without an owner.
+    pub(crate) fn missed(&mut self, now: Instant) {
+        self.forgive(now);
+        self.complete = false;
+    }
+
+    /// Everything that stood in the bucket has come.
+    pub(crate) fn seen_all(&mut self) {
+        self.complete = true;
+    }
+
     /// Members whose lease has run out, each with the revision last seen.
     pub(crate) fn dead(&self, me: &str, now: Instant) -> Vec<(String, u64)> {
+        if !self.complete {
+            return Vec::new();
+        }
         let silent = |seen: &Seen| now.saturating_duration_since(seen.changed) >= LEASE;
         let dead = self.seen.iter().filter(|(id, seen)| *id != me && silent(seen));
         dead.map(|(id, seen)| (id.clone(), seen.revision)).collect()
     }
 
-    /// Every member gets an equal share; what does not divide goes to the first by id.
+    /// Every member gets an equal share; what does not divide goes to the first by id. Nothing is to be done while not
+    /// everything has been seen.
     pub(crate) fn plan(&self, me: &str, held: ShardSet) -> Plan {
+        if !self.complete {
+            return Plan::default();
+        }
         let Some(place) = self.seen.keys().position(|id| id == me) else { return Plan::default() };
         let (shards, members) = (usize::from(names::SHARDS), self.seen.len());
         let share = shards / members + usize::from(place < shards % members);
@@ -118,6 +137,12 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn complete() -> Members {
+        let mut members = Members::new();
+        members.seen_all();
+        members
+    }
 
     /// Lets every member follow its plan until nobody has anything to do; gives who holds how many.
     fn settle(members: &mut Members, held: &mut BTreeMap<String, ShardSet>) -> Vec<usize> {
@@ -148,7 +173,7 @@ mod tests {
 
     #[test]
     fn shares_are_equal_whoever_comes_and_goes_and_nobody_holds_what_another_does() {
-        let (now, mut members, mut held) = (Instant::now(), Members::new(), BTreeMap::new());
+        let (now, mut members, mut held) = (Instant::now(), complete(), BTreeMap::new());
         for (id, shares) in [("b", vec![16]), ("a", vec![8, 8]), ("c", vec![6, 5, 5])] {
             members.lives(id, 1, now);
             held.insert(id.to_owned(), ShardSet::default());
@@ -163,7 +188,7 @@ mod tests {
 
     #[test]
     fn more_members_than_shards_leave_some_without() {
-        let (now, mut members, mut held) = (Instant::now(), Members::new(), BTreeMap::new());
+        let (now, mut members, mut held) = (Instant::now(), complete(), BTreeMap::new());
         for id in 0..20 {
             members.lives(&format!("{id:02}"), 1, now);
             held.insert(format!("{id:02}"), ShardSet::default());
@@ -174,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_member_is_dead_when_its_key_stood_still_for_a_lease_while_we_could_hear() {
-        let (now, mut members) = (Instant::now(), Members::new());
+        let (now, mut members) = (Instant::now(), complete());
         members.lives("me", 1, now);
         members.lives("other", 2, now);
         // The same revision again is no sign of life.
@@ -188,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_shard_of_a_member_that_is_gone_is_free_and_an_old_word_about_it_is_not_heard() {
-        let (now, mut members) = (Instant::now(), Members::new());
+        let (now, mut members) = (Instant::now(), complete());
         members.lives("me", 1, now);
         every().for_each(|shard| members.shard_is(shard, Some("gone"), 50));
         let plan = members.plan("me", ShardSet::default());
@@ -197,5 +222,21 @@ mod tests {
         members.shard_is(Shard(0), Some("me"), 51);
         members.shard_is(Shard(0), None, 50);
         assert_eq!(members.owner(Shard(0)), (Some("me"), 51));
+    }
+
+    #[test]
+    fn shards_of_a_member_that_joined_while_the_watch_was_broken_are_not_taken_from_it() {
+        let (now, mut members) = (Instant::now(), complete());
+        members.lives("me", 1, now);
+        members.lives("other", 2, now);
+        members.missed(now);
+        // Its claims come before its own key, which is renewed all the time.
+        every().for_each(|shard| members.shard_is(shard, Some("new"), 50));
+        assert_eq!(members.plan("me", ShardSet::default()), Plan::default());
+        assert!(members.dead("me", now + LEASE * 2).is_empty());
+        members.lives("new", 60, now);
+        members.seen_all();
+        let plan = members.plan("me", ShardSet::default());
+        assert_eq!((plan.claim.len(), plan.wanted), (0, 6));
     }
 }

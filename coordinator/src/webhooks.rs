@@ -31,6 +31,7 @@ pub use self::file::InvalidWebhooks;
 pub(crate) use self::notice::{Letter, message_id};
 use crate::nats::letters::Queue;
 use crate::shards::{Owned, every};
+use crate::tasks::finished;
 
 /// Who is told what becomes of runs. Cheap to clone; empty where nobody is.
 #[derive(Debug, Clone, Default)]
@@ -89,11 +90,7 @@ pub(crate) async fn keep(webhooks: Webhooks, queue: Queue, mut owned: watch::Rec
         tokio::select! {
             () = stop.cancelled() => return,
             Ok(()) = owned.changed() => {}
-            Some(ended) = tasks.join_next() => {
-                if let Err(error) = ended {
-                    tracing::error!(%error, "a courier of webhooks panicked: notices wait for the next owner");
-                }
-            }
+            Some(ended) = tasks.join_next() => finished(ended),
         }
     }
 }

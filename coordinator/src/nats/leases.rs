@@ -24,6 +24,7 @@ use super::Broker;
 use super::setup::SetupError;
 use crate::members::{LEASE, Members};
 use crate::shards::{Owned, ShardSet};
+use crate::tasks::finished;
 
 const RENEWAL: Duration = Duration::from_secs(2);
 /// How much sooner a member stops acting than others may take over.
@@ -150,13 +151,13 @@ impl Membership {
                 biased;
                 () = stop.cancelled() => break,
                 _ = renewal.tick() => self.renew(),
-                Some(Ok(done)) = self.requests.join_next() => self.done(done),
+                Some(done) = self.requests.join_next() => self.done(finished(done)),
                 Some(shard) = written.recv() => self.free(shard),
                 _ = look.tick() => self.look(),
                 change = changes.next() => match change {
                     Some(entry) => self.note(&entry),
-                    // We may have been deaf for a while.
-                    None => self.members.forgive(Instant::now()),
+                    // What stands in the bucket comes again.
+                    None => self.members.missed(Instant::now()),
                 },
             }
             self.act();
@@ -313,7 +314,7 @@ impl Membership {
             }
         }
         if entry.seen_current {
-            self.members.complete = true;
+            self.members.seen_all();
         }
     }
 
@@ -369,7 +370,7 @@ impl Membership {
     /// Evicts the dead, gives up what is more than our share, takes what is missing.
     fn act(&mut self) {
         let now = Instant::now();
-        if !self.members.complete || self.revision.is_none() || now >= self.owned.until || now < self.pause {
+        if self.revision.is_none() || now >= self.owned.until || now < self.pause {
             return;
         }
         for (member, revision) in self.members.dead(&self.id, now) {
@@ -425,7 +426,7 @@ impl Membership {
         while !self.owned.claimed().is_empty() {
             tokio::select! {
                 Some(shard) = written.recv() => self.free(shard),
-                Some(Ok(done)) = self.requests.join_next() => self.done(done),
+                Some(done) = self.requests.join_next() => self.done(finished(done)),
                 () = tokio::time::sleep_until(deadline) => break,
                 else => break,
             }

@@ -19,6 +19,7 @@ use crate::metrics;
 use crate::nats::journal::ReadError;
 use crate::nats::letters::{Arrived, Queue};
 use crate::shards::Owned;
+use crate::tasks::finished;
 
 /// Notices that are carried at once; then nothing is taken out of the queue.
 const CARRIED_MAX: usize = 64;
@@ -93,8 +94,8 @@ impl Courier {
             };
             tokio::select! {
                 () = recalled.cancelled() => return,
-                Some(Ok(attempt)) = posts.join_next() => {
-                    if let Some(taken) = self.settle(&mut bag, attempt) {
+                Some(attempt) = posts.join_next() => {
+                    if let Some(taken) = self.settle(&mut bag, finished(attempt)) {
                         removals.spawn(remove(self.queue.clone(), taken.sequence));
                     }
                 }

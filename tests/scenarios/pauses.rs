@@ -271,3 +271,26 @@ async fn unknown_names_are_neither_paused_nor_resumed_and_resuming_what_is_not_p
         assert_eq!(reason(&refused), expected, "{refused}");
     }
 }
+
+#[tokio::test]
+async fn a_pause_that_was_written_over_with_something_unreadable_holds_and_can_be_resumed() {
+    let mut yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    pause(&yard.client, What::Tool("echo".to_owned())).await;
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    let bucket = async_nats::jetstream::new(nats).get_key_value("ty-pauses").await.expect("the bucket is there");
+    let key = bucket.keys().await.expect("it lists").next().await.expect("a key").expect("a key");
+    bucket.put(key, "{".into()).await.expect("it is stored");
+    yard.coordinator.terminate().await;
+    yard.coordinator = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(yard.coordinator.address()).await;
+    let pauses = list(&client).await;
+    assert!(pauses.len() == 1 && pauses[0].reason.contains("cannot be read"), "{pauses:?}");
+    resume(&client, resume_request::What::Tool("echo".to_owned())).await;
+    let resumed = async {
+        while !list(&client).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, resumed).await.expect("it is resumed");
+}

@@ -14,12 +14,14 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
-use super::journal::ReadError;
+use super::journal::{ReadError, millis};
 use super::setup::SetupError;
 use super::signals::Signals;
 use crate::paused::{Pausable, Paused, Word};
 use crate::registry::Registry;
 
+/// Why something is paused if who wrote it down did not say so in a way that we understand.
+const UNREADABLE: &str = "its record in the bucket ty-pauses cannot be read";
 /// A queue is paused until a time; nobody lives to see this one.
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -163,7 +165,13 @@ fn learn(paused: &mut Paused, entry: &kv::Entry) {
         kv::Operation::Delete | kv::Operation::Purge => paused.resume(&what),
         kv::Operation::Put => match serde_json::from_slice::<Word>(&entry.value) {
             Ok(word) => paused.pause(what, word),
-            Err(error) => tracing::warn!(%what, %error, "passing over a pause that cannot be read"),
+            // Somebody wrote there, so it is taken for a pause: what an operator stopped must not begin again by a write that
+            // nobody understands.
+            Err(error) => {
+                tracing::error!(%what, %error, "a pause cannot be read and holds: pause it again, or resume it");
+                let at_ms = millis(entry.created.unix_timestamp_nanos()).0;
+                paused.pause(what, Word { by: String::new(), reason: UNREADABLE.to_owned(), at_ms });
+            }
         },
     }
 }

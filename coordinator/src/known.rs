@@ -40,6 +40,11 @@ impl Known {
         }
     }
 
+    /// An entry that could not be understood may open the run: a newer release wrote it.
+    pub(crate) fn may_be_opened(&self) -> bool {
+        self.run.opened_at().is_none() && self.unread.iter().any(|(place, _)| may_open(place))
+    }
+
     /// The last entry on a subject of the run: what an append there expects.
     pub(crate) fn revision(&self, place: &Place) -> u64 {
         let understood = match place {
@@ -50,5 +55,13 @@ impl Known {
         };
         let passed_over = self.unread.iter().find(|(unread, _)| unread == place);
         understood.max(passed_over.map_or(0, |(_, sequence)| *sequence))
+    }
+}
+
+/// Whether an entry of this place may open its run.
+pub(crate) fn may_open(place: &Place) -> bool {
+    match place {
+        Place::Run | Place::Job { .. } => true,
+        Place::Control { .. } | Place::Output { .. } => false,
     }
 }

@@ -18,6 +18,7 @@ mod standing;
 mod takeover;
 mod tally;
 mod unclaimed;
+mod unread;
 mod watcher;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,6 +33,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::act::EffectDone;
 use self::erasure::Erasures;
 use self::letters::{Posted, owe_letters};
 use self::slice::{Open, Slice};
@@ -43,16 +45,17 @@ use crate::index::projector::Projector;
 use crate::known::Known;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
-use crate::nats::journal::{AppendError, Decoded, Journal};
+use crate::nats::journal::{Decoded, Journal};
 use crate::nats::letters::Queue;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
-use crate::nats::signals::{Asked, Questions, Signals};
+use crate::nats::signals::Signals;
 use crate::nats::snapshots::Snapshots;
 use crate::paused::Paused;
 use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::shards::{Owned, every};
+use crate::tasks::finished;
 use crate::trace;
 use crate::webhooks::Webhooks;
 
@@ -139,7 +142,7 @@ pub(crate) struct Keeper {
     slices: Vec<Slice>,
     /// When to look at which run again; each open run stands here once at most.
     timers: BTreeSet<(Timestamp, RunId)>,
-    effects: JoinSet<(RunId, Effect, Result<(), AppendError>)>,
+    effects: JoinSet<EffectDone>,
     under_way: HashSet<(RunId, Effect)>,
     /// Runs with effects that found no room among those under way.
     crowded_out: BTreeSet<RunId>,
@@ -154,6 +157,8 @@ pub(crate) struct Keeper {
     seen_to: HashSet<RunId>,
     stand_ins: JoinSet<RunId>,
     takeovers: JoinSet<Taken>,
+    /// Shards whose open runs were read and that are not followed yet.
+    taken: Vec<Taken>,
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
     erasures: Erasures,
@@ -190,6 +195,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         seen_to: HashSet::new(),
         stand_ins: JoinSet::new(),
         takeovers: JoinSet::new(),
+        taken: Vec::new(),
         joins: JoinSet::new(),
         writes: JoinSet::new(),
         erasures: Erasures::default(),
@@ -209,7 +215,7 @@ impl Keeper {
         let mut batch = Batch::default();
         let mut sweep = tokio::time::interval(SWEEP);
         let mut snapshot = tokio::time::interval(SNAPSHOT);
-        let mut questions = None;
+        let mut questions = self.rim.signals.questions();
         loop {
             let due = self.timers.first().map(|(at, _)| at.since(proto::now()));
             let timer = async {
@@ -222,7 +228,7 @@ impl Keeper {
                 biased;
                 () = stop.cancelled() => return,
                 Ok(()) = self.rim.owned.changed() => self.look_at_ownership(),
-                Some(done) = self.effects.join_next() => self.effect_done(done),
+                Some(done) = self.effects.join_next() => self.effect_done(finished(done)),
                 () = timer => self.look_at_due_runs(),
                 Some(request) = self.requests.recv() => self.answer(request),
                 () = self.rim.feeds.next_batch(&mut batch) => {
@@ -232,23 +238,22 @@ impl Keeper {
                     }
                     self.take_batch(&mut batch);
                 }
-                Some(Ok(taken)) = self.takeovers.join_next() => self.taken(taken),
-                Some(Ok(joined)) = self.joins.join_next() => self.joined(joined),
-                Some(Ok(written)) = self.writes.join_next() => self.snapshot_written(written),
-                Some(Ok(erased)) = self.erasures.batches.join_next() => self.erased(erased),
-                Some(_) = self.erasures.looks.join_next() => {}
-                Some(Ok(posted)) = self.posts.join_next() => self.posted(posted),
-                Some(_) = self.questions.join_next() => {}
-                Some(_) = self.words.join_next() => {}
-                Some(Ok(id)) = self.stand_ins.join_next() => {
-                    self.seen_to.remove(&id);
+                Some(taken) = self.takeovers.join_next() => self.taken(finished(taken)),
+                Some(joined) = self.joins.join_next() => self.joined(finished(joined)),
+                Some(written) = self.writes.join_next() => self.snapshot_written(finished(written)),
+                Some(erased) = self.erasures.batches.join_next() => self.erased(finished(erased)),
+                Some(look) = self.erasures.looks.join_next() => finished(look),
+                Some(posted) = self.posts.join_next() => self.posted(finished(posted)),
+                Some(answered) = self.questions.join_next() => finished(answered),
+                Some(word) = self.words.join_next() => finished(word),
+                Some(id) = self.stand_ins.join_next() => {
+                    self.seen_to.remove(&finished(id));
                 }
-                Some(Ok(look)) = self.looks.join_next() => self.looked_at_queues(&look),
+                Some(look) = self.looks.join_next() => self.looked_at_queues(&finished(look)),
                 _ = snapshot.tick() => self.write_snapshots(),
                 _ = sweep.tick() => {
-                    if questions.is_none() {
-                        questions = self.rim.signals.questions().await;
-                    }
+                    self.follow_taken();
+                    self.report_takeovers();
                     self.sweep();
                     self.count_for_quotas();
                     self.count_log_bytes();
@@ -261,10 +266,7 @@ impl Keeper {
                     self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();
                 }
-                asked = next(&mut questions, &self.slices) => match asked {
-                    Some(asked) => self.question(asked),
-                    None => questions = None,
-                },
+                asked = questions.next(|shard| leads(&self.slices, shard)) => self.question(asked),
             }
         }
     }
@@ -339,9 +341,10 @@ impl Keeper {
         let entry = match read {
             Ok(entry) => entry,
             Err(place) => {
-                match slice.runs.get_mut(&id) {
-                    Some(open) => open.known.pass_over(place, sequence),
-                    None => self.note_stray(id, sequence),
+                if let Some(open) = slice.runs.get_mut(&id) {
+                    open.known.pass_over(place, sequence);
+                } else if slice.has_ended(id) || !slice.unread.take(id, &place, sequence) {
+                    self.note_stray(id, sequence);
                 }
                 return;
             }
@@ -350,9 +353,13 @@ impl Keeper {
         let opens = entry.events.iter().any(|event| matches!(event, Event::RunOpened(_)));
         if opens {
             slice.runs.entry(id).or_insert_with(|| Open { known: Known::new(id), timer: None, bytes: 0 });
+            slice.unread.remove(id);
         }
         // Entries of a run that is not open come too late to matter.
         let Some(open) = slice.runs.get_mut(&id) else {
+            if slice.unread.goes_on(id, sequence) {
+                return;
+            }
             slice.ended.forget(id);
             self.rim.index.note_late(id, &entry);
             self.note_stray(id, sequence);
@@ -377,7 +384,7 @@ impl Keeper {
             trace::after(&before, &open.known.run, &self.rim.registry.borrow(), entry.at);
         }
         self.rim.index.note(&open.known.run, &entry, &self.heard);
-        if self.rim.webhooks.is_on() {
+        if self.rim.webhooks.is_on() && sequence > slice.lettered {
             owe_letters(&mut slice.letters, &self.rim.webhooks, &open.known.run, &entry, &self.heard);
         }
         if leads {
@@ -424,16 +431,33 @@ impl Keeper {
     }
 
     fn forget(&mut self, id: RunId) {
-        let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
-        if let Some(Open { known, timer, bytes }) = slice.runs.remove(&id) {
-            self.rim.quotas.ended(id, known.run.tenant());
-            if let Some(timer) = timer {
-                self.timers.remove(&(timer, id));
-            }
+        let closed = self.close(id);
+        let Some(slice) = self.slice_mut(id.shard()) else { return };
+        if let Some(Open { known, bytes, .. }) = closed {
             slice.owed.take(&known, bytes);
             slice.ended.keep(known);
         }
         slice.watchers.remove(&id);
+    }
+
+    /// An open run cannot be ended any more, because its entries have left the log.
+    fn forget_gone(&mut self, id: RunId) {
+        let Some(Open { known, .. }) = self.close(id) else { return };
+        tracing::warn!(run.id = %id, "forgetting an open run whose entries have left the log");
+        self.rim.index.erase(id, known.last);
+        let Some(slice) = self.slice_mut(id.shard()) else { return };
+        slice.snapshot.outdated = true;
+        slice.watchers.remove(&id).into_iter().flatten().for_each(Watcher::end);
+    }
+
+    /// The run is open no more.
+    fn close(&mut self, id: RunId) -> Option<Open> {
+        let open = self.slice_mut(id.shard())?.runs.remove(&id)?;
+        self.rim.quotas.ended(id, open.known.run.tenant());
+        if let Some(timer) = open.timer {
+            self.timers.remove(&(timer, id));
+        }
+        Some(open)
     }
 
     /// A call may be cancelled just as a worker takes it up: nobody will hear that attempt, so it is told to stop.
@@ -453,10 +477,6 @@ impl Keeper {
     }
 }
 
-async fn next(questions: &mut Option<Questions>, slices: &[Slice]) -> Option<Asked> {
-    let is_ours = |shard: Shard| slices.get(usize::from(shard.0)).is_some_and(|slice| slice.phase.leads());
-    match questions {
-        Some(questions) => questions.next(is_ours).await,
-        None => std::future::pending().await,
-    }
+fn leads(slices: &[Slice], shard: Shard) -> bool {
+    slices.get(usize::from(shard.0)).is_some_and(|slice| slice.phase.leads())
 }

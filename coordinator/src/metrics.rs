@@ -67,6 +67,16 @@ static APPROVALS: Family<Gauge> =
 static RUNS_OPEN: Family<Gauge> = Family::new("toolyard_runs_open", "Runs that have not ended.", &[]);
 static SHARDS: Family<Gauge> =
     Family::new("toolyard_shards_owned", "Shards that this coordinator acts for, of 16 in all.", &[]);
+static ERASURES: Family<Gauge> = Family::new(
+    "toolyard_erasures_pending",
+    "Ended runs of which nothing is to be kept and that are not erased yet, due or not.",
+    &[],
+);
+static TAKEOVER_AGE: Family<Gauge> = Family::new(
+    "toolyard_takeover_seconds",
+    "How long the oldest takeover of a shard has been going on; 0 if there is none. Runs of that shard stand still.",
+    &[],
+);
 static LOG_LAG: Family<Gauge> = Family::new(
     "toolyard_log_lag_seconds",
     "How old the newest entry was when it came here, at worst within the last second.",
@@ -78,7 +88,7 @@ static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that 
 static LOG_BYTES_MAX: Family<Gauge> =
     Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
 
-const METRICS: [Metric; 24] = [
+const METRICS: [Metric; 26] = [
     Metric::Gauge(&WAITING),
     Metric::Gauge(&RUNNABLE),
     Metric::Gauge(&RUNNING),
@@ -99,6 +109,8 @@ const METRICS: [Metric; 24] = [
     Metric::Gauge(&APPROVALS),
     Metric::Gauge(&RUNS_OPEN),
     Metric::Gauge(&SHARDS),
+    Metric::Gauge(&ERASURES),
+    Metric::Gauge(&TAKEOVER_AGE),
     Metric::Gauge(&LOG_LAG),
     Metric::Gauge(&LOG_REACHED),
     Metric::Gauge(&LOG_BYTES),
@@ -114,6 +126,8 @@ pub(crate) struct Counts {
     pub(crate) approvals: Gauge,
     pub(crate) runs_open: Gauge,
     pub(crate) shards: Gauge,
+    pub(crate) erasures: Gauge,
+    pub(crate) takeover_age: Gauge,
     pub(crate) log_lag: Gauge,
     pub(crate) log_reached: Gauge,
     pub(crate) log_bytes: Gauge,
@@ -129,6 +143,8 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         approvals: APPROVALS.with(&[]),
         runs_open: RUNS_OPEN.with(&[]),
         shards: SHARDS.with(&[]),
+        erasures: ERASURES.with(&[]),
+        takeover_age: TAKEOVER_AGE.with(&[]),
         log_lag: LOG_LAG.with(&[]),
         log_reached: LOG_REACHED.with(&[]),
         log_bytes: LOG_BYTES.with(&[]),

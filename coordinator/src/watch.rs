@@ -428,6 +428,7 @@ impl Source {
                     self.behind = Behind::Entries { through: entry.sequence, then: Then::Nothing };
                 }
                 Some(_) => {}
+                None if self.live.run_is_gone() => return Err(WatchError::Gone(self.last)),
                 // Too slow for the feed: join it again, then read from the log what was missed.
                 None => {
                     self.live = self.ledger.watch(self.run).await?;

@@ -188,6 +188,8 @@ fn coordinator() -> Vec<String> {
         "$JS.FC.>".to_owned(),
         format!("$JS.API.STREAM.PURGE.KV_{LEASES_BUCKET}"),
         format!("$JS.API.STREAM.PURGE.KV_{TOOLS_BUCKET}"),
+        // Parts of snapshots that were replaced.
+        format!("$JS.API.STREAM.PURGE.KV_{SNAPSHOTS_BUCKET}"),
         // Queues of pools that are paused.
         format!("$JS.API.CONSUMER.PAUSE.{STREAM}.*"),
         // Of runs that are not to be stored nothing is kept.

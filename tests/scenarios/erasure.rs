@@ -249,6 +249,10 @@ async fn what_a_worker_says_of_an_erased_run_does_not_stay_and_of_a_kept_one_doe
     let events = vec![wire::Event { kind: Some(output) }];
     let late = wire::Entry { version: 1, attempt, events, ..wire::Entry::default() }.encode_to_vec();
     let before = shards.entries(&of(&kept)).await;
+    // A large part of its result, stored before the entry that refers to it.
+    let object = proto::object::of_run(run.id.parse().expect("an id")).replace('>', "main.late.0");
+    let sent = stored.broker.publish(object, SECRET.into()).await.expect("it is sent");
+    sent.await.expect("it is stored");
     for (to, payload) in [(&kept, late.clone()), (&run, late), (&run, SECRET.as_bytes().to_vec())] {
         let subject = format!("ty.run.{}.{}.0.out.main", &to.id[4..6], to.id);
         let sent = stored.broker.publish(subject, payload.into()).await.expect("it is sent");
@@ -262,6 +266,21 @@ async fn what_a_worker_says_of_an_erased_run_does_not_stay_and_of_a_kept_one_doe
     assert_eq!(shards.entries(&of(&kept)).await, before + 1);
     is_not_found(&run).await;
     assert!(!stored.traces_of(&kept.id).await.is_empty());
+    let objects = stored.broker.get_stream("ty-objects").await.expect("objects lie at the broker");
+    let of_run = proto::object::of_run(run.id.parse().expect("an id"));
+    let give_up = Instant::now() + PATIENCE;
+    while objects
+        .info_with_subjects(&of_run)
+        .await
+        .expect("it is there")
+        .try_next()
+        .await
+        .expect("it is there")
+        .is_some()
+    {
+        assert!(Instant::now() < give_up, "an object that came late stays");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]

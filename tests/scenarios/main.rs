@@ -27,6 +27,7 @@ mod erasure;
 mod forged;
 mod full_log;
 mod functions;
+mod gone;
 mod hooks;
 mod http;
 mod http_api;

@@ -15,7 +15,7 @@ use crate::callers::Callers;
 use crate::gate;
 use crate::known::Known;
 use crate::metrics;
-use crate::nats::journal::AppendError;
+use crate::nats::journal::{AppendError, Journal, NOTHING};
 use crate::registry::Registry;
 use crate::stranded;
 
@@ -109,7 +109,7 @@ impl Keeper {
                     Ok(())
                 }
                 Act::Append { event, job, expected, hand_back } => {
-                    let appended = journal.append(id, &[event], job.as_deref(), expected).await;
+                    let appended = append(&journal, id, event, job.as_deref(), expected).await;
                     if let (Ok(_), Some(job)) = (&appended, hand_back) {
                         signals.hand_back(&job.0, &job.1).await;
                     }
@@ -130,20 +130,15 @@ impl Keeper {
         call.is_some_and(|call| self.rim.paused.borrow().holds(registry.real_name(&call.spec().tool)))
     }
 
-    pub(super) fn effect_done(
-        &mut self,
-        done: Result<(RunId, Effect, Result<(), AppendError>), tokio::task::JoinError>,
-    ) {
-        match done {
-            Ok((id, effect, result)) => {
-                self.under_way.remove(&(id, effect));
-                match result {
-                    // A conflict means that the log knows better; the feed will bring it.
-                    Ok(()) | Err(AppendError::Conflict) => {}
-                    Err(error) => tracing::warn!(run.id = %id, ?effect, %error, "an effect is put off"),
-                }
+    pub(super) fn effect_done(&mut self, (id, effect, result): EffectDone) {
+        self.under_way.remove(&(id, effect));
+        match result {
+            // The log has a later entry than the one expected; the feed will bring it.
+            Ok(()) | Err(EffectError::Append(AppendError::Conflict)) => {}
+            Err(EffectError::Append(error)) => {
+                tracing::warn!(run.id = %id, ?effect, %error, "an effect is put off");
             }
-            Err(error) => tracing::error!(%error, "an effect's task panicked"),
+            Err(EffectError::Gone) => self.forget_gone(id),
         }
         while self.under_way.len() < EFFECTS_MAX
             && let Some(id) = self.crowded_out.pop_first()
@@ -201,6 +196,36 @@ impl Keeper {
             self.words.spawn(word);
         }
         room
+    }
+}
+
+/// An effect that was performed, or not.
+pub(super) type EffectDone = (RunId, Effect, Result<(), EffectError>);
+
+/// Why an effect was not performed.
+#[derive(Debug)]
+pub(super) enum EffectError {
+    Append(AppendError),
+    /// The entry that it must follow has left the log, so it can never be appended.
+    Gone,
+}
+
+/// Appends an event of an effect. A conflict is looked into: it is rare, and it never ends if the expected entry is gone.
+async fn append(
+    journal: &Journal,
+    id: RunId,
+    event: Event,
+    job: Option<&run::CallSpec>,
+    expected: u64,
+) -> Result<u64, EffectError> {
+    match journal.append(id, &[event], job, expected).await {
+        Ok(sequence) => Ok(sequence),
+        Err(AppendError::Conflict) if expected > NOTHING => match journal.is_gone(id.shard(), expected).await {
+            Ok(true) => Err(EffectError::Gone),
+            Ok(false) => Err(EffectError::Append(AppendError::Conflict)),
+            Err(error) => Err(EffectError::Append(AppendError::Unavailable(error.to_string()))),
+        },
+        Err(error) => Err(EffectError::Append(error)),
     }
 }
 

@@ -33,6 +33,10 @@ impl Keeper {
         }
         let call = slice.runs.get(&question.run).and_then(|open| open.known.run.call(question.call));
         let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
+        if call.is_none() && slice.unread.contains(question.run) {
+            // Whoever can read the run's opening knows what is to be done.
+            return None;
+        }
         let Some(call) = call else { return Some(Verdict::Drop) };
         if question.executed {
             return Some(left_to_do(call));

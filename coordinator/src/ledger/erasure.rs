@@ -5,7 +5,7 @@
 //! repeated, and ends at a place in the log: the same request may make the run anew. The log comes last but for the index,
 //! for it is what the other steps are known from. It does not wait for a store of objects that is away: those stay owed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use faces::responses::ResponseId;
 use futures::future::join_all;
@@ -30,7 +30,13 @@ const STRAYS_MAX: usize = 1024;
 
 /// Ended runs of a shard that are still to be erased.
 #[derive(Debug, Default)]
-pub(super) struct Owed(HashMap<RunId, Owing>);
+pub(super) struct Owed {
+    runs: HashMap<RunId, Owing>,
+    /// Those of which all is left, and those of which only objects are, by when they are due.
+    all_left: BTreeSet<(Timestamp, RunId)>,
+    objects_left: BTreeSet<(Timestamp, RunId)>,
+    left_in_index: HashSet<RunId>,
+}
 
 #[derive(Debug)]
 struct Owing {
@@ -92,20 +98,63 @@ impl Unerased {
 
 impl Owed {
     pub(super) fn of(erasures: Vec<OwedErasure>) -> Self {
-        let owing =
-            |erasure: OwedErasure| (erasure.run, Owing { erasure, step: Step::Waiting(Left::All), bytes: None });
-        Self(erasures.into_iter().map(owing).collect())
+        let mut owed = Self::default();
+        erasures.into_iter().for_each(|erasure| owed.insert(erasure, None));
+        owed
     }
 
     pub(super) fn list(&self) -> Vec<OwedErasure> {
-        self.0.values().map(|owing| owing.erasure).collect()
+        self.runs.values().map(|owing| owing.erasure).collect()
     }
 
-    fn due(&mut self, left: Left, now: Timestamp, written: u64) -> impl Iterator<Item = &mut Owing> {
-        self.0.values_mut().filter(move |owing| {
-            let OwedErasure { due, through, .. } = owing.erasure;
-            owing.step == Step::Waiting(left) && due <= now && through <= written
-        })
+    pub(super) fn holds(&self, run: RunId) -> bool {
+        self.runs.contains_key(&run)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    fn insert(&mut self, erasure: OwedErasure, bytes: Option<(TenantId, u64)>) {
+        self.remove(erasure.run);
+        self.runs.insert(erasure.run, Owing { erasure, step: Step::UnderWay, bytes });
+        self.is_at(erasure.run, Step::Waiting(Left::All));
+    }
+
+    fn remove(&mut self, run: RunId) {
+        self.is_at(run, Step::UnderWay);
+        self.runs.remove(&run);
+    }
+
+    /// Moves a run from the step at which it was.
+    fn is_at(&mut self, run: RunId, step: Step) {
+        let Some(owing) = self.runs.get_mut(&run) else { return };
+        let key = (owing.erasure.due, run);
+        match std::mem::replace(&mut owing.step, step) {
+            Step::Waiting(Left::All) => drop(self.all_left.remove(&key)),
+            Step::Waiting(Left::Objects) => drop(self.objects_left.remove(&key)),
+            Step::LeftInIndex => drop(self.left_in_index.remove(&run)),
+            Step::UnderWay => {}
+        }
+        match step {
+            Step::Waiting(Left::All) => drop(self.all_left.insert(key)),
+            Step::Waiting(Left::Objects) => drop(self.objects_left.insert(key)),
+            Step::LeftInIndex => drop(self.left_in_index.insert(run)),
+            Step::UnderWay => {}
+        }
+    }
+
+    /// Begins with at most `room` runs that are due, and of which a snapshot that was written says that they ended.
+    fn begin(&mut self, left: Left, now: Timestamp, written: u64, room: usize) -> Vec<OwedErasure> {
+        let waiting = match left {
+            Left::All => &self.all_left,
+            Left::Objects => &self.objects_left,
+        };
+        let due = waiting.iter().take_while(|(due, _)| *due <= now);
+        let erasures = due.filter_map(|(_, run)| self.runs.get(run)).map(|owing| owing.erasure);
+        let due: Vec<OwedErasure> = erasures.filter(|erasure| erasure.through <= written).take(room).collect();
+        due.iter().for_each(|erasure| self.is_at(erasure.run, Step::UnderWay));
+        due
     }
 
     /// A run has ended. Most are kept.
@@ -116,14 +165,14 @@ impl Owed {
         let waited = |call: &&Call| call.spec().route == Route::Client || call.spec().approval.is_some();
         let continuations = u32::try_from(run.calls().iter().filter(waited).count()).unwrap_or(u32::MAX);
         let erasure = OwedErasure { run: run.id(), due, through: known.last, request: asked.request, continuations };
-        let bytes = run.tenant().map(|tenant| (tenant.clone(), bytes));
-        self.0.insert(run.id(), Owing { erasure, step: Step::Waiting(Left::All), bytes });
+        self.insert(erasure, run.tenant().map(|tenant| (tenant.clone(), bytes)));
     }
 
     /// An entry came for a run after its end. Says whether the run is to be erased, and then that entry with it.
     fn take_late(&mut self, run: RunId, sequence: u64) -> bool {
-        let Some(owing) = self.0.get_mut(&run) else { return false };
-        (owing.erasure.through, owing.step) = (sequence, Step::Waiting(Left::All));
+        let Some(owing) = self.runs.get_mut(&run) else { return false };
+        let (erasure, bytes) = (OwedErasure { through: sequence, ..owing.erasure }, owing.bytes.take());
+        self.insert(erasure, bytes);
         true
     }
 }
@@ -154,10 +203,11 @@ impl Keeper {
         let mut due = Vec::new();
         // Objects that could not be removed before hold nothing else up.
         for left in [Left::All, Left::Objects] {
-            let slices = self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard));
-            let found = slices.flat_map(|(slice, _)| slice.owed.due(left, now, slice.snapshot.through));
-            let room = BATCH_MAX.saturating_sub(due.len());
-            due.extend(found.take(room).map(|owing| (owing.begin(), left)));
+            for (slice, _) in self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard)) {
+                let room = BATCH_MAX.saturating_sub(due.len());
+                let begun = slice.owed.begin(left, now, slice.snapshot.through, room);
+                due.extend(begun.into_iter().map(|erasure| (erasure, left)));
+            }
         }
         if !due.is_empty() {
             let (journal, requests) = (self.rim.journal.clone(), self.rim.requests.clone());
@@ -170,9 +220,11 @@ impl Keeper {
     /// What the index has forgotten too is no longer owed.
     fn settle(&mut self, shard: Shard) {
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
-        let before = slice.owed.0.len();
-        slice.owed.0.retain(|run, owing| owing.step != Step::LeftInIndex || self.rim.index.is_erasing(*run));
-        slice.snapshot.outdated |= slice.owed.0.len() < before;
+        let forgotten = slice.owed.left_in_index.iter().filter(|run| !self.rim.index.is_erasing(**run));
+        for run in forgotten.copied().collect::<Vec<_>>() {
+            slice.owed.remove(run);
+            slice.snapshot.outdated = true;
+        }
     }
 
     pub(super) fn erased(&mut self, Erased(batch): Erased) {
@@ -180,32 +232,30 @@ impl Keeper {
         for (OwedErasure { run, through, .. }, result) in batch {
             let Some(slice) = self.slices.get_mut(usize::from(run.shard().0)) else { continue };
             // The shard may have been lost, and an entry may have come late.
-            let owing = slice.owed.0.get_mut(&run).filter(|owing| owing.erasure.through == through);
-            match (owing, result) {
-                (Some(owing), Ok(())) => {
-                    owing.step = Step::LeftInIndex;
-                    if let Some((tenant, bytes)) = owing.bytes.take() {
-                        slice.log_bytes.release(&tenant, run.created_at(), bytes);
-                    }
-                    slice.ended.forget(run);
-                    self.rim.index.erase(run, through);
-                }
-                (Some(owing), Err(error)) => {
-                    match &error {
-                        Unerased::Run(_) => owing.step = Step::Waiting(Left::All),
-                        Unerased::Objects(_) => {
-                            owing.step = Step::Waiting(Left::Objects);
-                            slice.ended.forget(run);
-                            self.rim.index.erase(run, through);
-                        }
-                    }
-                    failed = Some(error);
-                }
-                (None, _) => {}
+            let Some(owing) = slice.owed.runs.get_mut(&run).filter(|owing| owing.erasure.through == through) else {
+                continue;
+            };
+            if result.is_ok()
+                && let Some((tenant, bytes)) = owing.bytes.take()
+            {
+                slice.log_bytes.release(&tenant, run.created_at(), bytes);
             }
+            let step = match &result {
+                Ok(()) => Step::LeftInIndex,
+                Err(Unerased::Run(_)) => Step::Waiting(Left::All),
+                Err(Unerased::Objects(_)) => Step::Waiting(Left::Objects),
+            };
+            slice.owed.is_at(run, step);
+            if step != Step::Waiting(Left::All) {
+                slice.ended.forget(run);
+                self.rim.index.erase(run, through);
+            }
+            failed = result.err().or(failed);
         }
-        if let Some(error) = failed {
-            tracing::warn!(%error, remedy = error.remedy(), "runs cannot be erased, trying again");
+        match failed {
+            Some(error) => tracing::warn!(%error, remedy = error.remedy(), "runs cannot be erased, trying again"),
+            // As many as there are, one batch after the other.
+            None => self.erase_due(),
         }
     }
 
@@ -214,20 +264,13 @@ impl Keeper {
         let ready = self.erasures.strays.iter().filter(|(run, _)| self.may_act(run.shard()));
         for (run, sequence) in ready.map(|(run, sequence)| (*run, *sequence)).take(room).collect::<Vec<_>>() {
             self.erasures.strays.remove(&run);
-            let journal = self.rim.journal.clone();
+            let (journal, objects) = (self.rim.journal.clone(), self.rim.objects.clone());
             self.erasures.looks.spawn(async move {
-                if let Err(error) = erase_if_orphan(&journal, run, sequence).await {
+                if let Err(error) = erase_if_orphan(&journal, &objects, run, sequence).await {
                     tracing::warn!(run.id = %run, %error, "late entries of a run that was erased may be left");
                 }
             });
         }
-    }
-}
-
-impl Owing {
-    fn begin(&mut self) -> OwedErasure {
-        self.step = Step::UnderWay;
-        self.erasure
     }
 }
 
@@ -301,7 +344,45 @@ impl Places {
     }
 }
 
-/// A worker that stood still may speak when its run is long erased.
-async fn erase_if_orphan(journal: &Journal, run: RunId, sequence: u64) -> Result<(), ReadError> {
-    if journal.is_orphan(run, sequence).await? { journal.erase(run, sequence).await } else { Ok(()) }
+/// A worker that stood still may store output and objects of a run that was erased long ago.
+async fn erase_if_orphan(journal: &Journal, objects: &Objects, run: RunId, sequence: u64) -> Result<(), Unerased> {
+    if !journal.is_orphan(run, sequence).await.map_err(Unerased::Run)? {
+        return Ok(());
+    }
+    // The entry that refers to objects is stored after them.
+    let removed = objects.remove_run(run).await;
+    journal.erase(run, sequence).await.map_err(Unerased::Run)?;
+    removed.map_err(Unerased::Objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owed(number: u64) -> OwedErasure {
+        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
+        OwedErasure { run, due: Timestamp(number), through: number, request: None, continuations: 0 }
+    }
+
+    #[test]
+    fn a_run_is_erased_once_it_is_due_and_a_snapshot_says_that_it_ended_and_is_owed_until_the_index_forgot_it() {
+        let runs: Vec<OwedErasure> = (1..=5).map(owed).collect();
+        let mut all = Owed::of(runs.clone());
+        assert_eq!(all.begin(Left::All, Timestamp(4), 3, 2), runs[..2], "the first that are due");
+        assert_eq!(all.begin(Left::All, Timestamp(4), 3, 9), runs[2..3], "not the one that no snapshot knows of");
+        assert!(all.begin(Left::All, Timestamp(9), 3, 9).is_empty(), "what is under way is not begun again");
+        all.is_at(runs[0].run, Step::LeftInIndex);
+        all.is_at(runs[1].run, Step::Waiting(Left::Objects));
+        all.is_at(runs[2].run, Step::Waiting(Left::All));
+        assert_eq!(all.begin(Left::Objects, Timestamp(9), 9, 9), runs[1..2]);
+        assert_eq!(all.begin(Left::All, Timestamp(9), 9, 9), runs[2..]);
+        assert_eq!((all.len(), all.left_in_index.len()), (5, 1));
+        // An entry that came late is erased with the rest.
+        assert!(all.take_late(runs[0].run, 7) && !all.take_late(owed(1).run, 7));
+        assert_eq!(all.begin(Left::All, Timestamp(9), 6, 9), []);
+        let late = OwedErasure { through: 7, ..runs[0] };
+        assert_eq!(all.begin(Left::All, Timestamp(9), 7, 9), [late]);
+        all.remove(runs[0].run);
+        assert_eq!((all.len(), all.list().len(), all.left_in_index.len()), (4, 4, 0));
+    }
 }

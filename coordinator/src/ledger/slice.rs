@@ -10,8 +10,11 @@ use tokio::time::Instant;
 use super::erasure::Owed;
 use super::log_bytes::LogBytes;
 use super::standing::{Ended, Expecting};
+use super::takeover::Takeover;
+use super::unread::Unread;
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
+use crate::nats::snapshots::Stored;
 use crate::webhooks::Letter;
 
 #[derive(Debug, Default)]
@@ -24,6 +27,8 @@ pub(super) struct Slice {
     /// The open runs; none while the shard is not ours.
     pub(super) runs: HashMap<RunId, Open>,
     pub(super) ended: Ended,
+    /// Runs whose opening this release cannot read.
+    pub(super) unread: Unread,
     /// Ended runs of which nothing is to be kept, until that is so.
     pub(super) owed: Owed,
     /// What tenants' runs take in the log.
@@ -31,6 +36,8 @@ pub(super) struct Slice {
     /// What webhooks are owed, until it is in their queue, and how that goes.
     pub(super) letters: VecDeque<Letter>,
     pub(super) posting: Posting,
+    /// What webhooks are owed for entries up to here is among the letters, or was posted by an earlier owner.
+    pub(super) lettered: u64,
     pub(super) expecting: Vec<Expecting>,
     pub(super) watchers: HashMap<RunId, Vec<Watcher>>,
     /// Those who watch already and wait to hear from where on.
@@ -38,6 +45,8 @@ pub(super) struct Slice {
     /// Since when the shard is followed for nobody.
     pub(super) unwatched: Option<Instant>,
     pub(super) snapshot: Snapshot,
+    /// While the shard is ours and not led yet.
+    pub(super) takeover: Option<Takeover>,
 }
 
 #[derive(Debug)]
@@ -68,10 +77,12 @@ pub(super) enum Phase {
     Leaving { claim: u64 },
 }
 
-/// What the shard's snapshot says, and under which revision.
+/// What the shard's snapshot says, and how it lies in the bucket.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
-    pub(super) revision: u64,
+    pub(super) stored: Stored,
+    /// A large one is not written again before this.
+    pub(super) pause: Option<Instant>,
     pub(super) through: u64,
     /// When the log was made of which it speaks.
     pub(super) log: u64,
@@ -123,6 +134,11 @@ impl Slice {
     /// Everything is applied that was in the log when the shard became ours.
     pub(super) fn has_caught_up(&self) -> bool {
         matches!(self.phase, Phase::Replaying { tip, .. } if self.applied >= tip)
+    }
+
+    /// The run has ended, as far as is remembered here.
+    pub(super) fn has_ended(&self, run: RunId) -> bool {
+        self.ended.holds(run) || self.owed.holds(run)
     }
 
     pub(super) fn hand_to_watchers(&mut self, id: RunId, entry: &Arc<Entry>, bytes: u32) {

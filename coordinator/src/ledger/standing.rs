@@ -50,6 +50,10 @@ impl Ended {
         }
     }
 
+    pub(super) fn holds(&self, run: RunId) -> bool {
+        self.find(run).is_some()
+    }
+
     fn find(&self, run: RunId) -> Option<&Known> {
         self.runs.iter().rev().find(|known| known.run.id() == run)
     }

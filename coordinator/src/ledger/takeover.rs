@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -17,26 +18,33 @@ use super::erasure::Owed;
 use super::log_bytes::LogBytes;
 use super::slice::{Open, Phase, Posting, Slice};
 use super::standing::Ended;
+use super::unread::Unread;
 use super::watcher::{Standing, Watcher};
 use crate::known::Known;
+use crate::metrics::COUNTS;
 use crate::nats::journal::{Extent, Journal, ReadError};
-use crate::nats::snapshots::{Snapshots, WriteError};
+use crate::nats::snapshots::{Snapshots, Stored, WriteError};
 use crate::shards::{ShardSet, every};
 use crate::webhooks::Letter;
 
 /// Runs that are read at once.
 const READS_MAX: usize = 32;
+/// How fast a shard's snapshots are written at most, so that many open runs or owed erasures leave the broker its time: one of
+/// 1 MiB every 4 s.
+const SNAPSHOT_BYTES_PER_S: u64 = 256 * 1024;
 /// The pause before what the broker refused is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// After how many takeovers that failed at reading an open run, each after some seconds of trying, a shard is read from the
+/// log's beginning instead. That takes long, and needs no single run.
+const UNREADABLE_MAX: u32 = 5;
+/// How long a takeover may take before it is reported as an error, and then how often.
+const TAKEOVER_LATE: Duration = Duration::from_secs(30);
 /// How long a shard is followed after the last who watched it has gone: another may come.
 const GUEST: Duration = Duration::from_secs(30);
 
-/// Shards that became ours together, as they stood at some place in the log.
+/// A shard that became ours, as it stood at some place in the log.
 #[derive(Debug)]
-pub(super) struct Taken(Vec<TakenShard>);
-
-#[derive(Debug)]
-struct TakenShard {
+pub(super) struct Taken {
     shard: Shard,
     claim: u64,
     /// The shard is known up to here.
@@ -44,13 +52,31 @@ struct TakenShard {
     /// The mark that was left at its end.
     tip: u64,
     open: Vec<Known>,
+    /// Runs that the snapshot lists as open and whose entries have left the log; each with its last entry.
+    gone: Vec<(RunId, u64)>,
+    /// Runs whose opening this release cannot read; each with its last entry.
+    unread: Vec<(RunId, u64)>,
     erasures: Vec<OwedErasure>,
     letters: Vec<Letter>,
     log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
     log: u64,
-    /// What the snapshot in the bucket says, and its revision.
+    /// What the snapshot in the bucket says, and how it lies there.
     written: u64,
-    revision: u64,
+    stored: Stored,
+}
+
+/// Since when a shard is ours without being led, and since when nobody was told.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Takeover {
+    began: Instant,
+    reported: Instant,
+}
+
+impl Takeover {
+    fn begins_now() -> Self {
+        let now = Instant::now();
+        Self { began: now, reported: now }
+    }
 }
 
 /// A shard that is to be followed from here for those who watch.
@@ -66,8 +92,8 @@ pub(super) struct Written {
     shard: Shard,
     claim: u64,
     through: u64,
-    /// The new revision; `None` where nothing was written, and the revision is as it was or as it was found.
-    result: Result<u64, Option<u64>>,
+    /// How it lies in the bucket; where it was not written, how another does, if that was found out.
+    result: Result<Stored, Option<Stored>>,
 }
 
 impl Keeper {
@@ -90,27 +116,47 @@ impl Keeper {
         if fresh.is_empty() {
             return;
         }
-        for (shard, claim) in &fresh {
-            if let Some(slice) = self.slice_mut(*shard) {
-                slice.phase = Phase::Taking { claim: *claim };
+        for (shard, claim) in fresh {
+            if let Some(slice) = self.slice_mut(shard) {
+                slice.phase = Phase::Taking { claim };
+                slice.takeover = Some(Takeover::begins_now());
             }
+            let (journal, snapshots) = (self.rim.journal.clone(), self.rim.snapshots.clone());
+            self.takeovers.spawn(async move { take_over(&journal, &snapshots, shard, claim).await });
         }
-        let (journal, snapshots) = (self.rim.journal.clone(), self.rim.snapshots.clone());
-        self.takeovers.spawn(async move {
-            let began = Instant::now();
-            let taken = patiently(|| take_over(&journal, &snapshots, &fresh)).await;
-            let (shards, runs) = (taken.0.len(), taken.0.iter().map(|taken| taken.open.len()).sum::<usize>());
-            tracing::info!(shards, runs, took = ?began.elapsed(), "took shards over");
-            taken
-        });
     }
 
-    /// The open runs were read: follows the shards from there.
+    /// A shard's open runs were read. Shards that are read within a moment are followed together: one feed costs the broker
+    /// less than several. None waits for the others longer than for the next sweep.
     pub(super) fn taken(&mut self, taken: Taken) {
-        let (mut group, mut start) = (ShardSet::default(), u64::MAX);
-        for taken in taken.0 {
-            let TakenShard { shard, claim, through, tip, open, erasures, letters, log_bytes, log, written, revision } =
-                taken;
+        self.taken.push(taken);
+        if self.takeovers.is_empty() {
+            self.follow_taken();
+        }
+    }
+
+    /// Follows the shards whose open runs were read.
+    pub(super) fn follow_taken(&mut self) {
+        if self.taken.is_empty() {
+            return;
+        }
+        let (mut group, mut start, mut runs) = (ShardSet::default(), u64::MAX, 0);
+        for taken in std::mem::take(&mut self.taken) {
+            let Taken {
+                shard,
+                claim,
+                through,
+                tip,
+                open,
+                gone,
+                unread,
+                erasures,
+                letters,
+                log_bytes,
+                log,
+                written,
+                stored,
+            } = taken;
             let follows = self.rim.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
             if slice.phase != (Phase::Taking { claim }) {
@@ -121,17 +167,25 @@ impl Keeper {
             slice.seen = from;
             slice.applied = through;
             slice.phase = Phase::Replaying { claim, tip };
-            slice.snapshot = super::slice::Snapshot { revision, through: written, log, ..Default::default() };
+            slice.snapshot = super::slice::Snapshot { stored, through: written, log, ..Default::default() };
+            slice.unread = Unread::of(unread);
             slice.owed = Owed::of(erasures);
             slice.log_bytes = LogBytes::of(log_bytes);
+            slice.lettered = written;
             (slice.letters, slice.posting) = (letters.into(), Posting::Idle);
             slice.runs =
                 open.into_iter().map(|known| (known.run.id(), Open { known, timer: None, bytes: 0 })).collect();
             slice.unwatched = None;
             slice.stands();
+            for (run, last) in gone {
+                tracing::warn!(run.id = %run, "forgetting an open run whose entries have left the log");
+                self.rim.index.erase(run, last);
+            }
+            runs += slice.runs.len();
             group.insert(shard);
             start = start.min(from);
         }
+        tracing::info!(shards = group.len(), runs, "took shards over");
         self.rim.feeds.follow(group, start);
         for shard in group.iter() {
             if self.slice(shard).is_some_and(Slice::has_caught_up) {
@@ -145,6 +199,7 @@ impl Keeper {
         let Some(slice) = self.slice_mut(shard) else { return };
         let Phase::Replaying { claim, .. } = slice.phase else { return };
         slice.phase = Phase::Leading { claim };
+        slice.takeover = None;
         let ids: Vec<RunId> = slice.runs.keys().copied().collect();
         tracing::debug!(%shard, runs = ids.len(), "leads a shard");
         if self.limited {
@@ -157,6 +212,22 @@ impl Keeper {
             self.look_at(id);
         }
         self.write_snapshot(shard);
+    }
+
+    /// Reports takeovers that do not end, and counts for how long the oldest has been going on.
+    pub(super) fn report_takeovers(&mut self) {
+        let mut oldest = Duration::ZERO;
+        for (slice, shard) in self.slices.iter_mut().zip(every()) {
+            let Some(takeover) = &mut slice.takeover else { continue };
+            let age = takeover.began.elapsed();
+            oldest = oldest.max(age);
+            if takeover.reported.elapsed() >= TAKEOVER_LATE {
+                takeover.reported = Instant::now();
+                let (applied, phase) = (slice.applied, slice.phase);
+                tracing::error!(%shard, ?age, ?phase, applied, "a shard is ours and its runs stand still: its takeover goes on");
+            }
+        }
+        COUNTS.takeover_age.set(oldest.as_secs_f64());
     }
 
     /// Stops acting for a shard at once, and lets it go when it is written down how far we came.
@@ -174,7 +245,7 @@ impl Keeper {
                 self.write_snapshot(shard);
             }
             Phase::Away | Phase::Joining | Phase::Guest | Phase::Taking { .. } | Phase::Replaying { .. } => {
-                slice.phase = Phase::Leaving { claim };
+                (slice.phase, slice.takeover) = (Phase::Leaving { claim }, None);
                 self.let_go(shard);
             }
         }
@@ -196,9 +267,10 @@ impl Keeper {
                 self.timers.remove(&(timer, id));
             }
         }
-        (slice.ended, slice.expecting) = (Ended::default(), Vec::new());
+        (slice.ended, slice.expecting, slice.takeover) = (Ended::default(), Vec::new(), None);
         slice.log_bytes = LogBytes::default();
         (slice.owed, slice.letters, slice.posting) = (Owed::default(), VecDeque::new(), Posting::Idle);
+        slice.unread = Unread::default();
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
         slice.phase = match (watched, follows) {
@@ -247,7 +319,7 @@ impl Keeper {
         slice.phase = Phase::Joining;
         let journal = self.rim.journal.clone();
         self.joins.spawn(async move {
-            let extent = patiently(|| journal.extent()).await;
+            let extent = patiently(shard, || journal.extent()).await;
             Joined { shard, position: extent.last }
         });
     }
@@ -284,8 +356,12 @@ impl Keeper {
 
     pub(super) fn write_snapshots(&mut self) {
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
+            if let Some(slice) = self.slice_mut(shard) {
+                slice.unread.sweep(proto::now());
+            }
             let is_news = |slice: &Slice| slice.applied != slice.snapshot.through || slice.snapshot.outdated;
-            if self.slice(shard).is_some_and(is_news) {
+            let may = |slice: &Slice| slice.snapshot.pause.is_none_or(|pause| pause <= Instant::now());
+            if self.slice(shard).is_some_and(|slice| is_news(slice) && may(slice)) {
                 self.write_snapshot(shard);
             }
         }
@@ -296,21 +372,22 @@ impl Keeper {
         let Some(slice) = self.slice_mut(shard) else { return };
         let Some(claim) = slice.phase.claim().filter(|_| !slice.snapshot.writing) else { return };
         (slice.snapshot.writing, slice.snapshot.outdated) = (true, false);
-        let (through, revision) = (slice.applied, slice.snapshot.revision);
-        let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last)).collect();
+        let (through, before) = (slice.applied, slice.snapshot.stored);
+        let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last));
+        let open = open.chain(slice.unread.list()).collect();
         let letters = slice.letters.iter().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures) = (slice.snapshot.log, slice.owed.list());
         let log_bytes = slice.log_bytes.list();
         let snapshot = Snapshot { log, through, open, erasures, letters, log_bytes };
         self.writes.spawn(async move {
-            let result = match snapshots.write(shard, &snapshot, revision).await {
-                Ok(revision) => Ok(revision),
+            let result = match snapshots.write(shard, &snapshot, before).await {
+                Ok(stored) => Ok(stored),
                 Err(error) => {
                     tracing::warn!(%shard, %error, "cannot write down how far a shard came, the older word stays");
                     match error {
                         // It may be our own, whose confirmation was lost.
-                        WriteError::Conflict => Err(snapshots.revision(shard).await),
-                        WriteError::TooLarge(_) | WriteError::Unavailable(_) => Err(None),
+                        WriteError::Conflict => Err(snapshots.found(shard).await),
+                        WriteError::Unavailable(_) => Err(None),
                     }
                 }
             };
@@ -326,8 +403,12 @@ impl Keeper {
         }
         slice.snapshot.writing = false;
         match result {
-            Ok(revision) => (slice.snapshot.revision, slice.snapshot.through) = (revision, through),
-            Err(Some(revision)) => (slice.snapshot.revision, slice.snapshot.outdated) = (revision, true),
+            Ok(stored) => {
+                (slice.snapshot.stored, slice.snapshot.through) = (stored, through);
+                let pause = Duration::from_secs(stored.bytes as u64 / SNAPSHOT_BYTES_PER_S);
+                slice.snapshot.pause = Some(Instant::now() + pause);
+            }
+            Err(Some(stored)) => (slice.snapshot.stored, slice.snapshot.outdated) = (stored, true),
             Err(None) => slice.snapshot.outdated = true,
         }
         if let Phase::Leaving { .. } = slice.phase {
@@ -346,45 +427,70 @@ impl Slice {
     }
 }
 
-/// Asks until it is answered: without it nobody acts for these shards.
-async fn patiently<T, F: Future<Output = Result<T, ReadError>>>(mut ask: impl FnMut() -> F) -> T {
+/// Asks until it is answered: without it nobody acts for the shard.
+async fn patiently<T, F: Future<Output = Result<T, ReadError>>>(shard: Shard, mut ask: impl FnMut() -> F) -> T {
     loop {
         match ask().await {
             Ok(answer) => return answer,
-            Err(error) => tracing::warn!(%error, "cannot take up a shard, trying again"),
+            Err(error) => tracing::warn!(%shard, %error, "cannot take up a shard, trying again"),
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-async fn take_over(journal: &Journal, snapshots: &Snapshots, shards: &[(Shard, u64)]) -> Result<Taken, ReadError> {
-    let log = journal.extent().await?.log;
-    let taking = shards.iter().copied().map(|(shard, claim)| take_over_one(journal, snapshots, log, shard, claim));
-    let taken: Vec<_> = stream::iter(taking).buffer_unordered(shards.len().max(1)).collect().await;
-    taken.into_iter().collect::<Result<_, _>>().map(Taken)
+async fn take_over(journal: &Journal, snapshots: &Snapshots, shard: Shard, claim: u64) -> Taken {
+    // Reads of open runs that failed although the broker answers everything else.
+    let unreadable = AtomicU32::new(0);
+    patiently(shard, || take_over_once(journal, snapshots, shard, claim, &unreadable)).await
 }
 
 /// Nothing here depends on the word of the log's leader, who may have been replaced and not know it yet: the mark is where
 /// the shard ends, and the snapshot says where each run's entries do.
-async fn take_over_one(
+async fn take_over_once(
     journal: &Journal,
     snapshots: &Snapshots,
-    log: u64,
     shard: Shard,
     claim: u64,
-) -> Result<TakenShard, ReadError> {
+    unreadable: &AtomicU32,
+) -> Result<Taken, ReadError> {
+    // A leader that was replaced knows an older first entry: more is read than is needed.
+    let Extent { log, first, .. } = journal.extent().await?;
     let tip = journal.mark(shard).await?;
-    let (snapshot, revision) = snapshots.read(shard, Extent { log, last: tip }).await?;
+    let (snapshot, stored) = snapshots.read(shard, log, tip).await?;
     let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });
     let written = snapshot.through;
     // A shard in which nothing happened since is known up to the mark.
-    let through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
-    let reads = snapshot.open.into_iter().map(|(id, last)| journal.known_through(id, last));
-    let runs: Vec<_> = stream::iter(reads).buffer_unordered(READS_MAX).collect().await;
-    let runs = runs.into_iter().collect::<Result<Vec<Known>, _>>()?;
-    let open = runs.into_iter().filter(|known| known.run.opened_at().is_some() && !known.run.status().is_final());
-    let (open, erasures) = (open.collect(), snapshot.erasures);
+    let mut through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
+    let erasures = snapshot.erasures;
     let letters = snapshot.letters.into_iter().map(|(subject, body)| Letter { subject, body }).collect();
-    let log_bytes = snapshot.log_bytes;
-    Ok(TakenShard { shard, claim, through, tip, open, erasures, letters, log_bytes, log, written, revision })
+    let mut log_bytes = snapshot.log_bytes;
+    let (mut open, mut gone, mut unread) = (Vec::new(), Vec::new(), Vec::new());
+    if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {
+        let reads = snapshot.open.into_iter().map(|(id, last)| async move {
+            let left = if last < first { Ok(Known::new(id)) } else { journal.left_of_run(id, last, tip).await };
+            left.map(|known| (last, known))
+        });
+        let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
+        while let Some(read) = reads.next().await {
+            let (last, known) = read.inspect_err(|_| {
+                unreadable.fetch_add(1, Ordering::Relaxed);
+            })?;
+            if known.may_be_opened() {
+                unread.push((known.run.id(), last));
+            } else if known.run.opened_at().is_none() {
+                gone.push((known.run.id(), last));
+            } else if !known.run.status().is_final() {
+                open.push(known);
+            }
+        }
+    } else {
+        tracing::error!(
+            %shard,
+            "the log's replicas contradict each other about the entries of an open run: reading the shard from the log's \
+             beginning, which may take minutes. `nats stream info ty-log` shows whether a replica lags"
+        );
+        // All bytes are counted once more.
+        (through, log_bytes) = (0, Vec::new());
+    }
+    Ok(Taken { shard, claim, through, tip, open, gone, unread, erasures, letters, log_bytes, log, written, stored })
 }

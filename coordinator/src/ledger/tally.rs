@@ -21,10 +21,11 @@ impl Keeper {
     pub(super) fn tally(&mut self) {
         let registry = Arc::clone(&self.rim.registry.borrow());
         let mut tools: BTreeMap<(&str, &str), Tally> = BTreeMap::new();
-        let (mut shards, mut runs, mut client_calls, mut approvals) = (0_u32, 0_u32, 0_u32, 0_u32);
+        let (mut shards, mut runs, mut client_calls, mut approvals, mut erasures) = (0_u32, 0_u32, 0_u32, 0_u32, 0_u32);
         for slice in self.slices.iter().filter(|slice| slice.phase.leads()) {
             shards += 1;
             runs += u32::try_from(slice.runs.len()).unwrap_or(u32::MAX);
+            erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
             for call in slice.runs.values().flat_map(|open| open.known.run.calls()) {
                 match call.state() {
                     CallState::WaitingForClient => client_calls += 1,
@@ -50,6 +51,7 @@ impl Keeper {
         }
         COUNTS.shards.set(f64::from(shards));
         COUNTS.runs_open.set(f64::from(runs));
+        COUNTS.erasures.set(f64::from(erasures));
         COUNTS.client_calls.set(f64::from(client_calls));
         COUNTS.approvals.set(f64::from(approvals));
         COUNTS.log_lag.set(std::mem::take(&mut self.lag).as_secs_f64());

@@ -1,7 +1,7 @@
 //! The line between the ledger and one who watches a run: entries as the feed brings them, of bounded number and size.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use run::Entry;
 use tokio::sync::{mpsc, oneshot};
@@ -27,29 +27,37 @@ pub(crate) enum Standing {
 #[derive(Debug)]
 pub(super) struct Watcher {
     entries: mpsc::Sender<(Arc<Entry>, u32)>,
-    waiting: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Bytes that wait for the watcher.
+    waiting: AtomicUsize,
+    /// The run's entries have left the log: none will come.
+    gone: AtomicBool,
 }
 
 /// The watcher's end.
 #[derive(Debug)]
 pub(crate) struct Live {
     entries: mpsc::Receiver<(Arc<Entry>, u32)>,
-    waiting: Arc<AtomicUsize>,
+    shared: Arc<Shared>,
     standing: oneshot::Receiver<Standing>,
 }
 
 pub(super) fn pair() -> (Watcher, oneshot::Sender<Standing>, Live) {
     let (sender, entries) = mpsc::channel(ENTRIES_MAX);
     let (stands, standing) = oneshot::channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    (Watcher { entries: sender, waiting: Arc::clone(&waiting) }, stands, Live { entries, waiting, standing })
+    let shared = Arc::new(Shared::default());
+    (Watcher { entries: sender, shared: Arc::clone(&shared) }, stands, Live { entries, shared, standing })
 }
 
 impl Watcher {
     /// `false` for a watcher that has gone or is too slow.
     pub(super) fn hand(&self, entry: &Arc<Entry>, bytes: u32) -> bool {
         let size = bytes as usize;
-        let before = self.waiting.fetch_add(size, Ordering::Relaxed);
+        let before = self.shared.waiting.fetch_add(size, Ordering::Relaxed);
         // A single entry always fits.
         let fits = before == 0 || before + size <= BYTES_MAX;
         fits && self.entries.try_send((Arc::clone(entry), bytes)).is_ok()
@@ -57,6 +65,11 @@ impl Watcher {
 
     pub(super) fn is_gone(&self) -> bool {
         self.entries.is_closed()
+    }
+
+    /// Ends the feed of a run whose entries have left the log.
+    pub(super) fn end(self) {
+        self.shared.gone.store(true, Ordering::Release);
     }
 }
 
@@ -66,7 +79,12 @@ impl Live {
         (&mut self.standing).await.map_err(|_| Stopped)
     }
 
-    /// The next entry; `None` for a watcher that was too slow.
+    /// After the feed has ended: the run's entries have left the log, so it cannot be read on from there either.
+    pub(crate) fn run_is_gone(&self) -> bool {
+        self.shared.gone.load(Ordering::Acquire)
+    }
+
+    /// The next entry; `None` for a watcher that was too slow, or of a run that is gone.
     pub(crate) async fn recv(&mut self) -> Option<Arc<Entry>> {
         let (entry, bytes) = self.entries.recv().await?;
         Some(self.taken(entry, bytes))
@@ -79,7 +97,7 @@ impl Live {
     }
 
     fn taken(&self, entry: Arc<Entry>, bytes: u32) -> Arc<Entry> {
-        self.waiting.fetch_sub(bytes as usize, Ordering::Relaxed);
+        self.shared.waiting.fetch_sub(bytes as usize, Ordering::Relaxed);
         entry
     }
 }

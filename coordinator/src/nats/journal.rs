@@ -2,6 +2,7 @@
 
 mod append;
 mod erase;
+mod gone;
 mod pages;
 mod room;
 
@@ -118,6 +119,18 @@ pub(crate) struct Page {
     pub(crate) unread: Vec<(Place, u64)>,
 }
 
+impl Page {
+    /// Applies its entries up to `last`.
+    fn apply_through(self, last: u64, known: &mut Known) {
+        for entry in self.entries.iter().filter(|entry| entry.sequence <= last) {
+            known.apply(entry, &mut Vec::new());
+        }
+        for (place, sequence) in self.unread.into_iter().filter(|(_, sequence)| *sequence <= last) {
+            known.pass_over(place, sequence);
+        }
+    }
+}
+
 /// A message of the log, as far as it could be understood.
 #[derive(Debug)]
 pub(crate) enum Decoded {
@@ -132,6 +145,8 @@ pub(crate) enum Decoded {
 pub(crate) struct Extent {
     /// When the log was made, in nanoseconds since 1970.
     pub(crate) log: u64,
+    /// Entries before this one have left the log.
+    pub(crate) first: u64,
     pub(crate) last: u64,
 }
 
@@ -210,7 +225,7 @@ impl Journal {
         let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         let info = stream.cached_info();
         let log = u64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(0);
-        Ok(Extent { log, last: info.state.last_sequence })
+        Ok(Extent { log, first: info.state.first_sequence, last: info.state.last_sequence })
     }
 
     /// A run as the log's leader has it: not known to be the newest, but whatever is decided by it is appended only if it is.
@@ -222,13 +237,7 @@ impl Journal {
     pub(crate) async fn known_through(&self, id: RunId, last: u64) -> Result<Known, ReadError> {
         let (mut known, mut pages) = (Known::new(id), RunPages::new(self.clone(), id, PAGE_BYTES));
         while pages.through() < last {
-            let page = pages.next(last).await?;
-            for entry in page.entries.iter().filter(|entry| entry.sequence <= last) {
-                known.apply(entry, &mut Vec::new());
-            }
-            for (place, sequence) in page.unread.into_iter().filter(|(_, sequence)| *sequence <= last) {
-                known.pass_over(place, sequence);
-            }
+            pages.next(last).await?.apply_through(last, &mut known);
         }
         Ok(known)
     }

@@ -1,8 +1,11 @@
 //! Core subjects between owners and workers: stop this attempt, take this job back, what shall I do with this job?
 
+use std::time::Duration;
+
 use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
 use proto::access::{may_be_answered, may_be_handed_back};
 use proto::convert::worker::{Answer, Question, Stop, encode_answer};
 use proto::names;
@@ -10,6 +13,9 @@ use run::{AttemptId, PoolId, RunId, Shard, ToolName, WorkerId};
 
 use super::Broker;
 use crate::registry::Hosts;
+
+/// The pause before the broker is asked again for what it refused.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Signals(Client);
@@ -58,10 +64,9 @@ impl Signals {
         }
     }
 
-    /// What workers ask. `None` when the broker cannot be told that we listen.
-    pub(crate) async fn questions(&self) -> Option<Questions> {
-        let messages = self.0.subscribe(names::QUESTIONS).await;
-        messages.inspect_err(|error| tracing::warn!(%error, "cannot hear questions, trying again")).ok().map(Questions)
+    /// What workers ask.
+    pub(crate) fn questions(&self) -> Questions {
+        Questions { client: self.0.clone(), state: Subscription::Opening(open(self.0.clone()).boxed()) }
     }
 
     pub(crate) async fn answer(&self, asked: &Asked, answer: Option<&Answer>) {
@@ -75,16 +80,43 @@ impl Signals {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct Questions(Subscriber);
+/// Questions of workers, for as long as it is polled.
+pub(crate) struct Questions {
+    client: Client,
+    state: Subscription,
+}
+
+enum Subscription {
+    /// Kept here, so that whoever waits for a question may stop waiting: the broker may be away for long.
+    Opening(BoxFuture<'static, Subscriber>),
+    Open(Subscriber),
+}
+
+async fn open(client: Client) -> Subscriber {
+    loop {
+        match client.subscribe(names::QUESTIONS).await {
+            Ok(messages) => return messages,
+            Err(error) => tracing::warn!(%error, "cannot hear questions, trying again"),
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
 
 impl Questions {
-    /// The next question about a shard that is ours; `None` when the subscription has ended. What is no question is reported
-    /// and passed over.
-    pub(crate) async fn next(&mut self, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
+    /// The next question about a shard that is ours. What is no question is reported and passed over. May be dropped while it
+    /// waits: nothing is lost.
+    pub(crate) async fn next(&mut self, is_ours: impl Fn(Shard) -> bool) -> Asked {
         loop {
-            if let Some(asked) = asked(self.0.next().await?, &is_ours) {
-                return Some(asked);
+            match &mut self.state {
+                Subscription::Opening(opening) => self.state = Subscription::Open(opening.await),
+                Subscription::Open(messages) => match messages.next().await {
+                    Some(message) => {
+                        if let Some(asked) = asked(message, &is_ours) {
+                            return asked;
+                        }
+                    }
+                    None => self.state = Subscription::Opening(open(self.client.clone()).boxed()),
+                },
             }
         }
     }

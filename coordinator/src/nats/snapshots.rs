@@ -1,69 +1,141 @@
-//! How far the owner of each shard has come: one key a shard. A snapshot is a hint that is always safe. Whatever it says was
-//! true at the place in the log that it names, so an old one only costs more reading.
+//! How far the owner of each shard has come: one key a shard, and beside it the parts of a snapshot that is too large for one
+//! message. A snapshot is a hint that is always safe. Whatever it says was true at the place in the log that it names, so an
+//! old one only costs more reading.
 
 use std::time::Duration;
 
 use async_nats::jetstream::kv;
+use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
-use proto::convert::snapshot::Snapshot;
+use bytes::Bytes;
+use proto::convert::snapshot::{Head, Parts, Snapshot};
 use run::Shard;
+use tokio::time::timeout;
 
 use super::Broker;
-use super::journal::{Extent, ReadError};
+use super::journal::ReadError;
 
-/// What a snapshot may take: a little less than a message of the broker, enough for some 50,000 open runs.
-const BYTES_MAX: usize = 1024 * 1024 - 4096;
+/// What one message of a snapshot may take: a little less than a message of the broker.
+const PART_BYTES: usize = 1024 * 1024 - 4096;
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Snapshots(kv::Store);
+pub(crate) struct Snapshots {
+    store: kv::Store,
+    part_bytes: usize,
+}
+
+/// A snapshot as it lies in the bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Stored {
+    pub(crate) revision: u64,
+    /// It has parts beside it, which the next one removes.
+    pub(crate) in_parts: bool,
+    pub(crate) bytes: usize,
+}
 
 /// Why a snapshot was not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("somebody else wrote it")]
     Conflict,
-    #[error("{0} runs are open in one shard, they do not fit a snapshot")]
-    TooLarge(usize),
-    #[error("the broker does not answer: {0}")]
+    #[error("the broker does not take it: {0}")]
     Unavailable(String),
 }
 
 impl Snapshots {
     pub(crate) fn new(broker: &Broker) -> Self {
-        Self(broker.snapshots.clone())
+        Self::with_parts_of(broker, PART_BYTES)
     }
 
-    /// A shard's snapshot, if there is one of this log, and the revision that the next one replaces. From the leader.
-    pub(crate) async fn read(&self, shard: Shard, extent: Extent) -> Result<(Option<Snapshot>, u64), ReadError> {
-        let subject = format!("{}{shard}", self.0.prefix);
-        let message = match self.0.stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => message,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok((None, 0)),
-            Err(error) => return Err(ReadError::new(&error)),
+    fn with_parts_of(broker: &Broker, part_bytes: usize) -> Self {
+        Self { store: broker.snapshots.clone(), part_bytes }
+    }
+
+    /// A shard's snapshot, if there is one of this log that does not reach beyond `tip`, and how it lies in the bucket: the
+    /// next one replaces that revision. From the leader.
+    pub(crate) async fn read(&self, shard: Shard, log: u64, tip: u64) -> Result<(Option<Snapshot>, Stored), ReadError> {
+        let Some(message) = self.last(&shard.to_string()).await? else { return Ok((None, Stored::default())) };
+        let (revision, bytes) = (message.sequence, message.payload.len());
+        let (read, stored) = match Head::decode(message.payload, shard) {
+            Ok(Head::Whole(snapshot)) => (Ok(snapshot), Stored { revision, in_parts: false, bytes }),
+            Ok(Head::Parts(parts)) => {
+                let read = self.read_parts(shard, parts).await?;
+                (read, Stored { revision, in_parts: true, bytes: self.part_bytes * parts.count as usize })
+            }
+            Err(error) => (Err(error.to_string()), Stored { revision, in_parts: false, bytes }),
         };
-        let snapshot = match Snapshot::decode(message.payload, shard) {
-            Ok(snapshot) if snapshot.log == extent.log && snapshot.through <= extent.last => Some(snapshot),
+        let snapshot = match read {
+            Ok(snapshot) if snapshot.log == log && snapshot.through <= tip => Some(snapshot),
             Ok(_) => {
                 tracing::warn!(%shard, "passing over a snapshot of another log");
                 None
             }
             Err(error) => {
-                tracing::warn!(%shard, %error, "passing over a snapshot");
+                tracing::warn!(%shard, error, "passing over a snapshot");
                 None
             }
         };
-        Ok((snapshot, message.sequence))
+        Ok((snapshot, stored))
     }
 
-    /// Replaces the snapshot at this revision, which fails for whoever owned the shard before.
-    pub(crate) async fn write(&self, shard: Shard, snapshot: &Snapshot, revision: u64) -> Result<u64, WriteError> {
-        let payload = snapshot.encode();
-        if payload.len() > BYTES_MAX {
-            return Err(WriteError::TooLarge(snapshot.open.len()));
+    async fn read_parts(&self, shard: Shard, parts: Parts) -> Result<Result<Snapshot, String>, ReadError> {
+        let mut whole = Vec::new();
+        for index in 0..parts.count {
+            match self.last(&part(shard, parts.nonce, index)).await? {
+                Some(message) => whole.extend_from_slice(&message.payload),
+                None => return Ok(Err(format!("its part {index} of {} is missing", parts.count))),
+            }
         }
-        let written = self.0.update(shard.to_string(), payload, revision);
-        match tokio::time::timeout(WRITE_PATIENCE, written).await {
+        Ok(Snapshot::decode(whole.into(), shard).map_err(|error| error.to_string()))
+    }
+
+    async fn last(&self, key: &str) -> Result<Option<StreamMessage>, ReadError> {
+        match self.store.stream.get_last_raw_message_by_subject(&format!("{}{key}", self.store.prefix)).await {
+            Ok(message) => Ok(Some(message)),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(ReadError::new(&error)),
+        }
+    }
+
+    /// Replaces the snapshot at this revision, which fails for whoever owned the shard before. A large one is stored in parts,
+    /// which nobody reads before its head is stored; then those of the older ones are removed.
+    pub(crate) async fn write(&self, shard: Shard, snapshot: &Snapshot, before: Stored) -> Result<Stored, WriteError> {
+        let payload = snapshot.encode();
+        let bytes = payload.len();
+        if bytes <= self.part_bytes {
+            let revision = self.replace(shard, payload, before.revision).await?;
+            if before.in_parts {
+                self.remove_parts(&format!("{shard}.>"), revision).await;
+            }
+            return Ok(Stored { revision, in_parts: false, bytes });
+        }
+        let (nonce, mut first, mut count) = (rand::random(), u64::MAX, 0);
+        for start in (0..bytes).step_by(self.part_bytes) {
+            let piece = payload.slice(start..bytes.min(start + self.part_bytes));
+            let written = timeout(WRITE_PATIENCE, self.store.put(part(shard, nonce, count), piece)).await;
+            let written = written.map_err(|_| WriteError::Unavailable("it is slow".to_owned()))?;
+            first = first.min(written.map_err(|error| WriteError::Unavailable(error.to_string()))?);
+            count += 1;
+        }
+        let head = Parts { log: snapshot.log, through: snapshot.through, count, nonce };
+        match self.replace(shard, head.encode(), before.revision).await {
+            Ok(revision) => {
+                self.remove_parts(&format!("{shard}.>"), first).await;
+                Ok(Stored { revision, in_parts: true, bytes })
+            }
+            Err(WriteError::Conflict) => {
+                self.remove_parts(&format!("{shard}.{nonce:016x}.>"), u64::MAX).await;
+                Err(WriteError::Conflict)
+            }
+            // It may be stored.
+            Err(WriteError::Unavailable(reason)) => Err(WriteError::Unavailable(reason)),
+        }
+    }
+
+    async fn replace(&self, shard: Shard, payload: Bytes, revision: u64) -> Result<u64, WriteError> {
+        let written = self.store.update(shard.to_string(), payload, revision);
+        match timeout(WRITE_PATIENCE, written).await {
             Ok(Ok(revision)) => Ok(revision),
             Ok(Err(error)) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => Err(WriteError::Conflict),
             Ok(Err(error)) => Err(WriteError::Unavailable(error.to_string())),
@@ -71,14 +143,91 @@ impl Snapshots {
         }
     }
 
+    /// Removes parts that were stored before `before`. What stays is removed with the next ones.
+    async fn remove_parts(&self, keys: &str, before: u64) {
+        let purge = self.store.stream.purge().filter(format!("{}{keys}", self.store.prefix)).sequence(before);
+        match timeout(WRITE_PATIENCE, purge).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(
+                keys, %error,
+                "parts of older snapshots stay: is the coordinator allowed to purge? `toolyard nats-config` says so"
+            ),
+            Err(_) => tracing::warn!(keys, "parts of older snapshots stay: the broker is slow"),
+        }
+    }
+
     /// The revision that a snapshot has now: after a conflict, while the shard is ours, the next one goes on from there.
-    pub(crate) async fn revision(&self, shard: Shard) -> Option<u64> {
-        let subject = format!("{}{shard}", self.0.prefix);
-        let found = self.0.stream.get_last_raw_message_by_subject(&subject);
-        match tokio::time::timeout(WRITE_PATIENCE, found).await {
-            Ok(Ok(message)) => Some(message.sequence),
-            Ok(Err(error)) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Some(0),
+    pub(crate) async fn found(&self, shard: Shard) -> Option<Stored> {
+        match timeout(WRITE_PATIENCE, self.last(&shard.to_string())).await {
+            Ok(Ok(None)) => Some(Stored::default()),
+            Ok(Ok(Some(message))) => {
+                let in_parts = matches!(Head::decode(message.payload, shard), Ok(Head::Parts(_)));
+                Some(Stored { revision: message.sequence, in_parts, bytes: 0 })
+            }
             Ok(Err(_)) | Err(_) => None,
         }
+    }
+}
+
+fn part(shard: Shard, nonce: u64, index: u32) -> String {
+    format!("{shard}.{nonce:016x}.{index}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::nats::Credentials;
+    use run::RunId;
+
+    use super::*;
+    use crate::nats::setup::LogOptions;
+
+    fn of(runs: u64) -> Snapshot {
+        let open = (0..runs).map(|last| (RunId::new(Shard(3), uuid::Uuid::now_v7()), last)).collect();
+        Snapshot { log: 7, through: runs, open, ..Snapshot::default() }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_of_any_size_comes_back_and_nothing_of_older_ones_stays() {
+        let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
+        let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+        let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("set up");
+        let snapshots = Snapshots::with_parts_of(&broker, 1024);
+        let shard = Shard(3);
+        let messages = || async {
+            let mut stream = broker.snapshots.stream.clone();
+            stream.info().await.expect("the broker is there").state.messages
+        };
+        let mut stored = Stored::default();
+        // Each run takes some twenty bytes.
+        for (runs, in_parts) in [(120, true), (10, false), (380, true), (60, true), (0, false)] {
+            let written = of(runs);
+            let before = stored;
+            stored = snapshots.write(shard, &written, before).await.expect("it is stored");
+            let parts = if in_parts { stored.bytes.div_ceil(1024) } else { 0 };
+            let expected = parts as u64 + 1;
+            assert_eq!(stored.in_parts, in_parts, "{runs} runs");
+            let (read, found) = snapshots.read(shard, 7, u64::MAX).await.expect("the broker is there");
+            assert_eq!(read.expect("it is there"), written);
+            assert_eq!((found.revision, found.in_parts), (stored.revision, stored.in_parts));
+            assert_eq!(messages().await, expected, "{runs} runs");
+            // An earlier owner's is refused, and leaves nothing.
+            let late = snapshots.write(shard, &of(200), before).await;
+            assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
+            assert_eq!(messages().await, expected, "{runs} runs");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_lost_a_part_is_passed_over() {
+        let log = LogOptions { bytes_max: 4 << 20, ..LogOptions::default() };
+        let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+        let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("set up");
+        let (snapshots, shard) = (Snapshots::with_parts_of(&broker, 1024), Shard(3));
+        let stored = snapshots.write(shard, &of(120), Stored::default()).await.expect("it is stored");
+        let lost = format!("{}{shard}.*.1", broker.snapshots.prefix);
+        broker.snapshots.stream.purge().filter(lost).await.expect("the broker is there");
+        let (read, found) = snapshots.read(shard, 7, u64::MAX).await.expect("the broker is there");
+        assert_eq!((read, found.revision), (None, stored.revision));
+        snapshots.write(shard, &of(1), found).await.expect("the next one takes its place");
     }
 }

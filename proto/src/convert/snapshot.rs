@@ -28,6 +28,50 @@ pub struct Snapshot {
     pub log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
 }
 
+/// Where the parts of a snapshot lie that is too large for one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parts {
+    pub log: u64,
+    pub through: u64,
+    pub count: u32,
+    /// No two snapshots have the same.
+    pub nonce: u64,
+}
+
+/// What lies under a shard's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Head {
+    Whole(Snapshot),
+    Parts(Parts),
+}
+
+/// The version of a snapshot in parts. A program that does not know it must not take the head for all of it.
+const PARTS_VERSION: u32 = 2;
+
+impl Head {
+    /// # Errors
+    /// When the message is neither a snapshot nor the head of one.
+    pub fn decode(payload: Bytes, shard: Shard) -> Result<Self, InvalidMessage> {
+        let wire = wire::ShardSnapshot::decode(payload.clone())?;
+        if wire.version == PARTS_VERSION {
+            let (log, through, count, nonce) = (wire.log, wire.through, wire.parts, wire.nonce);
+            return Ok(Self::Parts(Parts { log, through, count, nonce }));
+        }
+        Snapshot::decode(payload, shard).map(Self::Whole)
+    }
+}
+
+impl Parts {
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let Self { log, through, count: parts, nonce } = *self;
+        let version = PARTS_VERSION;
+        wire::ShardSnapshot { version, log, through, parts, nonce, ..wire::ShardSnapshot::default() }
+            .encode_to_vec()
+            .into()
+    }
+}
+
 /// What is left to do of a run of which nothing is to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwedErasure {
@@ -56,9 +100,18 @@ impl Snapshot {
         });
         let tenant_bytes = tenant_bytes.collect();
         let (version, log, through) = (VERSION, self.log, self.through);
-        wire::ShardSnapshot { version, log, through, open, last, erasures, letters, tenant_bytes }
-            .encode_to_vec()
-            .into()
+        let whole = wire::ShardSnapshot {
+            version,
+            log,
+            through,
+            open,
+            last,
+            erasures,
+            letters,
+            tenant_bytes,
+            ..wire::ShardSnapshot::default()
+        };
+        whole.encode_to_vec().into()
     }
 
     /// # Errors
@@ -143,6 +196,15 @@ mod tests {
         let encoded = snapshot.encode();
         assert!(encoded.len() <= 72 * 1000, "{}", encoded.len());
         assert_eq!(Snapshot::decode(encoded, Shard(7)).expect("it is one"), snapshot);
+    }
+
+    #[test]
+    fn a_head_of_parts_is_nothing_to_a_program_that_does_not_know_parts() {
+        let parts = Parts { log: 1, through: 2, count: 3, nonce: u64::MAX };
+        assert_eq!(Head::decode(parts.encode(), Shard(7)).expect("it is one"), Head::Parts(parts));
+        assert!(matches!(Snapshot::decode(parts.encode(), Shard(7)), Err(InvalidMessage::Version(2))));
+        let whole = Snapshot { log: 1, through: 2, ..Snapshot::default() };
+        assert_eq!(Head::decode(whole.encode(), Shard(7)).expect("it is one"), Head::Whole(whole));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Takes runs out of the log of which nothing is to be kept.
 
 use proto::names;
-use proto::subject::{self, Place};
+use proto::subject;
 use run::{Event, RunId};
 
 use super::{Journal, ReadError};
+use crate::known::may_open;
 
 impl Journal {
     /// Erases the entries of a run up to `through`, and nothing that came later: the same request may have made the run anew.
@@ -21,9 +22,8 @@ impl Journal {
     pub(crate) async fn is_orphan(&self, run: RunId, sequence: u64) -> Result<bool, ReadError> {
         let page = self.page_towards(&subject::of_run(run), 0, sequence, 1).await?;
         let opens = |event: &Event| matches!(event, Event::RunOpened(_));
-        // What a newer release wrote may open it.
-        let may_open = |place: &Place| matches!(place, Place::Run | Place::Job { .. });
         let is_opened = page.entries.iter().any(|entry| entry.events.iter().any(opens))
+            // What a newer release wrote may open it.
             || page.unread.iter().any(|(place, _)| may_open(place));
         Ok(!is_opened)
     }

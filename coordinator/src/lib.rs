@@ -383,7 +383,8 @@ impl Coordinator {
         let mut parts = JoinSet::new();
         parts.spawn(nats::clock::keep(clock, inner.clone()));
         parts.spawn(keeper.keep(inner.clone()));
-        let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender, (rules, callers.clone()));
+        let limits = nats::tools::Limits::default();
+        let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender, (rules, callers.clone()), limits);
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(index_keeper.keep(inner.clone()));

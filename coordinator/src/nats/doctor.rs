@@ -20,7 +20,7 @@ use super::durability::{self, Synced};
 use super::journal::{ROOM_PERCENT, millis};
 use super::pauses::paused_pool;
 
-use super::setup::{LogOptions, log_config};
+use super::setup::{JOBS_UNDER_WAY_MAX, LogOptions, bucket_bytes, log_config};
 use crate::members::LEASE;
 
 /// How long one request may take: a broker that is slower than this is not well.
@@ -93,8 +93,14 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
     match context.get_stream(names::STREAM).await {
         Ok(stream) => {
             let info = stream.cached_info();
-            findings.extend([settings(&info.config), copies(info), profile(&client, info).await, room(info)]);
-            findings.extend(buckets(&context, info.config.num_replicas).await);
+            findings.extend([
+                settings(&info.config),
+                copies(info),
+                profile(&client, info).await,
+                room(info),
+                consumers(info),
+            ]);
+            findings.extend(buckets(&context, &info.config).await);
             findings.push(owners(&context).await);
             findings.push(clock(&context).await);
             let workers = match heartbeats {
@@ -225,25 +231,36 @@ fn room(info: &Info) -> Finding {
     Finding::ok(what, found)
 }
 
-async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
+/// Pools' queues and coordinators' feeds. At the limit no feed can be made, so no shard can be taken over.
+fn consumers(info: &Info) -> Finding {
+    let what = "consumers";
+    let count = info.state.consumer_count;
+    let Some(limit) = usize::try_from(info.config.max_consumers).ok().filter(|limit| *limit > 0) else {
+        return Finding::ok(what, format!("{count}, and the log has no limit of them"));
+    };
+    let found = format!("{count} of the {limit} that the log may have");
+    let advice = "coordinators remove the queue of a pool 25 h after its last worker: use fewer pools, and not one for each \
+                  release or job";
+    match count * 100 / limit {
+        95.. => Finding::fail(what, found, advice),
+        percent if percent >= usize::try_from(ROOM_SOON_PERCENT).unwrap_or(0) => Finding::warn(what, found, advice),
+        _ => Finding::ok(what, found),
+    }
+}
+
+async fn buckets(context: &Context, log: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let buckets = [names::LEASES_BUCKET, names::TOOLS_BUCKET, names::REQUESTS_BUCKET, names::PAUSES_BUCKET];
-    let buckets = buckets.map(|bucket| (format!("bucket {bucket}"), format!("KV_{bucket}")));
-    for (what, stream) in buckets.into_iter().chain([("objects".to_owned(), names::OBJECTS.to_owned())]) {
+    let buckets = [
+        names::LEASES_BUCKET,
+        names::TOOLS_BUCKET,
+        names::REQUESTS_BUCKET,
+        names::SNAPSHOTS_BUCKET,
+        names::PAUSES_BUCKET,
+    ];
+    let buckets = buckets.map(|bucket| (format!("bucket {bucket}"), format!("KV_{bucket}"), bucket));
+    for (what, stream, bucket) in buckets.into_iter().chain([("objects".to_owned(), names::OBJECTS.to_owned(), "")]) {
         findings.push(match context.get_stream(&stream).await {
-            Ok(found) => {
-                let info = found.cached_info();
-                let found = format!("replicas: {}, messages: {}", info.config.num_replicas, info.state.messages);
-                if info.config.allow_rollup {
-                    let advice = format!("an older coordinator made it: turn off allow_rollup_hdrs of {stream}");
-                    Finding::warn(what, "who may write one of its keys can empty it", advice)
-                } else if info.config.num_replicas == replicas {
-                    Finding::ok(what, found)
-                } else {
-                    let advice = format!("`nats stream edit {stream} --replicas {replicas}`, as the log has");
-                    Finding::fail(what, found, advice)
-                }
-            }
+            Ok(found) => self::bucket(what, found.cached_info(), bucket_bytes(bucket, log.max_bytes), log.num_replicas),
             Err(error) if stream == names::OBJECTS => {
                 Finding::warn(what, error, "start a coordinator here, unless objects lie in a bucket (--objects)")
             }
@@ -251,6 +268,29 @@ async fn buckets(context: &Context, replicas: usize) -> Vec<Finding> {
         });
     }
     findings
+}
+
+fn bucket(what: String, info: &Info, bytes_max: i64, replicas: usize) -> Finding {
+    let stream = &info.config.name;
+    let found = format!("replicas: {}, messages: {}", info.config.num_replicas, info.state.messages);
+    if info.config.num_replicas != replicas {
+        let advice = format!("`nats stream edit {stream} --replicas {replicas}`, as the log has");
+        return Finding::fail(what, found, advice);
+    }
+    if info.config.allow_rollup {
+        let advice = format!("an older coordinator made it: turn off allow_rollup_hdrs of {stream}");
+        return Finding::warn(what, "who may write one of its keys can empty it", advice);
+    }
+    let Some(limit) = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0) else {
+        let advice = format!("an older coordinator made it: `nats stream edit {stream} --max-bytes {bytes_max}`");
+        return Finding::warn(what, format!("{found}, no limit of bytes"), advice);
+    };
+    let percent = u128::from(info.state.bytes) * 100 / u128::from(limit);
+    if percent >= u128::from(ROOM_SOON_PERCENT) {
+        let advice = format!("raise its limit: `nats stream edit {stream} --max-bytes`");
+        return Finding::warn(what, format!("{found}, {percent} % of {} MiB taken", limit >> 20), advice);
+    }
+    Finding::ok(what, found)
 }
 
 /// What a bucket holds, key by key: the observer may make no consumer, with which the library lists keys.
@@ -416,6 +456,18 @@ fn pool(
             return Finding::warn(what, found, advice);
         }
         (false, false) => {}
+    }
+    let (out, limit) = (queue.num_ack_pending as u128, queue.config.max_ack_pending);
+    if let Ok(limit) = u128::try_from(limit)
+        && limit > 0
+        && out * 100 >= limit * u128::from(ROOM_SOON_PERCENT)
+    {
+        let advice = "the queue gives nothing out at the limit: see what makes so many calls wait for a retry";
+        return Finding::warn(what, format!("{found}, of {limit} at most"), advice);
+    }
+    if (1..JOBS_UNDER_WAY_MAX).contains(&limit) {
+        let advice = "an older coordinator made its queue: restart a coordinator of this release last";
+        return Finding::warn(what, format!("{found}, of {limit} at most"), advice);
     }
     let jobs = queue.num_pending > 0 || queue.num_ack_pending > 0;
     match (live, pulling) {

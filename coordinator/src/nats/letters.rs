@@ -26,7 +26,7 @@ use super::setup::{LogOptions, SetupError};
 use crate::webhooks::Letter;
 
 /// What the queue may take: some 500,000 notices. Then the oldest are lost, which are parked ones first.
-const BYTES_MAX: i64 = 256 * 1024 * 1024;
+pub(super) const BYTES_MAX: i64 = 256 * 1024 * 1024;
 /// How long a notice is kept, parked or not.
 const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// As those of the log.

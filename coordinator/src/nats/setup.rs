@@ -5,13 +5,16 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
 use async_nats::jetstream::context::{CreateStreamError, CreateStreamErrorKind};
-use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
+use async_nats::jetstream::stream::{
+    Config, ConsumerError, ConsumerErrorKind, DiscardPolicy, Info, RetentionPolicy, StorageType,
+};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use proto::{names, object};
 use run::{PoolId, limit};
 use tokio::time::Instant;
 
 use super::durability::{self, Durability, Synced};
+use super::letters;
 
 /// How much longer than the longest run the log keeps events: none may age out under an open run.
 const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
@@ -19,10 +22,25 @@ const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
 const MESSAGE_BYTES_MAX: i32 = 1024 * 1024;
 /// Consumers of the log: one a pool and one a coordinator's feed. The server would cap them at 1000 unasked.
 const CONSUMERS_MAX: i32 = 1000;
-/// Jobs of one pool that may be under way at once.
-const JOBS_UNDER_WAY_MAX: i64 = 20_000;
+/// Jobs of one pool that may be given out at once, those that wait for a delayed retry included: the queue gives out nothing new
+/// while there are more. Pull requests bound what workers hold, so only waiting retries come near it. Each costs the broker
+/// some 150 bytes of memory, and a few bytes whenever it writes down how far the queue is.
+pub(super) const JOBS_UNDER_WAY_MAX: i64 = 1_000_000;
 /// Pull requests of one pool that may wait at once. Cannot be changed once the consumer exists.
 const PULLS_WAITING_MAX: i64 = 8192;
+/// Bytes of the buckets of leases and of pauses: a few keys each, written over and over.
+const SMALL_BUCKET_BYTES: i64 = 2 << 20;
+/// Bytes of the bucket of tool sets: hundreds of pools that host some dozen tools.
+const TOOLS_BUCKET_BYTES: i64 = 16 << 20;
+/// Which part of the log's bytes request ids may take. An id takes 190 bytes, so they have as much room as the log if a run takes
+/// 1.5 KiB of it.
+const LOG_BYTES_PER_REQUEST_BYTE: i64 = 8;
+/// Which part snapshots may take. A run that is to be erased takes 70 bytes there with a request id and 35 without, and twice
+/// that while a new snapshot is written: room for as many as request ids or the log have. All together fits a broker of 2 GiB
+/// beside a log of 1 GiB.
+const LOG_BYTES_PER_SNAPSHOT_BYTE: i64 = 10;
+/// Of a bucket, however small the log is.
+const BUCKET_BYTES_MIN: i64 = 2 << 20;
 /// How long the broker is asked for what we need: a cluster that starts with us elects its leaders first, in 4-9 s.
 const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 const SETUP_PAUSE: Duration = Duration::from_secs(1);
@@ -56,7 +74,11 @@ impl Default for LogOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    #[error("cannot set up {what} at the broker: {reason}. Is JetStream on, and is there room for it?")]
+    #[error(
+        "cannot set up {what} at the broker: {reason}. Is JetStream on, and is there room for it? The log, objects, webhooks and \
+         buckets need {} MiB with the default sizes (`--store-bytes` of `toolyard nats-config`)",
+        store_bytes(&LogOptions::default()) >> 20
+    )]
     Refused { what: String, reason: String },
     #[error("JetStream is off at the broker {server}, which is alone: start nats-server with -js")]
     NoJetStream { server: String },
@@ -72,6 +94,19 @@ pub enum SetupError {
         has(servers)
     )]
     NotSynced { servers: Vec<String> },
+}
+
+/// Bytes that the broker must be able to promise: the log, objects, the queue of webhooks and all buckets.
+fn store_bytes(options: &LogOptions) -> i64 {
+    let buckets = [
+        names::LEASES_BUCKET,
+        names::TOOLS_BUCKET,
+        names::REQUESTS_BUCKET,
+        names::SNAPSHOTS_BUCKET,
+        names::PAUSES_BUCKET,
+    ];
+    let buckets: i64 = buckets.iter().map(|bucket| bucket_bytes(bucket, options.bytes_max)).sum();
+    options.bytes_max + options.objects_bytes_max + letters::BYTES_MAX + buckets
 }
 
 fn replicas(count: usize) -> String {
@@ -248,12 +283,23 @@ fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Confi
         subjects: vec![format!("$KV.{bucket}.>")],
         max_messages_per_subject: 1,
         max_age,
+        max_bytes: bucket_bytes(bucket, options.bytes_max),
         storage: StorageType::File,
         num_replicas: options.durability.replicas(),
         discard: DiscardPolicy::New,
         allow_direct: true,
         deny_delete: true,
         ..Config::default()
+    }
+}
+
+/// Bytes that a bucket may take beside a log of so many.
+pub(super) fn bucket_bytes(bucket: &str, log_bytes: i64) -> i64 {
+    match bucket {
+        names::LEASES_BUCKET | names::PAUSES_BUCKET => SMALL_BUCKET_BYTES,
+        names::TOOLS_BUCKET => TOOLS_BUCKET_BYTES,
+        names::REQUESTS_BUCKET => (log_bytes / LOG_BYTES_PER_REQUEST_BYTE).max(BUCKET_BYTES_MIN),
+        _ => (log_bytes / LOG_BYTES_PER_SNAPSHOT_BYTE).max(BUCKET_BYTES_MIN),
     }
 }
 
@@ -274,15 +320,21 @@ pub(crate) async fn ensure_bucket(
         context.get_key_value(bucket).await.map_err(|error| reason(&error))
     };
     let store = patiently(&format!("bucket {bucket}"), make).await?;
-    check_replicas(&store.stream.cached_info().config, options.durability)?;
+    let found = &store.stream.cached_info().config;
+    check_replicas(found, options.durability)?;
+    if found.max_bytes <= 0 {
+        tracing::warn!(
+            bucket,
+            "an older coordinator made this bucket without a limit of bytes: `nats stream edit KV_{bucket} --max-bytes {}`",
+            config.max_bytes
+        );
+    }
     Ok(store)
 }
 
-/// The queue of a pool: a durable consumer of the log that sees the pool's jobs and nothing else.
-pub(crate) async fn ensure_pool(context: &Context, pool: &PoolId) -> Result<(), SetupError> {
-    let name = names::pool_consumer(pool);
-    let config = pull::Config {
-        durable_name: Some(name.clone()),
+fn pool_config(pool: &PoolId) -> pull::Config {
+    pull::Config {
+        durable_name: Some(names::pool_consumer(pool)),
         filter_subject: names::pool_jobs(pool),
         deliver_policy: DeliverPolicy::All,
         ack_policy: AckPolicy::Explicit,
@@ -292,9 +344,57 @@ pub(crate) async fn ensure_pool(context: &Context, pool: &PoolId) -> Result<(), 
         max_ack_pending: JOBS_UNDER_WAY_MAX,
         max_waiting: PULLS_WAITING_MAX,
         ..pull::Config::default()
-    };
+    }
+}
+
+/// The queue of a pool: a durable consumer of the log that sees the pool's jobs and nothing else. One that an older release
+/// made gets this one's limits.
+pub(crate) async fn ensure_pool(context: &Context, pool: &PoolId) -> Result<(), SetupError> {
+    let (name, config) = (names::pool_consumer(pool), pool_config(pool));
     let created: Result<jetstream::consumer::PullConsumer, _> =
         context.create_consumer_on_stream(config, names::STREAM).await;
     created.map_err(|error| SetupError::refused(format!("the queue {name}"), error))?;
     Ok(())
 }
+
+/// As [`ensure_pool`], for a queue that was there: changes nothing unless it was lost. One that is made again gives out what the
+/// log still holds, and its workers are told of each job that it was done.
+pub(crate) async fn ensure_still(context: &Context, pool: &PoolId) -> Result<(), SetupError> {
+    let name = names::pool_consumer(pool);
+    let found: Result<jetstream::consumer::PullConsumer, _> =
+        context.get_consumer_from_stream(&name, names::STREAM).await;
+    match found {
+        Ok(_) => Ok(()),
+        Err(error) if is_no_consumer(&error) => {
+            tracing::error!(%pool, "the queue of a pool was lost, making it again");
+            ensure_pool(context, pool).await
+        }
+        Err(error) => Err(SetupError::refused(format!("the queue {name}"), error)),
+    }
+}
+
+fn is_no_consumer(error: &ConsumerError) -> bool {
+    matches!(error.kind(), ConsumerErrorKind::JetStream(error) if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
+}
+
+/// Removes the queue of a pool, if nothing is left in it and nobody paused it. Says whether the pool has none. `all_are_gone`:
+/// what was given out has left the log since, which the broker notices only when it is given out again.
+pub(crate) async fn remove_pool(context: &Context, pool: &PoolId, all_are_gone: bool) -> Result<bool, String> {
+    let name = names::pool_consumer(pool);
+    let found: Result<jetstream::consumer::PullConsumer, _> =
+        context.get_consumer_from_stream(&name, names::STREAM).await;
+    let info = match &found {
+        Ok(queue) => queue.cached_info(),
+        Err(error) if is_no_consumer(error) => return Ok(true),
+        Err(error) => return Err(error.to_string()),
+    };
+    let given_out = info.num_ack_pending > 0 && !all_are_gone;
+    if info.num_pending > 0 || given_out || info.paused {
+        return Ok(false);
+    }
+    context.delete_consumer_from_stream(name, names::STREAM).await.map_err(|error| error.to_string())?;
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests;

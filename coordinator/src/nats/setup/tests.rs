@@ -1,0 +1,124 @@
+//! Queues and buckets at a real broker.
+
+use async_nats::jetstream::AckKind;
+use futures::StreamExt as _;
+use proto::nats::Credentials;
+use proto::subject::{Place, Subject};
+use run::{CallIndex, RunId, Shard};
+
+use super::*;
+use crate::nats::Broker;
+
+/// More than a queue of an older release gave out at once. `TOOLYARD_DELAYED_JOBS` measures with another number.
+const DELAYED: usize = 20_001;
+const FETCHED_MAX: usize = 1000;
+
+/// Of which a machine has room for many.
+fn small() -> LogOptions {
+    LogOptions { bytes_max: 256 << 20, objects_bytes_max: 4 << 20, ..LogOptions::default() }
+}
+
+async fn broker() -> (local::Broker, Broker) {
+    let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let broker = Broker::connect(&server.url(), &Credentials::default(), &small()).await.expect("it can be set up");
+    (server, broker)
+}
+
+async fn add_jobs(broker: &Broker, pool: &PoolId, count: usize) {
+    for _ in 0..count {
+        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
+        let subject = Subject { run, place: Place::Job { call: CallIndex(0), pool: pool.clone() } };
+        broker.client.publish(subject.to_string(), "a job".into()).await.expect("the broker is there");
+    }
+    broker.client.flush().await.expect("the broker is there");
+}
+
+fn memory_mib(server: &local::Broker) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid().expect("it runs"))).expect("it runs");
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.expect("it has memory") / 1024
+}
+
+#[tokio::test]
+async fn jobs_that_wait_for_a_delayed_retry_do_not_hold_up_the_others_of_their_pool() {
+    let (server, broker) = broker().await;
+    let pool: PoolId = "main".parse().expect("a name");
+    let delayed = std::env::var("TOOLYARD_DELAYED_JOBS").map_or(DELAYED, |count| count.parse().expect("a number"));
+    // As an older release made it.
+    let old = pull::Config { max_ack_pending: 20_000, ..pool_config(&pool) };
+    let made: Result<jetstream::consumer::PullConsumer, _> =
+        broker.context.create_consumer_on_stream(old, names::STREAM).await;
+    made.expect("it can be made");
+    ensure_pool(&broker.context, &pool).await.expect("it can be changed");
+
+    add_jobs(&broker, &pool, delayed).await;
+    let queue: jetstream::consumer::PullConsumer =
+        broker.context.get_consumer_from_stream(names::pool_consumer(&pool), names::STREAM).await.expect("it is there");
+    let (mut seen, before, began) = (0, memory_mib(&server), Instant::now());
+    while seen < delayed {
+        let mut some = queue.fetch().max_messages(FETCHED_MAX).messages().await.expect("the broker is there");
+        while let Some(job) = some.next().await {
+            let delay = AckKind::Nak(Some(Duration::from_secs(3600)));
+            job.expect("the broker is there").ack_with(delay).await.expect("the broker is there");
+            seen += 1;
+        }
+    }
+    let (out, took) = (began.elapsed(), Instant::now());
+    add_jobs(&broker, &pool, 1).await;
+    let next = queue.batch().max_messages(1).expires(Duration::from_secs(30));
+    let mut next = next.messages().await.expect("the broker is there");
+    let job = tokio::time::timeout(Duration::from_secs(30), next.next()).await.expect("a job is given out");
+    job.expect("a job is given out").expect("the broker is there").ack().await.expect("the broker is there");
+    let found = queue.get_info().await.expect("it is there").num_ack_pending;
+    eprintln!(
+        "{delayed} jobs delayed in {out:?}, the next one came after {:?}; the broker's memory: {before} MiB before, {} MiB after",
+        took.elapsed(),
+        memory_mib(&server)
+    );
+    assert!(found >= delayed, "{found} are delayed");
+    if delayed > DELAYED {
+        measure(&server, &broker, &queue, &pool).await;
+    }
+}
+
+/// What fresh jobs cost while many wait.
+async fn measure(server: &local::Broker, broker: &Broker, queue: &jetstream::consumer::PullConsumer, pool: &PoolId) {
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.pid().expect("it runs"))).expect("it runs");
+        let fields: Vec<u64> = stat.split(' ').skip(13).take(2).map(|field| field.parse().expect("a number")).collect();
+        fields.iter().sum::<u64>()
+    };
+    let (began, cpu) = (Instant::now(), ticks());
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    eprintln!("idle: {} ticks of CPU in {:?}", ticks() - cpu, began.elapsed());
+    const FRESH: usize = 20_000;
+    add_jobs(broker, pool, FRESH).await;
+    let (began, cpu, mut seen) = (Instant::now(), ticks(), 0);
+    while seen < FRESH {
+        let mut some = queue.fetch().max_messages(100).messages().await.expect("the broker is there");
+        while let Some(job) = some.next().await {
+            job.expect("the broker is there").ack().await.expect("the broker is there");
+            seen += 1;
+        }
+    }
+    eprintln!("{FRESH} fresh jobs in {:?}, {} ticks of CPU", began.elapsed(), ticks() - cpu);
+}
+
+#[tokio::test]
+async fn every_bucket_and_stream_that_is_made_has_a_limit_of_bytes() {
+    let (_server, broker) = broker().await;
+    ensure_objects(&broker.context, &small()).await.expect("it can be made");
+    let mut streams = broker.context.streams();
+    let (mut count, mut bytes) = (0, letters::BYTES_MAX);
+    while let Some(stream) = streams.next().await {
+        let config = stream.expect("the broker is there").config;
+        assert!(config.max_bytes > 0, "{}", config.name);
+        (count, bytes) = (count + 1, bytes + config.max_bytes);
+    }
+    assert_eq!((count, bytes), (7, store_bytes(&small())));
+    assert!(
+        store_bytes(&LogOptions::default()) < 2 << 30,
+        "more than `toolyard nats-config` gives a broker by default"
+    );
+}

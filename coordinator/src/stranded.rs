@@ -1,4 +1,4 @@
-//! Calls that wait in the queue of a pool in which no worker lives.
+//! Calls that wait for a worker that does not live: in the queue of a pool without one, or for the word of one that is lost.
 
 use proto::names::WORKER_LOST;
 use run::{Call, CallError, CallIndex, CallState, DeadlineKind, Effect, Event, Route, Run, Timestamp, WithoutWorker};
@@ -12,6 +12,16 @@ pub(crate) fn stranded(run: &Run, registry: &Registry, now: Timestamp) -> Vec<Ca
         is_sure && call.spec().without_worker == WithoutWorker::Fail && no_worker(call, registry).is_some()
     };
     run.calls().iter().filter(gives_up).map(Call::index).collect()
+}
+
+/// A call has ended, and the worker that would report that its tool is gone is lost: then the tool is taken to be gone.
+pub(crate) fn forsaken(call: &Call, registry: &Registry, now: Timestamp) -> Option<Effect> {
+    let running = call.unsettled()?;
+    let (worker, _) = running.worker.as_ref()?;
+    let Route::Pool { pool, .. } = &call.spec().route else { return None };
+    let is_lost = !registry.is_alive(pool, worker) && now.since(running.since) >= WORKER_LOST;
+    let deadline = DeadlineKind::Attempt(running.attempt.number);
+    is_lost.then_some(Effect::Expire { call: call.index(), deadline })
 }
 
 /// What to append where a call is refused for want of a worker, or expires for it: then the reason is the want.

@@ -5,6 +5,8 @@
 //!                                       ▲──────────┘ retry, given back
 //! ```
 
+mod deadlines;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +19,7 @@ use crate::event::{
 };
 use crate::fields::Fields;
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
-use crate::limit::{ATTEMPTS_SKIPPED_MAX, CANCEL_GRACE, FAILURES_KEPT_MAX, OVERRUN_GRACE};
+use crate::limit::{ATTEMPTS_SKIPPED_MAX, FAILURES_KEPT_MAX};
 use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
 use crate::tool::{AfterPartialOutput, Policy};
@@ -41,6 +43,9 @@ pub struct Call {
     /// Output of the newest attempt that is to be shown when the call ends; only where output is buffered.
     buffered: Vec<Span>,
     pub(crate) cancel: Option<Cancelling>,
+    /// The attempt that ran when its owner ended the call without its word. Its tool may still run: until it is known to be
+    /// gone, calls that may not run beside it wait.
+    unsettled: Option<Box<Running>>,
     /// Attempts that failed or were lost while another one could follow: the latest of them, oldest first.
     failures: Vec<FailedAttempt>,
     pub(crate) decided: Option<Decided>,
@@ -140,6 +145,7 @@ impl Call {
             chunks: ChunkOrder::default(),
             buffered: Vec::new(),
             cancel: None,
+            unsettled: None,
             failures: Vec::new(),
             decided: None,
             fate: None,
@@ -220,6 +226,12 @@ impl Call {
     #[must_use]
     pub fn cancel_requested(&self) -> bool {
         self.cancel.is_some()
+    }
+
+    /// The attempt whose tool may still run although the call has ended.
+    #[must_use]
+    pub fn unsettled(&self) -> Option<&Running> {
+        self.unsettled.as_deref()
     }
 
     /// The state in one word, for messages.
@@ -390,6 +402,9 @@ impl Call {
         at: Timestamp,
         heard: &mut Vec<Heard>,
     ) {
+        // The worker stores an end when the tool is gone, however late that is.
+        let is_own = self.policy().is_some_and(|(own, _)| own == pool);
+        self.unsettled.take_if(|running| is_own && running.attempt == attempt);
         if let Hearing::Ignored = self.hear(attempt, pool, ChunkIndex(0), at, heard) {
             return;
         }
@@ -479,7 +494,25 @@ impl Call {
     pub(crate) fn cancelled(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
         let stopped =
             if matches!(self.state, CallState::Running(_)) { Stopped::Unconfirmed } else { Stopped::NotRunning };
-        self.end_cancelled(stopped, at, heard);
+        self.without_its_word(|call| call.end_cancelled(stopped, at, heard));
+    }
+
+    /// The owner ends the call. Whether a tool that runs has stopped is not known then.
+    fn without_its_word(&mut self, end: impl FnOnce(&mut Self)) {
+        let running = match &self.state {
+            // Without a worker nobody could find out later.
+            CallState::Running(running) if running.worker.is_some() => Some(Box::new(running.clone())),
+            CallState::Running(_)
+            | CallState::Accepted
+            | CallState::AwaitingApproval
+            | CallState::WaitingForClient
+            | CallState::Queued { .. }
+            | CallState::Ended(_) => None,
+        };
+        end(self);
+        if running.is_some() && matches!(self.state, CallState::Ended(_)) {
+            self.unsettled = running;
+        }
     }
 
     /// The attempt says that it stopped. Of `others`, lost before it, nobody does, which matters where a second execution
@@ -498,6 +531,14 @@ impl Call {
     /// runs, its silence only while it lasts, and the time in the queue only while no attempt has begun. An attempt that is
     /// over is a failed one: another follows where the policy has it so.
     pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
+        if let DeadlineKind::Attempt(number) = deadline {
+            // Its worker is lost: nobody will report that the tool is gone.
+            self.unsettled.take_if(|running| running.attempt.number == number);
+        }
+        self.without_its_word(|call| call.expire(deadline, at, heard));
+    }
+
+    fn expire(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
         let stands = match deadline {
             DeadlineKind::Attempt(overran) => {
                 matches!(&self.state, CallState::Running(running) if running.attempt.number == overran)
@@ -555,38 +596,5 @@ impl Call {
             self.chunks = ChunkOrder::default();
             heard.push(Heard::CallEnded { call: self.index });
         }
-    }
-
-    // ---- what time makes of it ----
-
-    /// By when an attempt must have begun, as long as none runs. What waits for its client is in no queue, nor is what
-    /// awaits approval: it is in the queue for as long afterwards.
-    #[must_use]
-    pub fn start_by(&self) -> Timestamp {
-        let queues = self.policy().is_some() && self.is_untried() && self.state != CallState::AwaitingApproval;
-        let queue = self.spec.queue_deadline.filter(|_| queues);
-        let queue = queue.map(|queue| queue.after(self.in_line_since.since(self.accepted_at)));
-        queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
-    }
-
-    /// When the owner ends a running attempt whose worker is silent, and as what.
-    pub(crate) fn overrun(&self) -> Option<(Timestamp, DeadlineKind)> {
-        let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
-        let number = running.attempt.number;
-        let whole = (running.since.after(policy.attempt_timeout), DeadlineKind::Attempt(number));
-        let idle = self.idle_until().map(|until| (until, DeadlineKind::Idle(number)));
-        let (at, kind) = idle.filter(|idle| idle.0 < whole.0).unwrap_or(whole);
-        Some((at.after(OVERRUN_GRACE), kind))
-    }
-
-    /// When the running attempt will have said nothing for too long.
-    fn idle_until(&self) -> Option<Timestamp> {
-        let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
-        policy.idle_timeout.map(|idle| running.heard_at.after(idle))
-    }
-
-    /// When the owner stops waiting for a cancelled attempt's own word.
-    pub(crate) fn cancel_overdue(&self) -> Option<Timestamp> {
-        self.cancel.as_ref().map(|cancel| cancel.requested_at.after(CANCEL_GRACE).after(OVERRUN_GRACE))
     }
 }

@@ -1,6 +1,7 @@
 //! Turns: which calls may begin. Those that a pool executes stand in one line, in the order in which they joined it. An
-//! exclusive one begins when all that is ahead of it has ended; what is behind it waits for its end. A call that awaits
-//! approval holds nobody up: it joins the line when it is approved. Where a run has a limit of calls at once, a call begins
+//! exclusive one begins when all that is ahead of it has ended; what is behind it waits for its end. A call that its owner
+//! ended without its attempt's word stays in line until its tool is gone, as its worker reports, or its worker is lost. A
+//! call that waits for that still ends by its own deadline. A call that awaits approval holds nobody up: it joins the line when it is approved. Where a run has a limit of calls at once, a call begins
 //! when fewer than that are ahead of it.
 //!
 //! Only what is ahead of a call holds it up, and whatever joins the line later is behind it. So a turn that has come stays:
@@ -46,12 +47,13 @@ impl Run {
         }
     }
 
-    /// The calls in line that have not ended, each with the first of those that hold it up.
+    /// The calls in line that have not ended, or of which something may still run, each with the first of those that hold it up.
     fn line(&self) -> impl Iterator<Item = (&Call, Option<(&Call, Held)>)> {
         let (mut first, mut first_exclusive) = (None, None);
         let mut room = self.rules.running_max.map_or(usize::MAX, |max| usize::from(max.max(1)));
         let calls = self.line.iter().filter_map(|index| self.call(*index));
-        calls.filter(|call| call.outcome().is_none()).map(move |call| {
+        let occupies = |call: &&Call| call.outcome().is_none() || call.unsettled().is_some();
+        calls.filter(occupies).map(move |call| {
             let is_exclusive = call.spec.concurrency == Concurrency::Exclusive;
             let alone = if is_exclusive { first } else { first_exclusive };
             let full = first.filter(|_| room == 0).map(|first| (first, Held::Full));

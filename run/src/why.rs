@@ -57,7 +57,7 @@ impl Call {
             "waits for its turn since {}: call {} is ahead and {}, and {why}; it expires in {}",
             span(now.since(self.in_line_since)),
             ahead.spec().id,
-            ahead.state_name(),
+            ahead.unsettled().map_or(ahead.state_name(), |_| "ended, but its tool has not stopped"),
             span(self.start_by().since(now))
         )
     }

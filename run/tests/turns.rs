@@ -3,7 +3,7 @@
 mod story;
 
 use story::{Story, cancel_requested, client, completed, dispatched, exclusive, failed_for_now, repeatable, started};
-use toolyard_run::{CallIndex, CallSpec, Concurrency, Effect, Event, Rules};
+use toolyard_run::{AttemptNumber, CallIndex, CallSpec, Concurrency, DeadlineKind, Effect, Event, Rules};
 
 /// The calls whose jobs the owner should append now.
 fn due(story: &Story) -> Vec<u16> {
@@ -97,4 +97,47 @@ fn calls_that_are_appended_stand_behind() {
     assert_eq!((ahead(1), ahead(2)), (Some(CallIndex(0)), Some(CallIndex(1))));
     story.tell(completed(0, 1, 0));
     assert_eq!(due(&story), [1]);
+}
+
+/// An exclusive call whose worker is silent, ended by its owner, with another exclusive call behind it.
+fn ended_without_its_word() -> Story {
+    let mut story = Story::of([exclusive("a"), exclusive("b")]);
+    story.tell_all([dispatched(0), started(0, 1), cancel_requested(0), Event::CallCancelled { call: CallIndex(0) }]);
+    assert_eq!(story.state(0), "cancelled");
+    story
+}
+
+#[test]
+fn an_exclusive_call_does_not_begin_beside_a_tool_that_has_not_stopped() {
+    let mut story = ended_without_its_word();
+    assert_eq!(due(&story), [], "the tool of the first may still run");
+    let waits_for = story.run.waits_for(story.run.call(CallIndex(1)).unwrap()).unwrap();
+    assert_eq!(waits_for.index(), CallIndex(0));
+    let why = story.run.why(story.run.call(CallIndex(1)).unwrap(), story.now, None);
+    assert!(why.contains("its tool has not stopped"), "{why}");
+    // Its worker reports it when the tool is gone. That changes no outcome.
+    story.tell(completed(0, 1, 0));
+    assert_eq!((story.state(0), due(&story)), ("cancelled", vec![1]));
+}
+
+#[test]
+fn a_tool_whose_worker_is_lost_holds_nobody_up_any_more() {
+    let mut story = ended_without_its_word();
+    let overrun = |number| DeadlineKind::Attempt(AttemptNumber(number));
+    story.tell(Event::CallExpired { call: CallIndex(0), deadline: overrun(2) });
+    assert_eq!(due(&story), [], "that is another attempt");
+    story.tell(Event::CallExpired { call: CallIndex(0), deadline: overrun(1) });
+    assert_eq!((story.state(0), due(&story)), ("cancelled", vec![1]));
+}
+
+#[test]
+fn a_call_that_waits_for_a_tool_that_never_stops_ends_by_its_own_deadline() {
+    let story = ended_without_its_word();
+    let waiting = story.run.call(CallIndex(1)).unwrap();
+    let effects = story.run.outstanding(waiting.spec().deadline);
+    let ends = |effect: &Effect| {
+        matches!(effect, Effect::Expire { call, .. } if *call == CallIndex(1)) || *effect == Effect::ExpireRun
+    };
+    assert!(effects.iter().any(ends), "{effects:?}");
+    assert!(story.run.next_deadline().is_some());
 }

@@ -158,10 +158,11 @@ impl Keeper {
             return;
         }
         let (now, owned) = (proto::now(), *self.rim.owned.borrow());
-        let (mut lost, mut stranded) = (Vec::new(), Vec::new());
+        let (mut lost, mut stranded, mut forsaken) = (Vec::new(), Vec::new(), Vec::new());
         for (id, open) in self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs) {
             stranded.extend(stranded::stranded(&open.known.run, &registry, now).into_iter().map(|call| (*id, call)));
             for call in open.known.run.calls() {
+                forsaken.extend(stranded::forsaken(call, &registry, now).map(|effect| (*id, effect)));
                 let CallState::Running(running) = call.state() else { continue };
                 let Some((worker, lease)) = &running.worker else { continue };
                 let Route::Pool { pool, .. } = &call.spec().route else { continue };
@@ -174,9 +175,10 @@ impl Keeper {
                 }
             }
         }
-        for (id, call) in stranded {
+        let stranded = stranded.into_iter().map(|(id, call)| (id, Effect::Refuse { call }));
+        for (id, effect) in stranded.chain(forsaken) {
             if self.may_act(id.shard()) && self.under_way.len() < EFFECTS_MAX {
-                self.perform(id, Effect::Refuse { call });
+                self.perform(id, effect);
             }
         }
         for (id, attempt, lease, pool) in lost {

@@ -1,0 +1,39 @@
+//! What time makes of a call: by when it must have begun, answered or ended.
+
+use super::{Call, CallState};
+use crate::event::DeadlineKind;
+use crate::id::Timestamp;
+use crate::limit::{CANCEL_GRACE, OVERRUN_GRACE};
+
+impl Call {
+    /// By when an attempt must have begun, as long as none runs. What waits for its client is in no queue, nor is what
+    /// awaits approval: it is in the queue for as long afterwards.
+    #[must_use]
+    pub fn start_by(&self) -> Timestamp {
+        let queues = self.policy().is_some() && self.is_untried() && self.state != CallState::AwaitingApproval;
+        let queue = self.spec.queue_deadline.filter(|_| queues);
+        let queue = queue.map(|queue| queue.after(self.in_line_since.since(self.accepted_at)));
+        queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
+    }
+
+    /// When the owner ends a running attempt whose worker is silent, and as what.
+    pub(crate) fn overrun(&self) -> Option<(Timestamp, DeadlineKind)> {
+        let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
+        let number = running.attempt.number;
+        let whole = (running.since.after(policy.attempt_timeout), DeadlineKind::Attempt(number));
+        let idle = self.idle_until().map(|until| (until, DeadlineKind::Idle(number)));
+        let (at, kind) = idle.filter(|idle| idle.0 < whole.0).unwrap_or(whole);
+        Some((at.after(OVERRUN_GRACE), kind))
+    }
+
+    /// When the running attempt will have said nothing for too long.
+    pub(super) fn idle_until(&self) -> Option<Timestamp> {
+        let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
+        policy.idle_timeout.map(|idle| running.heard_at.after(idle))
+    }
+
+    /// When the owner stops waiting for a cancelled attempt's own word.
+    pub(crate) fn cancel_overdue(&self) -> Option<Timestamp> {
+        self.cancel.as_ref().map(|cancel| cancel.requested_at.after(CANCEL_GRACE).after(OVERRUN_GRACE))
+    }
+}

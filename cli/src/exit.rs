@@ -66,6 +66,8 @@ pub(crate) enum Failure {
     #[error("{}{}", .0, cause(.0))]
     Tools(#[from] worker::tools::Error),
     #[error(transparent)]
+    ToolsUser(#[from] worker::guard::NotRoot),
+    #[error(transparent)]
     Hooks(#[from] hooks::InvalidHooks),
     #[error(transparent)]
     Webhooks(#[from] coordinator::InvalidWebhooks),
@@ -119,6 +121,7 @@ impl Failure {
             | Self::Coordinator(_)
             | Self::Worker(_)
             | Self::Tools(_)
+            | Self::ToolsUser(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
@@ -144,6 +147,7 @@ impl Failure {
             | Self::Coordinator(_)
             | Self::Worker(_)
             | Self::Tools(_)
+            | Self::ToolsUser(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)

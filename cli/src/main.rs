@@ -63,6 +63,7 @@ use crate::terminal::Terminal;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    worker::guard::enter();
     let Cli { global, command } = match Cli::try_parse() {
         Ok(parsed) => parsed,
         Err(error) => return usage::report(error),

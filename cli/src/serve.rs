@@ -9,6 +9,9 @@ use coordinator::{Coordinator, DoorOptions, Durability, LogOptions, TlsFiles, We
 use hooks::Hooks;
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
+use worker::Tool as _;
+use worker::guard::User;
+use worker::tools::Bash;
 
 use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
@@ -109,12 +112,13 @@ impl TlsArgs {
 
 const WORKER_EXAMPLES: &str = "\
 Examples:
-  toolyard worker --pool main
-  toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4
+  toolyard worker --pool main --root ~/work
+  toolyard worker --nats-url nats://broker:4222 --pool builds --root /srv/builds --slots 4
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
-the rest. A second one ends it at once. Its tools may do whatever the worker's
-user may. Logs go to standard error, as JSON with -o json.";
+the rest. A second one ends it at once. Its log tells at its start what the
+system cannot keep commands of bash from. Logs go to standard error, as JSON
+with -o json.";
 
 /// Run a worker that hosts the built-in tools
 #[derive(Debug, clap::Args)]
@@ -131,9 +135,13 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "TOOLYARD_SLOTS", value_name = "N", default_value_t = worker::SLOTS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
-    /// The folder that its tools work in
-    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", default_value = ".")]
+    /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given
+    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
     root: PathBuf,
+    /// The user, and the group, as which commands of bash run. Only root can choose another than its own
+    /// [default: 65532 if the worker runs as root, else its own]
+    #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
+    tools_user: Option<User>,
     /// How long running calls may take to end once it is told to stop
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
@@ -194,8 +202,13 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
-    let table = worker::tools::built_in(&root)?.only(&enable)?.without(&disable)?;
+    let user = worker::guard::choose_user(args.tools_user)?;
+    let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
+    let table = worker::tools::built_in(&root, &secrets, user)?.only(&enable)?.without(&disable)?;
     let table = table.with_hooks(read_hooks(hooks.as_deref())?)?;
+    if table.hosts(Bash::NAME) {
+        worker::guard::warn_of_gaps(&secrets, user);
+    }
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
     let options =

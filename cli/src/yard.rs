@@ -67,7 +67,7 @@ impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
         let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks } = options;
-        let table = worker::tools::built_in(&root)?.with_hooks(hooks.clone())?;
+        let table = worker::tools::built_in(&root, &[], None)?.with_hooks(hooks.clone())?;
         let broker = start_broker(data_dir, nats_port).await?;
 
         let options = coordinator::Options {

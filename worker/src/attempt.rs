@@ -15,6 +15,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::context::Left;
 use crate::files::Source;
 use crate::hooked::{Watched, too_much_held};
 use crate::limits;
@@ -84,7 +85,66 @@ pub(crate) enum Ending {
 }
 
 /// A tool that did not stop when it was told to: it keeps its slot until it does.
-pub(crate) type Lingering = Option<JoinHandle<Result<Output, ToolError>>>;
+pub(crate) struct Lingering {
+    /// `None` where only what it started is left.
+    handle: Option<JoinHandle<Result<Output, ToolError>>>,
+    left: Left,
+}
+
+impl Lingering {
+    /// Resolves when nothing of it is known to run any more. May be dropped while it waits.
+    pub(crate) async fn gone(&mut self) {
+        if let Some(handle) = &mut self.handle {
+            // What it gives now is not taken.
+            drop(handle.await);
+            self.handle = None;
+        }
+        self.left.gone().await;
+    }
+
+    fn is_known_to_run(&self) -> bool {
+        self.handle.is_some() || self.left.is_living()
+    }
+
+    /// Something of it may run that nobody can watch.
+    fn is_unknown(&self) -> bool {
+        self.left.may_live()
+    }
+}
+
+/// How the wait for a tool ended that does not stop.
+enum Outlasted {
+    Gone,
+    /// The worker shuts down: the tool ends with its process, and until then it runs.
+    GivenBack,
+    Abandoned,
+}
+
+/// Waits until a tool that does not stop is gone. Its call runs until then, so that its end is true and that what may not run beside
+/// it does not. A deadline of the call is kept by the run's owner, who ends it without this attempt's word.
+async fn outlast<F>(publisher: &mut Publisher<F>, tool: &mut Lingering, (signals, job): (&Signals, &Job)) -> Outlasted
+where
+    F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
+{
+    if !tool.is_known_to_run() {
+        return Outlasted::Gone;
+    }
+    let (run, name) = (job.run, &job.spec.tool);
+    tracing::warn!(run.id = %run, tool = %name, "a tool does not stop; it keeps its call and its slot until it does");
+    // What it said before need not wait.
+    publisher.send();
+    loop {
+        tokio::select! {
+            biased;
+            () = signals.lease_lost.cancelled() => return Outlasted::Abandoned,
+            turned = publisher.turn() => if turned.is_err() {
+                return Outlasted::Abandoned;
+            },
+            () = tool.gone() => return Outlasted::Gone,
+            () = signals.give_back.cancelled() => return Outlasted::GivenBack,
+        }
+    }
+}
 
 /// Runs the call's tool and publishes what it says. The tool runs on `tools`; everything else here.
 pub(crate) async fn run<F>(
@@ -92,7 +152,7 @@ pub(crate) async fn run<F>(
     prepared: Result<Prepared, CallError>,
     tools: &Handle,
     append: F,
-) -> (End, Lingering)
+) -> (End, Option<Lingering>)
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
@@ -133,7 +193,18 @@ where
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, context)), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;
     // What the log says has ended should have: the tool is stopped before its end is told.
-    let lingering = tool.put_an_end_to().await;
+    let mut lingering = tool.put_an_end_to().await;
+    let outcome = match (outcome, &mut lingering) {
+        // What it gave counts.
+        (Some(outcome @ AttemptOutcome::Completed(_)), _) | (Some(outcome), None) => Some(outcome),
+        (Some(outcome), Some(running)) => match outlast(&mut publisher, running, (&signals, job)).await {
+            Outlasted::Gone if running.is_unknown() => Some(not_stopped(outcome, policy)),
+            Outlasted::Gone => Some(outcome),
+            Outlasted::GivenBack => Some(not_stopped(outcome, policy)),
+            Outlasted::Abandoned => None,
+        },
+        (None, _) => None,
+    };
     let end = match outcome {
         // Its effect may have happened, or half of it: nobody else may begin it again.
         Some(AttemptOutcome::Returned) if !policy.repeatable => {
@@ -281,10 +352,26 @@ fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
     Some(Deadline { at: Instant::now() + own.min(rest), own: (own <= rest).then_some(own) })
 }
 
+/// What is stored of an attempt of which something still runs, or may: never that it has stopped.
+fn not_stopped(outcome: AttemptOutcome, policy: &Policy) -> AttemptOutcome {
+    let why = match outcome {
+        AttemptOutcome::Cancelled => "it was cancelled".to_owned(),
+        AttemptOutcome::Expired if !policy.repeatable => "the time of the call is over".to_owned(),
+        AttemptOutcome::Failed(error) if !policy.repeatable => error.message,
+        // It may be executed again beside itself. What it gave counts.
+        AttemptOutcome::Failed(_)
+        | AttemptOutcome::Expired
+        | AttemptOutcome::Returned
+        | AttemptOutcome::Completed(_) => return outcome,
+    };
+    let message = format!("{why}, but the tool has not stopped: its effect may still happen");
+    AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message))
+}
+
 /// A running tool. Told to stop first and stopped for good when dropped.
 struct ToolTask {
     /// `None` once it has ended.
-    handle: Lingering,
+    handle: Option<JoinHandle<Result<Output, ToolError>>>,
     stop: Stop,
 }
 
@@ -297,12 +384,22 @@ impl ToolTask {
         result
     }
 
-    /// Stops it for good. Gives back what does not stop: a tool that blocks its thread cannot be made to.
-    async fn put_an_end_to(mut self) -> Lingering {
+    /// Stops it for good. Gives back what does not stop, as a tool that blocks its thread, or what may not have.
+    async fn put_an_end_to(mut self) -> Option<Lingering> {
         self.stop.wanted.cancel();
-        let mut handle = self.handle.take()?;
-        handle.abort();
-        tokio::time::timeout(STOP_PATIENCE, &mut handle).await.is_err().then_some(handle)
+        let (mut handle, left) = (self.handle.take(), self.stop.left.clone());
+        let patience = Instant::now() + STOP_PATIENCE;
+        if let Some(running) = &mut handle {
+            running.abort();
+            if tokio::time::timeout_at(patience, running).await.is_ok() {
+                handle = None;
+            }
+        }
+        if left.is_living() {
+            // How it ends is asked below.
+            drop(tokio::time::timeout_at(patience, left.gone()).await);
+        }
+        (handle.is_some() || left.may_live()).then_some(Lingering { handle, left })
     }
 }
 

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bytes::Bytes;
 use run::{AttemptNumber, CallId, CallIndex, CallSpec, Chunk, ChunkIndex, Content, Progress, RunId, ToolName, limit};
 use serde::Serialize;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::error::ToolError;
 use crate::files::Source;
@@ -33,11 +35,48 @@ pub struct Context {
     pub(crate) source: Source,
 }
 
-/// The wish that a tool should stop, and whether it has noticed.
+/// The wish that a tool should stop, whether it has noticed, and what it leaves.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop {
     pub(crate) wanted: CancellationToken,
     pub(crate) noticed: CancellationToken,
+    pub(crate) left: Left,
+}
+
+/// What outlives a tool's future, as processes that it started.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Left {
+    /// Ends when nothing of it lives.
+    living: TaskTracker,
+    /// Something may live, and nobody can tell.
+    unknown: CancellationToken,
+}
+
+impl Left {
+    /// The call is not over before this is.
+    pub(crate) fn keep(&self, gone: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
+        drop(self.living.spawn_on(gone, runtime));
+    }
+
+    /// Something may live that nobody can watch.
+    pub(crate) fn note_unknown(&self) {
+        self.unknown.cancel();
+    }
+
+    pub(crate) fn is_living(&self) -> bool {
+        !self.living.is_empty()
+    }
+
+    /// As far as anybody can tell.
+    pub(crate) fn may_live(&self) -> bool {
+        self.is_living() || self.unknown.is_cancelled()
+    }
+
+    /// Resolves when nothing that is known of lives.
+    pub(crate) async fn gone(&self) {
+        self.living.close();
+        self.living.wait().await;
+    }
 }
 
 impl Context {
@@ -86,6 +125,11 @@ impl Context {
     pub async fn cancelled(&self) {
         self.stop.wanted.cancelled().await;
         self.stop.noticed.cancel();
+    }
+
+    /// Where a tool notes what outlives its future.
+    pub(crate) fn left(&self) -> Left {
+        self.stop.left.clone()
     }
 
     #[must_use]
@@ -140,7 +184,15 @@ impl Context {
     /// # Errors
     /// As [`Self::text`], and when there are too many.
     pub async fn data(&self, media_type: &str, data: impl Into<Bytes>) -> Result<(), ToolError> {
-        self.say("", Content::Data { media_type: media_type.to_owned(), data: data.into() }).await
+        self.data_on("", media_type, data).await
+    }
+
+    /// As [`Self::data`], on a channel of its own, as `stderr`.
+    ///
+    /// # Errors
+    /// As [`Self::data`].
+    pub async fn data_on(&self, channel: &str, media_type: &str, data: impl Into<Bytes>) -> Result<(), ToolError> {
+        self.say(channel, Content::Data { media_type: media_type.to_owned(), data: data.into() }).await
     }
 
     /// Says how far the call has come, in units of its own.
@@ -156,7 +208,7 @@ impl Context {
     /// # Panics
     /// In an async tool, whose thread must not be blocked.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        tokio::runtime::Handle::current().block_on(future)
+        Handle::current().block_on(future)
     }
 
     /// Says a chunk, text in pieces of 64 KiB.

@@ -4,6 +4,7 @@
 //! The work at the broker (pulling, leases, publishing, acknowledging) has a thread of its own, which no tool can block;
 //! tools run on the caller's runtime.
 
+pub mod guard;
 pub mod interceptor;
 pub mod testkit;
 pub mod tool;

@@ -94,6 +94,7 @@ pub(crate) async fn serve(
     stop: CancellationToken,
     ready: impl FnOnce(&WorkerId),
 ) -> Result<(), Error> {
+    crate::guard::hide_this_process();
     let worker = new_id();
     // Drained by an operator, the worker stops, and whatever else its caller's token stops does not.
     let stop = stop.child_token();

@@ -193,6 +193,12 @@ impl Table {
         self.tools.get(self.own_name(tool)).map_or("", |hosted| hosted.manifest.description.as_str())
     }
 
+    /// Whether it hosts a tool of this name, other than an alias.
+    #[must_use]
+    pub fn hosts(&self, tool: &str) -> bool {
+        self.tools.keys().any(|name| name.as_str() == tool)
+    }
+
     /// The names under which tools are called, each with the tool's own.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&ToolName, &ToolName)> {
         self.tools.keys().map(|name| (name, name)).chain(&self.aliases)

@@ -15,6 +15,7 @@ mod walk;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::guard::{NoGuard, User};
 use crate::table::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
@@ -31,16 +32,26 @@ pub enum Error {
     Root { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Host(#[from] InvalidTool),
+    #[error(transparent)]
+    NoGuard(#[from] NoGuard),
+    #[error("the root folder {} contains {}, which tools must not read: give them a folder without it (--root)", root.display(), file.display())]
+    SecretInside { root: PathBuf, file: PathBuf },
 }
 
-/// All of them, those that work on files below `root`.
+/// All of them, those that work on files below `root`. `bash` cannot open the files of `hidden`, as far as the kernel can
+/// keep it from them, and runs as `user`.
 ///
 /// # Errors
-/// When `root` is no folder that can be read.
-pub fn built_in(root: &Path) -> Result<Table, Error> {
+/// When `root` is no folder that can be read, or contains a file of `hidden`, or when the main function does not begin with [`guard::enter`](crate::guard::enter).
+pub fn built_in(root: &Path, hidden: &[PathBuf], user: Option<User>) -> Result<Table, Error> {
     let root = Root::new(root).map_err(|source| Error::Root { path: root.to_owned(), source })?;
+    let inside = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file.starts_with(root.path()));
+    if let Some(file) = hidden.iter().find(inside) {
+        return Err(Error::SecretInside { root: root.path().to_owned(), file: file.clone() });
+    }
     let table = Table::new().host(CurrentTime)?.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
-    Ok(table.host(Bash::new(root))?.define::<Question>(ASK_USER, &ask_user())?)
+    let bash = user.into_iter().fold(Bash::new(root)?.hiding(hidden.iter().cloned()), Bash::running_as);
+    Ok(table.host(bash)?.define::<Question>(ASK_USER, &ask_user())?)
 }
 
 #[cfg(test)]
@@ -50,9 +61,15 @@ mod tests {
 
     use super::*;
 
+    fn built_in_below(root: &Path) -> Result<Table, Error> {
+        // No command is run here.
+        crate::guard::use_program("/nowhere".into());
+        built_in(root, &[], None)
+    }
+
     fn manifests() -> Vec<Manifest> {
         let folder = tempfile::tempdir().unwrap();
-        built_in(folder.path()).unwrap().manifests().cloned().collect()
+        built_in_below(folder.path()).unwrap().manifests().cloned().collect()
     }
 
     fn manifest(name: &str) -> Manifest {
@@ -99,9 +116,22 @@ mod tests {
     }
 
     #[test]
+    fn a_root_with_a_secret_in_it_is_refused() {
+        crate::guard::use_program("/nowhere".into());
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("broker/keys")).unwrap();
+        let key = folder.path().join("broker/keys/pool.nk");
+        std::fs::write(&key, "").unwrap();
+        let error = built_in(folder.path(), std::slice::from_ref(&key), None).unwrap_err();
+        assert!(error.to_string().contains("pool.nk"), "{error}");
+        std::fs::create_dir(folder.path().join("work")).unwrap();
+        assert!(built_in(&folder.path().join("work"), &[key], None).is_ok());
+    }
+
+    #[test]
     fn a_root_that_is_no_folder_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(matches!(built_in(file.path()), Err(Error::Root { .. })));
-        assert!(matches!(built_in(Path::new("/nowhere/at/all")), Err(Error::Root { .. })));
+        assert!(matches!(built_in_below(file.path()), Err(Error::Root { .. })));
+        assert!(matches!(built_in_below(Path::new("/nowhere/at/all")), Err(Error::Root { .. })));
     }
 }

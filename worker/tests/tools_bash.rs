@@ -9,9 +9,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use run::{Chunk, Content, ErrorKind};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, test_kill_process};
 use serde_json::{Value, json};
 use tokio::time::timeout;
+use toolyard_worker::guard;
 use toolyard_worker::testkit::{self, Call, Called};
 use toolyard_worker::tools::Bash;
 
@@ -25,11 +26,16 @@ async fn bash(command: &str) -> Called {
 }
 
 async fn bash_in(tree: &Tree, arguments: Value) -> Called {
-    timeout(SOON, testkit::call(Bash::new(tree.root()), arguments)).await.unwrap()
+    timeout(SOON, testkit::call(tool(tree), arguments)).await.unwrap()
 }
 
 fn start(tree: &Tree, command: &str) -> Call {
-    testkit::start(Bash::new(tree.root()), json!({ "command": command }))
+    testkit::start(tool(tree), json!({ "command": command }))
+}
+
+fn tool(tree: &Tree) -> Bash {
+    guard::use_program(env!("CARGO_BIN_EXE_toolyard-guard").into());
+    Bash::new(tree.root()).unwrap()
 }
 
 async fn end(call: Call) -> Called {
@@ -111,7 +117,10 @@ async fn what_a_command_says_as_it_is_ended_is_heard() {
 #[tokio::test]
 async fn characters_that_are_written_in_pieces_arrive_whole() {
     let called = bash(r"printf 'a\xe6\xbc'; sleep 0.2; printf '\xa2\xff'").await;
-    assert_eq!(called.text_on("stdout"), "a漢\u{fffd}");
+    assert_eq!(called.text_on("stdout"), "a漢");
+    // What is no text comes as it is.
+    let stray = |chunk: &Chunk| matches!(chunk, Chunk::Content { content: Content::Data { data, .. }, .. } if data[..] == [0xff]);
+    assert!(called.output.last().is_some_and(stray), "{:?}", called.output);
 }
 
 #[tokio::test]
@@ -128,14 +137,68 @@ async fn a_background_process_does_not_hold_the_call_and_ends_with_it() {
     until_gone(parse_pid(&silent.text_on("stdout"))).await;
 }
 
+/// Ways out of a process group, a session and a family: each prints the number of the process that goes them.
+#[cfg(target_os = "linux")]
+const ESCAPES: [&str; 4] = [
+    "setsid sleep 60 & echo $!",
+    "setsid sh -c 'sleep 60 >/dev/null 2>&1 & echo $!'",
+    "(setsid sh -c 'trap \"\" TERM HUP; echo $$; while :; do sleep 0.05; done' >&1 &) ; sleep 0.3",
+    "python3 -c 'import os,time\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\nprint(os.getpid(),flush=True)\ntime.sleep(60)'; sleep 0.3",
+];
+
 #[tokio::test]
 #[cfg(target_os = "linux")]
-async fn a_process_that_left_the_group_does_not_hold_the_call() {
-    let called = bash("setsid sleep 60 & echo $!").await;
-    assert_eq!(called.answer(), r#"{"exit_code":0}"#);
-    let escaped = parse_pid(&called.text_on("stdout"));
-    assert!(is_running(escaped));
-    kill_process(escaped, Signal::KILL).unwrap();
+async fn nothing_that_leaves_its_group_or_its_parents_outlives_the_result() {
+    for escape in ESCAPES {
+        let called = bash(escape).await;
+        assert_eq!(called.answer(), r#"{"exit_code":0}"#, "{escape}");
+        // Not until it is gone: it is gone when the result is there.
+        assert!(!is_running(parse_pid(&called.text_on("stdout"))), "{escape}");
+    }
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn nothing_that_leaves_its_group_or_its_parents_outlives_a_cancel() {
+    let tree = Tree::of(&[]);
+    for escape in ESCAPES {
+        let mut call = start(&tree, &format!("{escape}; sleep 60"));
+        let escaped = pid(&mut call).await;
+        call.cancel();
+        assert_eq!(end(call).await.error(), "the call was cancelled", "{escape}");
+        assert!(!is_running(escaped), "{escape}");
+    }
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn nothing_that_leaves_its_group_outlives_a_timeout_or_a_call_that_is_dropped() {
+    let tree = Tree::of(&[]);
+    let overdue = bash_in(&tree, json!({ "command": "setsid sleep 60 & echo $!; sleep 60", "timeout_s": 1 })).await;
+    assert!(overdue.error().contains("took longer"));
+    assert!(!is_running(parse_pid(&overdue.text_on("stdout"))));
+    let mut call = start(&tree, "setsid sleep 60 & echo $!; sleep 60");
+    let escaped = pid(&mut call).await;
+    drop(call);
+    until_gone(escaped).await;
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_family_that_goes_on_forking_ends_with_its_call() {
+    let tree = Tree::of(&[]);
+    // Each lives for a moment and leaves two more behind; some twenty at a time.
+    let family = "mkdir t; f() { [ $(ls t | wc -l) -gt 20 ] || { touch t/$BASHPID; (setsid bash -c 'sleep 0.02; f' & setsid bash -c 'sleep 0.02; f' &); rm -f t/$BASHPID; }; }; export -f f; f; echo begun; sleep 60";
+    let mut call = start(&tree, family);
+    assert_eq!(said(&mut call).await.1, "begun\n");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    call.cancel();
+    assert_eq!(end(call).await.error(), "the call was cancelled");
+    let here = tree.path().canonicalize().unwrap();
+    let works_here =
+        |entry: &std::fs::DirEntry| std::fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd == here);
+    let left = std::fs::read_dir("/proc").unwrap().flatten().filter(works_here).count();
+    assert_eq!(left, 0);
 }
 
 #[tokio::test]
@@ -204,6 +267,137 @@ async fn nothing_of_the_environment_but_a_few_names_is_passed_on() {
     }
 }
 
+/// Commands of root can get around every barrier: then they run as another user, as those of a worker do.
+#[cfg(target_os = "linux")]
+fn without_root(tree: &Tree) -> Bash {
+    std::fs::set_permissions(tree.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    match rustix::process::geteuid().is_root() {
+        true => tool(tree).running_as(guard::User::NOBODY),
+        false => tool(tree),
+    }
+}
+
+/// A key of the worker beside the folder in which commands run, and a tool that hides it.
+#[cfg(target_os = "linux")]
+fn with_key(tree: &Tree) -> (Bash, std::path::PathBuf) {
+    tree.write("keys/pool.nk", b"SUSECRET");
+    tree.write("keys/other.nk", b"SUOTHER");
+    tree.write("work/file", b"");
+    let root = toolyard_worker::tools::Root::new(&tree.path().join("work")).unwrap();
+    let key = tree.path().canonicalize().unwrap().join("keys/pool.nk");
+    guard::use_program(env!("CARGO_BIN_EXE_toolyard-guard").into());
+    (Bash::new(root).unwrap().hiding([key.clone()]), key)
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_command_cannot_get_at_a_hidden_key_in_any_way() {
+    let tree = Tree::of(&[]);
+    let (bash, key) = with_key(&tree);
+    let table = toolyard_worker::Table::new().host(bash).unwrap();
+    let (key, here) = (key.display(), std::process::id());
+    let attacks = [
+        format!("cat {key}"),
+        "cat ../keys/other.nk".to_owned(),
+        format!("ln -s {key} link && cat link"),
+        format!("ln {key} hard && cat hard"),
+        format!("mv {key} moved && cat moved"),
+        format!("cp {key} copy && cat copy"),
+        format!("cat /proc/{here}/root{key}"),
+        format!("mkdir up && mount --bind $(dirname {key}) up && cat up/pool.nk"),
+        format!("unshare -Urm sh -c 'mkdir -p m; mount --bind $(dirname {key}) m; cat m/pool.nk; cat {key}'"),
+        format!("python3 -c 'print(open(\"{key}\").read())'"),
+        format!("grep -r SU $(dirname {key}) ."),
+        format!("exec 7< {key} && cat <&7"),
+    ];
+    for attack in attacks {
+        let called = testkit::call_in(&table, "bash", json!({ "command": attack })).await;
+        let said = called.text_on("stdout");
+        assert!(!said.contains("SECRET") && !said.contains("OTHER"), "{attack}: {said}");
+    }
+    assert_eq!(std::fs::read_to_string(tree.path().join("keys/pool.nk")).unwrap(), "SUSECRET", "it is as it was");
+    // What is not hidden is as ever.
+    let usual =
+        "echo a > a && mv a file && cat file && mkdir -p d && touch d/x && rm -r d && ls /etc >/dev/null && echo fine";
+    let called = testkit::call_in(&table, "bash", json!({ "command": usual })).await;
+    assert_eq!(called.text_on("stdout"), "a\nfine\n", "{}", called.text_on("stderr"));
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_command_cannot_look_into_or_signal_what_is_not_its_own() {
+    // As a worker does when it begins to serve.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).unwrap();
+    let here = std::process::id();
+    let mut stranger = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let other = stranger.id();
+    let attacks = [
+        format!("cat /proc/{here}/environ"),
+        format!("head -c 10 /proc/{here}/mem"),
+        format!("ls /proc/{here}/fd /proc/$PPID/fd"),
+        format!("cat /proc/{other}/environ /proc/$PPID/environ"),
+        format!("kill -9 {here}"),
+        format!("kill -9 {other}"),
+        "kill -9 $PPID".to_owned(),
+    ];
+    let tree = Tree::of(&[]);
+    for attack in attacks {
+        let arguments = json!({ "command": format!("{attack} && echo got") });
+        let called = timeout(SOON, testkit::call(without_root(&tree), arguments)).await.unwrap();
+        assert!(!called.text_on("stdout").contains("got"), "{attack}");
+        assert!(
+            matches!(called.answer().as_str(), r#"{"exit_code":1}"# | r#"{"exit_code":2}"#),
+            "{attack}: {called:?}"
+        );
+    }
+    assert!(stranger.try_wait().unwrap().is_none());
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_command_runs_as_another_user_when_the_worker_is_root_and_reads_nothing_of_roots() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can be another user: then the command is refused, and says why.
+        let called =
+            testkit::call(tool(&Tree::of(&[])).running_as(guard::User::NOBODY), json!({ "command": "id" })).await;
+        assert!(called.error().contains("cannot be run"), "{}", called.error());
+        return;
+    }
+    let tree = Tree::of(&[("key", "SECRET")]);
+    std::fs::set_permissions(tree.path().join("key"), std::os::unix::fs::PermissionsExt::from_mode(0o400)).unwrap();
+    let bash = without_root(&tree);
+    let command = "id -u; id -g; echo $HOME; cat key; touch mine && echo written";
+    let called = testkit::call(bash, json!({ "command": command })).await;
+    let home = tree.path().canonicalize().unwrap();
+    assert_eq!(called.text_on("stdout"), format!("65532\n65532\n{}\nwritten\n", home.display()));
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn a_command_is_limited_and_goes_first_when_memory_runs_out() {
+    let said =
+        bash("ulimit -c; ulimit -f; ulimit -u; cat /proc/self/oom_score_adj; grep NoNewPrivs /proc/self/status").await;
+    let said = said.text_on("stdout");
+    let mut lines = said.lines();
+    // In blocks of 1024 bytes.
+    assert_eq!((lines.next(), lines.next()), (Some("0"), Some("16777216")));
+    let processes: u64 = lines.next().unwrap().parse().unwrap();
+    assert!((4096..1_000_000).contains(&processes), "{processes}");
+    assert_eq!((lines.next(), lines.next()), (Some("500"), Some("NoNewPrivs:\t1")));
+}
+
+#[tokio::test]
+async fn a_file_that_the_worker_inherited_does_not_reach_a_command() {
+    use std::os::fd::AsRawFd as _;
+    let tree = Tree::of(&[("inherited", "SECRET")]);
+    let file = std::fs::File::open(tree.path().join("inherited")).unwrap();
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
+    let called = bash_in(&tree, json!({ "command": format!("cat <&{}", file.as_raw_fd()) })).await;
+    assert_eq!((called.text_on("stdout").as_str(), called.answer().as_str()), ("", r#"{"exit_code":1}"#));
+}
+
 #[tokio::test]
 async fn a_command_runs_below_the_root() {
     let tree = Tree::of(&[("src/lib.rs", "")]);
@@ -250,7 +444,7 @@ async fn arguments_that_do_not_fit_are_refused() {
 }
 
 #[tokio::test]
-async fn a_group_does_not_outlive_a_worker_that_is_killed() {
+async fn nothing_of_a_command_outlives_a_worker_that_is_killed() {
     let mut worker = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "worker_to_be_killed", "--ignored", "--nocapture"])
         .stdout(Stdio::null())
@@ -269,7 +463,22 @@ async fn a_group_does_not_outlive_a_worker_that_is_killed() {
 #[ignore = "a process that another test starts and kills"]
 async fn worker_to_be_killed() {
     let tree = Tree::of(&[]);
-    let mut call = start(&tree, "trap '' TERM; sh -c 'sleep 60 & echo $!; wait'; true");
+    let mut call = start(&tree, "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 60 & echo $!; wait'; true");
     eprintln!("grandchild {}", pid(&mut call).await.as_raw_nonzero());
     end(call).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a measurement: how long a command takes that does nothing"]
+async fn time_of_a_command_that_does_nothing() {
+    let (tree, mut took) = (Tree::of(&[]), Vec::new());
+    let table = toolyard_worker::Table::new().host(tool(&tree)).unwrap();
+    for _ in 0..300 {
+        let began = Instant::now();
+        let called = testkit::call_in(&table, "bash", json!({ "command": ":" })).await;
+        assert_eq!(called.answer(), r#"{"exit_code":0}"#);
+        took.push(began.elapsed());
+    }
+    took.sort();
+    eprintln!("p50 {:?}, p90 {:?}, fastest {:?}", took[150], took[270], took[0]);
 }

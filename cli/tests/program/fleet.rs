@@ -19,7 +19,10 @@ pub(crate) fn coordinator(nats_url: &str, listen: &str) -> (Background, String) 
 async fn a_restart_of_the_coordinator_is_not_noticed() {
     let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let (first, address) = coordinator(&broker.url(), "127.0.0.1:0");
-    let worker = Background::start(["worker", "--nats-url", &broker.url(), "--pool", "main"]);
+    // Its command looks for a file of ours, so it runs as we do.
+    let me = rustix::process::getuid().as_raw().to_string();
+    let arguments = ["worker", "--nats-url", &broker.url(), "--pool", "main", "--root", "/usr", "--tools-user", &me];
+    let worker = Background::start(arguments);
     worker.stderr.until(|line| line.contains("pulling"));
 
     let url = format!("http://{address}");
@@ -54,8 +57,19 @@ async fn a_restart_of_the_coordinator_is_not_noticed() {
 async fn a_worker_hosts_what_it_is_told_to() {
     let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let (_coordinator, address) = coordinator(&broker.url(), "127.0.0.1:0");
-    let arguments =
-        ["worker", "--nats-url", &broker.url(), "--pool", "main", "--enable", "bash,gl*", "--disable", "b*"];
+    let arguments = [
+        "worker",
+        "--nats-url",
+        &broker.url(),
+        "--pool",
+        "main",
+        "--root",
+        "/usr",
+        "--enable",
+        "bash,gl*",
+        "--disable",
+        "b*",
+    ];
     let worker = Background::start(arguments);
     worker.stderr.until(|line| line.contains("pulling"));
     let url = format!("http://{address}");
@@ -70,17 +84,17 @@ async fn a_worker_hosts_what_it_is_told_to() {
     let names: Vec<&str> =
         listed["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["glob"]);
-    let unknown = run(["worker", "--pool", "main", "--disable", "bosh"]);
+    let unknown = run(["worker", "--pool", "main", "--root", "/usr", "--disable", "bosh"]);
     assert_eq!(unknown.code(), 1);
     assert!(unknown.stderr().contains("bosh") && unknown.stderr().contains("get_current_time"), "{}", unknown.stderr());
-    let nothing = run(["worker", "--pool", "main", "--enable", "x*"]);
+    let nothing = run(["worker", "--pool", "main", "--root", "/usr", "--enable", "x*"]);
     assert!(nothing.code() == 1 && nothing.stderr().contains("x*"), "{}", nothing.stderr());
     broker.stop().await;
 }
 
 #[test]
 fn a_broker_that_is_not_there_is_told() {
-    for role in [vec!["coordinator", "--listen", "127.0.0.1:0"], vec!["worker", "--pool", "main"]] {
+    for role in [vec!["coordinator", "--listen", "127.0.0.1:0"], vec!["worker", "--pool", "main", "--root", "/usr"]] {
         let ended = run(role.iter().chain(&["--nats-url", "nats://127.0.0.1:1"]));
         assert_eq!(ended.code(), 1);
         assert!(ended.stderr().contains("cannot reach the broker at nats://127.0.0.1:1"), "{}", ended.stderr());

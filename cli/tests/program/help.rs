@@ -117,6 +117,8 @@ fn wrong_usage_is_told_and_has_its_exit_code() {
         vec!["runs", "ls", "--status", "good"],
         vec!["calls", "ls", "--waiting", "--state", "queued"],
         vec!["worker"],
+        vec!["worker", "--pool", "p"],
+        vec!["worker", "--pool", "p", "--root", "/usr", "--tools-user", "alice"],
         vec!["worker", "--pool", "two words"],
         vec!["worker", "--pool", "p", "--admin-listen", "here"],
         vec!["worker", "--pool", "p", "--otlp-endpoint", "https://collector"],

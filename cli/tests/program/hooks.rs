@@ -48,7 +48,7 @@ fn a_process_with_a_bad_file_does_not_start_and_says_why() {
     let file = folder.path().join("hooks.toml");
     std::fs::write(&file, "[[hook]]\nname = \"a\"\non = [\"pre_tool_use\"]\n").expect("it can be written");
     let file = file.to_str().expect("a path that is text");
-    let commands: [&[&str]; 3] = [&["coordinator"], &["worker", "--pool", "main"], &["dev"]];
+    let commands: [&[&str]; 3] = [&["coordinator"], &["worker", "--pool", "main", "--root", "/usr"], &["dev"]];
     for command in commands {
         let ended = run(command.iter().copied().chain(["--hooks", file]));
         assert_eq!(ended.code(), 1, "{command:?}");

@@ -39,7 +39,7 @@ async fn a_coordinator_asks_for_keys_and_its_audit_tells_who_did_what() {
     let serving: Value = serde_json::from_str(&serving).expect("a line of JSON");
     let address = serving["fields"]["address"].as_str().or_else(|| serving["address"].as_str()).expect("an address");
     let door = format!("https://{address}");
-    let hosting = Background::start(["worker", "-o", "json", "--pool", "main", "--nats-url", &url]);
+    let hosting = Background::start(["worker", "-o", "json", "--pool", "main", "--root", "/usr", "--nats-url", &url]);
     hosting.stderr.until(|line| line.contains("\"message\":\"pulling\""));
 
     let nobody = run(["--url", &door, "--ca", &cert, "tools", "ls"]);

@@ -107,12 +107,21 @@ async fn a_fleet_works_with_the_configuration_over_tls() {
     let serving = process.stderr.until(|line| line.contains("\"message\":\"serving\""));
     let serving: Value = serde_json::from_str(&serving).expect("a line of JSON");
     let address = serving["fields"]["address"].as_str().or_else(|| serving["address"].as_str()).expect("an address");
-    let hosting = Background::start(as_whom(&["worker", "-o", "json", "--pool", "main"], &worker));
+    let hosting = Background::start(as_whom(&["worker", "-o", "json", "--pool", "main", "--root", "/usr"], &worker));
     hosting.stderr.until(|line| line.contains("\"message\":\"pulling\""));
     let door = format!("http://{address}");
     let called = run(["call", "--url", &door, "bash", "command=echo hello"]);
     assert_eq!(called.code(), 0, "{}", called.stderr());
     assert!(called.stdout().contains("hello"), "{}", called.stdout());
+    // A command cannot read the key, wherever it is; and no worker starts in a folder with its key.
+    for read in [format!("cat {worker}"), "cat /proc/$PPID/environ /proc/[0-9]*/environ | tr '\\0' '\\n'".to_owned()] {
+        let attack = run(["call", "--url", &door, "bash", &format!("command={read}")]);
+        let said = attack.stdout();
+        assert!(!said.contains("SU") && !said.contains("TOOLYARD_"), "{read}: {said}");
+    }
+    let beside = Path::new(&worker).parent().expect("a folder").to_str().expect("a path of text");
+    let refused = run(as_whom(&["worker", "--pool", "main", "--root", beside], &worker));
+    assert!(refused.code() == 1 && refused.stderr().contains("must not read"), "{}", refused.stderr());
     let well = run(as_whom(&["doctor"], &observer));
     assert_eq!(well.code(), 0, "{}", well.stdout());
 

@@ -71,7 +71,8 @@ fn dev_says_how_to_reach_a_broker_that_is_not_at_the_usual_port() {
 async fn a_worker_that_is_drained_ends_well() {
     let broker = Broker::start(BrokerOptions::default(), |_| {}).await.expect("a broker starts");
     let (_coordinator, address) = crate::fleet::coordinator(&broker.url(), "127.0.0.1:0");
-    let worker = Background::start(["worker", "--nats-url", &broker.url(), "--pool", "main", "--slots", "3"]);
+    let worker =
+        Background::start(["worker", "--nats-url", &broker.url(), "--pool", "main", "--root", "/usr", "--slots", "3"]);
     worker.stderr.until(|line| line.contains("pulling"));
     let url = format!("http://{address}");
     let deadline = Instant::now() + PATIENCE;

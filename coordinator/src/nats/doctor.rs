@@ -412,7 +412,11 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
     let queued = queues.iter().filter_map(|queue| queue.name.strip_prefix("pool-")?.parse().ok());
     let pools: BTreeSet<PoolId> = tools.keys().chain(workers.keys()).cloned().chain(queued).collect();
     if pools.is_empty() {
-        return vec![Finding::warn("pools", "none: no tool can be called", "start one: `toolyard worker --pool NAME`")];
+        return vec![Finding::warn(
+            "pools",
+            "none: no tool can be called",
+            "start one: `toolyard worker --pool NAME --root DIR`",
+        )];
     }
     let none = BTreeMap::new();
     let queue_of = |pool: &PoolId| queues.iter().find(|queue| queue.name == names::pool_consumer(pool));
@@ -441,7 +445,7 @@ fn pool(
         "{hosted}; jobs pending: {}, unacknowledged: {}, redelivered: {}, pulls waiting: {}",
         queue.num_pending, queue.num_ack_pending, queue.num_redelivered, queue.num_waiting
     );
-    let start = format!("start a worker: `toolyard worker --pool {id}`");
+    let start = format!("start a worker: `toolyard worker --pool {id} --root DIR`");
     match (paused, queue.paused) {
         (true, true) => return Finding::ok(what, format!("paused; {found}")),
         (true, false) => {

@@ -95,7 +95,19 @@ async fn attempt<F>(policy: Policy, arguments: serde_json::Value, meanwhile: imp
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let table = Table::new().host(Acts).expect("it can be hosted");
+    attempt_of(Acts, policy, arguments, meanwhile).await
+}
+
+async fn attempt_of<F>(
+    tool: impl Tool,
+    policy: Policy,
+    arguments: serde_json::Value,
+    meanwhile: impl FnOnce(Signals) -> F,
+) -> Ended
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let table = Table::new().host(tool).expect("it can be hosted");
     let pool: run::PoolId = "main".parse().expect("a pool name");
     let spec = CallSpec {
         id: "call".parse().expect("a call id"),
@@ -151,7 +163,7 @@ where
     Ended { events, stored: matches!(end, End::Stored(_)), took }
 }
 
-async fn run_it<F>(attempt: Attempt<'_>, prepared: Result<Prepared, CallError>, append: F) -> (End, Lingering)
+async fn run_it<F>(attempt: Attempt<'_>, prepared: Result<Prepared, CallError>, append: F) -> (End, Option<Lingering>)
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
@@ -243,4 +255,80 @@ async fn an_attempt_whose_lease_is_lost_leaves_without_a_word() {
     let ended = attempt(policy(), act(0, 0, false, 1000), lose).await;
     assert!(!ended.stored);
     assert!(ended.events.iter().all(|event| !matches!(event, Event::AttemptEnded { .. })));
+}
+
+/// Ends when it is told to, and leaves something behind that runs for some seconds more.
+struct Leaves {
+    seconds: u64,
+    /// Then nobody can tell what runs.
+    unknown: bool,
+}
+
+impl Tool for Leaves {
+    const NAME: &'static str = Acts::NAME;
+    type Input = Act;
+
+    fn about(&self) -> About {
+        About::new("Leave something")
+    }
+
+    async fn call(&self, context: &Context, _: Act) -> Result<Output, ToolError> {
+        context.left().keep(tokio::time::sleep(Duration::from_secs(3 + self.seconds)), &Handle::current());
+        if self.unknown {
+            context.left().note_unknown();
+        }
+        context.cancelled().await;
+        Err(ToolError::new("stopped"))
+    }
+}
+
+async fn cancel_after_3_s(signals: Signals) {
+    after(3).await;
+    signals.cancel.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_is_told_when_nothing_of_the_attempt_runs_any_more() {
+    let leaves = Leaves { seconds: 20, unknown: false };
+    let ended = attempt_of(leaves, policy(), act(0, 0, true, 0), cancel_after_3_s).await;
+    assert_eq!((ended.outcome(), ended.took.as_secs()), (&AttemptOutcome::Cancelled, 3 + 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_of_what_nobody_can_see_end_is_told_as_interrupted() {
+    let leaves = Leaves { seconds: 0, unknown: true };
+    let ended = attempt_of(leaves, policy(), act(0, 0, true, 0), cancel_after_3_s).await;
+    assert_eq!(ended.failure(), ErrorKind::Interrupted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_shuts_down_does_not_wait_for_what_does_not_stop_and_says_so() {
+    let both = |signals: Signals| async move {
+        cancel_after_3_s(signals.clone()).await;
+        after(10).await;
+        signals.give_back.cancel();
+    };
+    let leaves = Leaves { seconds: 1000, unknown: false };
+    let ended = attempt_of(leaves, policy(), act(0, 0, true, 0), both).await;
+    assert_eq!((ended.failure(), ended.took.as_secs()), (ErrorKind::Interrupted, 13));
+    let once = Policy { repeatable: false, attempt_timeout: Duration::from_secs(3), ..policy() };
+    let leaves = Leaves { seconds: 1000, unknown: false };
+    let give_back = |signals: Signals| async move {
+        after(10).await;
+        signals.give_back.cancel();
+    };
+    let ended = attempt_of(leaves, once, act(0, 0, true, 0), give_back).await;
+    assert_eq!(ended.failure(), ErrorKind::Interrupted, "not that its time was over, as if it had stopped");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_ends_the_wait_for_what_does_not_stop() {
+    let both = |signals: Signals| async move {
+        cancel_after_3_s(signals.clone()).await;
+        after(10).await;
+        signals.lease_lost.cancel();
+    };
+    let leaves = Leaves { seconds: 1000, unknown: false };
+    let ended = attempt_of(leaves, policy(), act(0, 0, true, 0), both).await;
+    assert!(!ended.stored);
 }

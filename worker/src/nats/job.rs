@@ -265,11 +265,9 @@ async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::lea
         traced.end();
     }
     drop(lease);
-    if let Some(tool) = lingering {
-        tracing::warn!(run.id = %job.run, tool = %job.spec.tool, "a tool does not stop; it keeps its slot until it does");
+    if let Some(mut tool) = lingering {
         tokio::select! {
-            // Whatever it says now is not heard.
-            _ = tool => {}
+            () = tool.gone() => {}
             () = core.give_back.cancelled() => {}
         }
     }
@@ -298,9 +296,12 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
     match store(core, &delivery.job, vec![start], Some(last_output)).await {
         // Stored; or perhaps its first copy was, and only the confirmation was lost.
         Ok(()) | Err(NotStored::Conflict { resent: true }) => {}
-        Err(NotStored::GivenUp | NotStored::TooLarge | NotStored::Conflict { resent: false }) => {
+        // Perhaps it was stored, and then the job that comes again would find it begun.
+        Err(NotStored::GivenUp) => {
+            return_unbegun(core, &delivery.job, id).await;
             return false;
         }
+        Err(NotStored::TooLarge | NotStored::Conflict { resent: false }) => return false,
     }
     let answer = tokio::select! {
         answer = ask(core, delivery, About::Start(id)) => answer,
@@ -310,14 +311,19 @@ async fn start_alone(core: &Core, delivery: &Delivery, start: Event, id: Attempt
         Some(Verdict::Go { number, .. }) => number == id.number,
         Some(Verdict::Drop | Verdict::Leave | Verdict::End { .. }) => false,
         None => {
-            // No owner says so in time. Nothing was called yet, and the log should know that.
-            let (pool, outcome) = (delivery.job.pool.clone(), AttemptOutcome::Returned);
-            let returned = Event::AttemptEnded { attempt: id, pool, chunks: 0, outcome };
-            if store(core, &delivery.job, vec![returned], None).await.is_err() {
-                tracing::warn!(run.id = %delivery.job.run, "an attempt that never began could not be given back");
-            }
+            // No owner says so in time.
+            return_unbegun(core, &delivery.job, id).await;
             false
         }
+    }
+}
+
+/// Stores that an attempt ended before its tool was called. Without it the attempt would count as interrupted.
+async fn return_unbegun(core: &Core, job: &Job, attempt: AttemptId) {
+    let (pool, outcome) = (job.pool.clone(), AttemptOutcome::Returned);
+    let returned = Event::AttemptEnded { attempt, pool, chunks: 0, outcome };
+    if store(core, job, vec![returned], None).await.is_err() {
+        tracing::warn!(run.id = %job.run, "an attempt that never began could not be given back");
     }
 }
 

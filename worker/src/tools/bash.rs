@@ -1,40 +1,44 @@
-//! Runs a shell command, with an environment and a process group of its own: it is handed none of the worker's secrets,
+//! Runs a shell command under a guard (`guard.rs`), with an environment of its own: it is handed none of the worker's secrets,
 //! and nothing of it is left when its call ends.
 
-mod group;
+mod guarded;
 mod relay;
 
-use std::os::unix::process::ExitStatusExt as _;
-use std::pin::pin;
-use std::process::ExitStatus;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use run::{CallError, ErrorKind};
-use rustix::process::Signal;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use tokio::process::Child;
-use tokio::time::{sleep, timeout};
+use serde::Deserialize;
+use tokio::time::{Instant, sleep, sleep_until};
 
-use self::group::Group;
+use self::guarded::{Guarded, Guards};
 use self::relay::Relay;
 use super::root::Root;
+use crate::guard::{self, Exit, NoGuard, Order, Report, Request, User};
 use crate::tool::{About, Context, Output, Tool, ToolError};
 
 /// Builds and test suites take minutes; who needs more than ten starts a job elsewhere.
 const ATTEMPT_TIMEOUT_S: u32 = 600;
 /// Bytes of a command. Linux takes no argument of 128 KiB or more.
 const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
-/// How long a group may take to end after SIGTERM before it gets SIGKILL: less than a worker gives a cancelled tool.
+/// How long a command may take to end after SIGTERM before it gets SIGKILL: less than a worker gives a cancelled tool.
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long the pipes may stay open once the shell has ended. What it left behind holds them, and may never let go.
 const PIPES_GRACE: Duration = Duration::from_secs(1);
-/// By then what a killed group had said is there to be read.
-const SETTLED: Duration = Duration::from_millis(50);
+/// How long all that was killed may take to be gone. What waits for a device or a network folder cannot be killed: then the
+/// call ends without it, says so, and its slot is kept.
+const GONE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Bash {
     root: Root,
+    /// Files that commands must not open.
+    hidden: Vec<PathBuf>,
+    /// As whom commands run; `None`: as the worker.
+    user: Option<User>,
+    guards: Guards,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -50,18 +54,29 @@ pub struct Script {
     timeout_s: Option<u32>,
 }
 
-/// How a shell ended.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Exit {
-    ExitCode(i32),
-    Signal(i32),
-}
-
 impl Bash {
+    /// Commands begin in `root`, or below.
+    ///
+    /// # Errors
+    /// When the program's main function does not begin with [`guard::enter`].
+    pub fn new(root: Root) -> Result<Self, NoGuard> {
+        guard::program()?;
+        Ok(Self { root, hidden: Vec::new(), user: None, guards: Guards::default() })
+    }
+
+    /// Files that commands must not open, as the worker's keys. A kernel with Landlock (Linux 5.13, if it is enabled) keeps
+    /// commands from them; see [`guard::warn_of_gaps`].
     #[must_use]
-    pub fn new(root: Root) -> Self {
-        Self { root }
+    pub fn hiding(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.hidden.extend(files);
+        self
+    }
+
+    /// Commands run as another user. Only root can do that.
+    #[must_use]
+    pub fn running_as(mut self, user: User) -> Self {
+        self.user = Some(user);
+        self
     }
 }
 
@@ -72,7 +87,7 @@ impl Tool for Bash {
     fn about(&self) -> About {
         let text = "Runs a shell command and streams what it writes to stdout and stderr. The result is its exit code, or \
                     the signal that ended it. Standard input is empty, and processes that it leaves in the background \
-                    end with it.";
+                    end with it. Programs that gain rights, such as sudo, do not work.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
         let about = About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout);
         about.uses_machine().category("shell").side_effect_scope("whatever the worker's user may change")
@@ -84,17 +99,9 @@ impl Tool for Bash {
             let message = format!("the command is longer than {COMMAND_BYTES_MAX} bytes: write a file and run that");
             return Err(ToolError::new(message));
         }
-        let group = Group::lead()?;
-        let mut shell = group.shell(&input.command, &folder)?;
-        let mut exit = pin!(follow(context, &group, &mut shell));
-        let stopped = tokio::select! {
-            exit = &mut exit => return Output::json(&exit?),
-            stopped = stopped(context, input.timeout_s) => stopped,
-        };
-        group.signal(Signal::TERM);
-        // What it says until it ends is heard. How it ends is not: it was made to. Then the group is dropped, which kills.
-        drop(timeout(TERM_GRACE, exit).await);
-        Err(stopped)
+        let request = Request { command: input.command, folder, hidden: self.hidden.clone(), user: self.user };
+        let command = self.guards.run(&request, context.left()).await?;
+        Output::json(&follow(context, command, stopped(context, input.timeout_s)).await?)
     }
 }
 
@@ -115,41 +122,73 @@ async fn stopped(context: &Context, timeout_s: Option<u32>) -> ToolError {
     }
 }
 
-/// Takes the shell's output to the call until both have ended.
-async fn follow(context: &Context, group: &Group, shell: &mut Child) -> Result<Exit, ToolError> {
+/// Takes the output of a command to its call until all of the command has ended.
+async fn follow(
+    context: &Context,
+    mut command: Guarded,
+    stopped: impl Future<Output = ToolError>,
+) -> Result<Exit, ToolError> {
+    let (stdout, stderr) = command.pipes();
     let relay = Relay::new(context);
-    let mut pumps = pin!(relay.pump(shell.stdout.take(), shell.stderr.take()));
-    let mut closed = false;
-    let status = loop {
-        tokio::select! {
-            status = shell.wait() => break status?,
-            pumped = &mut pumps, if !closed => {
-                pumped?;
-                closed = true;
-            }
+    let mut pumps = std::pin::pin!(relay.pump(stdout, stderr).fuse());
+    let mut stopped = std::pin::pin!(stopped.fuse());
+    let (mut exited, mut wrong, mut closed) = (None, None, false);
+    // When it is killed, and then when it is given up.
+    let (mut due, mut killed): (Option<Instant>, bool) = (None, false);
+    loop {
+        if !killed && (wrong.is_some() && due.is_none() || exited.is_some() && closed) {
+            due = Some(Instant::now());
         }
-    };
-    if !closed {
-        let release = async {
-            sleep(PIPES_GRACE).await;
-            group.signal(Signal::KILL);
-            sleep(SETTLED).await;
-            // A process that left the group may hold the pipes still.
-            relay.let_go();
-            std::future::pending().await
+        let overdue = async {
+            match due {
+                Some(due) => sleep_until(due).await,
+                None => std::future::pending().await,
+            }
         };
         tokio::select! {
-            pumped = &mut pumps => pumped?,
-            () = release => {}
+            biased;
+            report = command.report() => match report {
+                Some(Report::Exited(exit)) => {
+                    exited = Some(exit);
+                    due = due.or_else(|| Some(Instant::now() + PIPES_GRACE));
+                }
+                Some(Report::Failed(error)) => return Err(ToolError::new(format!("the command cannot be run: {error}"))),
+                Some(Report::Gone | Report::PerhapsGone) => break,
+                None => {
+                    let lost = "the guard of the command was killed: what the command started may still run";
+                    wrong = wrong.or_else(|| Some(ToolError(CallError::new(ErrorKind::Interrupted, lost))));
+                    break;
+                }
+            },
+            pumped = &mut pumps, if !closed => {
+                closed = true;
+                wrong = wrong.or(pumped.err());
+            }
+            why = &mut stopped, if exited.is_none() && wrong.is_none() => {
+                wrong = Some(why);
+                command.order(Order::Terminate);
+                due = Some(Instant::now() + TERM_GRACE);
+            }
+            () = overdue => {
+                if killed {
+                    tracing::warn!("a command cannot be killed; its slot is kept until it is gone");
+                    break;
+                }
+                command.order(Order::Kill);
+                (killed, due) = (true, Some(Instant::now() + GONE_LIMIT));
+            }
         }
     }
-    exit(status)
-}
-
-fn exit(status: ExitStatus) -> Result<Exit, ToolError> {
-    let code = status.code().map(Exit::ExitCode);
-    code.or_else(|| status.signal().map(Exit::Signal))
-        .ok_or_else(|| ToolError::new(format!("the shell ended in an unknown way: {status}")))
+    // All that was written is in the pipes. Somebody else may hold them, who was given them.
+    relay.let_go();
+    if !closed {
+        wrong = wrong.or(pumps.await.err());
+    }
+    match (wrong, exited) {
+        (Some(wrong), _) => Err(wrong),
+        (None, Some(exit)) => Ok(exit),
+        (None, None) => Err(ToolError::new("the shell ended in an unknown way")),
+    }
 }
 
 /// A command that says more than a call may.

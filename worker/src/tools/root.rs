@@ -18,6 +18,8 @@ pub(super) enum Unreachable {
     Outside(String),
     #[error("there is no {0:?}: paths are relative to the tool's root folder, use glob to see what is there")]
     Missing(String),
+    #[error("{0:?} is a key: tools do not read keys")]
+    Key(String),
     #[error("{0:?} is not a folder: give the folder that it is in")]
     NotAFolder(String),
     #[error("{path:?} cannot be read")]
@@ -49,6 +51,9 @@ impl Root {
         if !resolved.starts_with(&self.0) {
             return Err(Unreachable::Outside(path.to_owned()));
         }
+        if is_key(&resolved) {
+            return Err(Unreachable::Key(path.to_owned()));
+        }
         Ok(resolved)
     }
 
@@ -65,6 +70,11 @@ impl Root {
     pub(super) fn relative(&self, path: &Path) -> String {
         slashed(path.strip_prefix(&self.0).unwrap_or(path))
     }
+}
+
+/// A key for the broker, as `toolyard nats-config` makes them.
+pub(super) fn is_key(path: &Path) -> bool {
+    path.extension().is_some_and(|kind| kind == "nk")
 }
 
 /// With forward slashes, and with replacement characters where a name is not UTF-8.
@@ -111,6 +121,16 @@ mod tests {
         symlink("../..", root.0.join("src/up")).unwrap();
         for path in ["..", "../secret", "src/../../secret", "link", "src/up", "src/up/secret"] {
             assert!(matches!(root.resolve(Some(path)), Err(Unreachable::Outside(_))), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_refused_under_whatever_name() {
+        let (_folder, root) = root();
+        fs::write(root.0.join("src/pool.nk"), "").unwrap();
+        symlink("src/pool.nk", root.0.join("notes")).unwrap();
+        for path in ["src/pool.nk", "notes"] {
+            assert!(matches!(root.resolve(Some(path)), Err(Unreachable::Key(_))), "{path}");
         }
     }
 

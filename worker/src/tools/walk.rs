@@ -6,7 +6,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use ignore::{Walk, WalkBuilder};
 
 use super::lines::Lines;
-use super::root::slashed;
+use super::root::{is_key, slashed};
 use crate::tool::ToolError;
 
 /// Files in the order of their paths, so that a second attempt of a call says the same. They end early when the call does.
@@ -60,6 +60,7 @@ impl Iterator for Files<'_> {
     fn next(&mut self) -> Option<PathBuf> {
         while !self.lines.is_over() {
             match self.walk.next()? {
+                Ok(entry) if is_key(entry.path()) => {}
                 Ok(entry) if entry.file_type().is_some_and(|kind| kind.is_file()) => return Some(entry.into_path()),
                 Ok(_) => {}
                 Err(error) => self.pass_over(&error),

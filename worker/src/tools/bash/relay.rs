@@ -19,6 +19,11 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// ten minutes then stays far below the pieces that a call may send.
 const UNPACED_MAX: usize = 4096;
 const PACE: Duration = Duration::from_millis(5);
+/// The media type of what is not text.
+const BYTES: &str = "application/octet-stream";
+/// Places in a piece of output where it is not UTF-8 and which are sent apart from the text around them. A piece with more is not
+/// text: it is sent as data in one.
+const STRAY_MAX: usize = 8;
 
 pub(super) struct Relay<'a> {
     context: &'a Context,
@@ -72,15 +77,25 @@ impl<'a> Relay<'a> {
         }
     }
 
-    async fn say(&self, channel: &str, text: String) -> Result<(), ToolError> {
-        if text.is_empty() {
-            return Ok(());
+    async fn say(&self, channel: &str, pieces: Vec<Piece>) -> Result<(), ToolError> {
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => self.context.text_on(channel, text).await?,
+                Piece::Data(bytes) => self.context.data_on(channel, BYTES, bytes).await?,
+            }
         }
-        self.context.text_on(channel, text).await
+        Ok(())
     }
 }
 
-/// Makes text of bytes that were cut anywhere. What is not UTF-8 becomes replacement characters.
+/// A piece of output: bytes arrive as they were written, whether they are text or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    Data(Vec<u8>),
+}
+
+/// Makes pieces of bytes that were cut anywhere.
 #[derive(Debug, Default)]
 struct Text {
     /// The beginning of a character whose end was not read yet: at most three bytes.
@@ -88,18 +103,37 @@ struct Text {
 }
 
 impl Text {
-    fn take(&mut self, bytes: &[u8]) -> String {
+    fn take(&mut self, bytes: &[u8]) -> Vec<Piece> {
         self.begun.extend_from_slice(bytes);
         let whole = self.begun.len() - begun(&self.begun);
-        let text = String::from_utf8_lossy(&self.begun[..whole]).into_owned();
-        self.begun.drain(..whole);
-        text
+        let rest = self.begun.split_off(whole);
+        pieces(std::mem::replace(&mut self.begun, rest))
     }
 
     /// What is left when there are no more bytes.
-    fn rest(&mut self) -> String {
-        String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned()
+    fn rest(&mut self) -> Vec<Piece> {
+        pieces(std::mem::take(&mut self.begun))
     }
+}
+
+/// Text, but for the bytes in it that are none; data where there are more than a few of those.
+fn pieces(bytes: Vec<u8>) -> Vec<Piece> {
+    let bytes = match String::from_utf8(bytes) {
+        Ok(text) if text.is_empty() => return Vec::new(),
+        Ok(text) => return vec![Piece::Text(text)],
+        Err(error) => error.into_bytes(),
+    };
+    if bytes.utf8_chunks().filter(|chunk| !chunk.invalid().is_empty()).nth(STRAY_MAX).is_some() {
+        return vec![Piece::Data(bytes)];
+    }
+    let both =
+        |chunk: std::str::Utf8Chunk<'_>| [Piece::Text(chunk.valid().to_owned()), Piece::Data(chunk.invalid().to_vec())];
+    let parts = bytes.utf8_chunks().flat_map(both);
+    let says = |piece: &Piece| match piece {
+        Piece::Text(text) => !text.is_empty(),
+        Piece::Data(data) => !data.is_empty(),
+    };
+    parts.filter(says).collect()
 }
 
 /// Bytes at the end that may become a character with bytes to come.
@@ -147,29 +181,46 @@ mod tests {
         assert_eq!((called.answer().as_str(), called.text_on("stdout").len()), ("Done", 20 * READ_BYTES));
     }
 
-    fn read_in_pieces_of(size: usize, bytes: &[u8]) -> String {
+    fn read_in_pieces_of(size: usize, bytes: &[u8]) -> Vec<Piece> {
         let mut text = Text::default();
-        let said: String = bytes.chunks(size).map(|piece| text.take(piece)).collect();
-        said + &text.rest()
+        let mut said: Vec<Piece> = bytes.chunks(size).flat_map(|piece| text.take(piece)).collect();
+        said.extend(text.rest());
+        said
+    }
+
+    /// What whoever puts the pieces together has.
+    fn together(pieces: &[Piece]) -> Vec<u8> {
+        let bytes = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone().into_bytes(),
+            Piece::Data(data) => data.clone(),
+        };
+        pieces.iter().flat_map(bytes).collect()
     }
 
     #[test]
     fn characters_that_were_cut_are_put_together_again() {
         let text = "aé漢🦀z";
         for size in 1..=text.len() {
-            assert_eq!(read_in_pieces_of(size, text.as_bytes()), text);
+            let said = read_in_pieces_of(size, text.as_bytes());
+            assert_eq!(together(&said), text.as_bytes());
+            assert!(said.iter().all(|piece| matches!(piece, Piece::Text(_))), "{said:?}");
         }
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_replaced_wherever_they_are_cut() {
-        for size in 1..=8 {
-            assert_eq!(read_in_pieces_of(size, b"a\xffb\xe6\xbcc\x80"), "a\u{fffd}b\u{fffd}c\u{fffd}");
+    fn bytes_that_are_no_text_arrive_as_they_are_wherever_they_are_cut() {
+        let random: Vec<u8> = (0..4096_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for bytes in [b"a\xffb\xe6\xbcc\x80".as_slice(), b"a\xf0\x9f\xa6", &random] {
+            for size in [1, 2, 3, 8, 4096] {
+                assert_eq!(together(&read_in_pieces_of(size, bytes)), bytes);
+            }
         }
     }
 
     #[test]
-    fn a_character_without_its_end_is_said_in_the_end() {
-        assert_eq!(read_in_pieces_of(1, b"a\xf0\x9f\xa6"), "a\u{fffd}");
+    fn text_around_a_stray_byte_stays_text_and_bytes_without_text_are_one_piece() {
+        let latin = [Piece::Text("caf".to_owned()), Piece::Data(vec![0xe9]), Piece::Text(" noir".to_owned())];
+        assert_eq!(read_in_pieces_of(100, b"caf\xe9 noir"), latin);
+        assert_eq!(read_in_pieces_of(100, &[0xff; 64]), [Piece::Data(vec![0xff; 64])]);
     }
 }

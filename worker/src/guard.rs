@@ -1,0 +1,186 @@
+//! The guard of a command: a process between the worker and a shell that `bash` starts. It is our own program, started
+//! again under another name, so it needs no tool of the machine.
+//!
+//! What the guard gives on Linux:
+//! - *Nothing escapes.* It is the subreaper of all that the command starts. A process that leaves its group, its session
+//!   or its parent becomes a child of the guard. While the guard has a child something lives; when it has none, nothing does.
+//! - *It ends with the worker*, whatever kills that: the guard holds a socket of the worker and kills everything when the
+//!   socket closes.
+//! - *Limits*: see `confine.rs`. The command runs without new privileges and in a Landlock domain of its own. It cannot signal,
+//!   trace or look into a process that is not its own, nor open the files that are hidden from it.
+//!
+//! Other systems have no subreaper: there the guard kills the command's process group and reports that it cannot know more.
+
+mod confine;
+mod descendants;
+mod process;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+use confine::Isolation;
+pub use confine::User;
+
+/// The name under which our program is a guard.
+const NAME: &str = "toolyard-guard";
+/// Bytes of a request: a command of 128 KiB in which every byte is escaped, and paths.
+const REQUEST_BYTES_MAX: u64 = 1024 * 1024;
+
+/// What a command sees of the worker's environment. Everything else may be a secret.
+const ENVIRONMENT: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "USER", "TMPDIR"];
+
+/// The program that is started as a guard.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// The program did not begin with [`enter`].
+#[derive(Debug, thiserror::Error)]
+#[error("this program cannot guard commands: its main function must begin with toolyard_worker::guard::enter()")]
+pub struct NoGuard;
+
+/// The first thing in the main function of a program that hosts [`Bash`](crate::tools::Bash): `bash` starts the program
+/// once more as the guard of each command. In a guard this function does not return.
+pub fn enter() {
+    if std::env::args_os().next().is_some_and(|name| name == NAME) {
+        std::process::exit(process::run());
+    }
+    // On Linux this is the program that runs, also when its file was replaced meanwhile.
+    let program = if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() };
+    if let Ok(program) = program {
+        use_program(program);
+    }
+}
+
+/// Names another program that begins with [`enter`], where the own main function cannot: in tests.
+#[doc(hidden)]
+pub fn use_program(program: PathBuf) {
+    // The first counts.
+    drop(PROGRAM.set(program));
+}
+
+/// The program that is started as a guard.
+pub(crate) fn program() -> Result<&'static Path, NoGuard> {
+    PROGRAM.get().map(PathBuf::as_path).ok_or(NoGuard)
+}
+
+/// The worker is not root, so commands can run as nobody else.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "commands cannot run as user {uid}: only a worker that runs as root can choose another user than its own, {own}"
+)]
+pub struct NotRoot {
+    uid: u32,
+    own: u32,
+}
+
+/// As whom commands run if `asked` was asked for: `None` for the worker's own user. Root's commands run as
+/// [`User::NOBODY`] unless somebody is named.
+///
+/// # Errors
+/// When another user was asked for and the worker is not root.
+pub fn choose_user(asked: Option<User>) -> Result<Option<User>, NotRoot> {
+    let own = rustix::process::geteuid().as_raw();
+    match asked {
+        None => Ok((own == 0).then_some(User::NOBODY)),
+        Some(User { uid, .. }) if uid == own => Ok(None),
+        Some(user) if own == 0 => Ok(Some(user)),
+        Some(User { uid, .. }) => Err(NotRoot { uid, own }),
+    }
+}
+
+/// Logs what the system cannot keep commands of `bash` from.
+pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
+    if !cfg!(target_os = "linux") {
+        tracing::warn!("processes that leave their group outlive a call of bash here: its cancel is UNCONFIRMED");
+    }
+    let Isolation { files, signals } = Isolation::probe();
+    match user {
+        // The rights of files and processes keep it from the worker's.
+        Some(User { uid, gid }) => return tracing::info!(uid, gid, "commands of bash run as another user"),
+        None if rustix::process::geteuid().is_root() => {
+            tracing::warn!(
+                "commands of bash run as root, who can get around every barrier: name another user (--tools-user)"
+            );
+        }
+        None => {}
+    }
+    if !files && !hidden.is_empty() {
+        tracing::warn!(files = ?hidden, "commands of bash can read the worker's keys: the kernel has no Landlock");
+    }
+    if !signals && cfg!(target_os = "linux") {
+        tracing::warn!(
+            "a command of bash can kill its guard, and its cancel is then UNCONFIRMED: the kernel is older than 6.12"
+        );
+    }
+}
+
+/// Makes this process unreadable for others of its user: its memory, environment and open files. It writes no core dumps.
+pub(crate) fn hide_this_process() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "hiding this process from its tools failed: they can read its environment");
+    }
+}
+
+/// A process that waits for its command.
+pub(crate) fn start(socket: std::os::unix::net::UnixStream) -> io::Result<tokio::process::Child> {
+    let program = program().map_err(io::Error::other)?;
+    let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let mut command = tokio::process::Command::new(program);
+    command.arg0(NAME).env_clear().envs(kept);
+    command.stdin(std::os::fd::OwnedFd::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn()
+}
+
+/// What a guard is to run. One line of JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) command: String,
+    /// The folder to run it in.
+    pub(crate) folder: PathBuf,
+    /// Files that the command must not open.
+    pub(crate) hidden: Vec<PathBuf>,
+    /// As whom it runs; `None`: as the worker.
+    pub(crate) user: Option<User>,
+}
+
+/// What the worker wants of a guard that runs a command. One byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// SIGTERM to all that live.
+    Terminate,
+    /// SIGKILL until nothing lives.
+    Kill,
+}
+
+impl Order {
+    pub(crate) const fn byte(self) -> u8 {
+        match self {
+            Self::Terminate => b't',
+            Self::Kill => b'k',
+        }
+    }
+}
+
+/// What a guard reports. One line of JSON each.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// The shell could not be started. The last report.
+    Failed(String),
+    Exited(Exit),
+    /// Nothing that the command started lives any more. The last report.
+    Gone,
+    /// What the guard can see has ended. This system does not show it more. The last report.
+    PerhapsGone,
+}
+
+/// How a shell ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Exit {
+    ExitCode(i32),
+    Signal(i32),
+}

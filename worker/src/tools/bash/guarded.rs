@@ -1,0 +1,126 @@
+//! The worker's side of a command and its guard.
+
+use std::io;
+use std::os::unix::net::UnixStream as Pair;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, ChildStderr, ChildStdout};
+use tokio::runtime::Handle;
+
+use crate::context::Left;
+use crate::guard::{self, Order, Report, Request};
+
+/// Starts guards. One is always started ahead, so that no command waits for its guard.
+#[derive(Debug, Default)]
+pub(super) struct Guards {
+    spare: Mutex<Option<Guard>>,
+}
+
+#[derive(Debug)]
+struct Guard {
+    process: Child,
+    reports: Lines<BufReader<OwnedReadHalf>>,
+    orders: OwnedWriteHalf,
+}
+
+impl Guards {
+    /// Starts a command. `left` learns what becomes of it if this is dropped before all of it has ended.
+    pub(super) async fn run(&self, request: &Request, left: Left) -> io::Result<Guarded> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // One that ended while it waited, as when memory ran out, is of no use.
+        let mut guard = match spare.take_if(Guard::lives) {
+            Some(guard) => guard,
+            None => Guard::start()?,
+        };
+        let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
+        line.push(b'\n');
+        guard.orders.write_all(&line).await?;
+        // While the shell starts.
+        let next = Guard::start()?;
+        *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
+        Ok(Guarded { guard: Some(guard), left })
+    }
+}
+
+impl Guard {
+    fn start() -> io::Result<Self> {
+        let (ours, theirs) = Pair::pair()?;
+        ours.set_nonblocking(true)?;
+        let (reports, orders) = UnixStream::from_std(ours)?.into_split();
+        Ok(Self { process: guard::start(theirs)?, reports: BufReader::new(reports).lines(), orders })
+    }
+
+    fn lives(&mut self) -> bool {
+        matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// A guard that cannot be reached is gone, or does what a closed socket tells it.
+    fn order(&self, order: Order) {
+        if let Err(error) = self.orders.try_write(&[order.byte()]) {
+            tracing::debug!(%error, ?order, "the guard of a command takes no order");
+        }
+    }
+
+    /// The next report; `None` when the guard ended without its last one. May be dropped while it waits.
+    async fn report(&mut self) -> Option<Report> {
+        let line = self.reports.next_line().await.ok().flatten()?;
+        serde_json::from_str(&line).ok()
+    }
+}
+
+/// A command that runs. Dropping it kills what still lives of it.
+#[derive(Debug)]
+pub(super) struct Guarded {
+    /// `None` once it has ended.
+    guard: Option<Guard>,
+    left: Left,
+}
+
+impl Guarded {
+    pub(super) fn pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+        let Some(guard) = &mut self.guard else { return (None, None) };
+        (guard.process.stdout.take(), guard.process.stderr.take())
+    }
+
+    pub(super) fn order(&self, order: Order) {
+        self.guard.iter().for_each(|guard| guard.order(order));
+    }
+
+    /// The next report; `None` when there will be none. May be dropped while it waits.
+    pub(super) async fn report(&mut self) -> Option<Report> {
+        let report = self.guard.as_mut()?.report().await;
+        match &report {
+            Some(Report::Exited(_)) => {}
+            Some(Report::Gone | Report::Failed(_)) => self.guard = None,
+            // What it started may live on, and nobody can tell.
+            Some(Report::PerhapsGone) | None => {
+                self.guard = None;
+                self.left.note_unknown();
+            }
+        }
+        report
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        let Some(mut guard) = self.guard.take() else { return };
+        guard.order(Order::Kill);
+        // Without a runtime the process ends; then the socket closes, which the guard takes for the same order.
+        let Ok(runtime) = Handle::try_current() else { return };
+        let left = self.left.clone();
+        let gone = async move {
+            loop {
+                match guard.report().await {
+                    Some(Report::Exited(_)) => {}
+                    Some(Report::Gone | Report::Failed(_)) => return,
+                    Some(Report::PerhapsGone) | None => return left.note_unknown(),
+                }
+            }
+        };
+        self.left.keep(gone, &runtime);
+    }
+}

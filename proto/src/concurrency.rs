@@ -18,12 +18,14 @@ impl ByInput {
     /// what they are now lets nobody beside it.
     #[must_use]
     pub fn of(&self, arguments: &[u8], may_change: bool) -> Concurrency {
-        let fits = |schema: &Schema| schema.check(arguments).is_ok();
+        // What takes too long to find out lets no call beside others.
+        let exclusive = |schema: &Schema| schema.accepts(arguments).unwrap_or(true);
+        let parallel = |schema: &Schema| schema.accepts(arguments).unwrap_or(false);
         match (&self.exclusive_when, &self.parallel_when) {
             (None, None) => self.otherwise,
             _ if may_change => Concurrency::Exclusive,
-            (Some(exclusive), _) if fits(exclusive) => Concurrency::Exclusive,
-            (_, Some(parallel)) if fits(parallel) => Concurrency::Parallel,
+            (Some(when), _) if exclusive(when) => Concurrency::Exclusive,
+            (_, Some(when)) if parallel(when) => Concurrency::Parallel,
             _ => self.otherwise,
         }
     }

@@ -13,7 +13,9 @@ pub mod names;
 pub mod nats;
 pub mod object;
 pub mod openapi;
+pub mod pattern;
 pub mod schema;
+pub mod steps;
 pub mod subject;
 
 /// The public API, for clients.

@@ -1,10 +1,22 @@
 //! Checks arguments against a tool's JSON Schema. Coordinator and worker use the same check: the coordinator refuses
 //! before a job exists, the worker before its tool runs, because it alone knows which version of the tool it hosts.
 
+mod compile;
+mod evaluate;
+mod explain;
 mod references;
+mod value;
+
+use std::sync::Arc;
 
 use run::{Violation, limit};
 use serde_json::Value;
+
+use self::compile::{Node, Nodes};
+use self::evaluate::{Check, Stop};
+use self::explain::Explainer;
+use crate::pattern::Budget;
+use crate::steps::{Exhausted, Steps};
 
 /// Violations reported for one call; a model mends a few at a time.
 const VIOLATIONS_MAX: usize = 16;
@@ -12,9 +24,18 @@ const VIOLATIONS_MAX: usize = 16;
 /// Characters of one violation's text, and of its path.
 const VIOLATION_CHARS_MAX: usize = 400;
 
-/// A compiled schema.
+/// Characters of a value that a violation quotes.
+const QUOTE_CHARS_MAX: usize = 120;
+
+/// Parts of a value that are searched for the one where a check gave up.
+const PATHS_LOOKED_MAX: usize = 10_000;
+
+/// Steps of a check that a thread which serves others may do itself: less than a millisecond.
+const QUICK_STEPS_MAX: usize = 40_000;
+
+/// A compiled schema. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Schema(std::sync::Arc<jsonschema::Validator>);
+pub struct Schema(Arc<Nodes>);
 
 /// A text that is no usable JSON Schema.
 #[derive(Debug, thiserror::Error)]
@@ -43,28 +64,43 @@ pub enum InvalidSchema {
 
 /// The only dialect that is taken.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
-/// What is told of a schema that is not valid.
-const FAULTS_MAX: usize = 4;
 
 impl Schema {
-    /// Compiles the schema of a tool's arguments.
+    /// Compiles the schema of a tool's arguments, with a budget for patterns of its own.
     ///
     /// # Errors
-    /// As [`Self::compile`], and when it is not that of an object.
+    /// As [`Self::of_arguments_within`].
     pub fn of_arguments(text: &str) -> Result<Self, InvalidSchema> {
-        let (schema, value) = Self::compiled(text)?;
+        Self::of_arguments_within(text, &mut Budget::default())
+    }
+
+    /// Compiles the schema of a tool's arguments, whose patterns draw on a budget.
+    ///
+    /// # Errors
+    /// As [`Self::compile_within`], and when it is not that of an object.
+    pub fn of_arguments_within(text: &str, patterns: &mut Budget) -> Result<Self, InvalidSchema> {
+        let (schema, value) = Self::compiled(text, patterns)?;
         if value["type"] == "object" { Ok(schema) } else { Err(InvalidSchema::NotAnObject) }
     }
 
-    /// Compiles a schema.
+    /// Compiles a schema, with a budget for patterns of its own.
     ///
     /// # Errors
-    /// When the text is too large, not JSON or not a JSON Schema, refers to other documents, or checking it might not end.
+    /// As [`Self::compile_within`].
     pub fn compile(text: &str) -> Result<Self, InvalidSchema> {
-        Self::compiled(text).map(|(schema, _)| schema)
+        Self::compile_within(text, &mut Budget::default())
     }
 
-    fn compiled(text: &str) -> Result<(Self, Value), InvalidSchema> {
+    /// Compiles a schema, whose patterns draw on a budget.
+    ///
+    /// # Errors
+    /// When the text is too large, not JSON or not a JSON Schema, refers to other documents, has patterns that cannot be used,
+    /// or checking it might not end.
+    pub fn compile_within(text: &str, patterns: &mut Budget) -> Result<Self, InvalidSchema> {
+        Self::compiled(text, patterns).map(|(schema, _)| schema)
+    }
+
+    fn compiled(text: &str, patterns: &mut Budget) -> Result<(Self, Value), InvalidSchema> {
         if text.len() > limit::SCHEMA_BYTES_MAX {
             return Err(InvalidSchema::TooLarge { bytes: text.len(), limit: limit::SCHEMA_BYTES_MAX });
         }
@@ -72,34 +108,146 @@ impl Schema {
         if let Some(dialect) = schema.get("$schema").filter(|dialect| dialect.as_str() != Some(DIALECT)) {
             return Err(InvalidSchema::Dialect(cut(dialect.to_string())));
         }
-        let meta = jsonschema::draft202012::meta::validator();
-        let faults = meta.iter_errors(&schema).take(FAULTS_MAX);
-        let faults =
-            faults.map(|fault| format!("at {:?}: {}", fault.instance_path().to_string(), cut(fault.to_string())));
-        let faults: Vec<String> = faults.collect();
-        if !faults.is_empty() {
-            return Err(InvalidSchema::Invalid(faults.join("; ")));
-        }
         references::check(&schema)?;
-        let validator =
-            jsonschema::validator_for(&schema).map_err(|error| InvalidSchema::Invalid(cut(error.to_string())))?;
-        Ok((Self(std::sync::Arc::new(validator)), schema))
+        let nodes = compile::compile(&schema, patterns)?;
+        Ok((Self(Arc::new(nodes)), schema))
     }
 
     /// Parses arguments and checks them. Empty arguments are `{}`.
     ///
     /// # Errors
-    /// Where the text is not a JSON object or does not fit, each with its place.
+    /// Where the text is not a JSON object or does not fit, each with its place. Also when the check would take too long.
     pub fn check(&self, arguments: &[u8]) -> Result<Value, Vec<Violation>> {
-        let at_root = |message: String| vec![Violation { path: String::new(), message }];
-        let arguments = parse(arguments).map_err(|message| at_root(format!("the arguments are {message}")))?;
-        if self.0.is_valid(&arguments) {
-            return Ok(arguments);
+        self.check_within(arguments, &mut Steps::of_one(arguments.len()))
+    }
+
+    /// As [`Self::check`], with steps that it shares with other checks.
+    ///
+    /// # Errors
+    /// As [`Self::check`].
+    pub fn check_within(&self, arguments: &[u8], steps: &mut Steps) -> Result<Value, Vec<Violation>> {
+        let bytes = arguments.len();
+        let arguments = match parse(arguments) {
+            Ok(arguments) => arguments,
+            Err(message) => return Err(vec![at_root(format!("the arguments are {message}"))]),
+        };
+        let mut check = Check::new(&self.0.0, steps.lend(bytes));
+        match check.fits(0, &arguments) {
+            Ok(true) => {
+                steps.give_back(check.steps);
+                Ok(arguments)
+            }
+            Ok(false) => {
+                check.steps.give_back(steps.lend(bytes));
+                let (violations, rest) = explain(check, &arguments);
+                steps.give_back(rest);
+                Err(violations)
+            }
+            Err(stop) => Err(vec![given_up(stop, &check, &arguments)]),
         }
-        let violations = self.0.iter_errors(&arguments).take(VIOLATIONS_MAX);
-        Err(violations
-            .map(|error| Violation { path: cut(error.instance_path().to_string()), message: cut(error.to_string()) })
-            .collect())
+    }
+
+    /// Whether arguments fit.
+    ///
+    /// # Errors
+    /// When that would take too long to find out.
+    pub fn accepts(&self, arguments: &[u8]) -> Result<bool, Exhausted> {
+        let Ok(value) = parse(arguments) else { return Ok(false) };
+        Check::new(&self.0.0, Steps::of(arguments.len())).fits(0, &value).map_err(|_| Exhausted)
+    }
+
+    /// Whether checking these arguments is sure to be so quick that a thread which serves others may do it.
+    #[must_use]
+    pub fn is_quick(&self, arguments: &[u8]) -> bool {
+        // A value has no more parts than such signs, and one.
+        let parts = 1 + arguments.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).count();
+        let text = if self.0.0.iter().any(Node::has_pattern) { arguments.len() / 8 } else { 0 };
+        self.0.0.len().saturating_mul(parts + text) <= QUICK_STEPS_MAX
+    }
+}
+
+/// Why a value does not fit, and the steps that are left.
+fn explain(check: Check<'_>, value: &Value) -> (Vec<Violation>, Steps) {
+    let mut explainer = Explainer::new(check);
+    let explained = explainer.explain(0, value);
+    let Explainer { check, mut violations, .. } = explainer;
+    if violations.is_empty() {
+        violations.push(match explained {
+            Ok(()) => at_root("the arguments do not fit".to_owned()),
+            Err(_) => Violation {
+                path: check.stopped_at.and_then(|stop| path_of(stop, value)).unwrap_or_default(),
+                message: "this does not fit; finding out what is wrong with it would take too long".to_owned(),
+            },
+        });
+    }
+    (violations, check.steps)
+}
+
+fn given_up(stop: Stop, check: &Check<'_>, value: &Value) -> Violation {
+    let path = check.stopped_at.and_then(|stop| path_of(stop, value)).unwrap_or_default();
+    let message = match stop {
+        Stop::Steps => "checking this takes too long: give fewer or smaller values, or make the tool's schema simpler",
+        Stop::Depth => "values are too deep within each other for the tool's schema: make them flatter",
+    };
+    Violation { path, message: message.to_owned() }
+}
+
+/// The path of a part of a value.
+fn path_of(part: *const Value, whole: &Value) -> Option<String> {
+    let mut left = vec![(String::new(), whole)];
+    let mut looked = 0;
+    while let Some((path, value)) = left.pop() {
+        if std::ptr::eq(value, part) {
+            return Some(cut(path));
+        }
+        looked += 1;
+        // The path is a kindness that must not cost much itself.
+        if path.len() > VIOLATION_CHARS_MAX || looked > PATHS_LOOKED_MAX {
+            continue;
+        }
+        match value {
+            Value::Array(items) => {
+                left.extend(
+                    items.iter().enumerate().take(PATHS_LOOKED_MAX).map(|(at, item)| (format!("{path}/{at}"), item)),
+                );
+            }
+            Value::Object(members) => {
+                let members = members.iter().take(PATHS_LOOKED_MAX);
+                left.extend(members.map(|(name, value)| (format!("{path}/{}", escaped(name)), value)));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn at_root(message: String) -> Violation {
+    Violation { path: String::new(), message }
+}
+
+/// A name as a part of a JSON pointer.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+/// The beginning of a value, to be quoted.
+fn quote(value: &Value) -> String {
+    match value {
+        Value::Array(items) if !items.is_empty() => format!("an array of {}", items.len()),
+        Value::Object(members) if !members.is_empty() => {
+            let names: Vec<String> = members.keys().take(4).map(|name| short(&format!("{name:?}"))).collect();
+            let more = if members.len() > 4 { ", …" } else { "" };
+            format!("an object with {}{more}", names.join(", "))
+        }
+        Value::String(text) if text.len() > QUOTE_CHARS_MAX => short(&format!("{:?}", short(text))),
+        other => other.to_string(),
+    }
+}
+
+fn short(text: &str) -> String {
+    match text.char_indices().nth(QUOTE_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

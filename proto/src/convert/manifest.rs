@@ -9,6 +9,7 @@ use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Permission, Policy, 
 
 use super::{concurrency, policy_in, policy_out, time_in};
 use crate::concurrency::ByInput;
+use crate::pattern::Budget;
 use crate::schema::{InvalidSchema, Schema};
 use crate::v1;
 
@@ -56,7 +57,7 @@ fn listed(faults: &[Fault]) -> String {
 }
 
 /// Looks at every field, and notes all that is wrong.
-fn faults_of(manifest: &Manifest, faults: &mut Vec<Fault>) -> Option<Schema> {
+fn faults_of(manifest: &Manifest, faults: &mut Vec<Fault>, patterns: &mut Budget) -> Option<Schema> {
     text(faults, "description", &manifest.description, limit::DESCRIPTION_BYTES_MAX);
     text(faults, "side_effect_scope", &manifest.side_effect_scope, limit::SIDE_EFFECT_SCOPE_BYTES_MAX);
     text(faults, "category", &manifest.category, limit::TAG_BYTES_MAX);
@@ -69,11 +70,11 @@ fn faults_of(manifest: &Manifest, faults: &mut Vec<Fault>) -> Option<Schema> {
     aliases(faults, &manifest.name, &manifest.aliases);
     policy(faults, &manifest.policy);
     if !manifest.output_schema.is_empty()
-        && let Err(error) = Schema::compile(&manifest.output_schema)
+        && let Err(error) = Schema::compile_within(&manifest.output_schema, patterns)
     {
         faults.push(Fault::Schema { field: "output_schema", error });
     }
-    let schema = Schema::of_arguments(&manifest.input_schema);
+    let schema = Schema::of_arguments_within(&manifest.input_schema, patterns);
     schema.map_err(|error| faults.push(Fault::Schema { field: "input_schema", error })).ok()
 }
 
@@ -218,14 +219,22 @@ fn concurrency_in(wire: i32) -> Result<Option<Concurrency>, Fault> {
 /// # Errors
 /// When it cannot be used, with all that is wrong.
 pub fn manifest_in(wire: v1::Tool) -> Result<Usable, InvalidManifest> {
+    manifest_within(wire, &mut Budget::default())
+}
+
+/// As [`manifest_in`], with a budget for patterns that the tools of a worker share.
+///
+/// # Errors
+/// As [`manifest_in`].
+pub fn manifest_within(wire: v1::Tool, patterns: &mut Budget) -> Result<Usable, InvalidManifest> {
     let mut faults = Vec::new();
     let name = wire.name.chars().take(64).collect();
     let read = read(wire, &mut faults);
-    let schema = faults_of(&read, &mut faults);
+    let schema = faults_of(&read, &mut faults, patterns);
     let concurrency = ByInput {
         otherwise: read.concurrency,
-        exclusive_when: optional(&mut faults, "exclusive_when", &read.exclusive_when),
-        parallel_when: optional(&mut faults, "parallel_when", &read.parallel_when),
+        exclusive_when: optional(&mut faults, "exclusive_when", &read.exclusive_when, patterns),
+        parallel_when: optional(&mut faults, "parallel_when", &read.parallel_when, patterns),
     };
     match schema {
         Some(schema) if faults.is_empty() => Ok(Usable { manifest: read, schema, concurrency }),
@@ -234,8 +243,8 @@ pub fn manifest_in(wire: v1::Tool) -> Result<Usable, InvalidManifest> {
 }
 
 /// A schema that need not be there.
-fn optional(faults: &mut Vec<Fault>, field: &'static str, schema: &str) -> Option<Schema> {
-    let schema = (!schema.is_empty()).then(|| Schema::compile(schema))?;
+fn optional(faults: &mut Vec<Fault>, field: &'static str, schema: &str, patterns: &mut Budget) -> Option<Schema> {
+    let schema = (!schema.is_empty()).then(|| Schema::compile_within(schema, patterns))?;
     schema.map_err(|error| faults.push(Fault::Schema { field, error })).ok()
 }
 

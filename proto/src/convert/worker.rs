@@ -6,8 +6,9 @@ use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, Tool
 use sha2::{Digest as _, Sha256};
 
 use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
-use super::manifest::{InvalidManifest, Usable, manifest_in, manifest_out};
+use super::manifest::{InvalidManifest, Usable, manifest_out, manifest_within};
 use super::{InvalidMessage, VERSION, check_version};
+use crate::pattern::Budget;
 use crate::wire::v1 as wire;
 
 /// A worker is alive.
@@ -73,7 +74,8 @@ pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -
 pub fn decode_advertisement(payload: Bytes) -> Result<Vec<Result<Usable, InvalidManifest>>, InvalidMessage> {
     let wire = wire::Advertisement::decode(payload)?;
     check_version(wire.version)?;
-    Ok(wire.tools.into_iter().map(manifest_in).collect())
+    let mut patterns = Budget::new(Budget::TOOLS_BYTES);
+    Ok(wire.tools.into_iter().map(|tool| manifest_within(tool, &mut patterns)).collect())
 }
 
 /// A worker asks what to do with a job that may not be fresh.

@@ -1,7 +1,7 @@
 //! Sees to it that a check against a schema ends: it knows all that it refers to, and no reference leads back to where it
 //! was without a step into the value, whose depth is bounded.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use run::limit;
 use serde_json::Value;
@@ -30,7 +30,11 @@ const UNFOLLOWED: [&str; 3] = ["$dynamicRef", "$recursiveRef", "$id"];
 pub(super) fn check(root: &Value) -> Result<(), InvalidSchema> {
     let mut walk = Walk { root, known: HashMap::new() };
     let mut schemas = vec![root];
+    let mut met = HashSet::new();
     while let Some(schema) = schemas.pop() {
+        if !met.insert(std::ptr::from_ref(schema)) {
+            continue;
+        }
         for name in UNFOLLOWED {
             if let Some(other) = schema.get(name)
                 && (name != "$id" || !std::ptr::eq(schema, root))
@@ -39,6 +43,10 @@ pub(super) fn check(root: &Value) -> Result<(), InvalidSchema> {
             }
         }
         walk.reach(schema, "", 0)?;
+        // It may lead to where no keyword expects a schema.
+        if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+            schemas.push(walk.target(reference)?);
+        }
         schemas.extend(below(schema, &PART_ONE, &PART_LIST, &PART_MAP));
         schemas.extend(below(schema, &SAME_ONE, &SAME_LIST, &SAME_MAP));
     }
@@ -92,13 +100,16 @@ impl<'a> Walk<'a> {
     }
 
     fn target(&self, reference: &str) -> Result<&'a Value, InvalidSchema> {
-        let path = match reference.strip_prefix('#') {
-            Some(path) if path.is_empty() || path.starts_with('/') => unescaped(path),
-            Some(_) | None => return Err(InvalidSchema::Foreign(super::cut(reference.to_owned()))),
-        };
+        let path = path(reference).ok_or_else(|| InvalidSchema::Foreign(super::cut(reference.to_owned())))?;
         let target = self.root.pointer(&path).filter(|target| target.is_object() || target.is_boolean());
         target.ok_or_else(|| InvalidSchema::Dangling(super::cut(reference.to_owned())))
     }
+}
+
+/// The path of what a reference within the same schema leads to.
+pub(super) fn path(reference: &str) -> Option<String> {
+    let path = reference.strip_prefix('#')?;
+    (path.is_empty() || path.starts_with('/')).then(|| unescaped(path))
 }
 
 fn below<'a>(schema: &'a Value, one: &[&str], list: &[&str], map: &[&str]) -> Vec<&'a Value> {

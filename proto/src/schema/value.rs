@@ -1,0 +1,141 @@
+//! Values of JSON as JSON Schema compares them: by what numbers are, not by how they are written.
+
+use std::cmp::Ordering;
+use std::hash::{DefaultHasher, Hash as _, Hasher};
+
+use serde_json::{Number, Value};
+
+/// The types of JSON Schema, as a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Types(u8);
+
+const NAMES: [(&str, u8); 7] =
+    [("null", 1), ("boolean", 2), ("integer", 4), ("number", 8 | 4), ("string", 16), ("array", 32), ("object", 64)];
+
+impl Types {
+    pub(super) const NONE: Self = Self(0);
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        NAMES.iter().find(|(known, _)| *known == name).map(|(_, bits)| Self(*bits))
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) fn holds(self, value: &Value) -> bool {
+        let bits = match value {
+            Value::Null => 1,
+            Value::Bool(_) => 2,
+            Value::Number(number) if integer(number).is_some() => 4,
+            Value::Number(_) => 8,
+            Value::String(_) => 16,
+            Value::Array(_) => 32,
+            Value::Object(_) => 64,
+        };
+        self.0 & bits != 0
+    }
+
+    pub(super) fn names(self) -> Vec<&'static str> {
+        let names = NAMES.iter().filter(|(_, bits)| self.0 & bits == *bits).map(|(name, _)| *name);
+        names.filter(|name| *name != "integer" || self.0 & 8 == 0).collect()
+    }
+}
+
+/// The integer that a number is, however it is written, if it can be told exactly.
+fn exact(number: &Number) -> Option<i128> {
+    if let Some(number) = number.as_i64() {
+        return Some(number.into());
+    }
+    if let Some(number) = number.as_u64() {
+        return Some(number.into());
+    }
+    let number = number.as_f64()?;
+    #[allow(clippy::cast_possible_truncation, reason = "it lies within")]
+    (number.fract() == 0.0 && number.abs() < 1e37).then_some(number as i128)
+}
+
+/// Whether a number is an integer, and its value as a float.
+pub(super) fn integer(number: &Number) -> Option<f64> {
+    let float = number.as_f64()?;
+    (float.fract() == 0.0).then_some(float)
+}
+
+pub(super) fn compare(one: &Number, other: &Number) -> Ordering {
+    match (exact(one), exact(other)) {
+        (Some(one), Some(other)) => one.cmp(&other),
+        // One of them has a fraction, or is so large that floats are all there is.
+        _ => float(one).total_cmp(&float(other)),
+    }
+}
+
+fn float(number: &Number) -> f64 {
+    number.as_f64().unwrap_or(f64::NAN)
+}
+
+pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
+    if let (Some(number), Some(of)) = (exact(number), exact(of)) {
+        return of != 0 && number % of == 0;
+    }
+    let (number, of) = (float(number), float(of));
+    let quotient = number / of;
+    // Decimal fractions are not exact: 0.0075 is a multiple of 0.0001 all the same.
+    if quotient.abs() < 1e15 {
+        (quotient - quotient.round()).abs() <= quotient.abs() * 1e-15
+    } else {
+        number % of == 0.0
+    }
+}
+
+pub(super) fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => compare(one, other) == Ordering::Equal,
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one.iter().all(|(name, one)| other.get(name).is_some_and(|other| same(one, other)))
+        }
+        (one, other) => one == other,
+    }
+}
+
+/// The same for values that are the same. Gives how many parts were looked at, too.
+pub(super) fn hash(value: &Value) -> (u64, u64) {
+    let (mut hasher, mut parts) = (DefaultHasher::new(), 0);
+    add(value, &mut hasher, &mut parts);
+    (hasher.finish(), parts)
+}
+
+fn add(value: &Value, hasher: &mut DefaultHasher, parts: &mut u64) {
+    *parts += 1;
+    match value {
+        Value::Null => 0_u8.hash(hasher),
+        Value::Bool(value) => (1_u8, value).hash(hasher),
+        Value::Number(number) => match exact(number) {
+            Some(number) => (2_u8, number).hash(hasher),
+            None => (3_u8, float(number).to_bits()).hash(hasher),
+        },
+        Value::String(text) => {
+            *parts += text.len() as u64 / 8;
+            (4_u8, text).hash(hasher);
+        }
+        Value::Array(items) => {
+            (5_u8, items.len()).hash(hasher);
+            items.iter().for_each(|item| add(item, hasher, parts));
+        }
+        Value::Object(members) => {
+            (6_u8, members.len()).hash(hasher);
+            // Their order says nothing.
+            let all = members.iter().fold(0_u64, |all, (name, value)| {
+                let mut member = DefaultHasher::new();
+                name.hash(&mut member);
+                *parts += 1 + name.len() as u64 / 8;
+                add(value, &mut member, parts);
+                all.wrapping_add(member.finish())
+            });
+            all.hash(hasher);
+        }
+    }
+}

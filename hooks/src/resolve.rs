@@ -10,7 +10,7 @@ use proto::schema::Schema;
 use run::{TenantId, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use crate::outside::Outside;
@@ -28,6 +28,12 @@ pub(crate) const KEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 const KEEP_FAILURE: Duration = Duration::from_secs(5);
 /// Names whose answers are kept. Models make names up: what is kept of them must not grow with that.
 const KEPT_MAX: usize = 10_000;
+
+/// Names of one tenant that are asked about at once: a quarter of the programs that run at once, so names that one tenant's
+/// models make up leave room for the questions of others.
+const ASKED_OF_TENANT_MAX: usize = 4;
+/// Tenants whose questions are counted; those that ask nothing are then forgotten.
+const ASKING_MAX: usize = 1024;
 
 /// What a name stands for that no worker hosts.
 #[derive(Debug)]
@@ -64,6 +70,8 @@ pub struct Resolvers(Arc<Shared>);
 struct Shared {
     list: Vec<Resolver>,
     kept: Mutex<HashMap<(ToolName, Option<TenantId>), Kept>>,
+    /// The questions that each tenant may still ask at once.
+    asking: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
 }
 
 /// An answer and until when it counts; empty while the question is open.
@@ -111,7 +119,7 @@ impl Resolver {
 
 impl Resolvers {
     pub(crate) fn new(list: Vec<Resolver>) -> Self {
-        Self(Arc::new(Shared { list, kept: Mutex::default() }))
+        Self(Arc::new(Shared { list, kept: Mutex::default(), asking: Mutex::default() }))
     }
 
     /// Whether anybody can be asked.
@@ -127,7 +135,23 @@ impl Resolvers {
         }
         let kept = self.kept(tool, tenant);
         // Who comes meanwhile waits for the same answer; if whoever asks goes away, the next one asks.
-        kept.get_or_init(|| self.ask(tool, tenant)).await.0.clone()
+        let ask = || async {
+            let asking = tenant.map(|tenant| self.asking(tenant));
+            let _permit = match &asking {
+                Some(asking) => asking.acquire().await.ok(),
+                None => None,
+            };
+            self.ask(tool, tenant).await
+        };
+        kept.get_or_init(ask).await.0.clone()
+    }
+
+    fn asking(&self, tenant: &TenantId) -> Arc<Semaphore> {
+        let mut all = self.0.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= ASKING_MAX {
+            all.retain(|_, asking| Arc::strong_count(asking) > 1);
+        }
+        Arc::clone(all.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(ASKED_OF_TENANT_MAX))))
     }
 
     fn kept(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Kept {
@@ -135,6 +159,10 @@ impl Resolvers {
         let mut all = self.0.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= KEPT_MAX {
             all.retain(|_, kept| counts(kept));
+        }
+        if all.len() >= KEPT_MAX {
+            // Those of whoever asks for so many, so that others keep theirs.
+            all.retain(|(_, other), _| other.as_ref() != tenant);
         }
         if all.len() >= KEPT_MAX {
             all.clear();

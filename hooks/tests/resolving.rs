@@ -124,3 +124,39 @@ fn a_resolver_that_cannot_be_used_is_told_with_its_field() {
         assert!(error.contains(expected) && error.contains("hooks.toml"), "{error}");
     }
 }
+
+#[tokio::test]
+async fn names_that_one_tenant_makes_up_leave_room_for_the_questions_of_others() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let go = folder.path().join("go");
+    // A question about such a name is open until the test has seen enough.
+    let asked = folder.path().join("asked");
+    let text = format!(
+        r#"question=$(cat); echo "$question" >> {asked}
+        case "$question" in *slow*) while [ ! -e {go} ]; do sleep 0.05; done ;; esac
+        echo '{{"decision":"unknown"}}'"#,
+        asked = asked.display(),
+        go = go.display(),
+    );
+    let command = serde_json::json!(["sh", "-c", text]);
+    let hooks = read(&format!("[[resolver]]\nname = \"script\"\ntimeout_ms = 20000\ncommand = {command}\n"));
+    let hooks = hooks.expect("the file is well formed");
+    let slow = futures::future::join_all((0..40).map(|n| {
+        let hooks = &hooks;
+        async move { resolve(hooks, &format!("slow_{n}")).await }
+    }));
+    let other = async {
+        // All that one tenant may ask at once is being asked.
+        while asked_times(folder.path()) < 4 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(asked_times(folder.path()), 4, "the others wait");
+        let (name, tenant) = ("quick".parse().expect("a name"), "other".parse().expect("a tenant"));
+        let known = hooks.resolvers.resolve(&name, Some(&tenant)).await;
+        assert!(known.expect("it is asked at once").is_none());
+        std::fs::write(&go, "").expect("written");
+    };
+    let (all, ()) = futures::join!(slow, other);
+    assert!(all.into_iter().all(|resolved| resolved.is_ok()));
+}

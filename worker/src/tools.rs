@@ -8,6 +8,7 @@ mod bash;
 mod glob;
 mod grep;
 mod lines;
+mod matcher;
 mod root;
 mod time;
 mod walk;

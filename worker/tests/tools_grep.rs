@@ -181,3 +181,61 @@ async fn a_match_is_shown_while_the_search_goes_on_and_a_cancelled_search_stops(
     call.cancel();
     timeout(Duration::from_secs(5), call.end()).await.unwrap();
 }
+
+/// A pattern that needs thousands of states for each byte of a line.
+const SLOW: &str = "[ab]*a[ab]{8000}c";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_ends_with_its_call_also_within_a_line() {
+    let line: String = (0..8_000_000_u64).map(|n| if (n * n / 7) % 3 == 0 { 'a' } else { 'b' }).collect();
+    let tree = Tree::of(&[("ab.txt", line.as_str())]);
+    let before = processor_time();
+    let call = testkit::start(Grep::new(tree.root()), json!({ "pattern": SLOW, "path": "ab.txt" }));
+    while processor_time() < before + Duration::from_millis(300) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    call.cancel();
+    assert_eq!(call.end().await.error(), "the call was cancelled");
+    // Its thread holds the file open while it searches.
+    let reads = || {
+        std::fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| {
+            std::fs::read_link(fd.path())
+                .is_ok_and(|target| target.ends_with("ab.txt") && target.starts_with(tree.path()))
+        })
+    };
+    timeout(Duration::from_secs(20), async {
+        while reads() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("the thread ends");
+}
+
+/// What this process used of a processor.
+fn processor_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let ticks =
+        stat.rsplit(')').next().unwrap().split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap());
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}
+
+#[tokio::test]
+async fn a_long_line_is_searched_in_steps_with_the_same_result() {
+    let long = "ab".repeat(20_000) + "c";
+    let text = format!("short\n{long}\nab\n");
+    let tree = Tree::of(&[("a.txt", text.as_str())]);
+    let called = grep(&tree, json!({ "pattern": "^[ab]*a[ab]{1001}c$" })).await;
+    assert_eq!(called.answer(), "1 matching line in 1 file");
+    assert!(called.text().starts_with("a.txt:2:abab"), "{}", called.text());
+    let called = grep(&tree, json!({ "pattern": "^[ab]*a[ab]{1000}x" })).await;
+    assert_eq!(called.answer(), "No line matches");
+}
+
+#[tokio::test]
+async fn what_is_passed_over_is_named_with_the_reason() {
+    let tree = Tree::of(&[("long.txt", "x".repeat(17 * 1024 * 1024).as_str()), ("a.txt", "one\n")]);
+    let called = grep(&tree, json!({ "pattern": "one" })).await;
+    let expected = "1 matching line in 1 file; 1 could not be read: long.txt (it has a line of more than 16 MiB)";
+    assert_eq!(called.answer(), expected);
+}

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::lines::{Lines, counted, streamed};
+use super::matcher::{self, Steady, Wanted};
 use super::root::Root;
 use super::walk::{CUT, Files, Filter};
 use crate::tool::{About, Context, Output, Tool, ToolError};
@@ -24,8 +24,6 @@ const CONTEXT_MAX: u32 = 10;
 const SHOWN_BYTES_MAX: usize = 500;
 /// Bytes of a line that is searched: it is held in memory. A file with a longer one is no text.
 const SEARCHED_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of a compiled regex, and of the cache that runs it: models write patterns, and repetition in them multiplies.
-const REGEX_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// Bytes at the start of a file that decide whether it is binary, as in git.
 const HEAD_BYTES: u64 = 8 * 1024;
 
@@ -85,10 +83,12 @@ impl Tool for Grep {
     async fn call(&self, context: &Context, input: Search) -> Result<Output, ToolError> {
         let folder = self.root.resolve(input.path.as_deref())?;
         let filter = input.glob.as_deref().map(|glob| Filter::new(glob, &folder)).transpose()?;
-        let matcher = matcher(&input)?;
+        let wanted = Wanted { pattern: &input.pattern, ignore_case: input.ignore_case, is_fixed: input.fixed_strings };
+        let pattern = Steady::new(&wanted)?;
         let root = self.root.clone();
         streamed(context, move |lines| {
             let mut files = Files::below(root.path(), &folder, lines);
+            let matcher = pattern.search(lines);
             let mut searcher = searcher(input.context as usize);
             let mut found = Found::new(input.limit as usize);
             while let Some(file) = files.next() {
@@ -102,8 +102,9 @@ impl Tool for Grep {
                     context: input.context > 0,
                     shown: false,
                 };
+                let path = page.path.clone();
                 if let Err(error) = page.search(&mut searcher, &matcher, &file) {
-                    files.pass_over(&error);
+                    files.pass_over(&path, &why(&error));
                 }
                 if found.cut {
                     break;
@@ -115,17 +116,13 @@ impl Tool for Grep {
     }
 }
 
-fn matcher(input: &Search) -> Result<RegexMatcher, ToolError> {
-    let mut builder = RegexMatcherBuilder::new();
-    builder.case_insensitive(input.ignore_case).fixed_strings(input.fixed_strings);
-    // `^` and `$` match at every line, `$` before a carriage return too. `crlf` sets a line terminator of its own, so it
-    // comes first.
-    builder.multi_line(true).crlf(true).line_terminator(Some(b'\n'));
-    builder.size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX);
-    builder.build(&input.pattern).map_err(|error| {
-        let hint = "mend it, or set fixed_strings to look for it as plain text";
-        ToolError::new(format!("the pattern is no regular expression that can be searched for: {error}\n{hint}"))
-    })
+/// Why a file could not be searched, in words for a model.
+fn why(error: &io::Error) -> String {
+    let text = error.to_string();
+    if text.contains("allocation limit") {
+        return format!("it has a line of more than {} MiB", SEARCHED_BYTES_MAX / 1024 / 1024);
+    }
+    text
 }
 
 fn searcher(context: usize) -> Searcher {
@@ -179,7 +176,7 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn search(self, searcher: &mut Searcher, matcher: &RegexMatcher, file: &Path) -> io::Result<()> {
+    fn search(self, searcher: &mut Searcher, matcher: &matcher::Search<'_>, file: &Path) -> io::Result<()> {
         let lines = self.lines;
         let mut file = File::open(file)?;
         let mut head = Vec::new();

@@ -11,11 +11,16 @@ use crate::tool::ToolError;
 
 /// Files in the order of their paths, so that a second attempt of a call says the same. They end early when the call does.
 pub(super) struct Files<'a> {
+    root: PathBuf,
     walk: Walk,
     lines: &'a Lines,
-    /// Files and folders that were passed over because they cannot be read.
+    /// How many files and folders were passed over because they cannot be read, and the first of them with the reasons.
     unreadable: usize,
+    named: Vec<String>,
 }
+
+/// Files and folders that a result names as passed over.
+const NAMED_MAX: usize = 5;
 
 /// Bytes of a pattern: the matcher that is made of it grows with it.
 const PATTERN_BYTES_MAX: usize = 1024;
@@ -36,20 +41,26 @@ impl<'a> Files<'a> {
             .git_global(false)
             .sort_by_file_path(Path::cmp)
             .build();
-        Self { walk, lines, unreadable: 0 }
+        Self { root: root.to_owned(), walk, lines, unreadable: 0, named: Vec::new() }
     }
 
-    /// Notes that something of what there is cannot be read.
-    pub(super) fn pass_over(&mut self, error: &dyn std::error::Error) {
-        tracing::debug!(%error, "passed over");
+    /// Notes that a file cannot be read, by its path from the root, and why.
+    pub(super) fn pass_over(&mut self, path: &str, why: &str) {
+        tracing::debug!(path, why, "passed over");
         self.unreadable += 1;
+        if self.named.len() < NAMED_MAX {
+            self.named.push(if path.is_empty() { why.to_owned() } else { format!("{path} ({why})") });
+        }
     }
 
     /// What is added to a result that does not cover everything.
     pub(super) fn passed_over(&self) -> String {
         match self.unreadable {
             0 => String::new(),
-            unreadable => format!("; {unreadable} could not be read"),
+            unreadable => {
+                let more = if unreadable > self.named.len() { ", …" } else { "" };
+                format!("; {unreadable} could not be read: {}{more}", self.named.join(", "))
+            }
         }
     }
 }
@@ -63,10 +74,27 @@ impl Iterator for Files<'_> {
                 Ok(entry) if is_key(entry.path()) => {}
                 Ok(entry) if entry.file_type().is_some_and(|kind| kind.is_file()) => return Some(entry.into_path()),
                 Ok(_) => {}
-                Err(error) => self.pass_over(&error),
+                Err(error) => {
+                    // The error's own text has the path from the root of the machine, which is not for a model to see.
+                    let place = place(&error).and_then(|path| path.strip_prefix(&self.root).ok());
+                    let path = place.map(slashed).unwrap_or_default();
+                    let why = error
+                        .io_error()
+                        .map_or_else(|| "it cannot be walked".to_owned(), |error| error.kind().to_string());
+                    self.pass_over(&path, &why);
+                }
             }
         }
         None
+    }
+}
+
+/// What an error of a walk is about.
+fn place(error: &ignore::Error) -> Option<&Path> {
+    match error {
+        ignore::Error::WithPath { path, .. } => Some(path),
+        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => place(err),
+        _ => None,
     }
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct Core {
     pub(crate) client: Client,
     pub(crate) context: jetstream::Context,
     pub(crate) worker: WorkerId,
-    pub(crate) table: Table,
+    pub(crate) table: Arc<Table>,
     /// What the tools of `table` are together.
     pub(crate) set: ToolSetId,
     pub(crate) tools: Handle,
@@ -117,7 +117,7 @@ pub(crate) async fn serve(
         context,
         worker,
         set: encode_advertisement(table.manifests()).0,
-        table,
+        table: Arc::new(table),
         tools,
         leases,
         counts,

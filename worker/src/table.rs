@@ -265,6 +265,12 @@ impl Table {
         self.tools.values().map(|hosted| &hosted.manifest)
     }
 
+    /// Whether checking these arguments is sure to be quick.
+    pub(crate) fn is_quick(&self, tool: &ToolName, arguments: &[u8]) -> bool {
+        let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool));
+        hosted.is_none_or(|hosted| hosted.schema.is_quick(arguments))
+    }
+
     /// Finds a call's tool and checks its arguments.
     pub(crate) fn prepare(&self, tool: &ToolName, arguments: &[u8]) -> Result<Prepared, CallError> {
         let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool));

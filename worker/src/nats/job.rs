@@ -15,8 +15,8 @@ use proto::names;
 use proto::nats::unstored::Unstored;
 use proto::subject::{Place, Subject};
 use run::{
-    AttemptId, AttemptNumber, AttemptOutcome, ChunkIndex, ErrorKind, Event, Nonce, Retry, Route, RunId, Verdict,
-    after_failure,
+    AttemptId, AttemptNumber, AttemptOutcome, CallError, ChunkIndex, ErrorKind, Event, Nonce, Retry, Route, RunId,
+    ToolName, Verdict, after_failure,
 };
 use tokio::time::Instant;
 
@@ -25,6 +25,7 @@ use super::{Core, held};
 use crate::attempt::{self, Attempt, End, Ending};
 use crate::metrics;
 use crate::publisher::Lost;
+use crate::table::Prepared;
 
 /// How long an entry is sent again for: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(20);
@@ -204,11 +205,22 @@ struct Go {
     last_output: u64,
 }
 
+/// Finds a call's tool and checks its arguments: on another thread if that may take long, because this one keeps leases alive.
+async fn prepare(core: &Rc<Core>, tool: &ToolName, arguments: &Bytes) -> Result<Prepared, CallError> {
+    if core.table.is_quick(tool, arguments) {
+        return core.table.prepare(tool, arguments);
+    }
+    let (table, name, given) = (Arc::clone(&core.table), tool.clone(), arguments.clone());
+    let checked = core.tools.spawn_blocking(move || table.prepare(&name, &given)).await;
+    // Its runtime shuts down.
+    checked.unwrap_or_else(|_| core.table.prepare(tool, arguments))
+}
+
 async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::leases::Lease) {
     let Delivery { job, reply, .. } = delivery;
     let Go { number, used, from, last_output } = go;
     let Route::Pool { policy, .. } = &job.spec.route else { return };
-    let prepared = core.table.prepare(&job.spec.tool, &job.spec.arguments);
+    let prepared = prepare(core, &job.spec.tool, &job.spec.arguments).await;
     if let Err(error) = &prepared
         && error.kind == ErrorKind::UnknownTool
     {

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
+use proto::steps::Steps;
 use proto::{history, schema};
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
     Route, Rules, TenantId, Timestamp, ToolName, WithoutWorker,
 };
 
-use crate::callers::{Caller, TenantTools, not_permitted};
+use crate::callers::{Caller, Role, TenantTools, not_permitted};
 use crate::custom::{Custom, CustomTools};
 use crate::limits;
 use crate::registry::{Entry, Registry};
@@ -93,6 +94,17 @@ impl<'a> Offer<'a> {
         self.registry.catalog.find(tool).is_some_and(|entry| self.holds(entry))
     }
 
+    /// Whether checking this call's arguments is sure to be quick.
+    pub(crate) fn is_quick(&self, call: &Asked) -> bool {
+        match self.custom.get(&call.tool) {
+            Some(custom) => custom.is_quick(&call.arguments),
+            None => {
+                let entry = self.registry.catalog_of(self.tenant).find(&call.tool);
+                entry.is_none_or(|entry| entry.hosted.is_quick(&call.arguments))
+            }
+        }
+    }
+
     fn holds(&self, entry: &Entry) -> bool {
         let is_open = if self.attached.is_empty() {
             !entry.hosted.manifest.result_use.hidden
@@ -135,11 +147,17 @@ impl Scope<'_> {
 /// Accepts calls. One that cannot be executed is accepted too, and ended at once with an error that the model can mend; the
 /// others go on.
 pub(crate) fn accept(calls: Vec<Asked>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
+    let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
-    with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope))).collect()
+    with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope, &mut steps))).collect()
 }
 
-pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSpec {
+/// The steps that the checks of some calls may take together.
+pub(crate) fn steps_for(calls: &[Asked]) -> Steps {
+    Steps::of_request(calls.iter().map(|call| call.arguments.len()).sum())
+}
+
+pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
     let Asked {
         id,
         tool,
@@ -168,11 +186,12 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>) -> CallSp
         Some(Unlisted::Unresolved(_)) | None => offer.route(&tool),
     };
     let wanted = Wanted { tool: &tool, arguments: &arguments, without_worker, custom, unlisted: unlisted.as_ref() };
-    let route = match (route(&wanted, scope, found), scope.client_only) {
+    let route = match (route(&wanted, scope, found, steps), scope.client_only) {
         (Route::Pool { .. }, true) => Route::Client,
         (route, _) => route,
     };
     let refusal = refusal.or_else(|| limits::beyond(index, scope.rules));
+    let refusal = refusal.or_else(|| found.and_then(|(_, entry)| waived(&tool, entry, approval, scope)));
     let route = refusal.map_or(route, Route::Refused);
     let id = id.unwrap_or_else(|| made_id(index));
     let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
@@ -232,6 +251,24 @@ fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
     }
 }
 
+/// Why a call is refused whose approval its caller waives: only who may approve may do without. A tool that requires approval has
+/// it, whatever its caller wants.
+fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope: &Scope<'_>) -> Option<CallError> {
+    let by_default = approval.is_some_and(|approval| approval.default == DefaultDecision::Approve);
+    if !(by_default || scope.rules.confirm == Some(false)) || scope.client_only {
+        return None;
+    }
+    let manifest = &entry.hosted.manifest;
+    // What the deployment wants where nobody waives it.
+    let wanted = scope.confirm.of(manifest, entry.alias_of.as_ref(), None);
+    if wanted != Confirmation::Wanted || manifest.requires_confirmation || scope.caller.must(Role::Approve).is_ok() {
+        return None;
+    }
+    let why = "its calls await approval, which this request waives, and its caller lacks the role approve: leave \
+               `confirmation` and `approval.default` out";
+    Some(not_permitted(tool, why))
+}
+
 fn made_id(index: usize) -> CallId {
     format!("call_{}", CallIndex(u16::try_from(index).unwrap_or(u16::MAX)))
         .parse()
@@ -247,7 +284,7 @@ struct Wanted<'a> {
     unlisted: Option<&'a Unlisted>,
 }
 
-fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)>) -> Route {
+fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)>, steps: &mut Steps) -> Route {
     let Wanted { tool, arguments, without_worker, custom, unlisted } = *wanted;
     let registry = scope.offer.registry;
     // Oversized arguments are refused as a whole request: they are not worth looking at here.
@@ -256,7 +293,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
         return Route::Client;
     }
     if let Some(custom) = custom {
-        let checked = if is_sized { custom.check(arguments) } else { Ok(()) };
+        let checked = if is_sized { custom.check(arguments, steps) } else { Ok(()) };
         return checked.map_or_else(Route::Refused, |()| Route::Client);
     }
     let Some((pool, entry)) = found else {
@@ -267,7 +304,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     if let Some(why) = scope.denies(entry) {
         return Route::Refused(not_permitted(tool, why));
     }
-    if is_sized && let Err(violations) = hosted.schema.check(arguments) {
+    if is_sized && let Err(violations) = hosted.schema.check_within(arguments, steps) {
         let error = CallError::new(ErrorKind::ArgumentsInvalid, schema::describe(&violations));
         return Route::Refused(CallError { violations, ..error });
     }

@@ -101,6 +101,20 @@ pub(crate) struct Denied {
     pub(crate) message: String,
 }
 
+impl Denied {
+    /// A tool that the caller may not call.
+    pub(crate) fn tool(tool: &ToolName) -> Self {
+        let message = format!("replacing the arguments of a call of {tool} needs the right to call it");
+        Self { reason: "TOOL_DENIED", message }
+    }
+
+    /// A token for one answer, where a caller with a role is needed.
+    pub(crate) fn token(role: Role) -> Self {
+        let message = format!("a token for one answer is no caller with the role {}, which this needs", role.name());
+        Self { reason: "ROLE_MISSING", message }
+    }
+}
+
 impl Caller {
     pub(crate) fn name(&self) -> Option<&CallerName> {
         match self {

@@ -6,9 +6,10 @@ mod lark;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use proto::pattern::{Budget, Pattern};
 use proto::schema::{Schema, describe};
+use proto::steps::Steps;
 use proto::v1;
-use regex::{Regex, RegexBuilder};
 use run::{CallError, ErrorKind, ToolName, Violation};
 
 use self::lark::Grammar;
@@ -17,8 +18,11 @@ use self::lark::Grammar;
 pub(crate) const TOOLS_MAX: usize = run::limit::CALLS_PER_RUN_MAX;
 /// Bytes of one schema, pattern or grammar.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that a compiled pattern may take, and as many again for what is built while it matches.
-const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of the definitions of a request that are compiled where it is served, if they have no patterns; larger ones are
+/// [offloaded](crate::offload).
+const QUICK_BYTES_MAX: usize = 4 * 1024;
+/// Bytes of an input that is checked against a grammar or a pattern where it is served.
+const QUICK_INPUT_BYTES_MAX: usize = 256;
 
 /// The tools of a request, by their names.
 pub(crate) type CustomTools = BTreeMap<ToolName, Custom>;
@@ -37,44 +41,39 @@ enum Format {
     /// A JSON object that fits.
     Schema(Schema),
     /// A text that matches from its beginning to its end.
-    Pattern(Regex),
+    Pattern(Pattern),
     /// A text of this grammar.
     Grammar(Arc<Grammar>),
 }
 
 impl Custom {
-    /// As it was asked for; the error names the field.
-    pub(crate) fn of(format: Option<v1::request_tool::Format>) -> Result<Self, (&'static str, String)> {
+    /// As it was asked for; the error names the field. What its patterns take draws on the budget of the request.
+    pub(crate) fn of(
+        format: Option<v1::request_tool::Format>,
+        patterns: &mut Budget,
+    ) -> Result<Self, (&'static str, String)> {
         use v1::request_tool::Format as Wire;
         match format {
             Some(Wire::Text(v1::TextFormat {})) => Ok(Self { definition: String::new(), format: Format::Text }),
-            Some(Wire::InputSchema(schema)) => Self::schema(schema).map_err(|reason| ("input_schema", reason)),
-            Some(Wire::Regex(pattern)) => Self::pattern(pattern).map_err(|reason| ("regex", reason)),
-            Some(Wire::Lark(grammar)) => Self::grammar(grammar).map_err(|reason| ("lark", reason)),
+            Some(Wire::InputSchema(text)) => Self::schema(text, patterns).map_err(|reason| ("input_schema", reason)),
+            Some(Wire::Regex(text)) => Self::pattern(text, patterns).map_err(|reason| ("regex", reason)),
+            Some(Wire::Lark(text)) => Self::grammar(text, patterns).map_err(|reason| ("lark", reason)),
             None => Err(("format", "is missing: give text, an input_schema, a regex or a grammar".to_owned())),
         }
     }
 
-    fn schema(definition: String) -> Result<Self, String> {
-        let schema = Schema::compile(sized(&definition)?).map_err(|error| error.to_string())?;
+    fn schema(definition: String, patterns: &mut Budget) -> Result<Self, String> {
+        let schema = Schema::compile_within(sized(&definition)?, patterns).map_err(|error| error.to_string())?;
         Ok(Self { definition, format: Format::Schema(schema) })
     }
 
-    fn pattern(definition: String) -> Result<Self, String> {
-        let whole = format!(r"\A(?:{})\z", sized(&definition)?);
-        let compile = |pattern: &str| {
-            let mut builder = RegexBuilder::new(pattern);
-            let built = builder.size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX).build();
-            built.map_err(|error| error.to_string())
-        };
-        // It must stand on its own: one that closes our group would match what it should not.
-        compile(&definition)?;
-        let pattern = compile(&whole)?;
+    fn pattern(definition: String, patterns: &mut Budget) -> Result<Self, String> {
+        let pattern = Pattern::of_whole_text(sized(&definition)?, patterns).map_err(|error| error.to_string())?;
         Ok(Self { definition, format: Format::Pattern(pattern) })
     }
 
-    fn grammar(definition: String) -> Result<Self, String> {
-        let grammar = Grammar::read(sized(&definition)?).map_err(|fault| fault.to_string())?;
+    fn grammar(definition: String, patterns: &mut Budget) -> Result<Self, String> {
+        let grammar = Grammar::read(sized(&definition)?, patterns).map_err(|fault| fault.to_string())?;
         Ok(Self { definition, format: Format::Grammar(Arc::new(grammar)) })
     }
 
@@ -94,21 +93,42 @@ impl Custom {
         matches!(self.format, Format::Schema(_))
     }
 
-    pub(crate) fn check(&self, input: &[u8]) -> Result<(), CallError> {
+    /// Whether checking this input is sure to be so quick that a thread which serves others may do it.
+    pub(crate) fn is_quick(&self, input: &[u8]) -> bool {
+        match &self.format {
+            Format::Text => true,
+            Format::Schema(schema) => schema.is_quick(input),
+            Format::Pattern(_) | Format::Grammar(_) => input.len() <= QUICK_INPUT_BYTES_MAX,
+        }
+    }
+
+    /// Checks an input, with the steps that are left to its request.
+    pub(crate) fn check(&self, input: &[u8], steps: &mut Steps) -> Result<(), CallError> {
         let invalid = |violations: Vec<Violation>, message| CallError {
             violations,
             ..CallError::new(ErrorKind::ArgumentsInvalid, message)
         };
         match &self.format {
             Format::Text => Ok(()),
-            Format::Schema(schema) => schema.check(input).map(|_| ()).map_err(|violations| {
+            Format::Schema(schema) => schema.check_within(input, steps).map(|_| ()).map_err(|violations| {
                 let message = describe(&violations);
                 invalid(violations, message)
             }),
             Format::Pattern(pattern) => {
-                let fits = std::str::from_utf8(input).is_ok_and(|input| pattern.is_match(input));
-                let message = || format!("the input does not match {}", self.definition);
-                if fits { Ok(()) } else { Err(invalid(Vec::new(), message())) }
+                let Ok(text) = std::str::from_utf8(input) else {
+                    return Err(invalid(Vec::new(), "the input is no text".to_owned()));
+                };
+                let mut own = steps.lend(input.len());
+                let matched = pattern.matches(text, &mut own);
+                steps.give_back(own);
+                match matched {
+                    Ok(true) => Ok(()),
+                    Ok(false) => Err(invalid(Vec::new(), format!("the input does not match {}", self.definition))),
+                    Err(error) => Err(invalid(
+                        Vec::new(),
+                        format!("{error}: make the pattern {} simpler, or the input shorter", self.definition),
+                    )),
+                }
             }
             Format::Grammar(grammar) => {
                 let checked = match std::str::from_utf8(input) {
@@ -121,11 +141,83 @@ impl Custom {
     }
 }
 
+/// Whether compiling the tools of a request is sure to be quick.
+pub(crate) fn is_quick(tools: &[v1::RequestTool]) -> bool {
+    use v1::request_tool::Format;
+    let sizes = tools.iter().map(|tool| match &tool.format {
+        // A pattern may take a hundred times as long as other text.
+        Some(Format::InputSchema(text)) if text.contains("attern") => usize::MAX,
+        Some(Format::InputSchema(text)) => text.len(),
+        Some(Format::Regex(_) | Format::Lark(_)) => usize::MAX,
+        Some(Format::Text(_)) | None => 0,
+    });
+    sizes.fold(0, usize::saturating_add) <= QUICK_BYTES_MAX
+}
+
 fn sized(definition: &str) -> Result<&str, String> {
     match definition.len() {
         size if size > DEFINITION_BYTES_MAX => {
             Err(format!("is {size} bytes, at most {DEFINITION_BYTES_MAX} are taken"))
         }
         _ => Ok(definition),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use proto::v1::request_tool::Format as Wire;
+
+    use super::*;
+
+    /// Unoptimised, and beside other tests. Each takes some milliseconds.
+    const TIME_MAX: Duration = Duration::from_secs(3);
+
+    fn refused(format: Wire) -> String {
+        let start = Instant::now();
+        let (_, why) = Custom::of(Some(format), &mut Budget::default()).expect_err("it is refused");
+        assert!(start.elapsed() < TIME_MAX, "{why} takes {:?}", start.elapsed());
+        why
+    }
+
+    #[test]
+    fn grammars_whose_terminals_are_large_together_are_refused_early() {
+        let grammar = |terminal: &dyn Fn(usize) -> String| {
+            Wire::Lark(format!("start: {}", (0..4000).map(terminal).collect::<Vec<_>>().join(" ")))
+        };
+        let why = refused(grammar(&|n| format!(r"/\p{{L}}{{40}}{n}/")));
+        assert!(why.starts_with("line 1: ") && why.contains("too large"), "{why}");
+        let doubled: String = (1..17).map(|n| format!("T{n}: T{} T{}\n", n - 1, n - 1)).collect();
+        let many: String = (0..900).map(|n| format!("U{n}: T12 \"{n}\"\n")).collect();
+        let used = (0..900).map(|n| format!("U{n}")).collect::<Vec<_>>().join(" | ");
+        refused(Wire::Lark(format!("start: {used}\nT0: \"abcdefgh\"\n{doubled}{many}")));
+
+        // The same one is compiled once.
+        let same = grammar(&|_| r"/\p{L}{9}/".to_owned());
+        let start = Instant::now();
+        let same = Custom::of(Some(same), &mut Budget::default()).expect("it is small");
+        assert!(same.check(b"abc", &mut Steps::of_request(3)).is_err());
+        assert!(start.elapsed() < TIME_MAX, "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn inputs_that_would_be_matched_state_by_state_are_refused() {
+        let text: String = (0..250_000_u64).map(|n| if (n * n / 7) % 3 == 0 { 'a' } else { 'b' }).collect();
+        for format in [Wire::Regex("[ab]*a[ab]{10000}".to_owned()), Wire::Lark("start: /[ab]*a[ab]{10000}/".to_owned())]
+        {
+            let tool = Custom::of(Some(format), &mut Budget::default()).expect("it is small");
+            let start = Instant::now();
+            let error = tool.check(text.as_bytes(), &mut Steps::of_request(text.len())).expect_err("it takes too long");
+            assert_eq!(error.kind, ErrorKind::ArgumentsInvalid);
+            assert!(start.elapsed() < TIME_MAX, "{:?} takes {:?}", tool.definition(), start.elapsed());
+        }
+    }
+
+    #[test]
+    fn tools_of_a_request_share_one_budget() {
+        let mut budget = Budget::default();
+        let tools = (0..128).find_map(|n| Custom::of(Some(Wire::Regex(format!(r"\pL{{20}}{n}"))), &mut budget).err());
+        assert!(tools.is_some_and(|(field, why)| field == "regex" && why.contains("too large")));
     }
 }

@@ -20,11 +20,13 @@ use run::Rejection;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::fault::Fault;
-use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout};
+use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
 pub(crate) use self::webhooks::Notices;
+use crate::custom::{self, CustomTools};
 use crate::index::Index;
 use crate::nats::scan::Log;
-use crate::runs::{Refusal, Runs};
+use crate::offload;
+use crate::runs::{NewRun, Refusal, Runs};
 use crate::uploads::Uploads;
 use crate::watch::Reader;
 
@@ -47,20 +49,41 @@ pub(crate) struct Door {
 /// What is told bit by bit.
 pub(crate) type Told<T> = BoxStream<'static, Result<T, Fault>>;
 
+/// The tools of a request, compiled.
+async fn compiled(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
+    offload::run_unless(custom::is_quick(&tools), || custom_tools(tools)).await
+}
+
 impl Door {
     /// The door for whoever asks, as it stands in the extensions of the request.
     pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
         Self { runs: self.runs.by(extensions), ..self.clone() }
     }
 
+    /// Reads a new run. Its own tools are compiled only if its caller may have it.
+    async fn new_run(&self, command: &'static str, mut request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
+        let tools = std::mem::take(&mut request.request_tools);
+        if tools.is_empty() {
+            return new_run(request, CustomTools::new());
+        }
+        let tools = async {
+            let (tenant, id) = whose(&request.tenant, &request.request_id)?;
+            self.runs.may_submit(command, (tenant, id.as_ref()), request.calls.len()).await?;
+            compiled(tools).await
+        };
+        let tools = Box::pin(tools).await?;
+        new_run(request, tools)
+    }
+
     pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, Fault> {
-        let run = self.runs.create(new_run(request)?).await?;
+        let new = self.new_run("CreateRun", request).await?;
+        let run = self.runs.create(new).await?;
         Ok(v1::CreateRunResponse { run: Some(api::run(&run)) })
     }
 
     pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Box<Reader>, Fault> {
         let policy = api::floor_policy(request.floor_policy());
-        let new = new_run(v1::CreateRunRequest {
+        let request = v1::CreateRunRequest {
             calls: request.calls,
             keep_open: request.keep_open,
             timeout: request.timeout,
@@ -74,7 +97,8 @@ impl Door {
             context: request.context,
             store: request.store,
             files: request.files,
-        })?;
+        };
+        let new = self.new_run("ExecuteRun", request).await?;
         Ok(self.runs.execute(new, policy).await?)
     }
 
@@ -90,7 +114,10 @@ impl Door {
 
     pub(crate) async fn append_calls(&self, request: v1::AppendCallsRequest) -> Result<v1::AppendCallsResponse, Fault> {
         let (id, mut calls) = (run_id(&request.run_id)?, asked(request.calls)?);
-        let tools = custom_tools(request.request_tools)?;
+        if !request.request_tools.is_empty() {
+            Box::pin(self.runs.may_append(id, calls.len())).await?;
+        }
+        let tools = compiled(request.request_tools).await?;
         self.runs.give_files_in(id, &mut calls, &files(request.files)?).await?;
         let run = self.runs.append_calls(id, &calls, &tools).await?;
         Ok(v1::AppendCallsResponse { run: Some(api::run(&run)) })

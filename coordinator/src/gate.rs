@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use futures::stream;
 use hooks::{AUDIT, Happened, Hooks, Moment, Question};
+use proto::steps::Steps;
 use run::{
     CallError, CallIndex, CallSpec, Decider, Decision, DefaultDecision, ErrorKind, Event, Route, Run, RunId, TenantId,
     limit,
@@ -14,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::accept::{self, Asked, Scope};
+use crate::offload;
 use crate::runs::{NewRun, Refusal, Runs};
 
 /// Calls of one request about which hooks are asked at once.
@@ -42,7 +44,11 @@ impl Runs {
             return;
         }
         let placed = calls.iter().zip(scope.first..);
-        let questions: Vec<_> = placed.map(|(call, index)| question(call, index, scope, (run, tenant))).collect();
+        let is_quick = calls.iter().all(|call| scope.offer.is_quick(call));
+        let mut steps = accept::steps_for(calls);
+        let questions =
+            || placed.map(|(call, index)| question(call, (index, &mut steps), scope, (run, tenant))).collect();
+        let questions: Vec<_> = offload::run_unless(is_quick, questions).await;
         let answers = stream::iter(questions).map(|question| async {
             match question {
                 Some(question) => self.hooks.before(question).await,
@@ -59,7 +65,8 @@ impl Runs {
                 }
                 Ok(Some(arguments)) => {
                     call.arguments = arguments;
-                    call.refusal = misfit(call, scope);
+                    let is_quick = scope.offer.is_quick(call);
+                    call.refusal = offload::run_unless(is_quick, || misfit(call, scope)).await;
                 }
                 Err(error) => call.refusal = Some(error),
             }
@@ -187,14 +194,14 @@ fn audit(run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, decision: &'sta
 /// What is asked about a call; `None` for one that is refused anyway.
 fn question(
     call: &Asked,
-    index: usize,
+    (index, steps): (usize, &mut Steps),
     scope: &Scope<'_>,
     (run, tenant): (RunId, Option<&TenantId>),
 ) -> Option<Question> {
     if call.arguments.len() > limit::ARGUMENTS_BYTES_MAX {
         return None;
     }
-    let spec = accept::accept_one(call.clone(), index, scope);
+    let spec = accept::accept_one(call.clone(), index, scope, steps);
     match spec.route {
         Route::Pool { .. } | Route::Client => {}
         Route::Refused(_) => return None,
@@ -224,7 +231,8 @@ fn too_large(size: usize) -> CallError {
 
 /// Why a call is refused that a hook changed.
 fn misfit(call: &Asked, scope: &Scope<'_>) -> Option<CallError> {
-    match accept::accept_one(call.clone(), scope.first, scope).route {
+    let mut steps = accept::steps_for(std::slice::from_ref(call));
+    match accept::accept_one(call.clone(), scope.first, scope, &mut steps).route {
         Route::Pool { .. } | Route::Client => None,
         Route::Refused(error) => {
             let message = format!("a hook changed the arguments: {}", error.message);

@@ -41,7 +41,7 @@ pub(crate) fn router(door: Door) -> Router {
         };
         routes.route(operation.path, handler)
     });
-    routes.merge(openai::routes()).method_not_allowed_fallback(no_such_method).with_state(door)
+    routes.merge(openai::routes(&door)).method_not_allowed_fallback(no_such_method).with_state(door)
 }
 
 /// Who asks for this is not asked who they are.

@@ -18,6 +18,7 @@ mod members;
 mod metrics;
 mod nats;
 mod objects;
+mod offload;
 mod paused;
 mod pools;
 mod quotas;

@@ -206,6 +206,16 @@ impl Quotas {
         )
     }
 
+    /// Whether calls of a tenant would be taken in, without taking them in. `run`: the run that they are added to.
+    pub(crate) fn check(&self, run: Option<RunId>, tenant: Option<&TenantId>, calls: usize) -> Result<(), Exceeded> {
+        let Some(tenant) = tenant.filter(|_| self.counts_log()) else { return Ok(()) };
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        let (limits, now, quota) = (self.limits(), Instant::now(), self.callers.quota(tenant));
+        let mut counted = self.counted();
+        counted.admit_bytes(tenant, 0, self.log_limit(tenant), &limits)?;
+        quota.map_or(Ok(()), |quota| counted.check((run, tenant), calls, quota, &limits, now))
+    }
+
     fn limits(&self) -> Limits {
         Limits { shards: self.owned.borrow().shards().len() as u64, shared: self.shared }
     }
@@ -353,28 +363,11 @@ impl Counted {
         limits: &Limits,
         now: Instant,
     ) -> Result<(), Exceeded> {
+        self.check((Some(run), name), calls, quota, limits, now)?;
         let others = self.others.get(name).copied().unwrap_or_default();
         let tenant = self.tenants.entry(name.clone()).or_default();
-        let is_new = !tenant.runs.contains_key(&run);
-        let exceeded =
-            |what, limit: u32, retry_after| Err(Exceeded { what, limit: limit.into(), remedy: "", retry_after });
-        if let Some(limit) = quota.open_runs
-            && is_new
-            && tenant.runs.len() >= limits.left(limit, others.runs) as usize
-        {
-            return exceeded("open runs", limit, AGAIN);
-        }
-        if let Some(limit) = quota.calls_at_once
-            && tenant.calls.saturating_add(calls) > limits.left(limit, others.calls)
-        {
-            return exceeded("calls at once", limit, AGAIN);
-        }
         if let Some(limit) = quota.calls_per_second {
             let paid = tenant.paid.unwrap_or(now).max(now);
-            // A request may be larger than the rate; then the next one waits for it.
-            if let Some(wait) = paid.checked_duration_since(now + BURST).filter(|wait| !wait.is_zero()) {
-                return exceeded("calls a second", limit, wait);
-            }
             let rate = limits.rate(limit, others.accepted);
             tenant.paid = Some(paid + Duration::from_secs_f64(f64::from(calls) / f64::from(rate)));
         }
@@ -382,6 +375,41 @@ impl Counted {
         tenant.calls = tenant.calls.saturating_add(calls);
         let under = tenant.runs.entry(run).or_insert(Under { calls: 0, admitted: Some(now) });
         under.calls = under.calls.saturating_add(calls);
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        (run, name): (Option<RunId>, &TenantId),
+        calls: u32,
+        quota: Quota,
+        limits: &Limits,
+        now: Instant,
+    ) -> Result<(), Exceeded> {
+        let others = self.others.get(name).copied().unwrap_or_default();
+        let tenant = self.tenants.get(name);
+        let exceeded =
+            |what, limit: u32, retry_after| Err(Exceeded { what, limit: limit.into(), remedy: "", retry_after });
+        let is_new = run.is_none_or(|run| tenant.is_none_or(|tenant| !tenant.runs.contains_key(&run)));
+        let (runs, has_calls) = tenant.map_or((0, 0), |tenant| (tenant.runs.len(), tenant.calls));
+        if let Some(limit) = quota.open_runs
+            && is_new
+            && runs >= limits.left(limit, others.runs) as usize
+        {
+            return exceeded("open runs", limit, AGAIN);
+        }
+        if let Some(limit) = quota.calls_at_once
+            && has_calls.saturating_add(calls) > limits.left(limit, others.calls)
+        {
+            return exceeded("calls at once", limit, AGAIN);
+        }
+        if let Some(limit) = quota.calls_per_second
+            // A request may be larger than the rate; then the next one waits for it.
+            && let Some(paid) = tenant.and_then(|tenant| tenant.paid)
+            && let Some(wait) = paid.checked_duration_since(now + BURST).filter(|wait| !wait.is_zero())
+        {
+            return exceeded("calls a second", limit, wait);
+        }
         Ok(())
     }
 

@@ -1,6 +1,8 @@
 //! What clients ask of runs: each command looks, decides, and appends; a conflict means to look again.
 
+mod admission;
 mod answer_token;
+mod decisions;
 mod explain;
 pub(crate) mod objects;
 mod parked;
@@ -11,7 +13,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hooks::{Hooks, Moment, Question};
+use hooks::{Hooks, Question};
 use proto::names;
 use proto::subject::Place;
 use run::{
@@ -36,6 +38,7 @@ use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
+use crate::offload::{self, Permit};
 use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::requests::{Digest, RequestKey, Taken, digest};
@@ -44,6 +47,9 @@ use crate::watch::{Reader, WatchError};
 
 /// How often a command is decided again because somebody else appended first.
 const DECISIONS_MAX: usize = 16;
+
+/// Bytes of the arguments of a call that is added to a run and checked where it is served.
+const QUICK_ARGUMENTS_MAX: usize = 4 * 1024;
 
 /// What serves requests.
 #[derive(Debug)]
@@ -238,9 +244,11 @@ impl Runs {
                 Box::pin(self.give_files(&mut new)).await?;
             }
             if asks {
+                // Nobody is asked about what is then not taken.
+                self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
                 Box::pin(self.ask_about(&mut new, fresh)).await;
             }
-            return Ok(Placed::New { id: fresh, events: self.decide_new(new, None)? });
+            return Ok(Placed::New { id: fresh, events: self.decide_new_unhurried(new, None).await? });
         };
         let digest = digest(&new);
         let known = Box::pin(self.requests.find(&key)).await?;
@@ -255,10 +263,11 @@ impl Runs {
             Box::pin(self.give_files(&mut new)).await?;
         }
         if asks {
+            self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
             let id = known.as_ref().map_or(fresh, |known| known.run);
             Box::pin(self.ask_about(&mut new, id)).await;
         }
-        let events = self.decide_new(new, Some(key))?;
+        let events = self.decide_new_unhurried(new, Some(key)).await?;
         // Whoever took it died before it stored the run, or is about to store it, or the run was erased just now.
         let taken = Box::pin(self.requests.take(&key, Taken { run: fresh, digest })).await?;
         self.check_same(&taken, digest)?;
@@ -267,6 +276,20 @@ impl Runs {
 
     fn check_same(&self, taken: &Taken, digest: Digest) -> Result<(), Refusal> {
         if taken.digest == digest { Ok(()) } else { Err(Refusal::RequestIdTaken { run: taken.run }) }
+    }
+
+    /// As [`Self::decide_new`], offloaded if checking the arguments of its calls may take long.
+    async fn decide_new_unhurried(&self, new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, Refusal> {
+        let is_quick = {
+            let registry = self.registry.borrow();
+            let tenant = new.tenant.as_ref();
+            let offer = Offer { custom: &new.custom, attached: &new.tools, registry: &registry, tenant };
+            new.calls.iter().all(|call| offer.is_quick(call))
+        };
+        if is_quick {
+            return self.decide_new(new, key);
+        }
+        Box::pin(offload::run_unless(false, || self.decide_new(new, key))).await
     }
 
     /// `key`: under which its id is taken, where it has one. Then it is opened by an entry of its own.
@@ -441,10 +464,17 @@ impl Runs {
                     Box::pin(self.ask(&mut calls, &scope, id, run.tenant())).await;
                 }
             }
+            let is_quick = calls.iter().all(|call| match custom.get(&call.tool) {
+                Some(tool) => tool.is_quick(&call.arguments),
+                // Whose run it is, and so which tool, need not be known yet.
+                None => call.arguments.len() <= QUICK_ARGUMENTS_MAX,
+            });
+            let permit = if is_quick { None } else { Some(Permit::acquire().await) };
             self.command(id, |run| {
                 let registry = Arc::clone(&self.registry.borrow());
                 let scope = self.scope_in(run, custom, &registry);
-                Command::AppendCalls { calls: accept::accept(calls.clone(), &scope) }
+                let accept = || accept::accept(calls.clone(), &scope);
+                Command::AppendCalls { calls: permit.as_ref().map_or_else(accept, |permit| permit.run(accept)) }
             })
             .await
         };
@@ -485,24 +515,6 @@ impl Runs {
         let only = if let [(call, _)] = &*decisions { Some(call.clone()) } else { None };
         let work = self.decide_checked(id, decisions);
         self.judged(("DecideCalls", Role::Approve), (id, only.as_ref()), work).await
-    }
-
-    async fn decide_checked(&self, id: RunId, mut decisions: Vec<(CallId, Decision)>) -> Result<Arc<Run>, Refusal> {
-        if decisions.iter().any(|(_, decision)| matches!(decision, Decision::Approved { arguments: Some(_) })) {
-            let run = self.known(id).await?.run;
-            let registry = Arc::clone(&self.registry.borrow());
-            for (call, decision) in &mut decisions {
-                let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) else {
-                    continue;
-                };
-                accept::check_changed(call.spec(), arguments, (&registry, run.tenant()))?;
-                if self.hooks.has(Moment::PreToolUse) {
-                    *arguments = Box::pin(self.ask_about_change(&run, call.spec(), arguments.clone())).await?;
-                    accept::check_changed(call.spec(), arguments, (&registry, run.tenant()))?;
-                }
-            }
-        }
-        self.command(id, |_| Command::Decide { decisions: decisions.clone() }).await
     }
 
     pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Arc<Run>, Refusal> {

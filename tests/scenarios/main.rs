@@ -20,6 +20,7 @@ mod cluster;
 mod context;
 mod coordinator_crash;
 mod cost;
+mod costly;
 mod deadlines;
 mod doors;
 mod drain;

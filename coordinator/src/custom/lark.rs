@@ -14,6 +14,8 @@ mod tests;
 
 use std::fmt;
 
+use proto::pattern::Budget;
+
 use self::compile::Symbol;
 pub(crate) use self::earley::Misfit;
 use self::terminal::Terminal;
@@ -30,10 +32,10 @@ const SYMBOLS_MAX: usize = 64 * 1024;
 const TERMINALS_MAX: usize = 512;
 /// Bytes of one terminal, the terminals that it names written out.
 const PATTERN_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that all compiled terminals may take.
-const AUTOMATA_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes that each may take for what is built while it matches.
 const CACHE_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of such a cache that cost as much as looking at one byte of the text.
+const CACHE_BYTES_PER_STEP: usize = 8;
 /// How deep terminals may lead into each other and their parentheses: what following them takes of the stack.
 const TERMINAL_DEPTH_MAX: usize = 256;
 /// Items and bytes that may be looked at for any input, and for each of its bytes as many again: what reads in one way
@@ -78,9 +80,10 @@ impl fmt::Display for Fault {
 }
 
 impl Grammar {
-    /// Reads a grammar, whose rule `start` stands for the whole text.
-    pub(crate) fn read(text: &str) -> Result<Self, Fault> {
-        compile::compile(read::read(text)?)
+    /// Reads a grammar, whose rule `start` stands for the whole text. What its terminals take draws on the budget of the
+    /// request.
+    pub(crate) fn read(text: &str, budget: &mut Budget) -> Result<Self, Fault> {
+        compile::compile(read::read(text)?, budget)
     }
 
     /// Whether the whole text is of the grammar.

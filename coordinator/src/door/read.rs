@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use proto::convert::fields::fields_in;
 use proto::convert::{self, api};
+use proto::pattern::Budget;
 use proto::{history, v1};
-use run::{Answer, CallError, CallId, Content, Decision, ErrorKind, Fields, Rejection, RunId, ToolName, limit};
+use run::{
+    Answer, CallError, CallId, Content, Decision, ErrorKind, Fields, Rejection, RequestId, RunId, TenantId, ToolName,
+    limit,
+};
 
 use crate::accept::{Asked, AskedApproval};
 use crate::custom::{self, Custom, CustomTools};
@@ -48,18 +52,25 @@ pub(super) fn timeout<F: Into<String>>(
     }
 }
 
-pub(super) fn new_run(request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
-    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, fail_fast, execute, .. } = request;
-    let tenant = match request.tenant.as_str() {
+/// The tenant and the id of a request, which say whether it is taken at all.
+pub(super) fn whose(tenant: &str, id: &str) -> Result<(Option<TenantId>, Option<RequestId>), Refusal> {
+    let tenant = match tenant {
         "" => None,
         tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
     };
-    let request_id = match request.request_id.as_str() {
+    let id = match id {
         "" => None,
         id => Some(id.parse().map_err(malformed("request_id"))?),
     };
+    Ok((tenant, id))
+}
+
+/// A new run, whose own tools were read before.
+pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Result<NewRun, Refusal> {
+    let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, fail_fast, execute, .. } = request;
+    let (tenant, request_id) = whose(&request.tenant, &request.request_id)?;
     let timeout = timeout(|| "timeout", run_timeout)?;
-    let (client_only, custom) = (execute == Some(false), custom_tools(request.request_tools)?);
+    let client_only = execute == Some(false);
     let (tools, rules) = (attached(&request.tools)?, convert::rules(request.rules));
     let (calls, context) = (asked(calls)?, context(|| "context", None, &request.context)?);
     let (files, store) = (files(request.files)?, request.store.unwrap_or(true));
@@ -139,11 +150,11 @@ pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, R
         let (count, max) = (tools.len(), custom::TOOLS_MAX);
         return Err(malformed("request_tools")(format!("are {count}, at most {max} are taken")));
     }
-    let mut known = CustomTools::new();
+    let (mut known, mut patterns) = (CustomTools::new(), Budget::default());
     for (index, v1::RequestTool { name, format }) in tools.into_iter().enumerate() {
         let field = |name: &str| format!("request_tools[{index}].{name}");
         let name: ToolName = name.parse().map_err(malformed(field("name")))?;
-        let tool = Custom::of(format).map_err(|(name, reason)| malformed(field(name))(reason))?;
+        let tool = Custom::of(format, &mut patterns).map_err(|(name, reason)| malformed(field(name))(reason))?;
         if known.insert(name, tool).is_some() {
             return Err(malformed(field("name"))("another tool of the request has it"));
         }

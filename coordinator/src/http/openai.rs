@@ -8,6 +8,8 @@ pub(crate) mod schemas;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use bytes::Bytes;
@@ -21,6 +23,8 @@ use serde_json::{Value, json};
 use super::ask::Ask;
 use super::problem::{Problem, remedy, status};
 use super::sse;
+use crate::audit;
+use crate::callers::{Denied, Role};
 use crate::door::output::{Piece, Streaming};
 use crate::door::{Door, Fault};
 use crate::runs::Refusal;
@@ -33,6 +37,8 @@ pub(crate) struct Route {
     /// As the API's own document calls it.
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
+    /// Its caller must have one of these.
+    roles: &'static [Role],
     handler: fn() -> MethodRouter<Door>,
 }
 
@@ -48,12 +54,30 @@ pub(crate) fn list_of_routes() -> impl Iterator<Item = &'static Route> {
     responses::ROUTES.iter().chain(assistants::ROUTES)
 }
 
-/// Routes as the SDKs ask for them, whether their base address ends with `/v1` or not.
-pub(crate) fn routes() -> Router<Door> {
+/// Routes as the SDKs ask for them, whether their base address ends with `/v1` or not. Nothing of a request is read before its
+/// caller is judged.
+pub(crate) fn routes(door: &Door) -> Router<Door> {
     list_of_routes().fold(Router::new(), |routes, route| {
-        let handler = (route.handler)();
+        let judge = move |door: Door, request: Request, next: Next| judged(route, door, request, next);
+        let handler = (route.handler)().route_layer(from_fn_with_state(door.clone(), judge));
         routes.route(route.path, handler.clone()).route(&format!("/v1{}", route.path), handler)
     })
+}
+
+/// Lets through whoever may ask for this at all.
+async fn judged(route: &'static Route, door: Door, request: Request, next: Next) -> Result<Response, Wrong> {
+    let caller = &door.runs.caller;
+    let denied = match route.roles {
+        [] => None,
+        // A token for one answer is no key to anything that is made of several requests.
+        roles if roles.iter().any(|role| caller.must(*role).is_ok()) && caller.only().is_none() => None,
+        [first, ..] => Some(caller.must(*first).err().unwrap_or_else(|| Denied::token(*first))),
+    };
+    if let Some(denied) = denied {
+        audit::refused(caller, route.name, denied.reason);
+        return Err(Refusal::from(denied).into());
+    }
+    Ok(next.run(request).await)
 }
 
 /// Why a request was not served.

@@ -109,6 +109,13 @@ impl Hosted {
         hash.update([u8::from(manifest.definition_only)]);
         Self { manifest: Arc::new(manifest), schema, concurrency, contract: hash.finalize().into() }
     }
+
+    /// Whether checking these arguments is sure to be quick.
+    pub(crate) fn is_quick(&self, arguments: &[u8]) -> bool {
+        let ByInput { exclusive_when, parallel_when, .. } = &self.concurrency;
+        let mut schemas = [exclusive_when, parallel_when].into_iter().flatten().chain([&self.schema]);
+        schemas.all(|schema| schema.is_quick(arguments))
+    }
 }
 
 /// A tool of a set, under one of its names.

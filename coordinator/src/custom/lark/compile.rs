@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use proto::pattern::Budget;
+
 use super::read::{Definition, Definitions, Expression, is_terminal};
 use super::terminal::{Terminal, Terminals};
 use super::{Fault, Grammar, Production, SYMBOLS_MAX, TERMINALS_MAX};
@@ -14,11 +16,12 @@ pub(super) enum Symbol {
     Terminal(u32),
 }
 
-pub(super) fn compile(definitions: Definitions) -> Result<Grammar, Fault> {
+pub(super) fn compile(definitions: Definitions, budget: &mut Budget) -> Result<Grammar, Fault> {
     let Definitions { rules, terminals, imports, ignored } = definitions;
     let mut compiler = Compiler {
-        terminals: Terminals::new(terminals, imports)?,
+        terminals: Terminals::new(terminals, imports, budget)?,
         names: HashMap::new(),
+        named: HashMap::new(),
         used: HashMap::new(),
         compiled: Vec::new(),
         productions: Vec::new(),
@@ -44,9 +47,11 @@ pub(super) fn compile(definitions: Definitions) -> Result<Grammar, Fault> {
     Ok(Grammar { productions, rules, terminals, start: whole })
 }
 
-struct Compiler {
-    terminals: Terminals,
+struct Compiler<'budget> {
+    terminals: Terminals<'budget>,
     names: HashMap<String, u32>,
+    /// What stands for a terminal that has a name.
+    named: HashMap<String, Symbol>,
     /// What stands for a terminal in rules, by its pattern: itself, and behind it what is ignored.
     used: HashMap<String, Symbol>,
     compiled: Vec<Terminal>,
@@ -57,7 +62,7 @@ struct Compiler {
     ignored: Option<Symbol>,
 }
 
-impl Compiler {
+impl Compiler<'_> {
     fn rule(&mut self) -> u32 {
         self.rules.push(Vec::new());
         number(self.rules.len() - 1)
@@ -125,8 +130,13 @@ impl Compiler {
                 rule.map(Symbol::Rule).ok_or_else(|| Fault::new(*line, format!("there is no rule {name}")))
             }
             Expression::Name(name, line) => {
+                if let Some(symbol) = self.named.get(name) {
+                    return Ok(*symbol);
+                }
                 let pattern = self.terminals.pattern(meaning, *line)?;
-                self.terminal(pattern, Some(name.clone()), *line)
+                let symbol = self.terminal(pattern, Some(name.clone()), *line)?;
+                self.named.insert(name.clone(), symbol);
+                Ok(symbol)
             }
             Expression::Text { text, .. } => self.unnamed(meaning, format!("{text:?}"), line),
             Expression::Range(first, last) => self.unnamed(meaning, format!("\"{first}\"..\"{last}\""), line),

@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
-use regex::RegexBuilder;
+use proto::pattern::{Budget, check_alone};
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson;
 use regex_automata::{Anchored, Input, MatchKind};
 
 use super::read::{Definition, Expression, is_terminal};
-use super::{AUTOMATA_BYTES_MAX, CACHE_BYTES_MAX, Fault, PATTERN_BYTES_MAX, TERMINAL_DEPTH_MAX};
+use super::{CACHE_BYTES_MAX, CACHE_BYTES_PER_STEP, Fault, PATTERN_BYTES_MAX, TERMINAL_DEPTH_MAX};
+
+/// Characters of a terminal that an error names.
+const LABEL_CHARS_MAX: usize = 64;
 
 /// Terminals of Lark's library `common`. A string ends at its first quote and a comment at its first end, which says the
 /// same as the library's patterns that match as little as they can.
@@ -48,12 +51,15 @@ pub(super) struct Terminal {
 
 /// What terminals are defined, and what is known of them.
 #[derive(Debug)]
-pub(super) struct Terminals {
+pub(super) struct Terminals<'budget> {
     defined: HashMap<String, Defined>,
     /// Those whose definition is being looked at.
     within: Vec<String>,
     depth: usize,
-    automata_bytes: usize,
+    /// What the request may still spend on patterns.
+    budget: &'budget mut Budget,
+    /// Patterns that were looked at, by what they and their flags say.
+    grouped: HashMap<(String, String), String>,
 }
 
 #[derive(Debug)]
@@ -62,8 +68,12 @@ enum Defined {
     Known(String),
 }
 
-impl Terminals {
-    pub(super) fn new(definitions: Vec<Definition>, imports: Vec<(String, String, u32)>) -> Result<Self, Fault> {
+impl<'budget> Terminals<'budget> {
+    pub(super) fn new(
+        definitions: Vec<Definition>,
+        imports: Vec<(String, String, u32)>,
+        budget: &'budget mut Budget,
+    ) -> Result<Self, Fault> {
         let mut defined = HashMap::new();
         for (name, own, line) in imports {
             let Some((_, pattern)) = COMMON.iter().find(|(known, _)| *known == name) else {
@@ -78,7 +88,7 @@ impl Terminals {
                 return Err(Fault::new(line, format!("{name} is defined twice")));
             }
         }
-        Ok(Self { defined, within: Vec::new(), depth: 0, automata_bytes: 0 })
+        Ok(Self { defined, within: Vec::new(), depth: 0, budget, grouped: HashMap::new() })
     }
 
     /// What a terminal means, as a regular expression in which no other is named.
@@ -100,7 +110,7 @@ impl Terminals {
             Expression::Range(first, last) => {
                 format!("[{}-{}]", regex::escape(&first.to_string()), regex::escape(&last.to_string()))
             }
-            Expression::Pattern { pattern, flags, line } => grouped(pattern, flags, *line)?,
+            Expression::Pattern { pattern, flags, line } => self.grouped(pattern, flags, *line)?,
             Expression::All(all) => self.joined(all, "", line)?,
             Expression::Any(any) => format!("(?:{})", self.joined(any, "|", line)?),
             Expression::Repeated(part, least, most) => {
@@ -145,43 +155,63 @@ impl Terminals {
         self.within.push(name.to_owned());
         let pattern = self.pattern(&meaning, line)?;
         self.within.pop();
+        if self.budget.take(pattern.len()).is_err() {
+            return Err(Fault::new(line, format!("the terminals are too large together, {name} as the last")));
+        }
         self.defined.insert(name.to_owned(), Defined::Known(pattern.clone()));
         Ok(pattern)
     }
 
+    /// A pattern that stands on its own: one that closes our group would match what it should not.
+    fn grouped(&mut self, pattern: &str, flags: &str, line: u32) -> Result<String, Fault> {
+        let key = (pattern.to_owned(), flags.to_owned());
+        if let Some(grouped) = self.grouped.get(&key) {
+            return Ok(grouped.clone());
+        }
+        let flags: String = flags.chars().filter(|flag| *flag != 'u').collect();
+        check_alone(pattern, &flags, self.budget)
+            .map_err(|error| Fault::new(line, format!("/{}/ cannot be used: {error}", shortened(pattern))))?;
+        // With the flag x the pattern may end in a comment, which ends with its line.
+        let end = if flags.contains('x') { "\n" } else { "" };
+        let grouped = format!("(?{flags}:{pattern}{end})");
+        self.grouped.insert(key, grouped.clone());
+        Ok(grouped)
+    }
+
     pub(super) fn compile(&mut self, pattern: &str, label: Option<String>, line: u32) -> Result<Terminal, Fault> {
-        let left = AUTOMATA_BYTES_MAX.saturating_sub(self.automata_bytes);
         let automaton = DFA::builder()
             .configure(
                 DFA::config()
                     .match_kind(MatchKind::All)
                     .cache_capacity(CACHE_BYTES_MAX)
-                    .skip_cache_capacity_check(true),
+                    .skip_cache_capacity_check(true)
+                    // One that needs more states than fit would be matched state by state.
+                    .minimum_cache_clear_count(Some(0)),
             )
-            .thompson(thompson::Config::new().nfa_size_limit(Some(left)))
+            .thompson(thompson::Config::new().nfa_size_limit(Some(self.budget.left())))
             .build(pattern);
         let automaton = automaton.map_err(|error| {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Fault::new(line, format!("a terminal cannot be compiled: {error}{cause}"))
+            let name = label.as_deref().map(|label| format!(" {}", shortened(label))).unwrap_or_default();
+            if cause.contains("limit") {
+                return Fault::new(line, format!("the terminals are too large together,{name} as the last"));
+            }
+            Fault::new(line, format!("the terminal{name} cannot be compiled: {error}{cause}"))
         })?;
-        self.automata_bytes += automaton.get_nfa().memory_usage();
+        if self.budget.take(automaton.get_nfa().memory_usage()).is_err() {
+            let name = label.as_deref().map(shortened).unwrap_or_default();
+            return Err(Fault::new(line, format!("the terminals are too large together, {name} as the last")));
+        }
         Ok(Terminal { label, automaton })
     }
 }
 
-/// A pattern that stands on its own: one that closes our group would match what it should not.
-fn grouped(pattern: &str, flags: &str, line: u32) -> Result<String, Fault> {
-    let flags: String = flags.chars().filter(|flag| *flag != 'u').collect();
-    let alone = if flags.is_empty() { pattern.to_owned() } else { format!("(?{flags}){pattern}") };
-    let alone = RegexBuilder::new(&alone).size_limit(AUTOMATA_BYTES_MAX).build();
-    alone.map_err(|error| {
-        // The last line of an error says what is wrong, those before it show where.
-        let error = error.to_string();
-        Fault::new(line, format!("/{pattern}/ cannot be used: {}", error.lines().last().unwrap_or_default()))
-    })?;
-    // With the flag x the pattern may end in a comment, which ends with its line.
-    let end = if flags.contains('x') { "\n" } else { "" };
-    Ok(format!("(?{flags}:{pattern}{end})"))
+/// The beginning of a terminal's name, which may be a long text.
+fn shortened(label: &str) -> String {
+    match label.char_indices().nth(LABEL_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &label[..end]),
+        None => label.to_owned(),
+    }
 }
 
 impl Terminal {
@@ -198,6 +228,19 @@ impl Terminal {
         from: usize,
         budget: usize,
         mut end: impl FnMut(usize),
+    ) -> Option<usize> {
+        let before = cache.memory_usage();
+        let looked = self.ends_within(cache, text, from, budget, &mut end)?;
+        Some(looked + cache.memory_usage().saturating_sub(before) / CACHE_BYTES_PER_STEP)
+    }
+
+    fn ends_within(
+        &self,
+        cache: &mut Cache,
+        text: &[u8],
+        from: usize,
+        budget: usize,
+        end: &mut impl FnMut(usize),
     ) -> Option<usize> {
         let input = Input::new(text).range(from..).anchored(Anchored::Yes);
         let mut state = self.automaton.start_state_forward(cache, &input).ok()?;

@@ -1,12 +1,13 @@
 //! Grammars, and what is of them.
 
 use proptest::prelude::*;
+use proto::pattern::Budget;
 use regex::Regex;
 
 use super::{Grammar, Misfit};
 
 fn grammar(text: &str) -> Grammar {
-    Grammar::read(text).unwrap_or_else(|fault| panic!("{fault} in {text}"))
+    Grammar::read(text, &mut Budget::default()).unwrap_or_else(|fault| panic!("{fault} in {text}"))
 }
 
 /// What a grammar takes and what not.
@@ -132,7 +133,7 @@ fn what_is_not_understood_is_refused_with_its_line() {
         ("start: \"a\" $", 1, "'$'"),
     ];
     for (text, line, word) in table {
-        let fault = Grammar::read(text).expect_err(text).to_string();
+        let fault = Grammar::read(text, &mut Budget::default()).expect_err(text).to_string();
         assert!(fault.starts_with(&format!("line {line}: ")) && fault.contains(word), "{text:?} gives {fault:?}");
     }
 }
@@ -140,17 +141,27 @@ fn what_is_not_understood_is_refused_with_its_line() {
 #[test]
 fn what_would_take_too_long_is_refused() {
     let deep = format!("start: {}\"a\"{}", "(".repeat(1000), ")".repeat(1000));
-    assert!(Grammar::read(&deep).unwrap_err().to_string().contains("within each other"));
+    assert!(Grammar::read(&deep, &mut Budget::default()).unwrap_err().to_string().contains("within each other"));
     let doubled: String = (0..40).map(|at| format!("T{at}: T{} T{}\n", at + 1, at + 1)).collect();
-    let doubled = Grammar::read(&format!("start: T0\nT40: \"a\"\n{doubled}")).unwrap_err();
+    let doubled = Grammar::read(&format!("start: T0\nT40: \"a\"\n{doubled}"), &mut Budget::default()).unwrap_err();
     assert!(doubled.to_string().contains("written out"), "{doubled}");
-    let large = Grammar::read("start: /[\\w ]{1000}{1000}/").unwrap_err();
+    let large = Grammar::read("start: /[\\w ]{1000}{1000}/", &mut Budget::default()).unwrap_err();
     assert!(large.to_string().contains("line 1"), "{large}");
     let many: String = (0..600).map(|at| format!(" | \"{at}\"")).collect();
-    assert!(Grammar::read(&format!("start: \"a\"{many}")).unwrap_err().to_string().contains("512 terminals"));
+    assert!(
+        Grammar::read(&format!("start: \"a\"{many}"), &mut Budget::default())
+            .unwrap_err()
+            .to_string()
+            .contains("512 terminals")
+    );
 
     let written_out = "\"a\"~1000 ".repeat(70);
-    assert!(Grammar::read(&format!("start: {written_out}")).unwrap_err().to_string().contains("symbols"));
+    assert!(
+        Grammar::read(&format!("start: {written_out}"), &mut Budget::default())
+            .unwrap_err()
+            .to_string()
+            .contains("symbols")
+    );
 
     let ambiguous = grammar("start: start start start | start start | \"a\" |");
     assert_eq!(ambiguous.check("aaaa"), Ok(()));
@@ -211,7 +222,7 @@ proptest! {
 
     #[test]
     fn whatever_is_given_for_a_grammar_is_read_or_refused(text in "\\PC{0,200}", input in "\\PC{0,20}") {
-        if let Ok(grammar) = Grammar::read(&text) {
+        if let Ok(grammar) = Grammar::read(&text, &mut Budget::default()) {
             drop(grammar.check(&input));
         }
     }
@@ -223,7 +234,7 @@ proptest! {
         input in "[0-9+* ]{0,12}",
     ) {
         let (before, after) = ARITHMETIC.split_at(at);
-        if let Ok(grammar) = Grammar::read(&format!("{before}{put}{after}")) {
+        if let Ok(grammar) = Grammar::read(&format!("{before}{put}{after}"), &mut Budget::default()) {
             drop(grammar.check(&input));
         }
     }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use uuid::Builder;
 
 use super::{Face, Route, Wrong, answer, hosted, list, path, streamed, watch};
+use crate::callers::Role;
 use crate::door::{Door, Fault};
 use crate::http::ask::Ask;
 use crate::http::problem::Problem;
@@ -25,13 +26,13 @@ const READ_WAIT: Duration = Duration::from_secs(10);
 
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
-    Route { method: Method::POST, path: "/threads", name: "createThread", description: "Makes up the name of a thread: nothing is stored of it, and any other name does as well.", handler: || post(thread) },
-    Route { method: Method::POST, path: "/threads/runs", name: "createThreadAndRun", description: "Executes the calls in `tool_calls` as a run of a new thread.", handler: || post(create) },
-    Route { method: Method::POST, path: "/threads/{thread_id}/runs", name: "createThreadRun", description: "Executes the calls in `tool_calls` as a run.", handler: || post(create) },
-    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}", name: "getThreadRun", description: "Gets a run as it stands.", handler: || get(retrieve) },
-    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}/steps", name: "listThreadRunSteps", description: "Lists the steps of a run: its calls that were begun.", handler: || get(steps) },
-    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/submit_tool_outputs", name: "submitThreadRunOutputs", description: "Answers all calls that wait for the client, at once.", handler: || post(submit) },
-    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/cancel", name: "cancelThreadRun", description: "Cancels what has not ended; it says so at once, and the run is `cancelling` until all of its calls have ended.", handler: || post(cancel) },
+    Route { method: Method::POST, path: "/threads", name: "createThread", description: "Makes up the name of a thread: nothing is stored of it, and any other name does as well.", roles: &Role::ALL, handler: || post(thread) },
+    Route { method: Method::POST, path: "/threads/runs", name: "createThreadAndRun", description: "Executes the calls in `tool_calls` as a run of a new thread.", roles: &[Role::Submit], handler: || post(create) },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs", name: "createThreadRun", description: "Executes the calls in `tool_calls` as a run.", roles: &[Role::Submit], handler: || post(create) },
+    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}", name: "getThreadRun", description: "Gets a run as it stands.", roles: &[Role::Read], handler: || get(retrieve) },
+    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}/steps", name: "listThreadRunSteps", description: "Lists the steps of a run: its calls that were begun.", roles: &[Role::Read], handler: || get(steps) },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/submit_tool_outputs", name: "submitThreadRunOutputs", description: "Answers all calls that wait for the client, at once.", roles: &[Role::Answer], handler: || post(submit) },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/cancel", name: "cancelThreadRun", description: "Cancels what has not ended; it says so at once, and the run is `cancelling` until all of its calls have ended.", roles: &[Role::Submit], handler: || post(cancel) },
 ];
 
 type Asks = Result<Ask, Problem>;

@@ -31,11 +31,11 @@ const READ_WAIT: Duration = Duration::from_secs(10);
 
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
-    Route { method: Method::POST, path: "/responses", name: "createResponse", description: "Executes the calls in `input`, or answers the open calls of `previous_response_id`.", handler: || post(create) },
-    Route { method: Method::GET, path: "/responses/{response_id}", name: "getResponse", description: "Gets a response as it stands, or its events.", handler: || get(retrieve) },
-    Route { method: Method::DELETE, path: "/responses/{response_id}", name: "deleteResponse", description: "Cancels what has not ended; the response is not found any more.", handler: || routing::delete(delete) },
-    Route { method: Method::POST, path: "/responses/{response_id}/cancel", name: "cancelResponse", description: "Cancels what has not ended, and waits up to 8 s for that.", handler: || post(cancel) },
-    Route { method: Method::GET, path: "/responses/{response_id}/input_items", name: "listInputItems", description: "Lists the calls, or the outputs, that a response was made of.", handler: || get(items) },
+    Route { method: Method::POST, path: "/responses", name: "createResponse", description: "Executes the calls in `input`, or answers the open calls of `previous_response_id`.", roles: &[Role::Submit, Role::Answer, Role::Approve], handler: || post(create) },
+    Route { method: Method::GET, path: "/responses/{response_id}", name: "getResponse", description: "Gets a response as it stands, or its events.", roles: &[Role::Read], handler: || get(retrieve) },
+    Route { method: Method::DELETE, path: "/responses/{response_id}", name: "deleteResponse", description: "Cancels what has not ended; the response is not found any more.", roles: &[Role::Submit], handler: || routing::delete(delete) },
+    Route { method: Method::POST, path: "/responses/{response_id}/cancel", name: "cancelResponse", description: "Cancels what has not ended, and waits up to 8 s for that.", roles: &[Role::Submit], handler: || post(cancel) },
+    Route { method: Method::GET, path: "/responses/{response_id}/input_items", name: "listInputItems", description: "Lists the calls, or the outputs, that a response was made of.", roles: &[Role::Read], handler: || get(items) },
 ];
 
 type Asks = Result<Ask, Problem>;

@@ -1,0 +1,56 @@
+//! Decisions on calls that await approval. Whoever replaces a call's arguments needs the right to call its tool, and the new
+//! arguments must fit.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hooks::Moment;
+use run::{CallId, CallSpec, Command, Decision, Run, RunId, TenantId};
+
+use super::{Refusal, Runs};
+use crate::callers::Denied;
+use crate::registry::Registry;
+use crate::{accept, offload};
+
+impl Runs {
+    pub(super) async fn decide_checked(
+        &self,
+        id: RunId,
+        mut decisions: Vec<(CallId, Decision)>,
+    ) -> Result<Arc<Run>, Refusal> {
+        if decisions.iter().any(|(_, decision)| matches!(decision, Decision::Approved { arguments: Some(_) })) {
+            let run = self.known(id).await?.run;
+            let registry = Arc::clone(&self.registry.borrow());
+            for (call, decision) in &mut decisions {
+                let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) else {
+                    continue;
+                };
+                self.may_change(call.spec(), (&registry, run.tenant()))?;
+                check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
+                if self.hooks.has(Moment::PreToolUse) {
+                    *arguments = Box::pin(self.ask_about_change(&run, call.spec(), arguments.clone())).await?;
+                    check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
+                }
+            }
+        }
+        self.command(id, |_| Command::Decide { decisions: decisions.clone() }).await
+    }
+
+    /// Whoever replaces a call's arguments decides what is executed, so they need the right to call its tool.
+    fn may_change(&self, spec: &CallSpec, (registry, tenant): (&Registry, Option<&TenantId>)) -> Result<(), Refusal> {
+        match registry.catalog_of(tenant).find(&spec.tool) {
+            Some(entry) if !self.caller.may_call(entry) => Err(Denied::tool(&spec.tool).into()),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+async fn check_changed(
+    spec: &CallSpec,
+    arguments: &Bytes,
+    (registry, tenant): (&Registry, Option<&TenantId>),
+) -> Result<(), Refusal> {
+    let entry = registry.catalog_of(tenant).find(&spec.tool);
+    let is_quick = entry.is_none_or(|entry| entry.hosted.is_quick(arguments));
+    offload::run_unless(is_quick, || accept::check_changed(spec, arguments, (registry, tenant))).await
+}

@@ -38,7 +38,7 @@ use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
-use crate::offload::{self, Permit};
+use crate::offload::Permit;
 use crate::quotas::Quotas;
 use crate::registry::Registry;
 use crate::requests::{Digest, RequestKey, Taken, digest};
@@ -276,20 +276,6 @@ impl Runs {
 
     fn check_same(&self, taken: &Taken, digest: Digest) -> Result<(), Refusal> {
         if taken.digest == digest { Ok(()) } else { Err(Refusal::RequestIdTaken { run: taken.run }) }
-    }
-
-    /// As [`Self::decide_new`], offloaded if checking the arguments of its calls may take long.
-    async fn decide_new_unhurried(&self, new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, Refusal> {
-        let is_quick = {
-            let registry = self.registry.borrow();
-            let tenant = new.tenant.as_ref();
-            let offer = Offer { custom: &new.custom, attached: &new.tools, registry: &registry, tenant };
-            new.calls.iter().all(|call| offer.is_quick(call))
-        };
-        if is_quick {
-            return self.decide_new(new, key);
-        }
-        Box::pin(offload::run_unless(false, || self.decide_new(new, key))).await
     }
 
     /// `key`: under which its id is taken, where it has one. Then it is opened by an entry of its own.

@@ -19,14 +19,14 @@ const CALLERS: &str = r#"
     [[callers]]
     name = "shop"
     tenant = "acme"
-    roles = ["submit", "read"]
+    roles = ["submit", "read", "approve"]
     tools = [{ names = ["*"] }]
     keys = ["{shop}"]
 
     [[callers]]
     name = "rival"
     tenant = "rival"
-    roles = ["submit", "read"]
+    roles = ["submit", "read", "approve"]
     tools = [{ names = ["*"] }]
     keys = ["{rival}"]
 "#;

@@ -1,11 +1,12 @@
 //! Who may have a request compiled and checked: role and quota are asked before anything of it costs more than reading it.
 
-use run::{RequestId, RunId, TenantId};
+use run::{Event, RequestId, RunId, TenantId};
 
-use super::{Refusal, Runs};
-use crate::audit;
+use super::{NewRun, Refusal, Runs};
+use crate::accept::Offer;
 use crate::callers::{Caller, Role};
 use crate::requests::RequestKey;
+use crate::{audit, offload};
 
 impl Runs {
     /// Refuses a new run whose caller lacks the role, or whose tenant has as much as it may.
@@ -49,5 +50,23 @@ impl Runs {
             audit::command(&self.caller, "AppendCalls", (Some(id), None), None, Some(refusal));
         }
         judged
+    }
+
+    /// As [`Self::decide_new`], offloaded if checking the arguments of its calls may take long.
+    pub(super) async fn decide_new_unhurried(
+        &self,
+        new: NewRun,
+        key: Option<RequestKey>,
+    ) -> Result<Vec<Event>, Refusal> {
+        let is_quick = {
+            let registry = self.registry.borrow();
+            let tenant = new.tenant.as_ref();
+            let offer = Offer { custom: &new.custom, attached: &new.tools, registry: &registry, tenant };
+            new.calls.iter().all(|call| offer.is_quick(call))
+        };
+        if is_quick {
+            return self.decide_new(new, key);
+        }
+        Box::pin(offload::run_unless(false, || self.decide_new(new, key))).await
     }
 }

@@ -22,7 +22,12 @@ fn a_short_storm_breaks_no_promise() {
         "broker/kill",
         "store/kill",
         "store/flush",
+        "broker/stall",
+        "coordinatorlink/hold",
+        "workerlink/hold",
+        "clientlink/hold",
     ] {
-        assert!(figures["faults"][kind].as_u64() >= Some(1), "{kind} was not among the faults: {figures}");
+        let mut kinds = figures["faults"].as_object().expect("faults by their kinds").keys();
+        assert!(kinds.any(|found| found.starts_with(kind)), "{kind} was not among the faults: {figures}");
     }
 }

@@ -224,6 +224,8 @@ fn args(
         format!("nats://127.0.0.1:{}", routes[index]).into(),
         "--routes".into(),
         others.join(",").into(),
+        // Clients get all addresses with the URL. One that connects through a proxy must not learn how to go round it.
+        "--no_advertise".into(),
     ];
     // What has no flag.
     let mut text = String::new();

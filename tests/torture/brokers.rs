@@ -25,10 +25,11 @@ impl Brokers {
         })
     }
 
-    pub(crate) fn url(&self) -> String {
+    /// The URL of each node.
+    pub(crate) fn urls(&self) -> Vec<String> {
         match self {
-            Self::One(broker) => broker.url(),
-            Self::Three(cluster) => cluster.url(),
+            Self::One(broker) => vec![broker.url()],
+            Self::Three(cluster) => cluster.nodes().iter().map(local::Node::url).collect(),
         }
     }
 
@@ -42,6 +43,10 @@ impl Brokers {
 
     /// Strikes a node, waits, brings it back, and waits until it has caught up with the others. Says which node it was.
     pub(crate) async fn strike(&mut self, blow: Blow, pick: usize, lasts: Duration) -> anyhow::Result<usize> {
+        if blow == Blow::Stall {
+            self.stall(lasts).await?;
+            return Ok(0);
+        }
         let index = match self {
             Self::One(broker) => {
                 broker.kill().await;
@@ -66,6 +71,24 @@ impl Brokers {
             }
         };
         Ok(index)
+    }
+
+    /// Stops all nodes at once, and lets all of them go on.
+    async fn stall(&self, lasts: Duration) -> anyhow::Result<()> {
+        match self {
+            Self::One(broker) => {
+                broker.pause();
+                tokio::time::sleep(lasts).await;
+                broker.resume();
+            }
+            Self::Three(cluster) => {
+                cluster.nodes().iter().for_each(local::Node::pause);
+                tokio::time::sleep(lasts).await;
+                cluster.nodes().iter().for_each(local::Node::resume);
+                cluster.healthy().await.context("the brokers do not find together again")?;
+            }
+        }
+        Ok(())
     }
 
     /// The most that one node ever held.

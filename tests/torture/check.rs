@@ -1,6 +1,7 @@
 //! What must hold of any output stream of a run, whatever was killed. Looks at the events alone, and finds: it never
 //! panics and goes on after what it found.
 
+mod asked;
 mod judge;
 #[cfg(test)]
 mod tests;
@@ -11,7 +12,8 @@ use std::fmt;
 use proto::v1::run_event::Event;
 use proto::v1::{self, FloorPolicy, RunEvent};
 
-pub(crate) use judge::{Effect, Evidence, judge};
+pub(crate) use asked::{Answer, Asking, effect_of_call, effects_of, found_effects, weigh};
+pub(crate) use judge::{Effect, Evidence, judge, judge_call};
 
 /// The promise that was broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,6 +31,10 @@ pub(crate) enum Broken {
     Differing,
     WrongContent,
     RepeatedEffect,
+    /// A request was refused, or nobody knows of one, and its calls acted all the same.
+    RefusedEffect,
+    /// A run that is not to be stored is still there long after its end.
+    Kept,
     /// A process ended that was not told to, or did not when it was.
     Process,
 }

@@ -14,7 +14,7 @@ use crate::seed::Seed;
 /// Connections to each coordinator, so that no single one is the bottleneck.
 const CHANNELS: usize = 4;
 /// How long one request may take before another coordinator is asked: some are paused for many seconds.
-const REQUEST_LIMIT: Duration = Duration::from_secs(4);
+pub(crate) const REQUEST_LIMIT: Duration = Duration::from_secs(4);
 /// A stream says something every 15 s.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 /// A connection whose other end is paused is noticed by its unanswered pings.
@@ -39,8 +39,8 @@ pub(crate) enum Next {
     Events(Vec<RunEvent>),
     /// Everything was said.
     RunEnded,
-    /// Read on elsewhere; why, in words.
-    Broken(String),
+    /// Read on elsewhere; why.
+    Broken(Status),
 }
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Door {
         let mut at = seed.index(self.replicas.len());
         let mut wait = WAIT_FIRST;
         loop {
-            let answer = self.ask_once(seed, at, &request).await;
+            let answer = self.ask_once(seed, at, REQUEST_LIMIT, &request).await;
             match answer {
                 Err(status) if passes(&status) && Instant::now() < until => {}
                 answer => return answer,
@@ -103,13 +103,30 @@ impl Door {
         &self,
         seed: &mut Seed,
         at: usize,
+        limit: Duration,
         request: impl Fn(Runs) -> F,
     ) -> Result<T, Status>
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let asked = tokio::time::timeout(REQUEST_LIMIT, request(self.runs(seed, at))).await;
+        let asked = tokio::time::timeout(limit, request(self.runs(seed, at))).await;
         asked.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer came"))).map(Response::into_inner)
+    }
+
+    /// Whether a run is not found, now or soon.
+    pub(crate) async fn is_gone(&self, seed: &mut Seed, run_id: &str, until: Instant) -> bool {
+        let request = v1::GetRunRequest { run_id: run_id.to_owned() };
+        loop {
+            let got = self.ask(seed, until, |mut runs| {
+                let request = request.clone();
+                async move { runs.get_run(request).await }
+            });
+            let is_found = !matches!(got.await, Err(status) if status.code() == Code::NotFound);
+            if !is_found || Instant::now() >= until {
+                return !is_found;
+            }
+            tokio::time::sleep(WAIT_LONGEST).await;
+        }
     }
 
     pub(crate) async fn watch(
@@ -122,7 +139,7 @@ impl Door {
         let request =
             v1::WatchRunRequest { run_id: run_id.to_owned(), after_sequence: after, floor_policy: policy.into() };
         let at = seed.index(self.replicas.len());
-        let stream = self.ask_once(seed, at, |mut runs| {
+        let stream = self.ask_once(seed, at, REQUEST_LIMIT, |mut runs| {
             let request = request.clone();
             async move { runs.watch_run(request).await }
         });
@@ -142,10 +159,10 @@ impl Messages {
             Ok(Ok(Some((events, _)))) if !events.is_empty() => Next::Events(events),
             Ok(Ok(Some((_, Some(end))))) if end.reason() == v1::StreamEndReason::RunEnded => Next::RunEnded,
             Ok(Ok(Some((_, None)))) => Next::Events(Vec::new()),
-            Ok(Ok(Some((_, Some(end))))) => Next::Broken(end.reason().as_str_name().to_owned()),
-            Ok(Ok(None)) => Next::Broken("it ended without a last word".to_owned()),
-            Ok(Err(status)) => Next::Broken(status.to_string()),
-            Err(_) => Next::Broken("it was silent for too long".to_owned()),
+            Ok(Ok(Some((_, Some(end))))) => Next::Broken(Status::unavailable(end.reason().as_str_name())),
+            Ok(Ok(None)) => Next::Broken(Status::unavailable("it ended without a last word")),
+            Ok(Err(status)) => Next::Broken(status),
+            Err(_) => Next::Broken(Status::deadline_exceeded("it was silent for too long")),
         }
     }
 }

@@ -20,24 +20,37 @@ pub(crate) struct Late {
     pub(crate) late: Lateness,
 }
 
-/// What excuses a late end. Where a coordinator and a broker were struck, an owner can be found only when the broker has
-/// found its leader: one comes after the other.
+/// What excuses a late end. If a coordinator and a broker were struck, an owner can be found only when the broker has found
+/// its leader: one comes after the other. If nobody could end a call at all, the time counts from when somebody could again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowed {
     owner: bool,
     broker: bool,
+    /// How long nobody could end the call, as far as that came after its deadline.
+    blocked_ms: u64,
 }
 
 impl Allowed {
-    /// The excuses among the faults that were going on when the call should have ended, or shortly before.
-    pub(crate) fn of(late: &Lateness, faults: &[Struck]) -> Self {
-        let struck = |part, excused| {
-            let struck = faults.iter().filter(|fault| fault.part == part);
-            struck.into_iter().any(|fault| fault.from <= late.ended && fault.until + excused >= late.deadline)
+    /// The excuses among the faults that were going on when the call should have ended, or shortly before. `coordinators` is
+    /// how many there are in all.
+    pub(crate) fn of(late: &Lateness, faults: &[Struck], coordinators: usize) -> Self {
+        let window = |excused: u64| (late.deadline.saturating_sub(excused), late.ended);
+        let struck = |is_struck: fn(&Struck) -> bool, (from, until): (u64, u64)| {
+            faults.iter().any(|fault| is_struck(fault) && fault.from <= until && fault.until >= from)
         };
-        let broker = struck(Part::Broker, BROKER_MS);
-        let owner = struck(Part::Coordinator, OWNERLESS_MS + if broker { BROKER_MS } else { 0 });
-        Self { owner, broker }
+        let broker = struck(|fault| fault.part == Part::Broker, window(BROKER_MS));
+        let ownerless_ms = OWNERLESS_MS + if broker { BROKER_MS } else { 0 };
+        let owner = struck(leaves_ownerless, window(ownerless_ms));
+        let mut allowed = Self { owner, broker, blocked_ms: 0 };
+        let base = allowed.ms();
+        let mut limit = late.deadline + base;
+        for (from, until) in blocked(faults, coordinators, window(0)) {
+            if from <= limit && until > late.deadline {
+                limit = limit.max(until + base);
+            }
+        }
+        allowed.blocked_ms = limit - late.deadline - base;
+        allowed
     }
 
     /// A broker was struck.
@@ -48,8 +61,38 @@ impl Allowed {
     pub(crate) fn ms(self) -> u64 {
         let owner = if self.owner { OWNER_MS } else { 0 };
         let broker = if self.broker { BROKER_MS } else { 0 };
-        CALM_MS + owner + broker
+        CALM_MS + owner + broker + self.blocked_ms
     }
+}
+
+/// The shards of a coordinator that is struck, or cut off from the broker, are nobody's for a while. So are those of all
+/// coordinators after a stall of the broker, in which no lease could be renewed.
+fn leaves_ownerless(fault: &Struck) -> bool {
+    matches!(fault.part, Part::Coordinator | Part::CoordinatorLink) || fault.blow == Blow::Stall
+}
+
+/// When nobody could end a call, in order: the broker stood still, or every coordinator was struck or cut off at once. Only
+/// faults of the window are looked at.
+fn blocked(faults: &[Struck], coordinators: usize, (from, until): (u64, u64)) -> Vec<(u64, u64)> {
+    let around: Vec<&Struck> = faults.iter().filter(|fault| fault.from <= until && fault.until >= from).collect();
+    let stalls = around.iter().filter(|fault| fault.blow == Blow::Stall).map(|fault| (fault.from, fault.until));
+    let mut blocked: Vec<(u64, u64)> = stalls.collect();
+    let of_coordinators = |part| matches!(part, Part::Coordinator | Part::CoordinatorLink);
+    let struck: Vec<&&Struck> = around.iter().filter(|fault| of_coordinators(fault.part)).collect();
+    // All of them are struck from the beginning of some fault to the first end among those that go on then.
+    for fault in &struck {
+        let at = fault.from;
+        let mut untils = std::collections::BTreeMap::new();
+        for other in struck.iter().filter(|other| other.from <= at && other.until > at) {
+            let longest: &mut u64 = untils.entry(other.index).or_default();
+            *longest = other.until.max(*longest);
+        }
+        if untils.len() >= coordinators.max(1) {
+            blocked.extend(untils.values().min().map(|until| (at, *until)));
+        }
+    }
+    blocked.sort_unstable();
+    blocked
 }
 
 /// For each shard of each coordinator that was killed, the time until a run could be opened in it again. A coordinator
@@ -86,16 +129,52 @@ mod tests {
         Lateness { call_id: "c0".to_owned(), deadline, ended }
     }
 
+    fn allowed(late: &Lateness, faults: &[Struck]) -> u64 {
+        Allowed::of(late, faults, 2).ms()
+    }
+
     #[test]
     fn only_a_fault_around_the_deadline_excuses_a_late_end() {
         let faults = [struck(Part::Broker, 0, 100_000, 101_000), struck(Part::Worker, 0, 0, 1_000_000)];
-        assert_eq!(Allowed::of(&late(102_000, 110_000), &faults).ms(), 17_000);
-        assert_eq!(Allowed::of(&late(50_000, 51_000), &faults).ms(), 2_000);
-        assert_eq!(Allowed::of(&late(200_000, 201_000), &faults).ms(), 2_000);
+        assert_eq!(allowed(&late(102_000, 110_000), &faults), 17_000);
+        assert_eq!(allowed(&late(50_000, 51_000), &faults), 2_000);
+        assert_eq!(allowed(&late(200_000, 201_000), &faults), 2_000);
         let owner = struck(Part::Coordinator, 0, 100_000, 101_000);
-        assert_eq!(Allowed::of(&late(105_000, 106_000), std::slice::from_ref(&owner)).ms(), 8_000);
+        assert_eq!(allowed(&late(105_000, 106_000), std::slice::from_ref(&owner)), 8_000);
         let broker = struck(Part::Broker, 0, 101_000, 102_000);
-        assert_eq!(Allowed::of(&late(105_000, 106_000), &[owner, broker]).ms(), 23_000);
+        assert_eq!(allowed(&late(105_000, 106_000), &[owner, broker]), 23_000);
+    }
+
+    #[test]
+    fn links_of_workers_and_clients_excuse_nothing_and_those_of_coordinators_a_lease() {
+        let call = late(105_000, 110_000);
+        for part in [Part::WorkerLink, Part::ClientLink] {
+            assert_eq!(allowed(&call, &[struck(part, 0, 100_000, 140_000)]), 2_000, "{part:?}");
+        }
+        assert_eq!(allowed(&call, &[struck(Part::CoordinatorLink, 0, 100_000, 140_000)]), 8_000);
+    }
+
+    #[test]
+    fn a_stall_of_the_broker_excuses_its_own_length_and_what_comes_back_after_it() {
+        let stall = Struck { blow: Blow::Stall, ..struck(Part::Broker, 0, 100_000, 140_000) };
+        let stalls = std::slice::from_ref(&stall);
+        assert_eq!(allowed(&late(110_000, 141_000), stalls), 30_000 + 23_000);
+        // The deadline came just before it.
+        assert_eq!(allowed(&late(99_000, 141_000), stalls), 41_000 + 23_000);
+        assert_eq!(allowed(&late(50_000, 60_000), stalls), 2_000);
+        assert_eq!(allowed(&late(150_000, 160_000), stalls), 23_000);
+        assert_eq!(allowed(&late(50_000, 141_000), stalls), 23_000, "it was late before the stall began");
+    }
+
+    #[test]
+    fn time_without_any_coordinator_counts_from_when_one_is_back() {
+        let one = struck(Part::Coordinator, 0, 100_000, 120_000);
+        let other = struck(Part::CoordinatorLink, 1, 105_000, 130_000);
+        assert_eq!(allowed(&late(106_000, 121_000), &[one.clone(), other.clone()]), 14_000 + 8_000);
+        assert_eq!(allowed(&late(124_000, 131_000), &[one.clone(), other]), 8_000);
+        // Twice the same one is not everybody.
+        let again = struck(Part::CoordinatorLink, 0, 105_000, 130_000);
+        assert_eq!(allowed(&late(106_000, 121_000), &[one, again]), 8_000);
     }
 
     #[test]

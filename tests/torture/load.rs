@@ -1,5 +1,8 @@
 //! One run after its plan: asked for, watched, answered, cancelled, read again by somebody else, and checked.
 
+mod after;
+mod open;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,29 +12,27 @@ use proto::v1::{self, RunEvent};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Code;
 
-use crate::check::{self, Broken, Effect, Evidence, Violation};
+use crate::check::{self, Answer, Asking, Broken, Effect, Evidence, Violation};
 use crate::door::{Door, Messages, Next, passes};
-use crate::plan::{Door as Way, LONG, Plan, When, Work};
+use crate::plan::{LONG, Plan, When, Work};
 use crate::seed::Seed;
+use crate::world::ERASE_AFTER;
 
-/// How long a run may be refused by everybody before the client gives up.
-const ACCEPT_LIMIT: Duration = Duration::from_secs(60);
 /// The run's own deadline: longer than that of its calls, so that those are what is missed.
 const RUN_TIMEOUT: Duration = LONG;
 /// How much later than a run's deadline its readers give it up: it may have ended, but nobody can read it.
-const GIVE_UP: Duration = Duration::from_secs(60);
-/// How long a run that somebody saw end may not be found or read by somebody else.
-const LATE_LIMIT: Duration = Duration::from_secs(60);
+const GIVE_UP: Duration = Duration::from_secs(120);
+/// How long a run that somebody saw end may not be found or read by somebody else: the longest stall of the broker, and what
+/// comes back after it.
+const LATE_LIMIT: Duration = Duration::from_secs(120);
 /// How often a reader breaks its own stream: each time costs a replay of the run, and the reader has a deadline too.
 const OWN_BREAKS_MAX: u32 = 10;
 /// How many of a hundred requests are sent once more after their run has ended.
 const ASKED_AGAIN: u64 = 10;
-/// How long replicas may show a run as it was before its end: their feed comes back some seconds after the broker.
-const CATCH_UP: Duration = Duration::from_secs(15);
-/// How long an answer or a cancellation is tried.
-const ACT_LIMIT: Duration = Duration::from_secs(60);
+/// How long an answer, a cancellation or a redrive is tried.
+const ACT_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
 pub(crate) struct Load {
@@ -50,10 +51,9 @@ pub(crate) struct Outcome {
     pub(crate) seen_at: u64,
     /// Through which replica it was opened, and when that was asked for and confirmed.
     pub(crate) opened: Option<(usize, u64, u64)>,
-    /// Askings whose answer was lost: they may have been accepted, and nobody knows.
-    pub(crate) unconfirmed: u32,
-    /// The same under a request id.
-    pub(crate) repeated: u32,
+    /// Requests for the run that were not confirmed.
+    pub(crate) askings: Vec<Asking>,
+    pub(crate) has_request_id: bool,
     pub(crate) breaks: u32,
     /// Times that a replica did not know of the run, though it was confirmed.
     pub(crate) not_found: u32,
@@ -61,6 +61,10 @@ pub(crate) struct Outcome {
     pub(crate) stale: u32,
     /// Name of the work, how it ended.
     pub(crate) ends: Vec<(&'static str, String)>,
+    /// Further runs that came of this one: why, and how they ended.
+    pub(crate) further: Vec<(&'static str, String)>,
+    /// When a run that is not to be stored ended, by the broker's clock.
+    pub(crate) to_erase: Option<u64>,
     pub(crate) attempts: usize,
     pub(crate) lateness: Vec<Lateness>,
     pub(crate) effects: Vec<Effect>,
@@ -106,138 +110,50 @@ struct Drive {
     acts: JoinSet<Act>,
     cancel_sent: Option<u64>,
     live: Vec<RunEvent>,
+    /// It is not to be stored, is not found, and had time enough to end and be erased since it was last read.
+    may_be_erased: bool,
+}
+
+/// How reading a run live came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Read {
+    Ended,
+    GivenUp,
+    /// The run was erased before its reader came back.
+    Erased,
 }
 
 /// Drives a run to its end; `permit` is given back when the run has ended, before others read it again.
 pub(crate) async fn drive(load: Arc<Load>, plan: Plan, permit: Option<OwnedSemaphorePermit>) -> Outcome {
-    let outcome = Outcome { number: plan.number, plan: format!("{plan:?}"), ..Outcome::default() };
+    let has_request_id = plan.has_request_id;
+    let outcome = Outcome { number: plan.number, plan: format!("{plan:?}"), has_request_id, ..Outcome::default() };
     let seed = plan.seed.clone();
     let (evidence, acts, live) = (Evidence::default(), JoinSet::new(), Vec::new());
-    let mut drive = Drive { load, plan, seed, outcome, evidence, acts, cancel_sent: None, live };
+    let (cancel_sent, may_be_erased) = (None, false);
+    let mut drive = Drive { load, plan, seed, outcome, evidence, acts, cancel_sent, live, may_be_erased };
     drive.outcome.asked_at = proto::now().0;
-    let Some(stream) = drive.open().await else { return drive.outcome };
+    let Some(stream) = drive.open().await else {
+        drop(permit);
+        drive.check_askings().await;
+        drive.keep_if_doubtful();
+        return drive.outcome;
+    };
     drive.begin_acts();
-    let ended = drive.read_live(stream).await;
+    let read = drive.read_live(stream).await;
     drive.outcome.seen_at = proto::now().0;
     drop(permit);
     drive.join_acts().await;
-    drive.check(ended).await;
+    drive.check(read).await;
+    drive.check_askings().await;
+    drive.keep_if_doubtful();
     drive.outcome
 }
 
 impl Drive {
-    // ---- asking ----
-
-    /// Asks until the run is confirmed. Gives the stream that came with it, if one did. `None` when nobody takes it.
-    ///
-    /// The only place that asks for a run. An asking whose answer is lost may have been accepted: under a request id it is
-    /// repeated, and must give the one run. Without one nothing tells, so it is counted, and asked again as another run.
-    async fn open(&mut self) -> Option<Option<Messages>> {
-        let until = Instant::now() + ACCEPT_LIMIT;
-        let first = self.seed.index(self.load.door.replicas());
-        for (at, asking) in (first..).zip(0..) {
-            let asking = if self.plan.has_request_id { 0 } else { asking };
-            let began = proto::now().0;
-            let opened = match self.plan.door {
-                Way::Create => self.create(at, asking).await.map(|run_id| (run_id, None)),
-                Way::Execute => self.execute(at, asking).await.map(|(run_id, stream)| (run_id, Some(stream))),
-            };
-            match opened {
-                Ok((run_id, stream)) => {
-                    self.outcome.opened = Some((at % self.load.door.replicas(), began, proto::now().0));
-                    self.outcome.run_id = run_id;
-                    self.evidence.asking = asking;
-                    return Some(stream);
-                }
-                Err(status) if !passes(&status) => {
-                    let what = format!("the run was refused: {status:?}");
-                    self.outcome.violations.push(Violation { broken: Broken::WrongContent, what });
-                    return None;
-                }
-                Err(_) if self.plan.has_request_id => self.outcome.repeated += 1,
-                Err(_) => self.outcome.unconfirmed += 1,
-            }
-            if Instant::now() > until {
-                self.outcome
-                    .ends
-                    .extend(self.plan.calls.iter().map(|call| (call.work.name(), "never accepted".into())));
-                return None;
-            }
-            tokio::time::sleep(self.seed.ms(20..200)).await;
-        }
-        None
-    }
-
-    fn request(&self, asking: u32) -> v1::CreateRunRequest {
-        v1::CreateRunRequest {
-            calls: self.plan.new_calls(asking, &self.load.effects),
-            timeout: Some(proto::convert::duration(RUN_TIMEOUT)),
-            request_id: if self.plan.has_request_id { format!("run {}", self.plan.number) } else { String::new() },
-            fail_fast: self.plan.fail_fast,
-            ..v1::CreateRunRequest::default()
-        }
-    }
-
-    async fn create(&mut self, at: usize, asking: u32) -> Result<String, Status> {
-        let request = self.request(asking);
-        let created = self.load.door.ask_once(&mut self.seed, at, |mut runs| {
-            let request = request.clone();
-            async move { runs.create_run(request).await }
-        });
-        created.await?.run.map(|run| run.run_id).ok_or_else(|| Status::data_loss("the response lacks the run"))
-    }
-
-    async fn execute(&mut self, at: usize, asking: u32) -> Result<(String, Messages), Status> {
-        let v1::CreateRunRequest { calls, timeout, request_id, fail_fast, .. } = self.request(asking);
-        let floor_policy = self.plan.policy.into();
-        let request = v1::ExecuteRunRequest {
-            calls,
-            timeout,
-            request_id,
-            fail_fast,
-            floor_policy,
-            ..v1::ExecuteRunRequest::default()
-        };
-        let stream = self.load.door.ask_once(&mut self.seed, at, |mut runs| {
-            let request = request.clone();
-            async move { runs.execute_run(request).await }
-        });
-        let mut stream = Messages::Execute(Box::new(stream.await?));
-        while self.live.is_empty() {
-            match stream.next().await {
-                Next::Events(events) => self.live.extend(events),
-                Next::Broken(why) => return Err(Status::unavailable(why)),
-                Next::RunEnded => return Err(Status::unavailable("the stream broke at its beginning")),
-            }
-        }
-        let run_id = self.live.first().and_then(|event| match &event.event {
-            Some(Event::RunOpened(opened)) => Some(opened.run_id.clone()),
-            _ => None,
-        });
-        Ok((run_id.ok_or_else(|| Status::data_loss("the first event does not name the run"))?, stream))
-    }
-
-    /// Sends the request once more, long after its run has ended: it must give that run, and make no other.
-    async fn ask_again(&mut self) -> Option<Violation> {
-        let request = self.request(0);
-        let again = self.load.door.ask(&mut self.seed, Instant::now() + LATE_LIMIT, |mut runs| {
-            let request = request.clone();
-            async move { runs.create_run(request).await }
-        });
-        let run_id = again.await.map(|created| created.run.map(|run| run.run_id).unwrap_or_default());
-        match run_id {
-            Ok(run_id) if run_id == self.outcome.run_id => None,
-            other => {
-                let what = format!("the request was sent again and gave {other:?}");
-                Some(Violation { broken: Broken::Doubled, what })
-            }
-        }
-    }
-
     // ---- watching ----
 
-    /// Reads to the run's end, on and on where the stream breaks. `false` when it is given up.
-    async fn read_live(&mut self, mut stream: Option<Messages>) -> bool {
+    /// Reads to the run's end, on and on if the stream breaks.
+    async fn read_live(&mut self, mut stream: Option<Messages>) -> Read {
         let until = Instant::now() + RUN_TIMEOUT + GIVE_UP;
         for event in self.live.clone() {
             self.react(&event);
@@ -247,6 +163,9 @@ impl Drive {
             let Some(messages) = &mut stream else {
                 stream = self.watch_on(until).await;
                 since_break = 0;
+                if stream.is_none() && self.may_be_erased {
+                    return Read::Erased;
+                }
                 continue;
             };
             match messages.next().await {
@@ -266,30 +185,35 @@ impl Drive {
                     self.live.extend(events);
                     let is_over = self.live.last().is_some_and(|event| matches!(event.event, Some(Event::RunEnded(_))));
                     if is_over {
-                        return true;
+                        return Read::Ended;
                     }
                 }
                 // The checker says what is missing.
-                Next::RunEnded => return true,
-                Next::Broken(why) => {
+                Next::RunEnded => return Read::Ended,
+                Next::Broken(status) => {
                     self.outcome.breaks += 1;
-                    self.outcome.trouble = format!("the stream broke: {why}");
+                    self.outcome.trouble = format!("the stream broke: {status}");
                     stream = None;
                 }
             }
         }
-        false
+        Read::GivenUp
     }
 
     async fn watch_on(&mut self, until: Instant) -> Option<Messages> {
         let after = self.live.last().map(|event| event.sequence);
-        let (run_id, policy) = (self.outcome.run_id.clone(), self.plan.policy);
+        let (run_id, policy, began) = (self.outcome.run_id.clone(), self.plan.policy, Instant::now());
         while Instant::now() < until {
             match self.load.door.watch(&mut self.seed, &run_id, policy, after).await {
                 Ok(stream) => return Some(stream),
                 Err(status) => {
-                    self.outcome.not_found += u32::from(status.code() == Code::NotFound);
+                    let is_gone = status.code() == Code::NotFound;
+                    self.outcome.not_found += u32::from(is_gone);
                     self.outcome.trouble = format!("WatchRun was refused: {status}");
+                    self.may_be_erased = is_gone && !self.plan.is_kept && began.elapsed() >= ERASE_AFTER;
+                    if self.may_be_erased {
+                        return None;
+                    }
                 }
             }
             tokio::time::sleep(self.seed.ms(20..200)).await;
@@ -394,41 +318,85 @@ impl Drive {
 
     // ---- checking ----
 
-    async fn check(&mut self, ended: bool) {
-        let mut found = Vec::new();
-        if !ended {
+    async fn check(&mut self, read: Read) {
+        let ended = read == Read::Ended;
+        if read == Read::GivenUp {
             let what = format!(
                 "{} s after its deadline the run has not ended for its reader, whose last trouble was: {}",
                 GIVE_UP.as_secs(),
                 self.outcome.trouble
             );
-            found.push(Violation { broken: Broken::Lost, what });
+            self.outcome.violations.push(Violation { broken: Broken::Lost, what });
         }
-        tokio::time::sleep(self.plan.late_after).await;
-        let late = self.read_late().await;
-        self.evidence.run = self.get().await;
+        self.note_to_erase();
         let (story, wrong) = check::read(&self.live, self.plan.policy, ended);
-        found.extend(wrong);
+        self.outcome.violations.extend(wrong);
+        tokio::time::sleep(self.plan.late_after).await;
+        if read != Read::Erased {
+            self.compare(&story, ended).await;
+        }
+        if self.plan.has_request_id && self.plan.is_kept && self.seed.chance(ASKED_AGAIN) {
+            let again = self.ask_again().await;
+            self.outcome.violations.extend(again);
+        }
+        let (effects, wrong) = check::judge(&self.plan, &story, &self.evidence);
+        self.outcome.violations.extend(wrong);
+        self.outcome.effects = effects;
+        if read == Read::Erased {
+            self.outcome.further.push(("not to be stored", "erased before it was read".to_owned()));
+        }
+        if !ended {
+            let unseen = Asking { number: self.evidence.asking, answer: Answer::Lost };
+            let is_open =
+                |index: &usize| story.calls.get(&Plan::call_id(*index)).is_none_or(|told| told.ended.is_none());
+            let open = (0..self.plan.calls.len()).filter(is_open);
+            let effects = open.filter_map(|index| check::effect_of_call(&self.plan, index, &unseen));
+            self.outcome.effects.extend(effects);
+        }
+        self.note_ends(&story);
+        if self.plan.redrives && self.plan.is_kept {
+            self.redrive().await;
+        }
+    }
+
+    /// Whether a call that never started, or a request that was refused, left the world alone is only known when everything has
+    /// settled.
+    fn keep_if_doubtful(&mut self) {
+        let is_doubtful = self.outcome.effects.iter().any(|effect| effect.at_most == 0);
+        if is_doubtful || !self.outcome.violations.is_empty() {
+            self.outcome.events = std::mem::take(&mut self.live);
+        }
+    }
+
+    /// What another reader sees, and what `GetRun` tells. A run that is not to be stored may be erased meanwhile.
+    async fn compare(&mut self, story: &check::Story, ended: bool) {
+        let (run_id, policy) = (self.outcome.run_id.clone(), self.plan.policy);
+        let late = self.read(&run_id, policy, Instant::now() + LATE_LIMIT).await;
+        self.evidence.run = self.get(&run_id).await;
+        let erased_at = self.outcome.to_erase.map(|ended| ended + u64::try_from(ERASE_AFTER.as_millis()).unwrap_or(0));
+        let may_be_erased = erased_at.is_some_and(|erased| proto::now().0 >= erased);
+        let lost = |what: String| Violation { broken: Broken::Lost, what };
         match late {
-            Some(late) => found.extend(check::same(&self.live, &late)),
-            None if ended => {
-                found.push(Violation {
-                    broken: Broken::Lost,
-                    what: format!("no late reader can read the run: {}", self.outcome.trouble),
-                });
+            Some(late) => self.outcome.violations.extend(check::same(&self.live, &late)),
+            None if ended && !may_be_erased => {
+                let what = format!("no late reader can read the run: {}", self.outcome.trouble);
+                self.outcome.violations.push(lost(what));
             }
             None => {}
         }
         match &self.evidence.run {
-            Some(run) => self.outcome.lateness = lateness(run, &story),
-            None => found.push(Violation { broken: Broken::Lost, what: "nobody can get the run".to_owned() }),
+            Some(run) => self.outcome.lateness = lateness(run, story),
+            None if may_be_erased => {}
+            None => self.outcome.violations.push(lost("nobody can get the run".to_owned())),
         }
-        if self.plan.has_request_id && self.seed.chance(ASKED_AGAIN) {
-            found.extend(self.ask_again().await);
-        }
-        let (effects, wrong) = check::judge(&self.plan, &story, &self.evidence);
-        found.extend(wrong);
-        self.outcome.effects = effects;
+    }
+
+    fn note_to_erase(&mut self) {
+        let last = self.live.last().filter(|event| matches!(event.event, Some(Event::RunEnded(_))));
+        self.outcome.to_erase = last.filter(|_| !self.plan.is_kept).map(|event| check::ms(event.time.as_ref()));
+    }
+
+    fn note_ends(&mut self, story: &check::Story) {
         for (index, call) in self.plan.calls.iter().enumerate() {
             let told = story.calls.get(&Plan::call_id(index));
             self.outcome.attempts += told.map_or(0, |told| told.started.len());
@@ -437,61 +405,6 @@ impl Drive {
             self.outcome.ends.push((call.work.name(), end));
         }
         self.outcome.cancelled_ms = self.cancel_sent.map(|sent| self.outcome.seen_at.saturating_sub(sent));
-        self.outcome.violations.extend(found);
-        // Whether a call that never started left the world alone is only known when everything has settled.
-        let is_doubtful = self.outcome.effects.iter().any(|effect| effect.at_most == 0);
-        if is_doubtful || !self.outcome.violations.is_empty() {
-            self.outcome.events = std::mem::take(&mut self.live);
-        }
-    }
-
-    /// What another reader sees, from the beginning, in one piece or in several.
-    async fn read_late(&mut self) -> Option<Vec<RunEvent>> {
-        let until = Instant::now() + LATE_LIMIT;
-        let (run_id, policy) = (self.outcome.run_id.clone(), self.plan.policy);
-        let mut events: Vec<RunEvent> = Vec::new();
-        while Instant::now() < until {
-            let after = events.last().map(|event| event.sequence);
-            let mut stream = match self.load.door.watch(&mut self.seed, &run_id, policy, after).await {
-                Ok(stream) => stream,
-                Err(status) => {
-                    self.outcome.not_found += u32::from(status.code() == Code::NotFound);
-                    self.outcome.trouble = format!("WatchRun was refused to the late reader: {status}");
-                    tokio::time::sleep(self.seed.ms(20..200)).await;
-                    continue;
-                }
-            };
-            while let Next::Events(more) = stream.next().await {
-                events.extend(more);
-                if events.last().is_some_and(|event| matches!(event.event, Some(Event::RunEnded(_)))) {
-                    return Some(events);
-                }
-                if Instant::now() > until {
-                    return None;
-                }
-            }
-        }
-        None
-    }
-
-    /// The run's state at its end. A replica that lags behind may show an older one for a while.
-    async fn get(&mut self) -> Option<v1::Run> {
-        let request = v1::GetRunRequest { run_id: self.outcome.run_id.clone() };
-        let until = Instant::now() + LATE_LIMIT;
-        let catch_up = Instant::now() + CATCH_UP;
-        loop {
-            let got = self.load.door.ask(&mut self.seed, until, |mut runs| {
-                let request = request.clone();
-                async move { runs.get_run(request).await }
-            });
-            let run = got.await.ok()?.run?;
-            let is_final = !matches!(run.status(), v1::RunStatus::InProgress | v1::RunStatus::RequiresAction);
-            if is_final || Instant::now() > catch_up {
-                return Some(run);
-            }
-            self.outcome.stale += 1;
-            tokio::time::sleep(self.seed.ms(20..200)).await;
-        }
     }
 }
 

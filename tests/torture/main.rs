@@ -25,12 +25,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::check::{Broken, Violation};
 use crate::load::{Load, Outcome, drive};
 use crate::plan::Plan;
 use crate::report::Tally;
 use crate::schedule::Part;
 use crate::seed::Seed;
-use crate::world::{Size, World};
+use crate::world::{ERASE_AFTER, Size, World};
 
 /// What a storm lasts when nothing else is said: the calls at this rate, so that there are faults enough for each.
 const CALLS_PER_S: u64 = 110;
@@ -42,6 +43,13 @@ const PROGRESS: Duration = Duration::from_secs(5);
 const SCHEDULE_PRINTED: usize = 20;
 /// Words that may wait.
 const WORDS_MAX: usize = 256;
+/// How much later than it must a run may be erased: owners change, and the broker stands still for up to 48 s.
+const ERASE_LATE: Duration = Duration::from_secs(90);
+/// How many runs are looked for that must be erased, and how long one may still be found.
+const ERASED_MAX: usize = 200;
+const ERASED_LIMIT: Duration = Duration::from_secs(60);
+/// How long after the last fault everything that is on its way has arrived, and what it caused has begun.
+const SETTLED: Duration = Duration::from_secs(5);
 /// The numbers of the quiet phase's runs begin here.
 const CALM: u64 = 1 << 32;
 
@@ -68,7 +76,11 @@ struct Arguments {
     #[arg(long, default_value_t = 4)]
     workers: usize,
     /// What is struck.
-    #[arg(long, value_delimiter = ',', default_value = "worker,coordinator,broker,store")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "worker,coordinator,broker,store,coordinator-link,worker-link,client-link"
+    )]
     parts: Vec<Part>,
     /// Print one JSON object instead of a table.
     #[arg(long)]
@@ -102,14 +114,16 @@ async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("torture-").tempdir()?;
     let size = Size { brokers: arguments.brokers, coordinators: arguments.coordinators, workers: arguments.workers };
     let world = Arc::new(World::start(&size, folder.path()).await?);
-    let door = door::Door::new(world.addresses())?;
+    let door = door::Door::new(&world.doors())?;
     let load = Arc::new(Load { door, effects: folder.path().join("effects") });
     for address in world.addresses() {
         harness::Client::connect(*address).await.wait_for_tool("echo").await;
     }
-    let mut tally = Tally::default();
+    let mut tally = Tally::of(arguments.coordinators);
     calm(&load, arguments, &mut tally).await;
     storm(&world, &load, arguments, &mut tally).await?;
+    tokio::time::sleep(SETTLED).await;
+    check_erased(&load, arguments, &mut tally).await;
     tally.settle(&load.effects);
     let world = Arc::into_inner(world).context("somebody still has his hands on the world")?;
     world.end().await;
@@ -126,6 +140,20 @@ async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         write!(out, "{}", tally.table()?)?;
     }
     Ok(if is_broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Runs that are not to be stored are gone some time after their end.
+async fn check_erased(load: &Load, arguments: &Arguments, tally: &mut Tally) {
+    let late_ms = u64::try_from((ERASE_AFTER + ERASE_LATE).as_millis()).unwrap_or(u64::MAX);
+    let mut seed = Seed::new(arguments.seed).of(CALM - 1);
+    let until = Instant::now() + ERASED_LIMIT;
+    for run_id in tally.to_be_gone(proto::now().0.saturating_sub(late_ms)).into_iter().take(ERASED_MAX) {
+        tally.erased += 1;
+        if !load.door.is_gone(&mut seed, &run_id, until).await {
+            let what = format!("it is not to be stored, and is found {late_ms} ms after its end");
+            tally.tell_of_run(&run_id, Violation { broken: Broken::Kept, what });
+        }
+    }
 }
 
 /// Nothing is struck: what cancelling and a call cost.

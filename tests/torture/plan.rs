@@ -8,8 +8,9 @@ use serde_json::json;
 
 use crate::seed::Seed;
 
-/// Time enough for every attempt of a call to be lost with its worker, each noticed only by its lapsed lease.
-pub(crate) const LONG: Duration = Duration::from_secs(150);
+/// Time enough for every attempt of a call to be lost with its worker, each noticed only by its lapsed lease, while the
+/// broker stands still most of the time.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
@@ -19,6 +20,10 @@ pub(crate) struct Plan {
     pub(crate) door: Door,
     /// Requests carry an id, so that one whose answer was lost is sent again and makes one run.
     pub(crate) has_request_id: bool,
+    /// The run is stored for as long as the log keeps it; otherwise it is erased some time after its end.
+    pub(crate) is_kept: bool,
+    /// Parked calls are redriven after the run has ended.
+    pub(crate) redrives: bool,
     /// The first call that fails or expires ends the others.
     pub(crate) fail_fast: bool,
     pub(crate) cancel: Option<Cancel>,
@@ -126,7 +131,9 @@ impl Plan {
             number,
             policy: seed.weighted(&policies).unwrap_or(FloorPolicy::Arrival),
             door: if seed.chance(50) { Door::Create } else { Door::Execute },
-            has_request_id: seed.chance(90),
+            has_request_id: seed.chance(60),
+            is_kept: !seed.chance(15),
+            redrives: seed.chance(60),
             fail_fast: seed.chance(4),
             cancel,
             breaks_after: seed.chance(15).then(|| seed.index(40) + 1),
@@ -205,13 +212,13 @@ impl PlannedCall {
             return Self::that_misses_its_deadline(seed);
         }
         let works = [
-            (34, Work::Echo),
+            (26, Work::Echo),
             (14, Work::Sleep { ms: seed.mostly_small(100..3_000) }),
             (16, Work::Count { pieces: small(seed, 1..400), every_ms: seed.mostly_small(0..12) }),
             (8, Work::speech(seed)),
             (3, Work::Flaky { attempts: small(seed, 1..3) }),
             (1, Work::Hopeless),
-            (12, Work::Write { then_wait_ms: seed.mostly_small(0..2_500) }),
+            (20, Work::Write { then_wait_ms: seed.mostly_small(0..2_500) }),
             (4, Work::Ask { answer_after: Some(seed.ms(0..3_000)) }),
             (1, Work::Panic),
             (1, Work::UnknownTool),
@@ -318,5 +325,10 @@ mod tests {
             assert!(plans.iter().any(|plan| plan.cancel.is_some_and(|cancel| cancel.when == wanted)), "{wanted:?}");
         }
         assert!(plans.iter().any(|plan| plan.breaks_after.is_some()));
+        for (has_request_id, is_kept) in [(true, true), (true, false), (false, true), (false, false)] {
+            let is_wanted = |plan: &&Plan| plan.has_request_id == has_request_id && plan.is_kept == is_kept;
+            assert!(plans.iter().any(|plan| is_wanted(&plan)), "{has_request_id} {is_kept}");
+        }
+        assert!(plans.iter().any(|plan| plan.redrives));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proto::v1::RunEvent;
 use serde_json::json;
 
-use crate::check::{Broken, Effect, Violation};
+use crate::check::{self, Answer, Broken, Effect, Violation};
 use crate::late::{Allowed, Late, takeovers};
 use crate::load::Outcome;
 use crate::schedule::{Blow, Part};
@@ -25,8 +25,14 @@ const FAULTS_TOLD: usize = 12;
 pub(crate) struct Tally {
     pub(crate) runs: u64,
     pub(crate) calls: u64,
-    unconfirmed: u64,
-    repeated: u64,
+    /// Requests that were not confirmed: whether they had an id, and what their clients were told.
+    unconfirmed: BTreeMap<(bool, String), u64>,
+    /// Runs that came of others: redriven calls, and what errors named.
+    further: BTreeMap<(&'static str, String), u64>,
+    /// Runs that are to be erased, and when they ended.
+    to_erase: Vec<(String, u64)>,
+    pub(crate) erased: u64,
+    coordinators: usize,
     breaks: u64,
     not_found: u64,
     stale: u64,
@@ -61,6 +67,11 @@ struct Told {
 }
 
 impl Tally {
+    /// The tally of a storm over so many coordinators.
+    pub(crate) fn of(coordinators: usize) -> Self {
+        Self { coordinators, ..Self::default() }
+    }
+
     pub(crate) fn violations(&self) -> u64 {
         self.broken.values().sum()
     }
@@ -82,8 +93,17 @@ impl Tally {
     pub(crate) fn take(&mut self, outcome: Outcome) {
         self.runs += 1;
         self.calls += u64::try_from(outcome.ends.len()).unwrap_or_default();
-        self.unconfirmed += u64::from(outcome.unconfirmed);
-        self.repeated += u64::from(outcome.repeated);
+        for asking in outcome.askings {
+            let told = match asking.answer {
+                Answer::Refused(reason) => format!("refused, {reason}"),
+                Answer::Named(_) => "run named".to_owned(),
+                Answer::Lost => "no answer".to_owned(),
+            };
+            *self.unconfirmed.entry((outcome.has_request_id, told)).or_default() += 1;
+        }
+        for further in outcome.further {
+            *self.further.entry(further).or_default() += 1;
+        }
         self.breaks += u64::from(outcome.breaks);
         self.not_found += u64::from(outcome.not_found);
         self.stale += u64::from(outcome.stale);
@@ -92,6 +112,7 @@ impl Tally {
             *self.ends.entry(end).or_default() += 1;
         }
         let run_id = outcome.run_id;
+        self.to_erase.extend(outcome.to_erase.map(|ended| (run_id.clone(), ended)));
         if let (Some((replica, began, done)), Some(shard)) = (outcome.opened, run_id.get(4..6)) {
             self.openings.push((shard.to_owned(), replica, began, done));
         }
@@ -133,29 +154,12 @@ impl Tally {
     /// What can only be judged when everything has settled: the world's own account, and who was late beyond what the
     /// faults around it excuse.
     pub(crate) fn settle(&mut self, effects: &Path) {
-        let text = std::fs::read_to_string(effects).unwrap_or_default();
-        let mut lines: HashMap<&str, u32> = HashMap::new();
-        for line in text.lines() {
-            *lines.entry(line).or_default() += 1;
-        }
-        let judged = std::mem::take(&mut self.effects);
-        for (run_id, effect) in &judged {
-            let count = lines.remove(effect.line.as_str()).unwrap_or_default();
-            if !(effect.at_least..=effect.at_most).contains(&count) {
-                let Effect { line, at_least, at_most, ended } = effect;
-                let what = format!(
-                    "{line} stands {count} times in the world, {at_least} to {at_most} are right for a call that ended {ended}"
-                );
-                self.tell_of_run(run_id, Violation { broken: Broken::RepeatedEffect, what });
-            }
-        }
-        // Of runs that nobody knows to be accepted; even so each call of theirs may act once.
-        for (line, count) in lines.into_iter().filter(|(_, count)| *count > 1) {
-            let what = format!("{line}, of a run that was not confirmed, stands {count} times in the world");
-            self.tell_of_run("", Violation { broken: Broken::RepeatedEffect, what });
+        let world = std::fs::read_to_string(effects).unwrap_or_default();
+        for (run_id, violation) in check::weigh(std::mem::take(&mut self.effects), &world) {
+            self.tell_of_run(&run_id, violation);
         }
         for late in std::mem::take(&mut self.late) {
-            let allowed = Allowed::of(&late.late, &self.faults);
+            let allowed = Allowed::of(&late.late, &self.faults, self.coordinators);
             if late.late.ended > late.late.deadline + allowed.ms() {
                 let what = format!(
                     "{} ended {} ms after its deadline, {} ms are allowed ({allowed:?})",
@@ -171,7 +175,13 @@ impl Tally {
         }
     }
 
-    fn tell_of_run(&mut self, run_id: &str, violation: Violation) {
+    /// Runs that should be erased by now: those that ended before this moment.
+    pub(crate) fn to_be_gone(&mut self, before: u64) -> Vec<String> {
+        let due = self.to_erase.iter().filter(|(_, ended)| *ended <= before);
+        due.map(|(run_id, _)| run_id.clone()).collect()
+    }
+
+    pub(crate) fn tell_of_run(&mut self, run_id: &str, violation: Violation) {
         let told = self.doubtful.remove(run_id).unwrap_or_else(|| {
             let now = proto::now().0;
             Told { run_id: run_id.to_owned(), from: now, until: now, ..Told::default() }
@@ -233,7 +243,7 @@ impl Tally {
 
     /// How much too late, of those around which a broker was struck, or of the others.
     fn late_ms(&self, by_broker: bool) -> Vec<u64> {
-        let of_these = |late: &&Late| Allowed::of(&late.late, &self.faults).by_broker() == by_broker;
+        let of_these = |late: &&Late| Allowed::of(&late.late, &self.faults, self.coordinators).by_broker() == by_broker;
         self.late.iter().filter(of_these).map(|late| late.late.ended.saturating_sub(late.late.deadline)).collect()
     }
 
@@ -254,7 +264,16 @@ impl Tally {
             writeln!(text, "  {work:<16} {end:<24} {count:>8}")?;
         }
         writeln!(text, "attempts {}", self.attempts)?;
-        writeln!(text, "answers lost {} with a request id, {} without one", self.repeated, self.unconfirmed)?;
+        writeln!(text, "requests that were not confirmed")?;
+        for ((has_request_id, told), count) in &self.unconfirmed {
+            let id = if *has_request_id { "with an id" } else { "without an id" };
+            writeln!(text, "  {id:<16} {told:<24} {count:>8}")?;
+        }
+        writeln!(text, "further runs")?;
+        for ((why, end), count) in &self.further {
+            writeln!(text, "  {why:<16} {end:<24} {count:>8}")?;
+        }
+        writeln!(text, "runs looked for after they had to be erased {}", self.erased)?;
         writeln!(
             text,
             "streams broken and resumed {}, confirmed runs not found at first {}, ended ones shown as open {}",
@@ -287,6 +306,11 @@ impl Tally {
 
     pub(crate) fn json(&self, seed: u64) -> serde_json::Value {
         let ends = self.ends.iter().map(|((work, end), count)| (format!("{work}/{end}"), json!(count)));
+        let further = self.further.iter().map(|((why, end), count)| (format!("{why}/{end}"), json!(count)));
+        let unconfirmed = self.unconfirmed.iter().map(|((has_request_id, told), count)| {
+            let id = if *has_request_id { "with an id" } else { "without an id" };
+            (format!("{id}/{told}"), json!(count))
+        });
         let faults = self.faults_by_kind();
         let faults =
             faults.iter().map(|((part, blow), count)| (format!("{part:?}/{blow:?}").to_lowercase(), json!(count)));
@@ -302,7 +326,8 @@ impl Tally {
         json!({
             "seed": seed, "calls": self.calls, "runs": self.runs, "storm_s": self.storm.as_secs_f64(),
             "calls_per_s": self.calls_per_s(), "calm_calls_per_s": self.calm_calls_per_s,
-            "attempts": self.attempts, "unconfirmed": self.unconfirmed, "repeated": self.repeated, "streams_resumed": self.breaks,
+            "attempts": self.attempts, "unconfirmed": unconfirmed.collect::<serde_json::Map<_, _>>(), "erased": self.erased,
+            "further": further.collect::<serde_json::Map<_, _>>(), "streams_resumed": self.breaks,
             "not_found_at_first": self.not_found, "shown_as_open": self.stale, "kills": self.kills(),
             "ends": ends.collect::<serde_json::Map<_, _>>(),
             "faults": faults.collect::<serde_json::Map<_, _>>(),

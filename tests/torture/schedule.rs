@@ -15,6 +15,12 @@ pub(crate) enum Part {
     Coordinator,
     Broker,
     Store,
+    /// The connections of one coordinator to all nodes of the broker.
+    CoordinatorLink,
+    /// The connections of one worker to all nodes of the broker.
+    WorkerLink,
+    /// The connections of all clients to one coordinator.
+    ClientLink,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +33,14 @@ pub(crate) enum Blow {
     Terminate,
     /// FLUSHALL.
     Flush,
+    /// SIGSTOP of every node of the broker, then SIGCONT: nothing can be stored meanwhile, and what was sent is read late.
+    Stall,
+    /// A link delivers nothing to its server, without breaking.
+    HoldRequests,
+    /// A link delivers nothing to its client, without breaking.
+    HoldAnswers,
+    /// A link delivers nothing in either direction, without breaking.
+    HoldBoth,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,12 +53,15 @@ pub(crate) struct Fault {
     pub(crate) pick: usize,
     /// How long the part stays down.
     pub(crate) lasts: Duration,
+    /// A link that was held is cut, so that what it held is lost; otherwise it is healed, and what it held is delivered late.
+    pub(crate) cut: bool,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { after, part, blow, pick, lasts } = self;
-        write!(f, "after {after:?} {blow:?} {part:?} {pick} for {lasts:?}")
+        let Self { after, part, blow, pick, lasts, cut } = self;
+        let end = if *cut { ", then cut" } else { "" };
+        write!(f, "after {after:?} {blow:?} {part:?} {pick} for {lasts:?}{end}")
     }
 }
 
@@ -62,16 +79,26 @@ pub(crate) struct Lane {
     struck: u64,
 }
 
+/// The longest quiet before the first fault of a lane, but for 2 s.
+const FIRST_GAP_MS: u64 = 10_000;
 /// Longer than a worker may be silent (6 s) and than a shard's lease (6 s).
 const PAUSE_MS: Range<u64> = 7_000..12_000;
 /// Longer than the lease of a job (30 s), with which a worker comes back as a zombie.
 const LONG_PAUSE_MS: Range<u64> = 31_000..36_000;
-/// How many of a hundred pauses of a worker are long.
+/// How many of a hundred pauses of a worker are long, and of pauses of one broker, and of holds of a link.
 const LONG_PAUSES: u64 = 30;
+/// Longer than the journal tries an append for (15 s, and 5 s for the last try): requests are refused whose openings are
+/// stored afterwards.
+const STALL_MS: Range<u64> = 22_000..48_000;
+/// The first stall comes and goes early, so that a short run has seen it.
+const FIRST_STALL_MS: Range<u64> = 24_000..26_000;
+/// Of a link between a process and the broker. Shorter and longer than the leases of workers and shards.
+const HOLD_MS: Range<u64> = 2_000..12_000;
 
-/// All lanes that strike one of `parts`. A broker of a single node is not paused: nothing could go on meanwhile.
+/// All lanes that strike one of `parts`. The node of a broker that has only one is not paused alone: it is stalled.
 pub(crate) fn lanes(seed: &Seed, parts: &[Part], brokers: usize) -> Vec<Lane> {
-    use Blow::{Flush, Kill, Pause, Terminate};
+    use Blow::{Flush, HoldAnswers, HoldBoth, HoldRequests, Kill, Pause, Stall, Terminate};
+    let holds = &[HoldRequests, HoldAnswers, HoldBoth][..];
     let lane = |name, part, round, gap_ms, down_ms| Lane {
         name,
         part,
@@ -90,6 +117,10 @@ pub(crate) fn lanes(seed: &Seed, parts: &[Part], brokers: usize) -> Vec<Lane> {
         lane("paused coordinators", Part::Coordinator, &[Pause], 6_000..25_000, PAUSE_MS),
         lane("brokers", Part::Broker, brokers, 10_000..25_000, 200..4_000),
         lane("stores", Part::Store, &[Kill, Flush], 4_000..12_000, 100..2_000),
+        lane("stalled brokers", Part::Broker, &[Stall], 90_000..240_000, STALL_MS),
+        lane("links of coordinators", Part::CoordinatorLink, holds, 5_000..20_000, HOLD_MS),
+        lane("links of workers", Part::WorkerLink, holds, 5_000..20_000, HOLD_MS),
+        lane("links of clients", Part::ClientLink, holds, 5_000..20_000, 1_000..8_000),
     ];
     let lanes = lanes.into_iter().zip(0..).map(|(lane, number)| Lane { seed: seed.of(number), ..lane });
     lanes.filter(|lane| parts.contains(&lane.part)).collect()
@@ -104,13 +135,16 @@ impl Iterator for Lane {
         }
         let blow = self.left.swap_remove(self.seed.index(self.left.len()));
         // The first of every lane comes early, so that a short run has seen each.
-        let gap_ms = if self.struck == 0 { 1_000..self.gap_ms.start + 2_000 } else { self.gap_ms.clone() };
-        let is_long =
-            self.part == Part::Worker && blow == Blow::Pause && self.struck > 0 && self.seed.chance(LONG_PAUSES);
-        let down_ms = match blow {
-            Blow::Pause if is_long => LONG_PAUSE_MS,
-            Blow::Pause => PAUSE_MS,
-            Blow::Kill | Blow::Terminate | Blow::Flush => self.down_ms.clone(),
+        let is_first = self.struck == 0;
+        let gap_ms = if is_first { 1_000..self.gap_ms.start.min(FIRST_GAP_MS) + 2_000 } else { self.gap_ms.clone() };
+        let is_long = !is_first && self.seed.chance(LONG_PAUSES);
+        let down_ms = match (blow, self.part) {
+            (Blow::Pause, Part::Worker) if is_long => LONG_PAUSE_MS,
+            (Blow::Pause, Part::Broker) if is_long => STALL_MS,
+            (Blow::Pause, _) => PAUSE_MS,
+            (Blow::Stall, _) if is_first => FIRST_STALL_MS,
+            (_, Part::CoordinatorLink | Part::WorkerLink) if is_long => STALL_MS,
+            _ => self.down_ms.clone(),
         };
         self.struck += 1;
         Some(Fault {
@@ -119,6 +153,7 @@ impl Iterator for Lane {
             blow,
             pick: self.seed.index(1 << 16),
             lasts: self.seed.ms(down_ms),
+            cut: self.seed.chance(50),
         })
     }
 }
@@ -127,7 +162,15 @@ impl Iterator for Lane {
 mod tests {
     use super::*;
 
-    const ALL: [Part; 4] = [Part::Worker, Part::Coordinator, Part::Broker, Part::Store];
+    const ALL: [Part; 7] = [
+        Part::Worker,
+        Part::Coordinator,
+        Part::Broker,
+        Part::Store,
+        Part::CoordinatorLink,
+        Part::WorkerLink,
+        Part::ClientLink,
+    ];
 
     fn first(seed: u64, count: usize) -> Vec<Vec<Fault>> {
         lanes(&Seed::new(seed), &ALL, 3).into_iter().map(|lane| lane.take(count).collect()).collect()
@@ -152,6 +195,12 @@ mod tests {
             (Part::Broker, Blow::Kill),
             (Part::Store, Blow::Kill),
             (Part::Store, Blow::Flush),
+            (Part::Broker, Blow::Stall),
+            (Part::CoordinatorLink, Blow::HoldRequests),
+            (Part::CoordinatorLink, Blow::HoldAnswers),
+            (Part::CoordinatorLink, Blow::HoldBoth),
+            (Part::WorkerLink, Blow::HoldAnswers),
+            (Part::ClientLink, Blow::HoldAnswers),
         ] {
             assert!(faults.iter().any(|fault| fault.part == part && fault.blow == blow), "{blow:?} {part:?}");
         }
@@ -173,6 +222,18 @@ mod tests {
         });
         let kills: usize = kills.sum();
         assert!(kills > 200, "{kills}");
+    }
+
+    #[test]
+    fn stalls_are_longer_than_an_append_is_tried_for_and_links_are_both_cut_and_healed() {
+        let faults = first(1, 40).concat();
+        for fault in faults.iter().filter(|fault| fault.blow == Blow::Stall) {
+            assert!(fault.lasts > Duration::from_secs(16), "{fault}");
+        }
+        for cut in [true, false] {
+            let is_long = |fault: &&Fault| fault.part == Part::CoordinatorLink && fault.lasts > Duration::from_secs(16);
+            assert!(faults.iter().filter(is_long).any(|fault| fault.cut == cut), "{cut}");
+        }
     }
 
     #[test]

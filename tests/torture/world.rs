@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use harness::{Direction, Proxy};
 use rustix::process::Signal;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::{Mutex, mpsc};
@@ -20,6 +21,8 @@ pub(crate) const POOL: &str = "main";
 const SLOTS: u32 = 48;
 /// How long a worker that is told to stop lets its calls end before it gives them back.
 const DRAIN_S: u64 = 2;
+/// How long after its end a run is erased that is not to be stored; the default of the product.
+pub(crate) const ERASE_AFTER: Duration = Duration::from_secs(60);
 /// How long a part may take to come back; with a broker that is down meanwhile.
 const RETURN_LIMIT: Duration = Duration::from_secs(90);
 /// How often it is tried.
@@ -50,6 +53,8 @@ struct Slot {
     part: Part,
     index: usize,
     launch: Launch,
+    /// Its way to each node of the broker.
+    links: Vec<Proxy>,
     /// Locked while a lane has its hands on it.
     process: Mutex<Option<Process>>,
 }
@@ -62,6 +67,8 @@ pub(crate) struct World {
     coordinators: Vec<Slot>,
     workers: Vec<Slot>,
     addresses: Vec<SocketAddr>,
+    /// The clients' way to each coordinator.
+    doors: Vec<Proxy>,
 }
 
 /// How many of each, and where they come from.
@@ -78,7 +85,7 @@ impl World {
         let fixture = fixture()?;
         let brokers = Brokers::start(size.brokers).await?;
         let store = local::Store::start(|line| eprintln!("{line}")).await?;
-        let slot = |part, index: usize, arguments: Vec<String>| {
+        let slot = |part, index: usize, links: Vec<Proxy>, arguments: Vec<String>| {
             let log = folder.join(format!("{part:?}-{index}.log").to_lowercase());
             let filter = std::env::var("TOOLYARD_LOG").unwrap_or_else(|_| "info".to_owned());
             let durability = brokers.durability().to_owned();
@@ -86,22 +93,27 @@ impl World {
                 ("TOOLYARD_REDIS_URL", store.url()),
                 ("TOOLYARD_LOG", filter),
                 ("TOOLYARD_DURABILITY", durability),
+                ("TOOLYARD_ERASE_AFTER", ERASE_AFTER.as_secs().to_string()),
             ];
             let launch = Launch { program: fixture.clone(), arguments, environment, log };
-            Slot { part, index, launch, process: Mutex::new(None) }
+            Slot { part, index, launch, links, process: Mutex::new(None) }
         };
         let addresses = free_addresses(size.coordinators)?;
-        let coordinators = addresses.iter().enumerate().map(|(index, address)| {
-            slot(Part::Coordinator, index, vec!["coordinator".to_owned(), brokers.url(), address.to_string()])
-        });
-        let coordinators = coordinators.collect();
-        let workers = (0..size.workers).map(|index| {
+        let (mut coordinators, mut doors, mut workers) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, address) in addresses.iter().enumerate() {
+            let (links, url) = links(&brokers).await?;
+            let arguments = vec!["coordinator".to_owned(), url, address.to_string()];
+            coordinators.push(slot(Part::Coordinator, index, links, arguments));
+            doors.push(Proxy::to(*address).await?);
+        }
+        for index in 0..size.workers {
+            let (links, url) = links(&brokers).await?;
             let (slots, drain) = (SLOTS.to_string(), DRAIN_S.to_string());
-            slot(Part::Worker, index, vec!["worker".to_owned(), brokers.url(), POOL.to_owned(), slots, drain])
-        });
-        let workers = workers.collect();
+            let arguments = vec!["worker".to_owned(), url, POOL.to_owned(), slots, drain];
+            workers.push(slot(Part::Worker, index, links, arguments));
+        }
         let (brokers, store) = (Mutex::new(brokers), Mutex::new(store));
-        let world = Self { folder: folder.to_owned(), brokers, store, coordinators, workers, addresses };
+        let world = Self { folder: folder.to_owned(), brokers, store, coordinators, workers, addresses, doors };
         for slot in world.slots() {
             *slot.process.lock().await = Some(slot.launch.start().await?);
         }
@@ -111,6 +123,11 @@ impl World {
     /// Where the coordinators serve; the same for the whole life of the world.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where clients reach the coordinators: through links that are held.
+    pub(crate) fn doors(&self) -> Vec<SocketAddr> {
+        self.doors.iter().map(Proxy::address).collect()
     }
 
     fn slots(&self) -> impl Iterator<Item = &Slot> {
@@ -157,6 +174,13 @@ impl World {
                     store.restart().await.context("the store does not come back")?;
                 }
                 Ok(0)
+            }
+            Part::CoordinatorLink => Ok(strike_link(&self.coordinators, fault).await),
+            Part::WorkerLink => Ok(strike_link(&self.workers, fault).await),
+            Part::ClientLink => {
+                let index = fault.pick % self.doors.len().max(1);
+                hold(self.doors.get(index..=index).unwrap_or_default(), fault).await;
+                Ok(index)
             }
         }
     }
@@ -246,11 +270,41 @@ async fn strike_slot(slots: &[Slot], fault: &Fault, words: &mpsc::Sender<Word>) 
                 drop(words.send(Word::Violation(Violation { broken: Broken::Process, what })).await);
             }
         }
-        Blow::Kill | Blow::Flush => victim.kill().await?,
+        Blow::Kill | Blow::Flush | Blow::Stall | Blow::HoldRequests | Blow::HoldAnswers | Blow::HoldBoth => {
+            victim.kill().await?
+        }
     }
     tokio::time::sleep(fault.lasts).await;
     *process = Some(come_back(slot).await?);
     Ok(slot.index)
+}
+
+async fn strike_link(slots: &[Slot], fault: &Fault) -> usize {
+    let index = fault.pick % slots.len().max(1);
+    hold(slots.get(index).map(|slot| slot.links.as_slice()).unwrap_or_default(), fault).await;
+    index
+}
+
+/// Holds all of these links, then heals or cuts them.
+async fn hold(links: &[Proxy], fault: &Fault) {
+    let direction = match fault.blow {
+        Blow::HoldRequests => Direction::ToServer,
+        Blow::HoldAnswers => Direction::ToClient,
+        Blow::Kill | Blow::Pause | Blow::Terminate | Blow::Flush | Blow::Stall | Blow::HoldBoth => Direction::Both,
+    };
+    links.iter().for_each(|link| link.hold(direction));
+    tokio::time::sleep(fault.lasts).await;
+    links.iter().for_each(|link| if fault.cut { link.cut() } else { link.heal() });
+}
+
+/// A way to each node of the broker for one process, and the URL under which the process goes it.
+async fn links(brokers: &Brokers) -> anyhow::Result<(Vec<Proxy>, String)> {
+    let mut links = Vec::new();
+    for url in brokers.urls() {
+        links.push(Proxy::to_broker(&url).await?);
+    }
+    let urls: Vec<String> = links.iter().map(Proxy::nats_url).collect();
+    Ok((links, urls.join(",")))
 }
 
 /// Starts it as often as is needed: where the broker is down too, it ends at once, as it should.

@@ -17,6 +17,8 @@ pub(crate) struct Evidence {
     pub(crate) answered_perhaps: Vec<usize>,
     /// Which asking was accepted: see [`Plan::line`].
     pub(crate) asking: u32,
+    /// The client was told that the opening is not confirmed: the run may have expired as it began.
+    pub(crate) may_be_void: bool,
 }
 
 /// How often a line may and must stand in the file of effects.
@@ -25,37 +27,56 @@ pub(crate) struct Effect {
     pub(crate) line: String,
     pub(crate) at_least: u32,
     pub(crate) at_most: u32,
-    /// How the call ended, for the report.
-    pub(crate) ended: String,
+    /// How its call ended, or how its request was refused, for the report.
+    pub(crate) why: String,
+    /// Nothing of it was ever accepted, as far as the client was told.
+    pub(crate) is_refused: bool,
 }
 
 pub(crate) fn judge(plan: &Plan, story: &Story, evidence: &Evidence) -> (Vec<Effect>, Vec<Violation>) {
     let (mut effects, mut found) = (Vec::new(), Vec::new());
-    for (index, call) in plan.calls.iter().enumerate() {
-        let call_id = Plan::call_id(index);
-        let Some(told) = story.calls.get(&call_id) else {
-            found.push(Violation { broken: Broken::Lost, what: format!("{call_id} is not in the run") });
-            continue;
-        };
-        let Some((_, outcome)) = &told.ended else { continue };
-        // A call that fails by itself may have ended the others, before its own end was spoken.
-        let failed_fast = plan.fail_fast && story.calls.values().any(ended_badly);
-        let is_collateral = failed_fast && outcome.state() == CallState::Cancelled;
-        if !is_collateral && let Some(what) = wrong(plan, index, call, told, outcome, evidence) {
-            let what = format!("{call_id} ({}): {what}; it ended {outcome:?}", call.work.name());
-            found.push(Violation { broken: Broken::WrongContent, what });
-        }
-        if let Some(stored) = stored(evidence, &call_id)
-            && stored.outcome.as_ref() != Some(outcome)
-        {
-            let what = format!("{call_id} ended {outcome:?} in the stream, GetRun says {stored:?}");
-            found.push(Violation { broken: Broken::Differing, what });
-        }
-        if matches!(call.work, Work::Write { .. }) {
-            effects.push(effect(plan.line(index, evidence.asking), told.started.is_empty(), outcome));
-        }
+    for index in 0..plan.calls.len() {
+        let (effect, wrong) = judge_call(plan, index, story, evidence);
+        effects.extend(effect);
+        found.extend(wrong);
     }
     (effects, found)
+}
+
+/// One call of a run: its effect, if it has one and has ended, and what is wrong with it.
+pub(crate) fn judge_call(
+    plan: &Plan,
+    index: usize,
+    story: &Story,
+    evidence: &Evidence,
+) -> (Option<Effect>, Vec<Violation>) {
+    let mut found = Vec::new();
+    let Some(call) = plan.calls.get(index) else { return (None, found) };
+    let call_id = Plan::call_id(index);
+    let Some(told) = story.calls.get(&call_id) else {
+        found.push(Violation { broken: Broken::Lost, what: format!("{call_id} is not in the run") });
+        return (None, found);
+    };
+    let Some((_, outcome)) = &told.ended else { return (None, found) };
+    // A call that fails by itself may have ended the others, before its own end was spoken.
+    let failed_fast = plan.fail_fast && story.calls.values().any(ended_badly);
+    let is_collateral = failed_fast && outcome.state() == CallState::Cancelled;
+    let is_void = evidence.may_be_void && told.started.is_empty() && outcome.state() == CallState::Expired;
+    if !is_collateral
+        && !is_void
+        && let Some(what) = wrong(plan, index, call, told, outcome, evidence)
+    {
+        let what = format!("{call_id} ({}): {what}; it ended {outcome:?}", call.work.name());
+        found.push(Violation { broken: Broken::WrongContent, what });
+    }
+    if let Some(stored) = stored(evidence, &call_id)
+        && stored.outcome.as_ref() != Some(outcome)
+    {
+        let what = format!("{call_id} ended {outcome:?} in the stream, GetRun says {stored:?}");
+        found.push(Violation { broken: Broken::Differing, what });
+    }
+    let is_write = matches!(call.work, Work::Write { .. });
+    (is_write.then(|| effect(plan.line(index, evidence.asking), told.started.is_empty(), outcome)), found)
 }
 
 fn ended_badly(told: &super::Told) -> bool {
@@ -71,11 +92,11 @@ fn effect(line: String, never_started: bool, outcome: &v1::CallOutcome) -> Effec
     let kind = outcome.error.as_ref().map(v1::CallError::kind);
     let (at_least, at_most) = match outcome.state() {
         CallState::Completed => (1, 1),
-        CallState::Failed if kind == Some(CallErrorKind::Interrupted) => (0, u32::MAX),
-        CallState::Cancelled if never_started => (0, 0),
+        // Its start is stored before it begins.
+        _ if never_started => (0, 0),
         _ => (0, 1),
     };
-    Effect { line, at_least, at_most, ended: format!("{:?} {kind:?}", outcome.state()) }
+    Effect { line, at_least, at_most, why: format!("its call ended {:?} {kind:?}", outcome.state()), is_refused: false }
 }
 
 /// Why the call should not have ended like this.

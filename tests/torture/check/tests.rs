@@ -3,7 +3,10 @@
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, CallState, FloorPolicy, RunEvent};
 
-use super::{Broken, Effect, Evidence, Violation, judge, read, same};
+use super::{
+    Answer, Asking, Broken, Effect, Evidence, Violation, effect_of_call, effects_of, found_effects, judge, read, same,
+    weigh,
+};
 use crate::plan::{Cancel, Plan, PlannedCall, When, Work};
 use crate::seed::Seed;
 
@@ -294,5 +297,130 @@ fn how_often_a_call_may_act_depends_on_what_its_caller_was_told() {
     assert_eq!(effect(ended("c0", CallState::Completed, "Done"), true), (1, 1));
     assert_eq!(effect(ended("c0", CallState::Cancelled, ""), true), (0, 1));
     assert_eq!(effect(ended("c0", CallState::Cancelled, ""), false), (0, 0));
-    assert_eq!(effect(failed("c0", CallErrorKind::Interrupted), true), (0, u32::MAX));
+    assert_eq!(effect(failed("c0", CallErrorKind::Interrupted), true), (0, 1));
+    assert_eq!(effect(ended("c0", CallState::Completed, "Done"), false), (1, 1));
+}
+
+// ---- requests that were not confirmed ----
+
+fn refused() -> Answer {
+    Answer::Refused("BROKER_UNAVAILABLE".to_owned())
+}
+
+fn named() -> Answer {
+    Answer::Named("run_1".to_owned())
+}
+
+fn writing(has_request_id: bool) -> Plan {
+    Plan { has_request_id, is_kept: true, ..plan(Work::Write { then_wait_ms: 0 }) }
+}
+
+/// What is found if requests got these answers, one after the other, and their calls wrote these lines. The line of a request
+/// ends with its number, from 0.
+fn weighed(plan: &Plan, answers: &[Answer], world: &[&str]) -> Vec<Broken> {
+    let number = |number| if plan.has_request_id { 0 } else { number };
+    let askings = answers.iter().cloned().zip(0..).map(|(answer, at)| Asking { number: number(at), answer });
+    let effects = effects_of(plan, &askings.collect::<Vec<_>>(), false);
+    let effects = effects.into_iter().map(|effect| ("run".to_owned(), effect)).collect();
+    kinds(&weigh(effects, &world.join("\n")).into_iter().map(|(_, violation)| violation).collect::<Vec<_>>())
+}
+
+#[test]
+fn what_a_refused_request_did_is_found_whenever_it_did_it() {
+    let plan = writing(false);
+    assert_eq!(weighed(&plan, &[refused()], &[]), []);
+    assert_eq!(weighed(&plan, &[refused()], &["r7c0-0"]), [Broken::RefusedEffect]);
+    let thrice = [refused(), refused(), refused()];
+    let all = ["r7c0-0", "r7c0-1", "r7c0-2"];
+    assert_eq!(weighed(&plan, &thrice, &all), [Broken::RefusedEffect; 3]);
+}
+
+#[test]
+fn a_request_without_an_answer_may_act_once_and_not_twice() {
+    let plan = writing(false);
+    assert_eq!(weighed(&plan, &[Answer::Lost, refused()], &["r7c0-0"]), []);
+    assert_eq!(weighed(&plan, &[Answer::Lost], &["r7c0-0", "r7c0-0"]), [Broken::RepeatedEffect]);
+    assert_eq!(weighed(&plan, &[Answer::Lost, refused()], &["r7c0-1"]), [Broken::RefusedEffect]);
+}
+
+#[test]
+fn requests_under_one_id_that_were_never_confirmed_act_once_in_all() {
+    let plan = writing(true);
+    assert_eq!(weighed(&plan, &[refused(), Answer::Lost, refused()], &["r7c0-0"]), []);
+    assert_eq!(weighed(&plan, &[Answer::Lost, Answer::Lost], &["r7c0-0", "r7c0-0"]), [Broken::RepeatedEffect]);
+    assert_eq!(weighed(&plan, &[refused(), refused()], &["r7c0-0"]), [Broken::RefusedEffect]);
+    // The run that is confirmed in the end answers for all of them.
+    assert_eq!(effects_of(&plan, &[Asking { number: 0, answer: Answer::Lost }], true), []);
+}
+
+#[test]
+fn an_effect_that_nobody_asked_for_is_found() {
+    assert_eq!(weighed(&writing(false), &[], &["r9c0-0"]), [Broken::RefusedEffect]);
+}
+
+#[test]
+fn a_run_that_an_error_names_acts_at_most_once_and_not_at_all_if_it_is_never_found() {
+    let plan = writing(false);
+    let asking = Asking { number: 2, answer: named() };
+    assert_eq!(effects_of(&plan, std::slice::from_ref(&asking), false), [], "its run answers for it");
+    let most = |plan: &Plan, found| {
+        let (effects, wrong) = found_effects(plan, &asking, found);
+        assert_eq!(kinds(&wrong), []);
+        (effects[0].line.clone(), effects[0].at_least, effects[0].at_most)
+    };
+    assert_eq!(most(&plan, None), ("r7c0-2".to_owned(), 0, 0));
+    assert_eq!(most(&Plan { is_kept: false, ..plan.clone() }, None), ("r7c0-2".to_owned(), 0, 1), "it may be erased");
+    let evidence = Evidence { asking: 2, may_be_void: true, ..Evidence::default() };
+    let story = |event: Event, start: Option<Event>| {
+        let events = [Some(opened(&["c0"])), start, Some(speaking("c0")), Some(event), Some(run_ended())];
+        read(&numbered(events.into_iter().flatten().collect()), FloorPolicy::Arrival, true).0
+    };
+    let done = story(ended("c0", CallState::Completed, "Done"), Some(started("c0", 1)));
+    assert_eq!(most(&plan, Some((&done, &evidence))), ("r7c0-2".to_owned(), 1, 1));
+    let void = story(ended("c0", CallState::Expired, ""), None);
+    assert_eq!(most(&plan, Some((&void, &evidence))), ("r7c0-2".to_owned(), 0, 0));
+}
+
+#[test]
+fn a_run_expires_as_it_begins_only_if_its_client_was_told_of_doubt() {
+    let events = numbered(vec![opened(&["c0"]), speaking("c0"), ended("c0", CallState::Expired, ""), run_ended()]);
+    let found = |may_be_void| judged(&plan(Work::Echo), &events, &Evidence { may_be_void, ..Evidence::default() }).1;
+    assert_eq!(found(true), []);
+    assert_eq!(found(false), [Broken::WrongContent]);
+}
+
+#[test]
+fn a_redriven_call_acts_once_more_and_no_oftener() {
+    let plan = writing(false);
+    let call = |why: &str| Effect {
+        line: "r7c0-0".to_owned(),
+        at_least: 0,
+        at_most: 1,
+        why: why.to_owned(),
+        is_refused: false,
+    };
+    let effects = || vec![("first".to_owned(), call("interrupted")), ("second".to_owned(), call("redriven"))];
+    assert_eq!(weigh(effects(), "r7c0-0\nr7c0-0"), []);
+    let found = weigh(effects(), "r7c0-0\nr7c0-0\nr7c0-0");
+    assert_eq!(
+        found.iter().map(|(run, violation)| (run.as_str(), violation.broken)).collect::<Vec<_>>(),
+        [("first", Broken::RepeatedEffect)]
+    );
+    let unsure = effect_of_call(&plan, 0, &Asking { number: 0, answer: Answer::Lost });
+    assert_eq!(unsure.map(|effect| effect.at_most), Some(1));
+}
+
+#[test]
+fn an_answer_is_told_from_a_refusal_by_the_coordinators_own_reason() {
+    use tonic::{Code, Status};
+    use tonic_types::{ErrorDetails, StatusExt as _};
+    let with = |metadata: &[(&str, &str)]| {
+        let metadata: std::collections::HashMap<String, String> =
+            metadata.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let details = ErrorDetails::with_error_info("UNCONFIRMED", "toolyard.dev", metadata);
+        Answer::of(&Status::with_error_details(Code::Unavailable, "perhaps", details))
+    };
+    assert_eq!(with(&[]), Answer::Refused("UNCONFIRMED".to_owned()));
+    assert_eq!(with(&[("run_id", "run_1")]), named());
+    assert_eq!(Answer::of(&Status::unavailable("the connection broke")), Answer::Lost);
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod fault;
 mod fleet;
+pub mod inputs;
 mod lists;
 pub(crate) mod needs;
 pub(crate) mod objects;

@@ -55,6 +55,8 @@ use telemetry::hosts::Hosts;
 use crate::nats::{Broker, BrokerError};
 
 pub use crate::callers::{CallersError, new_key};
+#[doc(hidden)]
+pub use crate::door::inputs;
 pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;

@@ -1,0 +1,58 @@
+//! What requests and the file of callers go through before a broker is needed, for the fuzzing targets in `fuzz/`. Not an API.
+
+use std::path::Path;
+
+use proto::v1;
+
+use super::read;
+use crate::callers;
+use crate::custom::Custom;
+
+/// Reads a request that opens a run.
+///
+/// # Errors
+/// Why the request is refused.
+pub fn create_run(request: v1::CreateRunRequest) -> Result<(), String> {
+    read::new_run(request).map(drop).map_err(|refusal| refusal.to_string())
+}
+
+/// Reads the calls that a request appends to a run.
+///
+/// # Errors
+/// Why the request is refused.
+pub fn append_calls(request: v1::AppendCallsRequest) -> Result<(), String> {
+    read::asked(request.calls).map(drop).map_err(|refusal| refusal.to_string())
+}
+
+/// Reads one answer of a client.
+///
+/// # Errors
+/// Why the answer is refused.
+pub fn answer(output: v1::ToolOutput) -> Result<(), String> {
+    read::answer(0, output).map(drop).map_err(|refusal| refusal.to_string())
+}
+
+/// Reads one decision about a call that waits for approval.
+///
+/// # Errors
+/// Why the decision is refused.
+pub fn decision(decision: v1::CallDecision) -> Result<(), String> {
+    read::decision(0, decision).map(drop).map_err(|refusal| refusal.to_string())
+}
+
+/// Compiles the format of a request's own tool: a schema, a pattern or a grammar. Then checks an input against it.
+///
+/// # Errors
+/// Why the format is refused. What is wrong with the input is no error here.
+pub fn request_tool(format: v1::request_tool::Format, input: &[u8]) -> Result<bool, String> {
+    let custom = Custom::of(Some(format)).map_err(|(field, reason)| format!("{field}: {reason}"))?;
+    Ok(custom.check(input).is_ok())
+}
+
+/// Reads a file of callers, and the files that it names.
+///
+/// # Errors
+/// Every mistake in it.
+pub fn callers(path: &Path) -> Result<(), String> {
+    callers::open(path).map(drop).map_err(|error| error.to_string())
+}

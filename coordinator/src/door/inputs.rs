@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use proto::pattern::Budget;
+use proto::steps::Steps;
 use proto::v1;
 
 use super::read;
@@ -12,8 +14,9 @@ use crate::custom::Custom;
 ///
 /// # Errors
 /// Why the request is refused.
-pub fn create_run(request: v1::CreateRunRequest) -> Result<(), String> {
-    read::new_run(request).map(drop).map_err(|refusal| refusal.to_string())
+pub fn create_run(mut request: v1::CreateRunRequest) -> Result<(), String> {
+    let tools = read::custom_tools(std::mem::take(&mut request.request_tools));
+    tools.and_then(|tools| read::new_run(request, tools)).map(drop).map_err(|refusal| refusal.to_string())
 }
 
 /// Reads the calls that a request appends to a run.
@@ -45,8 +48,9 @@ pub fn decision(decision: v1::CallDecision) -> Result<(), String> {
 /// # Errors
 /// Why the format is refused. What is wrong with the input is no error here.
 pub fn request_tool(format: v1::request_tool::Format, input: &[u8]) -> Result<bool, String> {
-    let custom = Custom::of(Some(format)).map_err(|(field, reason)| format!("{field}: {reason}"))?;
-    Ok(custom.check(input).is_ok())
+    let mut budget = Budget::new(Budget::REQUEST_BYTES);
+    let custom = Custom::of(Some(format), &mut budget).map_err(|(field, reason)| format!("{field}: {reason}"))?;
+    Ok(custom.check(input, &mut Steps::of_one(input.len())).is_ok())
 }
 
 /// Reads a file of callers, and the files that it names.

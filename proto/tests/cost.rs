@@ -25,7 +25,7 @@ fn measured<T: Send>(what: &str, work: impl FnOnce() -> T + Send) -> T {
         };
         let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn_scoped(scope, work);
         let (value, bytes, time) = thread.expect("a thread").join().expect("no panic");
-        println!("{what}: {} KiB, {time:?}", bytes / 1024);
+        eprintln!("{what}: {} KiB, {time:?}", bytes / 1024);
         assert!(bytes < BYTES_MAX, "{what} takes {bytes} bytes");
         assert!(time < TIME_MAX, "{what} takes {time:?}");
         done = Some(value);

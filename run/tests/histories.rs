@@ -182,9 +182,8 @@ proptest! {
         let mut due: Vec<Effect> = Vec::new();
         for_each_entry(&history.log, |_, _, run, _| {
             // A call that has ended counts as long as its tool may still run.
-            let in_flight = |call: &&Call| {
-                matches!(call.state(), CallState::Queued { .. } | CallState::Running(_)) || call.unsettled().is_some()
-            };
+            let begun = |call: &&Call| matches!(call.state(), CallState::Queued { .. } | CallState::Running(_));
+            let in_flight = |call: &&Call| begun(call) || call.unsettled().is_some();
             let alone = |call: &&Call| call.spec().concurrency == Concurrency::Exclusive;
             let calls: Vec<_> = run.calls().iter().filter(in_flight).collect();
             assert!(calls.len() < 2 || !calls.iter().any(alone), "{calls:?}");
@@ -593,9 +592,7 @@ fn the_histories_are_not_dull() {
         let transcript = listen(&history.log, FloorPolicy::Arrival);
         for voice in transcript.calls.values() {
             (0..voice.withdrawals).for_each(|_| note("withdrawn"));
-            if voice.said.len() > 3 {
-                note("said much");
-            }
+            (voice.said.len() > 3).then(|| note("said much"));
         }
     }
     assert_eq!(seen.len(), 31, "{seen:?}");

@@ -149,15 +149,15 @@ async fn requests_that_multiply_are_refused_at_once_through_every_door_and_other
             assert!([200, 400].contains(&answer.status) && said.contains(costly.says), "{}: {said}", costly.what);
         }
         let taken = start.elapsed();
-        println!("{}: {taken:?} through three doors", costly.what);
+        eprintln!("{}: {taken:?} through three doors", costly.what);
         assert!(taken < ANSWER_MAX, "{} takes {taken:?}", costly.what);
     }
     stop.store(true, Ordering::Relaxed);
     let slowest = probe.await.expect("the others are served");
-    println!("others: {slowest:?} at most");
+    eprintln!("others: {slowest:?} at most");
     assert!(slowest < OTHERS_MAX, "{slowest:?}");
     let peak = yard.coordinator.memory_peak();
-    println!("peak: {} MiB", peak / 1024 / 1024);
+    eprintln!("peak: {} MiB", peak / 1024 / 1024);
     assert!(peak < MEMORY_MAX, "{peak} bytes");
 }
 

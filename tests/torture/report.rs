@@ -176,7 +176,7 @@ impl Tally {
     }
 
     /// Runs that should be erased by now: those that ended before this moment.
-    pub(crate) fn to_be_gone(&mut self, before: u64) -> Vec<String> {
+    pub(crate) fn take_gone(&mut self, before: u64) -> Vec<String> {
         let due = self.to_erase.iter().filter(|(_, ended)| *ended <= before);
         due.map(|(run_id, _)| run_id.clone()).collect()
     }

@@ -144,8 +144,8 @@ impl Drive {
     async fn ask_to_redrive(&mut self, call_id: &str) -> (Result<String, tonic::Status>, u32) {
         let request = v1::RedriveCallRequest { run_id: self.outcome.run_id.clone(), call_id: call_id.to_owned() };
         let until = Instant::now() + ACT_LIMIT;
-        let mut at = self.seed.index(self.load.door.replicas());
-        for tries in 1.. {
+        let first = self.seed.index(self.load.door.replicas());
+        for (at, tries) in (first..).zip(1..) {
             let redriven = self.load.door.ask_once(&mut self.seed, at, REQUEST_LIMIT, |mut runs| {
                 let request = request.clone();
                 async move { runs.redrive_call(request).await }
@@ -156,7 +156,6 @@ impl Drive {
                     return (redriven.map(|redriven| redriven.run.map(|run| run.run_id).unwrap_or_default()), tries);
                 }
             }
-            at += 1;
             tokio::time::sleep(self.seed.ms(20..500)).await;
         }
         (Err(tonic::Status::unavailable("never asked")), 0)

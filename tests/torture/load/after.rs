@@ -14,9 +14,9 @@ use crate::plan::{Plan, Work};
 /// How long replicas may show a run as it was before its end: their feed comes back some seconds after the broker, which may
 /// have stood still for 48 s.
 const CATCH_UP: Duration = Duration::from_secs(65);
-/// How long a run that an error named may not be found before it counts as never opened: longer than an opening may be on its
-/// way (30 s), and than a stall of the broker.
-const NAMED_LIMIT: Duration = Duration::from_secs(90);
+/// How long a run that an error named may not be found before it counts as never opened. What is stored later is void, so
+/// nothing of it may be executed either way.
+const NAMED_LIMIT: Duration = Duration::from_secs(10);
 /// How many of a hundred redrives are asked for once more.
 const REDRIVEN_AGAIN: u64 = 30;
 const POLL: Duration = Duration::from_secs(1);
@@ -188,9 +188,15 @@ impl Drive {
 
     /// Follows a run that an error named to its end. It is there or it is not, and acts at most once.
     async fn check_named(&mut self, asking: &Asking, run_id: &str) {
-        if !self.is_there(run_id).await {
-            self.outcome.further.push(("named by an error", "never opened".to_owned()));
-            let (effects, _) = check::found_effects(&self.plan, asking, None);
+        let lost = Asking { answer: Answer::Lost, ..asking.clone() };
+        let is_there = self.is_there(run_id).await;
+        if is_there != Some(true) {
+            let end = if is_there.is_some() { "never opened" } else { "not known" };
+            self.outcome.further.push(("named by an error", end.to_owned()));
+            let effects = match is_there {
+                Some(_) => check::found_effects(&self.plan, asking, None).0,
+                None => check::effects_of(&self.plan, &[lost], false),
+            };
             self.outcome.effects.extend(effects);
             return;
         }
@@ -212,7 +218,6 @@ impl Drive {
                 let what = format!("{run_id}, which an error named, was there and cannot be read to its end");
                 self.outcome.violations.push(Violation { broken: Broken::Lost, what });
             }
-            let lost = Asking { answer: Answer::Lost, ..asking.clone() };
             self.outcome.effects.extend(check::effects_of(&self.plan, &[lost], false));
             return;
         };
@@ -225,18 +230,19 @@ impl Drive {
         self.outcome.violations.extend(found.into_iter().chain(wrong).map(within));
     }
 
-    /// Whether a run that an error named is there; waits for as long as it may still come.
-    async fn is_there(&mut self, run_id: &str) -> bool {
+    /// Whether a run that an error named is there; `None` if nobody can tell. Waits for as long as it may still come.
+    async fn is_there(&mut self, run_id: &str) -> Option<bool> {
         let request = v1::GetRunRequest { run_id: run_id.to_owned() };
-        let until = Instant::now() + NAMED_LIMIT;
+        let (until, named) = (Instant::now() + ACT_LIMIT, Instant::now() + NAMED_LIMIT);
         loop {
             let got = self.load.door.ask(&mut self.seed, until, |mut runs| {
                 let request = request.clone();
                 async move { runs.get_run(request).await }
             });
             match got.await {
-                Ok(_) => return true,
-                Err(_) if Instant::now() > until => return false,
+                Ok(_) => return Some(true),
+                Err(status) if status.code() == Code::NotFound && Instant::now() > named => return Some(false),
+                Err(_) if Instant::now() > until => return None,
                 Err(_) => tokio::time::sleep(POLL).await,
             }
         }

@@ -113,7 +113,8 @@ impl TlsArgs {
 const WORKER_EXAMPLES: &str = "\
 Examples:
   toolyard worker --pool main --root ~/work
-  toolyard worker --nats-url nats://broker:4222 --pool builds --root /srv/builds --slots 4
+  toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4 \\
+    --root /srv/builds
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
 the rest. A second one ends it at once. Its log tells at its start what the

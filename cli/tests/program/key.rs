@@ -22,7 +22,7 @@ async fn a_coordinator_asks_for_keys_and_its_audit_tells_who_did_what() {
     assert_ne!(hash, other);
     fs::write(at("key"), format!("{key}\n")).expect("written");
     let file = format!(
-        "[[callers]]\nname = \"shop\"\ntenant = \"acme\"\nroles = [\"submit\", \"read\"]\nkeys = [\"{hash}\"]\n\
+        "[[callers]]\nname = \"shop\"\ntenant = \"acme\"\nroles = [\"submit\", \"read\", \"approve\"]\nkeys = [\"{hash}\"]\n\
          tools = [{{ names = [\"bash\"] }}]\n"
     );
     fs::write(at("callers.toml"), &file).expect("written");

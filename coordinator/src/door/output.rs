@@ -99,7 +99,7 @@ impl Streaming {
         let is_opened = self.reader.run().opened_at().is_some();
         let events = tokio::select! {
             biased;
-            // Whoever opened the run learns its id from the first event.
+            // The client that opened the run learns its id from the first event.
             () = self.stop.cancelled(), if !self.reader.answers_opening || is_opened => Err(WatchError::Stopped(crate::ledger::Stopped)),
             () = tokio::time::sleep_until(until) => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {

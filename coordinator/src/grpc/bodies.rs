@@ -35,7 +35,7 @@ pub(super) struct Received {
 }
 
 enum Kind {
-    /// It is kept whole by whoever reads it, who also has an eye on the time.
+    /// The reader keeps all of it and enforces the time limit.
     Whole,
     /// It is handed on as it comes.
     Passing,

@@ -1,4 +1,4 @@
-//! Serves connections, each for a bounded time without use and with bounded buffers, whoever is at the other end.
+//! Serves connections. Each has a time limit without use and bounded buffers, before and after authentication.
 //!
 //! Every limit here holds before a client has shown who it is.
 

@@ -285,6 +285,9 @@ fn parse(arguments: &[u8]) -> Result<Value, String> {
 }
 
 #[cfg(test)]
+mod suite;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

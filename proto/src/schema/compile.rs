@@ -393,11 +393,8 @@ impl<'a> Subschema<'a, '_, '_> {
         }
         found.extend(self.one("not").map(Keyword::Not));
         let (condition, then, otherwise) = (self.one("if"), self.one("then"), self.one("else"));
-        if let Some(condition) = condition
-            && (then.is_some() || otherwise.is_some())
-        {
-            found.push(Keyword::If { condition, then, otherwise });
-        }
+        // A condition without branches still counts for `unevaluatedItems` and `unevaluatedProperties`.
+        found.extend(condition.map(|condition| Keyword::If { condition, then, otherwise }));
         found.extend(self.one("unevaluatedItems").map(Keyword::OtherItems));
         found.extend(self.one("unevaluatedProperties").map(Keyword::OtherMembers));
     }

@@ -114,6 +114,7 @@ impl<'a> Check<'a> {
             (Keyword::One(branches), _) => self.one(branches, value),
             (Keyword::Not(branch), _) => Ok(!self.fits(*branch, value)?),
             (Keyword::Reference(target), _) => self.fits(*target, value),
+            (Keyword::If { then: None, otherwise: None, .. }, _) => Ok(true),
             (Keyword::If { condition, then, otherwise }, _) => {
                 let branch = if self.fits(*condition, value)? { then } else { otherwise };
                 branch.map_or(Ok(true), |branch| self.fits(branch, value))

@@ -73,18 +73,45 @@ fn float(number: &Number) -> f64 {
     number.as_f64().unwrap_or(f64::NAN)
 }
 
+/// Whether a number is a multiple of another one, both as they are written in decimal: 0.0075 is a multiple of 0.0001.
+/// `of` is greater than 0.
 pub(super) fn is_multiple(number: &Number, of: &Number) -> bool {
-    if let (Some(number), Some(of)) = (exact(number), exact(of)) {
-        return of != 0 && number % of == 0;
+    let ((digits, exponent), (of, of_exponent)) = (decimal(number), decimal(of));
+    let (digits, of) = (u128::from(digits), u128::from(of));
+    match u32::try_from(exponent - of_exponent) {
+        Ok(shift) => (digits % of * power_of_ten(shift, of)).is_multiple_of(of),
+        Err(_) => {
+            let shifted = 10_u128.checked_pow(of_exponent.abs_diff(exponent)).and_then(|power| power.checked_mul(of));
+            shifted.map_or(digits == 0, |of| digits.is_multiple_of(of))
+        }
     }
-    let (number, of) = (float(number), float(of));
-    let quotient = number / of;
-    // Decimal fractions are not exact: 0.0075 is a multiple of 0.0001 all the same.
-    if quotient.abs() < 1e15 {
-        (quotient - quotient.round()).abs() <= quotient.abs() * 1e-15
-    } else {
-        number % of == 0.0
+}
+
+/// The digits of a number without its sign, and the power of ten to multiply them with.
+fn decimal(number: &Number) -> (u64, i32) {
+    if let Some(number) = number.as_u64().or(number.as_i64().map(i64::unsigned_abs)) {
+        return (number, 0);
     }
+    // The shortest text that gives the same float: at most 17 digits.
+    let text = format!("{:e}", float(number).abs());
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let digits = format!("{whole}{fraction}").parse().unwrap_or(0);
+    let places = i32::try_from(fraction.len()).unwrap_or(0);
+    (digits, exponent.parse::<i32>().unwrap_or(0) - places)
+}
+
+/// A power of ten modulo a number of 64 bits.
+fn power_of_ten(mut exponent: u32, modulus: u128) -> u128 {
+    let (mut power, mut base) = (1 % modulus, 10 % modulus);
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            power = power * base % modulus;
+        }
+        base = base * base % modulus;
+        exponent /= 2;
+    }
+    power
 }
 
 pub(super) fn same(one: &Value, other: &Value) -> bool {

@@ -1,43 +1,34 @@
 //! Tells entries that have left the log, by age or by hand, from entries that a replica of the broker does not have yet.
 
 use proto::names;
-use proto::subject;
 use run::{RunId, Shard};
-use tokio::time::Instant;
 
-use super::{Journal, LAG_PAUSE, PAGE_ENTRIES, READ_PATIENCE, ReadError};
+use super::{Journal, PAGE_BYTES, ReadError, RunPages};
 use crate::known::Known;
 
 impl Journal {
     /// What is left of a run as it stood at its entry `last`: all of it, or less if entries have left the log. `mark` is an
-    /// entry of the run's shard behind `last` that is still in the log.
+    /// entry of the run's shard behind `last` that is still in the log. The run is read subject by subject. The subjects come
+    /// from the log's leader, which may have been replaced. That costs time only: reading ends at `last`, and the subjects
+    /// and counts of a leader that has `last` include all entries before it.
     ///
     /// # Errors
     /// If the broker does not answer, or no replica returns an entry that is in the log.
     pub(crate) async fn left_of_run(&self, id: RunId, last: u64, mark: u64) -> Result<Known, ReadError> {
-        let (mut known, mut after) = (Known::new(id), 0);
-        let give_up = Instant::now() + READ_PATIENCE;
-        while after < last {
-            let page = self.page(&subject::of_run(id), after, PAGE_ENTRIES).await?;
-            if page.through > after {
-                after = page.through;
-                page.apply_through(last, &mut known);
-                continue;
-            }
-            if self.has_left(id.shard(), last, mark).await? {
+        let (mut known, mut pages) = (Known::new(id), RunPages::new(self.clone(), id, PAGE_BYTES));
+        while pages.through() < last {
+            let page = pages.next_or_gone(last, Some(mark)).await?;
+            if page.through == 0 {
                 break;
             }
-            if Instant::now() >= give_up {
-                return Err(ReadError(format!("no replica has got as far as entry {last} of run {id}")));
-            }
-            tokio::time::sleep(LAG_PAUSE).await;
+            page.apply_through(last, &mut known);
         }
         Ok(known)
     }
 
     /// Whether the entry at `sequence` has left the log. A replica that returns a later entry of the same shard has all
     /// entries before it, so a replica that lags behind is never believed.
-    async fn has_left(&self, shard: Shard, sequence: u64, mark: u64) -> Result<bool, ReadError> {
+    pub(super) async fn has_left(&self, shard: Shard, sequence: u64, mark: u64) -> Result<bool, ReadError> {
         Ok(self.first_of_shard(shard, sequence.saturating_sub(1), mark).await? > sequence)
     }
 

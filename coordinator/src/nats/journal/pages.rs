@@ -63,10 +63,17 @@ impl RunPages {
     /// The next page. It is not empty as long as `needed`, an entry that is known to be in the log, was not read. May be
     /// dropped while it waits: nothing is lost.
     pub(crate) async fn next(&mut self, needed: u64) -> Result<Page, ReadError> {
+        self.next_or_gone(needed, None).await
+    }
+
+    /// As [`Self::next`], but the page is also empty if `needed` has left the log. `mark` is an entry of the run's shard
+    /// behind `needed` that is still in the log; without it, `needed` is taken to be there.
+    pub(super) async fn next_or_gone(&mut self, needed: u64, mark: Option<u64>) -> Result<Page, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
             let pause = match self.attempt().await {
                 Ok(Some(batch)) if !batch.messages.is_empty() || self.through >= needed => return Ok(self.take(batch)),
+                Ok(_) if self.has_left(needed, mark).await? => return Ok(Page::default()),
                 Ok(_) if Instant::now() >= give_up => {
                     return Err(ReadError(format!("no replica has got as far as entry {needed}")));
                 }
@@ -78,6 +85,13 @@ impl RunPages {
                 }
             };
             tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn has_left(&self, needed: u64, mark: Option<u64>) -> Result<bool, ReadError> {
+        match mark {
+            Some(mark) => self.journal.has_left(self.run.shard(), needed, mark).await,
+            None => Ok(false),
         }
     }
 

@@ -231,3 +231,20 @@ async fn a_run_that_is_erased_while_it_is_read_is_read_on_by_what_is_left() {
     }
     assert_eq!(read, &places[31..]);
 }
+
+#[tokio::test]
+async fn what_is_left_of_a_run_is_read_subject_by_subject_and_gone_is_told_from_lagging() {
+    let (_server, journal) = journal().await;
+    let (id, places) = scattered(&journal, 3, 4).await;
+    let last = *places.last().expect("it has entries");
+    let mark = journal.mark(id.shard()).await.expect("the log answers");
+    let left = |last| journal.left_of_run(id, last, mark);
+    assert_eq!(left(last).await.expect("it can be read").last, last);
+    assert_eq!(left(places[7]).await.expect("it can be read").last, places[7], "no entry behind the asked one");
+    journal.erase(id, places[9]).await.expect("it can be erased");
+    assert_eq!(left(last).await.expect("the rest can be read").last, last);
+    journal.erase(id, last).await.expect("it can be erased");
+    let began = Instant::now();
+    assert_eq!(left(last).await.expect("nothing is left").last, 0);
+    assert!(began.elapsed() < READ_PATIENCE, "an entry that is gone is not waited for");
+}

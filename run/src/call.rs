@@ -5,6 +5,7 @@
 //!                                       ▲──────────┘ retry, given back
 //! ```
 
+mod cancel;
 mod deadlines;
 
 use std::sync::Arc;
@@ -471,32 +472,6 @@ impl Call {
         self.policy().is_some_and(|(_, policy)| policy.repeatable)
     }
 
-    /// A call that is not running ends at once; a running one is told to stop.
-    pub(crate) fn cancel_requested_at(&mut self, at: Timestamp, reason: &str, heard: &mut Vec<Heard>) {
-        match &self.state {
-            CallState::Ended(_) => {}
-            CallState::Running(_) if self.cancel.is_some() => {}
-            CallState::Running(_) => {
-                let reason = reason.to_owned();
-                let (delivered_at, acknowledged_at) = (None, None);
-                self.cancel = Some(Cancelling { requested_at: at, reason, delivered_at, acknowledged_at });
-                heard.push(Heard::CancelRequested { call: self.index });
-            }
-            CallState::Accepted
-            | CallState::AwaitingApproval
-            | CallState::WaitingForClient
-            | CallState::Queued { .. } => {
-                self.end(Outcome::Cancelled { reason: reason.to_owned(), stopped: Stopped::NotRunning }, at, heard);
-            }
-        }
-    }
-
-    pub(crate) fn cancelled(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
-        let stopped =
-            if matches!(self.state, CallState::Running(_)) { Stopped::Unconfirmed } else { Stopped::NotRunning };
-        self.without_its_word(|call| call.end_cancelled(stopped, at, heard));
-    }
-
     /// The owner ends the call. Whether a tool that runs has stopped is not known then.
     fn without_its_word(&mut self, end: impl FnOnce(&mut Self)) {
         let running = match &self.state {
@@ -513,18 +488,6 @@ impl Call {
         if running.is_some() && matches!(self.state, CallState::Ended(_)) {
             self.unsettled = running;
         }
-    }
-
-    /// The attempt says that it stopped. Of `others`, lost before it, nobody does, which matters where a second execution
-    /// does harm.
-    fn end_stopped(&mut self, others: u32, at: Timestamp, heard: &mut Vec<Heard>) {
-        let sure = self.is_repeatable() || others == 0;
-        self.end_cancelled(if sure { Stopped::Confirmed } else { Stopped::Unconfirmed }, at, heard);
-    }
-
-    fn end_cancelled(&mut self, stopped: Stopped, at: Timestamp, heard: &mut Vec<Heard>) {
-        let reason = self.cancel.as_ref().map_or_else(String::new, |cancel| cancel.reason.clone());
-        self.end(Outcome::Cancelled { reason, stopped }, at, heard);
     }
 
     /// An owner that lagged behind must not end more than it saw: the overrun of an attempt counts only while that attempt

@@ -304,11 +304,11 @@ pub enum Outcome {
 /// What is known of the execution of a call that was cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stopped {
-    /// No attempt was running.
+    /// No attempt was running, and none will begin.
     NotRunning,
     /// Its attempt ended, as its worker says.
     Confirmed,
-    /// Its attempt did not say that it ended: its effect may have happened, or still happen.
+    /// No worker confirmed that it ended: its effect may have happened, or still happen.
     Unconfirmed,
 }
 

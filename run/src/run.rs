@@ -29,7 +29,7 @@ pub struct Run {
     pub(crate) status: RunStatus,
     cancel_requested: bool,
     expired: bool,
-    fail_fast: bool,
+    pub(crate) fail_fast: bool,
     client_only: bool,
     /// A call failed or expired, and the run was to fail with it.
     pub(crate) failed: bool,
@@ -382,15 +382,16 @@ impl Run {
     /// Takes an entry of the log in, and says what of it was accepted.
     pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Heard>) {
         self.note_copies(entry);
+        let turns = self.perhaps_dispatched(entry);
         for (event, number) in entry.events.iter().zip(0..) {
             let position = Position { sequence: entry.sequence, event: number };
             match event {
                 Event::RunOpened(opened) => self.opened(opened, entry, heard),
                 _ if self.opened_at.is_none() => {}
                 event if entry.is_late() => self.pass_over(event, entry.sequence),
-                event => self.apply_event(event, position, entry.at, heard),
+                event => self.apply_event(event, (position, entry.at), &turns, heard),
             }
-            self.fail_if_asked_to(entry.at, heard);
+            self.fail_if_asked_to(entry.at, &turns, heard);
         }
         let status = self.derive_status();
         if self.opened_at.is_some() && status != self.status {
@@ -404,7 +405,7 @@ impl Run {
     /// caller cancelled does neither.
     ///
     /// The run stays open until its owner closes it: calls that somebody appends meanwhile are stored and so must end too.
-    fn fail_if_asked_to(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
+    fn fail_if_asked_to(&mut self, at: Timestamp, turns: &[CallIndex], heard: &mut Vec<Heard>) {
         let may_fail = self.fail_fast || self.rules.fails_with_call;
         if !may_fail || self.cancel_requested || self.expired || self.status.is_final() {
             return;
@@ -419,7 +420,7 @@ impl Run {
             return;
         }
         self.failed = true;
-        self.calls.iter_mut().for_each(|call| call.cancel_requested_at(at, &reason, heard));
+        self.cancel_calls(at, &reason, turns, heard);
     }
 
     fn opened(&mut self, opened: &RunOpened, entry: &Entry, heard: &mut Vec<Heard>) {
@@ -464,8 +465,8 @@ impl Run {
         }
     }
 
-    fn apply_event(&mut self, event: &Event, position: Position, at: Timestamp, heard: &mut Vec<Heard>) {
-        let sequence = position.sequence;
+    fn apply_event(&mut self, event: &Event, at: (Position, Timestamp), turns: &[CallIndex], heard: &mut Vec<Heard>) {
+        let ((position, at), sequence) = (at, at.0.sequence);
         match event {
             Event::RunOpened(_) => {}
             Event::CallsAppended { calls } => {
@@ -489,7 +490,7 @@ impl Run {
                 if !self.status.is_final() {
                     self.cancel_requested = true;
                     self.open = false;
-                    self.calls.iter_mut().for_each(|call| call.cancel_requested_at(at, reason, heard));
+                    self.cancel_calls(at, reason, turns, heard);
                 }
             }
             Event::RunExpired => {
@@ -502,7 +503,7 @@ impl Run {
             }
             Event::CallDispatched { call, .. } => self.with(*call, |call| call.dispatched(at, sequence)),
             Event::CallCancelRequested { call, reason } => self.control(*call, sequence, |call| {
-                call.cancel_requested_at(at, reason, heard);
+                call.cancel_requested_at(at, reason, turns, heard);
             }),
             Event::CallCancelled { call } => self.control(*call, sequence, |call| call.cancelled(at, heard)),
             Event::CallExpired { call, deadline } => {

@@ -121,7 +121,7 @@ impl Call {
                 let proof = match stopped {
                     Stopped::NotRunning => "it was not running",
                     Stopped::Confirmed => "its attempt has stopped",
-                    Stopped::Unconfirmed => "its attempt did not say that it stopped: its effect may have happened",
+                    Stopped::Unconfirmed => "no worker confirmed that it stopped: its effect may have happened",
                 };
                 format!("cancelled{}; {proof}", parenthesized(reason))
             }

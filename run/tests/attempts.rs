@@ -5,13 +5,13 @@ mod story;
 use std::time::Duration;
 
 use story::{
-    START, Story, attempt, cancel_requested, completed, continued, dispatched, ended, ended_as, error, expired,
-    failed_for_now, in_mode, once, output, output_as, repeatable, returned, started, stopping,
+    START, Story, attempt, cancel_requested, client, completed, continued, dispatched, ended, ended_as, error, expired,
+    failed_for_now, in_mode, once, output, output_as, repeatable, returned, run_cancel_requested, started, stopping,
 };
 use toolyard_run::FloorPolicy::{Arrival, Interleaved, Submission};
 use toolyard_run::{
-    AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, ChunkIndex, ErrorKind, Event, Heard,
-    Nonce, Outcome, StopStage, Stopped, Timestamp, Verdict, limit,
+    AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, ChunkIndex, Concurrency,
+    ErrorKind, Event, Heard, Nonce, Outcome, StopStage, Stopped, Timestamp, Verdict, limit,
 };
 
 fn going_on() -> Story {
@@ -201,6 +201,9 @@ fn what_is_known_of_a_cancelled_calls_execution() {
     let given_up = || Event::CallCancelled { call: CallIndex(0) };
     let table = [
         (once("a"), vec![cancel_requested(0)], Stopped::NotRunning),
+        // A worker calls a repeatable tool before the start is in the log.
+        (repeatable("a"), vec![cancel_requested(0)], Stopped::Unconfirmed),
+        (repeatable("a"), vec![started(0, 1), returned(0, 1), cancel_requested(0)], Stopped::Unconfirmed),
         (once("a"), stopping(stopped(1)), Stopped::Confirmed),
         (once("a"), stopping(returned(0, 1)), Stopped::Confirmed),
         (once("a"), stopping(lost(ErrorKind::Interrupted)), Stopped::Unconfirmed),
@@ -218,6 +221,28 @@ fn what_is_known_of_a_cancelled_calls_execution() {
         let Some(Outcome::Cancelled { stopped, .. }) = story.call(0).outcome() else { panic!("after {events:?}") };
         assert_eq!(*stopped, expected, "after {events:?}");
     }
+}
+
+#[test]
+fn a_cancelled_call_was_not_running_only_if_its_job_cannot_be_in_the_log() {
+    let stopped = |story: &Story, call: u16| match story.call(call).outcome() {
+        Some(Outcome::Cancelled { stopped, .. }) => *stopped,
+        other => panic!("call {call} is {other:?}"),
+    };
+
+    let alone = |id| CallSpec { concurrency: Concurrency::Exclusive, ..repeatable(id) };
+    let mut story = Story::of([alone("turn"), alone("held"), client("asks"), once("also held")]);
+    story.tell(run_cancel_requested());
+    assert_eq!(stopped(&story, 0), Stopped::Unconfirmed, "an owner may have dispatched it just before");
+    assert_eq!(stopped(&story, 1), Stopped::NotRunning, "its turn comes with the cancel of the call ahead of it");
+    assert_eq!(stopped(&story, 2), Stopped::NotRunning);
+    assert_eq!(stopped(&story, 3), Stopped::NotRunning);
+
+    let mut story = Story::of([alone("turn"), alone("held")]);
+    story.tell(cancel_requested(1));
+    assert_eq!(stopped(&story, 1), Stopped::NotRunning);
+    story.tell(cancel_requested(0));
+    assert_eq!(stopped(&story, 0), Stopped::Unconfirmed);
 }
 
 // ---- numbers ----

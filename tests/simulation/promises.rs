@@ -153,7 +153,7 @@ impl Promises {
             });
         }
         self.check(complete, || format!("{id} call {index} completed with other output than its tool gave"));
-        self.check(!(once && ran > 0 && denies(&outcome)), || {
+        self.check(!(ran > 0 && denies(&outcome, once)), || {
             format!("{id} call {index} ran, and its caller is told that it did not: {outcome:?}")
         });
         self.note(match &outcome {
@@ -186,8 +186,8 @@ impl Promises {
         let call = self.runs.get(&run).and_then(|told| told.run.call(attempt.call));
         let Some(call) = call else { return };
         let once = matches!(&call.spec().route, Route::Pool { policy, .. } if !policy.repeatable);
-        let (denied, state) = (call.outcome().is_some_and(denies), call.state_name());
-        self.check(!(once && denied), || {
+        let (denied, state) = (call.outcome().is_some_and(|outcome| denies(outcome, once)), call.state_name());
+        self.check(!denied, || {
             format!("{run} call {} was {state}, its caller is told that it did not run, and it ran", attempt.call)
         });
     }
@@ -228,12 +228,12 @@ impl Promises {
     }
 }
 
-/// Says that the call did not run.
-fn denies(outcome: &Outcome) -> bool {
+/// Says that the call did not run. Of a repeatable tool only a cancelled call says so.
+fn denies(outcome: &Outcome, once: bool) -> bool {
     match outcome {
         Outcome::Cancelled { stopped, .. } => *stopped == Stopped::NotRunning,
-        Outcome::Expired(deadline) => *deadline == DeadlineKind::Queue,
-        Outcome::Failed(error) => matches!(error.kind, ErrorKind::NoWorker | ErrorKind::Rejected),
+        Outcome::Expired(deadline) => once && *deadline == DeadlineKind::Queue,
+        Outcome::Failed(error) => once && matches!(error.kind, ErrorKind::NoWorker | ErrorKind::Rejected),
         Outcome::Completed(_) => false,
     }
 }

@@ -4,7 +4,7 @@
 //! Written are the names of the `.proto` files, 64-bit numbers as numbers, and fields that have no presence also where they
 //! are empty; read is all that the mapping allows. What is not known is refused, with the place where it stands.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use prost::{Message, Name};
@@ -12,7 +12,7 @@ use prost_reflect::{
     DescriptorPool, DeserializeOptions, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage as _,
     SerializeOptions, Value,
 };
-use serde::Deserialize;
+use serde::de::DeserializeSeed as _;
 use serde_json::Map;
 
 use crate::DESCRIPTORS;
@@ -69,7 +69,7 @@ pub fn write_into<M: Message + Name>(text: &mut Vec<u8>, message: &M) {
 /// # Errors
 /// With the field where the text stops being that message.
 pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> Result<M, Unreadable> {
-    once(text)?;
+    once(&descriptor::<M>(), text)?;
     let mut json = serde_json::Deserializer::from_slice(text);
     let mut message = read_dynamic(&descriptor::<M>(), &mut json)?;
     json.end().map_err(|error| Unreadable::new("", error.to_string()))?;
@@ -178,15 +178,17 @@ fn explained(field: Option<&FieldDescriptor>, error: String) -> String {
     }
 }
 
-/// Refuses an object with a member that is there twice: which of them counts would be anybody's guess.
-fn once(text: &[u8]) -> Result<(), Unreadable> {
+/// Refuses an object with a member that is there twice: which of them counts would be anybody's guess. A field of a message
+/// has two names, which count as one.
+fn once(descriptor: &MessageDescriptor, text: &[u8]) -> Result<(), Unreadable> {
     let mut track = serde_path_to_error::Track::new();
     let mut json = serde_json::Deserializer::from_slice(text);
-    let read = Once::deserialize(serde_path_to_error::Deserializer::new(&mut json, &mut track));
+    let seed = Once::Message(descriptor.clone());
+    let read = seed.deserialize(serde_path_to_error::Deserializer::new(&mut json, &mut track));
     let error = match read {
         Err(error) if error.to_string().starts_with(TWICE) => error,
         // Whatever else is wrong is told by who reads the message.
-        Ok(Once) | Err(_) => return Ok(()),
+        Ok(()) | Err(_) => return Ok(()),
     };
     let place = track.path().to_string();
     Err(Unreadable::new(if place == "." { "" } else { place.as_str() }, error.to_string()))
@@ -194,62 +196,107 @@ fn once(text: &[u8]) -> Result<(), Unreadable> {
 
 const TWICE: &str = "is there twice";
 
-/// Any JSON in which no object has a member twice.
-struct Once;
+/// JSON in which no object has a member twice.
+#[derive(Clone)]
+enum Once {
+    /// A message, or a list of them.
+    Message(MessageDescriptor),
+    /// An object whose values are such messages, and whose keys are the caller's.
+    Map(MessageDescriptor),
+    /// Anything else: each member has one name.
+    Plain,
+}
 
-impl<'de> Deserialize<'de> for Once {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(OnceVisitor)
+impl Once {
+    fn of(field: &FieldDescriptor) -> Self {
+        let kind = field.kind();
+        let Some(message) = kind.as_message() else { return Self::Plain };
+        if field.is_map() {
+            return message.map_entry_value_field().kind().as_message().map_or(Self::Plain, |of| Self::Map(of.clone()));
+        }
+        // Those of protobuf have JSON forms of their own.
+        match message.package_name() {
+            "google.protobuf" => Self::Plain,
+            _ => Self::Message(message.clone()),
+        }
+    }
+
+    /// The field that a member is, and what its value is.
+    fn member(&self, name: &str) -> (Option<FieldDescriptor>, Self) {
+        match self {
+            Self::Message(message) => {
+                let field = message.get_field_by_json_name(name).or_else(|| message.get_field_by_name(name));
+                let value = field.as_ref().map_or(Self::Plain, Self::of);
+                (field, value)
+            }
+            Self::Map(message) => (None, Self::Message(message.clone())),
+            Self::Plain => (None, Self::Plain),
+        }
     }
 }
 
-struct OnceVisitor;
+impl<'de> serde::de::DeserializeSeed<'de> for Once {
+    type Value = ();
 
-impl<'de> serde::de::Visitor<'de> for OnceVisitor {
-    type Value = Once;
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> serde::de::Visitor<'de> for Once {
+    type Value = ();
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Once, E> {
-        Ok(Once)
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Once, E> {
-        Ok(Once)
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Once, E> {
-        Ok(Once)
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Once, E> {
-        Ok(Once)
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_str<E>(self, _: &str) -> Result<Once, E> {
-        Ok(Once)
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_unit<E>(self) -> Result<Once, E> {
-        Ok(Once)
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
     }
 
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<Once, A::Error> {
-        while list.next_element::<Once>()?.is_some() {}
-        Ok(Once)
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while list.next_element_seed(self.clone())?.is_some() {}
+        Ok(())
     }
 
-    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut object: A) -> Result<Once, A::Error> {
-        let mut names = HashSet::new();
+    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut object: A) -> Result<(), A::Error> {
+        let mut names: HashMap<String, String> = HashMap::new();
         while let Some(name) = object.next_key::<String>()? {
-            object.next_value::<Once>()?;
-            if let Some(name) = names.replace(name) {
-                return Err(serde::de::Error::custom(format!("{TWICE}: the member {name:?}")));
+            let (field, value) = self.member(&name);
+            object.next_value_seed(value)?;
+            let own = field.map_or_else(|| name.clone(), |field| field.name().to_owned());
+            match names.insert(own, name.clone()) {
+                Some(before) if before == name => {
+                    return Err(serde::de::Error::custom(format!("{TWICE}: the member {name:?}")));
+                }
+                Some(before) => {
+                    let both = format!("{TWICE}: the members {before:?} and {name:?} are one field");
+                    return Err(serde::de::Error::custom(both));
+                }
+                None => {}
             }
         }
-        Ok(Once)
+        Ok(())
     }
 }
 
@@ -319,6 +366,18 @@ mod tests {
         assert!(reason.starts_with(r#"is there twice: the member "tenant""#), "{reason}");
         let (field, reason) = refused(r#"{"calls":[{},{"tool":"a","tool":"a"}]}"#);
         assert!(field.starts_with("calls[1]") && reason.starts_with("is there twice"), "{field}: {reason}");
+    }
+
+    #[test]
+    fn a_field_that_is_there_under_both_of_its_names_is_refused() {
+        let (_, reason) = refused(r#"{"request_id":"a","requestId":"a"}"#);
+        assert!(
+            reason.starts_with(r#"is there twice: the members "request_id" and "requestId" are one field"#),
+            "{reason}"
+        );
+        let (field, reason) = refused(r#"{"calls":[{},{"queueTimeout":"1s","tool":"a","queue_timeout":"1s"}]}"#);
+        assert!(field.starts_with("calls[1]"), "{field}");
+        assert!(reason.contains(r#""queueTimeout" and "queue_timeout""#), "{reason}");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) enum Piece {
     /// For standard output, as it is.
     Output(Vec<u8>),
     /// For standard error, as it is.
-    Beside(String),
+    Beside(Vec<u8>),
     /// A line for the person.
     Note(String),
     /// A line that says what went wrong.
@@ -59,7 +59,7 @@ impl Plain {
         if passing && pieces.is_empty() {
             self.passing = true;
         } else if passing {
-            pieces.insert(0, Piece::Beside("\r\x1b[K".to_owned()));
+            pieces.insert(0, Piece::Beside(b"\r\x1b[K".to_vec()));
         }
         pieces
     }
@@ -70,7 +70,7 @@ impl Plain {
                 vec![Piece::Note(opened.run_id.clone())]
             }
             Some(Event::CallWaiting(waiting)) if self.setting.hints => vec![
-                Piece::Beside(Question::of(waiting).show(self.setting.paint)),
+                Piece::Beside(Question::of(waiting).show(self.setting.paint).into_bytes()),
                 Piece::Note(format!("answer it: toolyard submit {} {} TEXT", tally.run_id, waiting.call_id)),
             ],
             Some(Event::CallAwaitingApproval(awaits)) => {
@@ -112,10 +112,10 @@ impl Plain {
             call_output::Piece::Content(said) => said,
             call_output::Piece::Progress(made) => return self.progress(made),
         };
-        let bytes = self.bytes(said);
         if output.channel == "stderr" {
-            return Some(Piece::Beside(String::from_utf8_lossy(&bytes).into_owned()));
+            return Some(Piece::Beside(bytes(said, self.setting.notes_to_terminal)));
         }
+        let bytes = bytes(said, self.setting.to_terminal);
         self.unended = !bytes.ends_with(b"\n");
         Some(Piece::Output(bytes))
     }
@@ -123,7 +123,7 @@ impl Plain {
     /// Only for a person, and never over a line of output.
     fn progress(&mut self, made: &v1::Progress) -> Option<Piece> {
         self.passing = self.setting.notes_to_terminal && !(self.setting.to_terminal && self.unended);
-        self.passing.then(|| Piece::Beside(self.setting.paint.dim(&brief(&progress(made)))))
+        self.passing.then(|| Piece::Beside(self.setting.paint.dim(&brief(&progress(made))).into_bytes()))
     }
 
     fn ended(&mut self, ended: &v1::CallEnded, tally: &Tally) -> Vec<Piece> {
@@ -140,7 +140,7 @@ impl Plain {
                 }
                 let result = contents(&outcome.result);
                 if !is_output && !is_brief(&result) {
-                    pieces.push(Piece::Beside(format!("{result}\n")));
+                    pieces.push(Piece::Beside(format!("{result}\n").into_bytes()));
                 }
             }
             (_, Some(failed)) => pieces.push(Piece::Problem(error(failed))),
@@ -158,7 +158,7 @@ impl Plain {
     fn result(&self, contents: &[v1::Content]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for content in contents {
-            bytes.extend(self.bytes(content));
+            bytes.extend(self::bytes(content, self.setting.to_terminal));
             let is_text = matches!(content.body, Some(Body::Text(_) | Body::Json(_) | Body::Object(_)));
             if (is_text || self.setting.to_terminal) && !bytes.ends_with(b"\n") {
                 bytes.push(b'\n');
@@ -167,20 +167,21 @@ impl Plain {
         bytes
     }
 
-    fn bytes(&self, content: &v1::Content) -> Vec<u8> {
-        match &content.body {
-            Some(Body::Text(text) | Body::Json(text)) => text.clone().into_bytes(),
-            Some(Body::Object(object)) => object.preview.clone().into_bytes(),
-            Some(Body::Data(_)) if self.setting.to_terminal => crate::words::content(content).into_bytes(),
-            Some(Body::Data(data)) => data.data.to_vec(),
-            None => Vec::new(),
-        }
-    }
-
     /// On a terminal, goes to the beginning of a line. Programs get what the tool said and no more.
     fn end_line(&mut self) -> Vec<Piece> {
         let unended = std::mem::take(&mut self.unended);
         if unended && self.setting.to_terminal { vec![Piece::Output(b"\n".to_vec())] } else { Vec::new() }
+    }
+}
+
+/// Content as it is, but bytes only in words for a terminal, which might take them for commands.
+fn bytes(content: &v1::Content, to_terminal: bool) -> Vec<u8> {
+    match &content.body {
+        Some(Body::Text(text) | Body::Json(text)) => text.clone().into_bytes(),
+        Some(Body::Object(object)) => object.preview.clone().into_bytes(),
+        Some(Body::Data(_)) if to_terminal => crate::words::content(content).into_bytes(),
+        Some(Body::Data(data)) => data.data.to_vec(),
+        None => Vec::new(),
     }
 }
 
@@ -233,8 +234,17 @@ mod tests {
     fn output_is_passed_on_as_it_is_and_the_result_stands_beside_it() {
         let events = vec![said("stdout", "a\nb"), said("stderr", "oops\n"), completed("exit 0")];
         let expected =
-            [Piece::Output(b"a\nb".to_vec()), Piece::Beside("oops\n".to_owned()), Piece::Note("✓ exit 0".to_owned())];
+            [Piece::Output(b"a\nb".to_vec()), Piece::Beside(b"oops\n".to_vec()), Piece::Note("✓ exit 0".to_owned())];
         assert_eq!(told(true, events), expected);
+    }
+
+    #[test]
+    fn bytes_on_standard_error_are_passed_on_as_they_are() {
+        let data = v1::Data { media_type: "application/octet-stream".to_owned(), data: vec![0, 0xff, 0xfe].into() };
+        let piece = Some(call_output::Piece::Content(v1::Content { body: Some(Body::Data(data)) }));
+        let channel = "stderr".to_owned();
+        let output = v1::CallOutput { call_id: "a".to_owned(), channel, piece, ..v1::CallOutput::default() };
+        assert_eq!(told(true, vec![Event::CallOutput(output)]), [Piece::Beside(vec![0, 0xff, 0xfe])]);
     }
 
     #[test]
@@ -246,7 +256,7 @@ mod tests {
         let paint = Paint(false);
         let setting = Setting { streaming: true, hints: false, to_terminal: true, notes_to_terminal: true, paint };
         let expected =
-            [Piece::Beside("50% files".to_owned()), Piece::Beside("\r\x1b[K".to_owned()), Piece::Output(b"x".to_vec())];
+            [Piece::Beside(b"50% files".to_vec()), Piece::Beside(b"\r\x1b[K".to_vec()), Piece::Output(b"x".to_vec())];
         // After the last piece the line is not ended, so that no progress may stand there.
         assert_eq!(told_in(setting, vec![made.clone(), said("", "x"), made]), expected);
     }

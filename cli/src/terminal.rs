@@ -88,9 +88,9 @@ impl Terminal {
     }
 
     /// Writes to standard error, as it is. Where nobody reads that there is nobody to tell.
-    pub(crate) fn aside(&self, text: &str) {
+    pub(crate) fn aside(&self, text: &(impl AsRef<[u8]> + ?Sized)) {
         let mut stderr = io::stderr().lock();
-        drop(stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush()));
+        drop(stderr.write_all(text.as_ref()).and_then(|()| stderr.flush()));
     }
 
     /// A line for the person, beside the output.

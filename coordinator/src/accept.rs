@@ -265,7 +265,7 @@ fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope
         return None;
     }
     let why = "its calls await approval, which this request waives, and its caller lacks the role approve: leave \
-               `confirmation` and `approval.default` out";
+               `confirmation` and `approval.default` out, or use `toolyard call --approval`";
     Some(not_permitted(tool, why))
 }
 

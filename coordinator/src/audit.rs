@@ -10,10 +10,13 @@ use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId, WorkerId};
 use crate::accept::Asked;
 use crate::callers::Caller;
 use crate::paused::Pausable;
-use crate::runs::Refusal;
+use crate::runs::{Refusal, Runs};
 
 const ADMITTED: &str = "admitted";
 const REFUSED: &str = "refused";
+/// Whether it was done is not known: its client went away before that.
+const UNKNOWN: &str = "unknown";
+const CLIENT_GONE: &str = "CLIENT_GONE";
 
 /// Names of tools that one event tells.
 const TOOLS_TOLD_MAX: usize = 16;
@@ -39,6 +42,52 @@ pub(crate) fn refused(caller: &Caller, command: &str, reason: &str) {
     tracing::info!(target: AUDIT, caller = name, tenant, command = last(command), decision = REFUSED, reason, "audit");
 }
 
+/// A command at work. Its event is written when it is done, or when its client goes away before: what is stored by then is
+/// executed all the same.
+pub(crate) struct Asking<'here> {
+    runs: &'here Runs,
+    command: &'static str,
+    run: Option<RunId>,
+    call: Option<&'here CallId>,
+    tools: Option<String>,
+    is_done: bool,
+}
+
+impl<'here> Asking<'here> {
+    /// A command that makes a run.
+    pub(crate) fn new(runs: &'here Runs, command: &'static str, tools: Option<String>) -> Self {
+        Self { runs, command, run: None, call: None, tools, is_done: false }
+    }
+
+    /// A command on a run, or on a call of it.
+    pub(crate) fn on(runs: &'here Runs, command: &'static str, (run, call): (RunId, Option<&'here CallId>)) -> Self {
+        Self { runs, command, run: Some(run), call, tools: None, is_done: false }
+    }
+
+    /// The run is about to be opened.
+    pub(crate) fn about(&mut self, run: RunId) {
+        self.run = Some(run);
+        if let Some(slot) = &self.runs.about_to_open {
+            slot.set(run);
+        }
+    }
+
+    /// How it went. A refusal names the run only if the command was on one.
+    pub(crate) fn done(mut self, run: Option<RunId>, refusal: Option<&Refusal>) {
+        self.is_done = true;
+        command(&self.runs.caller, self.command, (run, self.call), self.tools.as_deref(), refusal);
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let decision = (UNKNOWN, Some(CLIENT_GONE));
+            write(&self.runs.caller, self.command, (self.run, self.call), self.tools.as_deref(), decision);
+        }
+    }
+}
+
 /// A command, as it went.
 pub(crate) fn command(
     caller: &Caller,
@@ -47,13 +96,23 @@ pub(crate) fn command(
     tool: Option<&str>,
     refusal: Option<&Refusal>,
 ) {
+    let decision = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
+    write(caller, command, (run, call), tool, decision);
+}
+
+fn write(
+    caller: &Caller,
+    command: &'static str,
+    (run, call): (Option<RunId>, Option<&CallId>),
+    tool: Option<&str>,
+    (decision, reason): (&str, Option<&str>),
+) {
     if matches!(caller, Caller::Anyone) {
         return;
     }
     let (name, tenant) = who(caller);
     let run = run.map(tracing::field::display);
     let call = call.map(CallId::as_str);
-    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
     tracing::info!(
         target: AUDIT,
         caller = name,
@@ -139,7 +198,7 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::ObjectsUnavailable(_) => "OBJECTS_UNAVAILABLE",
         Refusal::ObjectTooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::OutOfObject { .. } => "OUT_OF_OBJECT",
-        Refusal::LogFull => "LOG_FULL",
+        Refusal::LogFull | Refusal::RequestIdsFull => "LOG_FULL",
         Refusal::TooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::Contended => "CONTENDED",
         Refusal::BrokerUnavailable(_) => "BROKER_UNAVAILABLE",

@@ -7,6 +7,7 @@
 
 mod running;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -168,6 +169,17 @@ impl Quotas {
         quota.map_or(Ok(()), |quota| counted.admit((run, tenant), count, quota, &limits, now))
     }
 
+    /// As [`Self::admit`], for a run that is about to be opened. It is given back if it is dropped before it is kept.
+    pub(crate) fn admit_new<'a>(
+        &self,
+        run: RunId,
+        tenant: Option<&TenantId>,
+        calls: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> Result<Admitted<'_>, Exceeded> {
+        self.admit(run, tenant, calls)?;
+        Ok(Admitted { quotas: self, run, tenant: tenant.filter(|_| self.counts()).cloned(), is_kept: false })
+    }
+
     /// Whether it is counted what tenants have in the log: where callers are known, each tenant has a part of it.
     pub(crate) fn counts_log(&self) -> bool {
         self.callers.are_known()
@@ -264,6 +276,38 @@ impl Quotas {
                 // What was heard last goes on counting; its speakers are alive, as far as we know.
                 Err(error) => tracing::debug!(%error, "quotas are not shared at the moment"),
             }
+        }
+    }
+}
+
+/// A run that counts in its tenant's quota before it is opened.
+#[derive(Debug)]
+pub(crate) struct Admitted<'here> {
+    quotas: &'here Quotas,
+    run: RunId,
+    tenant: Option<TenantId>,
+    is_kept: bool,
+}
+
+impl Admitted<'_> {
+    /// Its run is opened under another id.
+    pub(crate) fn rename(&mut self, run: RunId) {
+        if let Some(tenant) = self.tenant.as_ref().filter(|_| run != self.run) {
+            self.quotas.counted().rename(tenant, self.run, run);
+        }
+        self.run = run;
+    }
+
+    /// Its run is opened.
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.quotas.ended(self.run, self.tenant.as_ref());
         }
     }
 }
@@ -418,6 +462,18 @@ impl Counted {
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         if let Some(under) = tenant.runs.remove(&run) {
             tenant.calls = tenant.calls.saturating_sub(under.calls);
+        }
+    }
+
+    /// A run that is not opened yet gets another id. If the log shows that run already, it is counted there.
+    fn rename(&mut self, name: &TenantId, from: RunId, to: RunId) {
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        let Some(under) = tenant.runs.remove(&from) else { return };
+        match tenant.runs.entry(to) {
+            Entry::Vacant(free) => {
+                free.insert(under);
+            }
+            Entry::Occupied(_) => tenant.calls = tenant.calls.saturating_sub(under.calls),
         }
     }
 

@@ -5,20 +5,21 @@ mod answer_token;
 mod decisions;
 mod explain;
 pub(crate) mod objects;
+mod opening;
 mod parked;
 mod places;
 mod refusal;
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hooks::{Hooks, Question};
 use proto::names;
 use proto::subject::Place;
 use run::{
-    Answer, CallId, Command, Decision, Entry, Erasure, Event, Fields, FloorPolicy, Opening, RequestId, Rules, Run,
-    RunId, Shard, TenantId, ToolName, limit,
+    Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, RequestId, Rules, Run, RunId, Shard, TenantId,
+    ToolName, limit,
 };
 use store::Objects;
 use tokio::sync::{mpsc, watch};
@@ -27,13 +28,12 @@ use uuid::Builder;
 use self::objects::AskedFile;
 pub(crate) use self::refusal::Refusal;
 use crate::accept::{self, Asked, Offer, Scope};
-use crate::audit;
-use crate::callers::{Caller, Callers, Role};
+use crate::audit::Asking;
+use crate::callers::{Caller, Callers, Reading, Role};
 use crate::custom::CustomTools;
 use crate::known::Known;
 use crate::ledger::Ledger;
-use crate::metrics::COUNTS;
-use crate::nats::journal::{AppendError, Journal, NOTHING};
+use crate::nats::journal::{AppendError, Journal};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
 use crate::nats::setup::RETENTION;
@@ -41,7 +41,7 @@ use crate::nats::signals::Signals;
 use crate::offload::Permit;
 use crate::quotas::Quotas;
 use crate::registry::Registry;
-use crate::requests::{Digest, RequestKey, Taken, digest};
+use crate::requests::RequestKey;
 use crate::shards::{Owned, ShardSet};
 use crate::watch::{Reader, WatchError};
 
@@ -77,6 +77,22 @@ pub(crate) struct Runs {
     parts: Arc<Parts>,
     /// Where nobody said it, and callers are known: nobody, who may nothing.
     pub(crate) caller: Caller,
+    /// Of a request with a deadline.
+    pub(crate) about_to_open: Option<AboutToOpen>,
+}
+
+/// The run that a request opened or is about to open. An answer to an overdue request names it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AboutToOpen(Arc<Mutex<Option<RunId>>>);
+
+impl AboutToOpen {
+    pub(crate) fn get(&self) -> Option<RunId> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, run: RunId) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
+    }
 }
 
 impl Deref for Runs {
@@ -117,198 +133,17 @@ impl NewRun {
     }
 }
 
-/// Where a request stands before anything of it is stored.
-enum Placed {
-    New {
-        id: RunId,
-        events: Vec<Event>,
-    },
-    /// The request was made before, and its run is in the log.
-    Known(RunId),
-}
-
 impl Runs {
     pub(crate) fn new(parts: Parts) -> Self {
         let caller = parts.callers.unsaid();
-        Self { parts: Arc::new(parts), caller }
+        Self { parts: Arc::new(parts), caller, about_to_open: None }
     }
 
     /// For a request in whose extensions it stands who asks.
     pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
         let caller = extensions.get::<Caller>().cloned().unwrap_or_else(|| self.callers.unsaid());
-        Self { parts: Arc::clone(&self.parts), caller }
-    }
-
-    pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, Refusal> {
-        let tools = audit::tools(&self.caller, &new.calls);
-        let done = async {
-            let new = self.owned_by_caller(new)?;
-            let key = new.key();
-            self.create_under(key, new).await
-        };
-        let done = done.await;
-        let run = done.as_ref().ok().map(|run| run.id());
-        audit::command(&self.caller, "CreateRun", (run, None), tools.as_deref(), done.as_ref().err());
-        done
-    }
-
-    fn owned_by_caller(&self, new: NewRun) -> Result<NewRun, Refusal> {
-        self.caller.must(Role::Submit)?;
-        let tenant = self.caller.makes_for(new.tenant)?;
-        Ok(NewRun { tenant, ..new })
-    }
-
-    async fn create_under(&self, key: Option<RequestKey>, new: NewRun) -> Result<Arc<Run>, Refusal> {
-        let (id, events) = match self.place(key, new).await? {
-            Placed::New { id, events } => (id, events),
-            Placed::Known(id) => {
-                let known = self.known(id).await;
-                return known.map(|known| known.run).map_err(|refusal| refusal.of_stored(id));
-            }
-        };
-        let sequence = match self.open_run(id, &events, None).await {
-            Ok(sequence) => sequence,
-            // The same request, sent to another coordinator as well, was faster there.
-            Err(Refusal::Contended) => return Ok(self.replay(id).await.map_err(|refusal| refusal.of_stored(id))?.run),
-            Err(refusal) => return Err(refusal),
-        };
-        let mut run = Run::new(id);
-        run.apply(&Entry { sequence, at: proto::now(), not_after: None, events }, &mut Vec::new());
-        Ok(Arc::new(run))
-    }
-
-    pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Box<Reader>, Refusal> {
-        let tools = audit::tools(&self.caller, &new.calls);
-        let done = self.execute_as_caller(new, policy).await;
-        let run = done.as_ref().ok().map(|(run, _)| *run);
-        audit::command(&self.caller, "ExecuteRun", (run, None), tools.as_deref(), done.as_ref().err());
-        done.map(|(_, mut reader)| {
-            reader.answers_opening = true;
-            reader
-        })
-    }
-
-    async fn execute_as_caller(&self, new: NewRun, policy: FloorPolicy) -> Result<(RunId, Box<Reader>), Refusal> {
-        let new = self.owned_by_caller(new)?;
-        let key = new.key();
-        let (id, events) = match self.place(key, new).await? {
-            Placed::New { id, events } => (id, events),
-            Placed::Known(id) => {
-                let reader = Box::pin(self.read(id, policy, None)).await;
-                return Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?));
-            }
-        };
-        let place = self.caller.begin_reading()?;
-        let mut reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), id, policy).await?;
-        reader.hold(place);
-        // The feed brings what is stored in a shard of ours, or soon will, and only we know a run without a request's id.
-        let hears = key.is_none() && self.owned.borrow().holds(id.shard());
-        match self.open_run(id, &events, hears.then_some(&mut *reader)).await {
-            Ok(_) => Ok((id, reader)),
-            Err(Refusal::Contended) => {
-                let reader = Box::pin(self.read(id, policy, None)).await;
-                Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?))
-            }
-            Err(refusal) => Err(refusal),
-        }
-    }
-
-    /// Stores a run's opening, where its tenant may have it. `hears`: the reader to which the feed brings it.
-    async fn open_run(&self, id: RunId, events: &[Event], hears: Option<&mut Reader>) -> Result<u64, Refusal> {
-        let opened = events.iter().find_map(|event| match event {
-            Event::RunOpened(opened) => Some(opened),
-            _ => None,
-        });
-        let tenant = opened.and_then(|opened| opened.tenant.as_ref());
-        let calls = opened.map_or(&[][..], |opened| opened.calls.as_slice());
-        self.quotas.admit(id, tenant, calls.iter().map(|call| &*call.arguments))?;
-        let stored = match hears {
-            Some(reader) => self.journal.append_heard(id, events, reader.opening()).await,
-            // Apart, as it takes much room and is rarer.
-            None => Box::pin(self.journal.append(id, events, None, NOTHING)).await,
-        };
-        match &stored {
-            Ok(_) => self.note(id, None, events),
-            Err(_) => self.quotas.ended(id, tenant),
-        }
-        Ok(stored?)
-    }
-
-    /// Finds the id under which a request's run is stored, or is to be. The same request gets the same one, and what is
-    /// refused takes none.
-    async fn place(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed, Refusal> {
-        let fresh = fresh_id(self.pick_shard());
-        let asks = self.asks();
-        let Some(key) = key else {
-            if !new.files.is_empty() {
-                Box::pin(self.give_files(&mut new)).await?;
-            }
-            if asks {
-                // Nobody is asked about what is then not taken.
-                self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
-                Box::pin(self.ask_about(&mut new, fresh)).await;
-            }
-            return Ok(Placed::New { id: fresh, events: self.decide_new_unhurried(new, None).await? });
-        };
-        let digest = digest(&new);
-        let known = Box::pin(self.requests.find(&key)).await?;
-        if let Some(known) = &known {
-            self.check_same(known, digest)?;
-            if self.journal.is_opened(known.run).await? {
-                COUNTS.repeated.add(1);
-                return Ok(Placed::Known(known.run));
-            }
-        }
-        if !new.files.is_empty() {
-            Box::pin(self.give_files(&mut new)).await?;
-        }
-        if asks {
-            self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
-            let id = known.as_ref().map_or(fresh, |known| known.run);
-            Box::pin(self.ask_about(&mut new, id)).await;
-        }
-        let events = self.decide_new_unhurried(new, Some(key)).await?;
-        // Whoever took it died before it stored the run, or is about to store it, or the run was erased just now.
-        let taken = Box::pin(self.requests.take(&key, Taken { run: fresh, digest })).await?;
-        self.check_same(&taken, digest)?;
-        Ok(Placed::New { id: taken.run, events })
-    }
-
-    fn check_same(&self, taken: &Taken, digest: Digest) -> Result<(), Refusal> {
-        if taken.digest == digest { Ok(()) } else { Err(Refusal::RequestIdTaken { run: taken.run }) }
-    }
-
-    /// `key`: under which its id is taken, where it has one. Then it is opened by an entry of its own.
-    fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, Refusal> {
-        self.check_room()?;
-        let registry = Arc::clone(&self.registry.borrow());
-        // A stream of many runs may be older than what its caller may do.
-        let asks = self.callers.renewed(&self.caller);
-        asks.must(Role::Submit)?;
-        let calls = std::mem::take(&mut new.calls);
-        let scope = Scope { caller: &asks, ..self.scope_of(&new, &registry) };
-        let (deadline, now) = (scope.run_deadline, scope.now);
-        let calls = accept::accept(calls, &scope);
-        let caller = asks.name().cloned();
-        let apart = key.is_some() || self.waits_for_owner(&calls, new.tenant.as_ref(), &registry);
-        let request = key.map(|key| key.0);
-        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, .. } = new;
-        let erasure = (!store).then_some(Erasure { after: self.erase_after, request });
-        let opening = Opening {
-            calls,
-            deadline,
-            open,
-            fail_fast,
-            client_only,
-            tenant,
-            caller,
-            tools,
-            rules,
-            context,
-            apart,
-            erasure,
-        };
-        Ok(Run::open(opening, now)?)
+        let about_to_open = extensions.get().cloned();
+        Self { parts: Arc::clone(&self.parts), caller, about_to_open }
     }
 
     /// What is known where the calls of a new run are accepted.
@@ -367,11 +202,16 @@ impl Runs {
         if !matches!(self.caller, Caller::Anyone) {
             self.known(id).await?;
         }
-        self.read(id, policy, after).await
+        self.read(id, policy, after, self.caller.begin_reading()?).await
     }
 
-    async fn read(&self, id: RunId, policy: FloorPolicy, after: Option<u64>) -> Result<Box<Reader>, Refusal> {
-        let place = self.caller.begin_reading()?;
+    async fn read(
+        &self,
+        id: RunId,
+        policy: FloorPolicy,
+        after: Option<u64>,
+        place: Option<Reading>,
+    ) -> Result<Box<Reader>, Refusal> {
         let reader = Reader::of_run(self.journal.clone(), self.ledger.clone(), id, policy, after).await;
         let held = reader.map(|mut reader| {
             reader.hold(place);
@@ -421,11 +261,12 @@ impl Runs {
         (id, call): (RunId, Option<&CallId>),
         work: impl Future<Output = Result<T, Refusal>>,
     ) -> Result<T, Refusal> {
+        let asking = Asking::on(self, word, (id, call));
         let done = match self.caller.must(role) {
             Ok(()) => work.await,
             Err(denied) => Err(denied.into()),
         };
-        audit::command(&self.caller, word, (Some(id), call), None, done.as_ref().err());
+        asking.done(Some(id), done.as_ref().err());
         done
     }
 

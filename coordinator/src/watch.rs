@@ -194,6 +194,8 @@ impl Reader {
             WatchError::Stopped(_) | WatchError::Read(_) if self.answers_opening => {
                 Refusal::Unconfirmed { run: self.run.id(), reason: error.to_string() }.into()
             }
+            WatchError::Unknown => Refusal::RunNotFound(self.run.id()).into(),
+            WatchError::Gone(_) => Refusal::EventsExpired(self.run.id()).into(),
             error => error.into(),
         }
     }

@@ -17,9 +17,11 @@ pub const STORED_WITHIN: Duration = Duration::from_secs(16);
 /// How long after its id was made a run can be opened. A request that is repeated with a request id opens the same run until
 /// then. It is far below the time for which the log and request ids are kept beyond the longest run (1 h).
 pub const OPENED_WITHIN: Duration = Duration::from_secs(5 * 60);
-/// How long after [`OPENED_WITHIN`] a run that is not in the log is known never to come. By how much the clocks of the
-/// broker's nodes may differ, and how long a leader that was replaced may not know it.
-pub const NEVER_OPENED_AFTER: Duration = Duration::from_secs(30);
+/// How long after its id was made a request that is repeated may still open the run: an opening counts as long as any other entry.
+pub const REOPENED_WITHIN: Duration = OPENED_WITHIN.saturating_sub(STORED_WITHIN);
+/// How long after its id was made a run that is not in the log is known never to come. The time beyond [`OPENED_WITHIN`] is by how
+/// much the clocks of the broker's nodes may differ, and how long a leader that was replaced may not know it.
+pub const NEVER_OPENED_AFTER: Duration = OPENED_WITHIN.saturating_add(Duration::from_secs(30));
 /// How long the entries of a run that is erased stay after the last moment at which a copy of them would count. By how much
 /// the clocks of the broker's nodes may differ.
 const COPIES_MARGIN: Duration = Duration::from_secs(1);

@@ -56,7 +56,7 @@ pub use id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, InvalidId, Nonce, PoolId, RequestId, RunId, Shard,
     TenantId, Timestamp, ToolName, ToolSetId, WorkerId,
 };
-pub use late::{NEVER_OPENED_AFTER, OPENED_WITHIN, STORED_WITHIN, counts_until, is_late};
+pub use late::{NEVER_OPENED_AFTER, OPENED_WITHIN, REOPENED_WITHIN, STORED_WITHIN, counts_until, is_late};
 pub use object::{File, Object, ObjectId};
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
 use async_nats::jetstream::message::PublishMessage;
-use harness::{Fixture, PATIENCE, Run, Shards, Stream, Yard, call, reason};
+use harness::{Callers, Client, Fixture, Guarded, PATIENCE, Run, Shards, Stream, Yard, call, reason};
 use prost::Message as _;
 use proto::v1::{self, CallState, FloorPolicy, RunStatus, run_event::Event};
 use proto::wire::v1 as wire;
@@ -181,6 +181,59 @@ async fn what_is_asked_for_while_the_broker_stands_still_is_not_executed_when_it
     yard.client.runs.clone().append_calls(request).await.expect("it is open");
     run.cancel("enough").await;
     assert_eq!(check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await).len(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_that_fails_before_its_first_event_names_its_run() {
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    let text = "[[callers]]\nname = \"acme\"\ntenant = \"acme\"\nroles = [\"submit\", \"read\"]\n\
+                tools = [{ names = [\"*\"] }]\nkeys = [\"{acme}\"]\n";
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(text)).await;
+    let logged = yard.fixture.logging_to(log.path()).coordinator(&yard.broker.url()).await;
+    let client = Client::connect(logged.address()).await.with_key(&yard.callers.key("acme"));
+    client.wait_for_tool("writes").await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let run = |line: &str| v1::ExecuteRunRequest {
+        calls: vec![writes(line, "writes", &path, line)],
+        ..v1::ExecuteRunRequest::default()
+    };
+    yard.broker.pause();
+    // One client stops waiting, one hangs up, and one asks for many runs.
+    let mut overdue = tonic::Request::new(run("overdue"));
+    overdue.metadata_mut().insert("grpc-timeout", "1S".parse().expect("it is ASCII"));
+    let mut runs = client.runs.clone();
+    let overdue = async { runs.execute_run(overdue).await.expect_err("it is overdue") };
+    let gone = tokio::time::timeout(Duration::from_secs(1), client.execute_request(run("gone")));
+    let many = async {
+        let request = v1::ExecuteRunsRequest { tag: 7, run: Some(run("many")) };
+        let mut runs = client.runs.clone();
+        let mut pieces = runs.execute_runs(futures::stream::iter([request])).await.expect("it begins").into_inner();
+        loop {
+            let message = pieces.message().await.expect("it goes on").expect("an answer");
+            if let Some(refusal) = message.pieces.into_iter().find_map(|piece| piece.refusal) {
+                break refusal;
+            }
+        }
+    };
+    let (overdue, gone, many) = tokio::join!(overdue, gone, many);
+    yard.broker.resume();
+
+    assert!(gone.is_err(), "it hung up");
+    assert_eq!(many.reason, "UNCONFIRMED");
+    assert_eq!(reason(&overdue), "DEADLINE_EXCEEDED");
+    let overdue = overdue.get_details_error_info().expect("it has details").metadata["run_id"].clone();
+    for id in [many.run_id, overdue.clone()] {
+        never_runs(&Run { client: client.clone(), id }).await;
+    }
+    // The audit has a line for each, also for clients that did not wait.
+    let log = std::fs::read_to_string(log.path()).expect("the log is there");
+    let audit: Vec<&str> =
+        log.lines().filter(|line| line.contains("ExecuteRun") && line.contains("decision")).collect();
+    let left: Vec<_> = audit.iter().filter(|line| line.contains("CLIENT_GONE") && line.contains("unknown")).collect();
+    assert_eq!((audit.len(), left.len()), (3, 2), "{audit:#?}");
+    assert!(left.iter().any(|line| line.contains(&overdue)), "{left:#?}");
+    assert!(left.iter().all(|line| line.contains("run_")), "{left:#?}");
 }
 
 /// The run is not there, or ended before it began. Its caller may ask as soon as the broker answers.

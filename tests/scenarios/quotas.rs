@@ -92,6 +92,26 @@ async fn a_tenant_has_as_many_open_runs_as_it_may_and_others_do_not_notice() {
 }
 
 #[tokio::test]
+async fn a_request_that_is_beyond_the_quota_leaves_its_request_id_free() {
+    let yard = guarded("[quota]\ncalls_at_once = 1\n").await;
+    let acme = yard.client("acme");
+    for store in [None, Some(false)] {
+        let request = |calls: usize| v1::CreateRunRequest {
+            calls: (0..calls).map(|call| sleep(&format!("c{call}"), 1)).collect(),
+            request_id: format!("order {store:?}"),
+            store,
+            ..v1::CreateRunRequest::default()
+        };
+        let mut runs = acme.runs.clone();
+        let refused = runs.create_run(request(2)).await.expect_err("one at once");
+        assert_eq!(reason(&refused), "QUOTA_EXCEEDED");
+        let smaller = runs.create_run(request(1)).await.expect("a smaller request may have the id").into_inner();
+        let run = harness::Run { client: acme.clone(), id: smaller.run.expect("a run").run_id };
+        run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
+    }
+}
+
+#[tokio::test]
 async fn a_tenant_has_as_many_calls_at_once_as_it_may() {
     let yard = guarded("[quota]\ncalls_at_once = 3\n").await;
     let acme = yard.client("acme");

@@ -121,7 +121,8 @@ impl Streaming {
                 self.ended = true;
                 Ok(Piece::end(v1::StreamEndReason::RunEnded))
             }
-            Err(WatchError::Stopped(_)) => {
+            // A client that does not know its run yet could not read on.
+            Err(WatchError::Stopped(_)) if !self.reader.answers_opening || is_opened => {
                 self.ended = true;
                 Ok(Piece::end(v1::StreamEndReason::Shutdown))
             }

@@ -13,6 +13,7 @@ use tonic::body::Body;
 use tower::Service;
 
 use crate::door::Fault;
+use crate::runs::AboutToOpen;
 
 /// When the client stops waiting.
 #[derive(Debug, Clone, Copy)]
@@ -54,13 +55,15 @@ where
             return Box::pin(self.inner.call(request));
         };
         request.extensions_mut().insert(Deadline(deadline));
+        let about_to_open = AboutToOpen::default();
+        request.extensions_mut().insert(about_to_open.clone());
         let overdue = tokio::time::sleep_until(deadline);
         let response = self.inner.call(request);
         Box::pin(async move {
             tokio::select! {
                 biased;
                 response = response => response,
-                () = overdue => Ok(Status::from(Fault::exceeded(None)).into_http()),
+                () = overdue => Ok(Status::from(Fault::exceeded(about_to_open.get())).into_http()),
             }
         })
     }

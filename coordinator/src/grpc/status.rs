@@ -43,7 +43,9 @@ impl From<Fault> for Status {
 
 /// A fault as a part of a message.
 pub(super) fn refusal(fault: Fault) -> v1::RunRefusal {
-    v1::RunRefusal { code: code(fault.code).into(), reason: fault.reason.to_owned(), message: fault.message }
+    let run = fault.metadata.iter().find(|(name, _)| *name == "run_id");
+    let run_id = run.map_or_else(String::new, |(_, run)| run.clone());
+    v1::RunRefusal { code: code(fault.code).into(), reason: fault.reason.to_owned(), message: fault.message, run_id }
 }
 
 /// A response as it is, unless the transport could not decode the request: it gives no reason then, and calls it our fault.

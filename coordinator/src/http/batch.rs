@@ -309,12 +309,14 @@ impl Waiting {
                 };
                 if events.iter().any(asks) {
                     // The reader may be far behind: somebody may have acted since.
-                    let run = self.door.runs.known(self.reader.run().id()).await?.run;
+                    let id = self.reader.run().id();
+                    let run = self.door.runs.known(id).await.map_err(|refusal| refusal.of_stored(id))?.run;
                     self.acts = (run.status() == RunStatus::RequiresAction).then_some(run);
                 }
                 Ok(Word::Events(events))
             }
-            Ok(None) | Err(WatchError::Stopped(_)) => Ok(self.as_it_stands()),
+            Ok(None) => Ok(self.as_it_stands()),
+            Err(WatchError::Stopped(_)) if is_opened => Ok(self.as_it_stands()),
             Err(error) => Err(self.reader.broken(error)),
         }
     }

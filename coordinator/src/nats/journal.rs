@@ -24,7 +24,7 @@ use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
 use proto::subject::{self, Place, Subject};
-use run::{Entry, RunId, Shard, Timestamp};
+use run::{Entry, Event, RunId, Shard, Timestamp};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -86,8 +86,9 @@ pub(crate) enum AppendError {
     /// Somebody else appended first: look again, then decide again.
     #[error("somebody else appended first")]
     Conflict,
+    /// `is_certain`: the only copy was refused. Otherwise an earlier one was not confirmed, and was not found in the log.
     #[error("the log is full: it accepts nothing new until it has drained")]
-    Full,
+    Full { is_certain: bool },
     #[error("the events do not fit one message of the broker")]
     TooLarge,
     /// Nothing was sent, so nothing can be stored.
@@ -140,6 +141,15 @@ pub(crate) enum Decoded {
     Stray,
 }
 
+/// Whether the log holds a run's opening.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    No,
+    Yes,
+    /// It was stored too late: the run expired as it began.
+    TooLate,
+}
+
 /// Which log it is, and how far it reaches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
@@ -157,11 +167,18 @@ impl Journal {
         Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, reading, behind_until }))
     }
 
-    /// Whether a run whose opening is an entry of its own is in the log. Asks about one subject only: where there is nothing
-    /// to be found, the broker would look for any of a run's through the whole log.
-    pub(crate) async fn is_opened(&self, run: RunId) -> Result<bool, ReadError> {
-        let subject = Subject { run, place: Place::Run };
-        Ok(self.last_on(&subject.to_string()).await?.is_some())
+    /// Whether the log holds a run whose opening is an entry of its own. Asks the log's leader, and about one subject only: if
+    /// there is nothing to be found, the broker would search the whole log for any of a run's.
+    pub(crate) async fn opened(&self, run: RunId) -> Result<Opened, ReadError> {
+        let subject = Subject { run, place: Place::Run }.to_string();
+        let Some(last) = self.last_on(&subject).await? else { return Ok(Opened::No) };
+        let at = millis(last.time.unix_timestamp_nanos());
+        // A run that was opened too late takes no command, so its opening stays the last.
+        let is_void = match decode(&subject, last.payload, last.sequence, at) {
+            Decoded::Entry(_, entry) => entry.is_late() && matches!(entry.events.first(), Some(Event::RunOpened(_))),
+            Decoded::Unread(_) | Decoded::Stray => false,
+        };
+        Ok(if is_void { Opened::TooLate } else { Opened::Yes })
     }
 
     /// The sequence of a run's last entry; 0 when the log has none. Asks the log's leader, so it is never stale.

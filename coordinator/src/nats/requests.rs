@@ -1,11 +1,14 @@
-//! The bucket of request ids: which run a request made. The first to take a key keeps it, for as long as the log is kept.
+//! The bucket of request ids: which run a request made. A key is kept for as long as the log.
+//!
+//! Every write names the revision that it replaces, 0 for none. So of several coordinators that take the same key one succeeds.
 
-use std::time::Duration;
-
-use async_nats::jetstream::kv;
+use async_nats::connection::State;
+use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
+use async_nats::jetstream::{Context, kv};
 use bytes::Bytes;
 use prost::Message as _;
+use proto::nats::unstored::Unstored;
 use proto::wire::v1 as wire;
 use run::RunId;
 
@@ -14,55 +17,100 @@ use super::journal::ReadError;
 use crate::requests::{RequestKey, Taken};
 
 const VERSION: u32 = 1;
-/// How long a key that is taken may take to be seen: a replica of the broker may be behind.
-const LOOKS_MAX: u32 = 40;
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone)]
-pub(crate) struct Requests(pub(super) kv::Store);
+pub(crate) struct Requests {
+    pub(super) store: kv::Store,
+    context: Context,
+    client: async_nats::Client,
+}
+
+/// What a key holds, and under which revision; 0 if nothing was ever written to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) taken: Option<Taken>,
+    pub(crate) revision: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PutError {
+    /// Nothing was stored.
+    #[error("the bucket of request ids is full")]
+    Full,
+    #[error(transparent)]
+    Unavailable(#[from] ReadError),
+}
 
 impl Requests {
     pub(crate) fn new(broker: &Broker) -> Self {
-        Self(broker.requests.clone())
+        Self { store: broker.requests.clone(), context: broker.context.clone(), client: broker.client.clone() }
     }
 
-    /// Who took the key. May not see yet what was taken this very moment; [`Self::take`] does.
-    pub(crate) async fn find(&self, key: &RequestKey) -> Result<Option<Taken>, ReadError> {
-        let value = self.0.get(key.name()).await.map_err(|error| ReadError::new(&error))?;
-        value.map(taken_in).transpose()
+    /// What a key holds. Any replica of the broker answers, which may lag behind.
+    pub(crate) async fn find(&self, key: &RequestKey) -> Result<Held, ReadError> {
+        let entry = self.store.entry(key.name()).await.map_err(|error| ReadError::new(&error))?;
+        entry.map_or(Ok(Held { taken: None, revision: 0 }), |entry| held(entry.value, entry.revision))
     }
 
-    /// Takes the key, and says who has it: us, or whoever was faster.
-    pub(crate) async fn take(&self, key: &RequestKey, taken: Taken) -> Result<Taken, ReadError> {
-        let mut last = None;
-        for _ in 0..LOOKS_MAX {
-            match self.0.create(key.name(), taken_out(&taken)).await {
-                Ok(_) => return Ok(taken),
-                Err(error) => last = Some(error),
+    /// As [`Self::find`], but the leader answers, so writes that were confirmed before are seen.
+    pub(crate) async fn newest(&self, key: &RequestKey) -> Result<Held, ReadError> {
+        match self.store.stream.get_last_raw_message_by_subject(&self.subject(&key.name())).await {
+            Ok(message) => held(message.payload, message.sequence),
+            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => {
+                Ok(Held { taken: None, revision: 0 })
             }
-            if let Some(earlier) = self.find(key).await? {
-                return Ok(earlier);
-            }
-            tokio::time::sleep(LOOK_PAUSE).await;
+            Err(error) => Err(ReadError::new(&error)),
         }
-        Err(last.map_or_else(|| ReadError::new(&"the request id cannot be taken"), |error| ReadError::new(&error)))
     }
 
-    /// Frees a key of a run that is erased. What somebody else took since under the same key stays. The leader is asked: a
-    /// replica that is behind might not have it yet.
-    pub(crate) async fn erase(&self, key: &RequestKey, run: RunId) -> Result<(), ReadError> {
-        let subject = format!("{}{}", self.0.prefix, key.name());
-        let message = match self.0.stream.get_last_raw_message_by_subject(&subject).await {
-            Ok(message) => message,
-            Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => return Ok(()),
-            Err(error) => return Err(ReadError::new(&error)),
+    /// Writes a key in the place of the revision `before`, and returns the new revision; `None` if the key has another one.
+    pub(crate) async fn put(&self, key: &RequestKey, taken: &Taken, before: u64) -> Result<Option<u64>, PutError> {
+        let message = PublishMessage::build().payload(taken_out(taken)).expected_last_subject_sequence(before);
+        self.publish(&key.name(), message).await
+    }
+
+    pub(super) async fn publish(&self, name: &str, message: PublishMessage) -> Result<Option<u64>, PutError> {
+        // The library would keep what is published now, and send it after its caller was told that it failed.
+        if self.client.connection_state() != State::Connected {
+            return Err(ReadError::new(&"there is no connection to the broker").into());
+        }
+        let sent = match self.context.send_publish(self.subject(name), message).await {
+            Ok(sent) => sent.await,
+            Err(error) => Err(error),
         };
-        if taken_in(message.payload)?.run != run {
-            return Ok(());
+        let error = match sent {
+            Ok(stored) => return Ok(Some(stored.sequence)),
+            Err(error) => error,
+        };
+        match Unstored::of(&error) {
+            Unstored::Conflict => Ok(None),
+            Unstored::Full => Err(PutError::Full),
+            Unstored::TooLarge | Unstored::Unconfirmed => Err(ReadError::new(&error).into()),
         }
-        let purge = self.0.stream.purge().filter(subject).sequence(message.sequence + 1).await;
+    }
+
+    /// Frees a key if it still has this revision.
+    pub(crate) async fn give_back(&self, key: &RequestKey, revision: u64) -> Result<(), ReadError> {
+        let purge = self.store.stream.purge().filter(self.subject(&key.name())).sequence(revision + 1).await;
         purge.map(|_| ()).map_err(|error| ReadError::new(&error))
     }
+
+    /// Frees a key of a run that is erased. It stays if another run has it by now. The leader answers, because a replica that lags
+    /// behind might not have the key yet.
+    pub(crate) async fn erase(&self, key: &RequestKey, run: RunId) -> Result<(), ReadError> {
+        let Held { taken, revision } = self.newest(key).await?;
+        if taken.is_some_and(|taken| taken.run == run) { self.give_back(key, revision).await } else { Ok(()) }
+    }
+
+    fn subject(&self, name: &str) -> String {
+        format!("{}{name}", self.store.prefix)
+    }
+}
+
+/// An empty value marks a key that was deleted by hand.
+fn held(value: Bytes, revision: u64) -> Result<Held, ReadError> {
+    let taken = if value.is_empty() { None } else { Some(taken_in(value)?) };
+    Ok(Held { taken, revision })
 }
 
 fn taken_out(taken: &Taken) -> Bytes {

@@ -1,33 +1,34 @@
 //! What the uploads of a tenant hold: a key for each, with its size in its name, among the request ids, which are forgotten when
 //! uploads are. The broker counts them, the same for all coordinators, wherever the objects themselves lie.
 
-use bytes::Bytes;
+use async_nats::jetstream::message::PublishMessage;
 use futures::TryStreamExt as _;
 use run::{ObjectId, TenantId};
 
 use super::journal::ReadError;
-use super::requests::Requests;
+use super::requests::{PutError, Requests};
 
 /// What an upload counts for at least: many small ones take room too, and time to count.
 const COUNTED_BYTES_MIN: u64 = 4096;
 
 impl Requests {
-    pub(crate) async fn count_upload(&self, tenant: &TenantId, id: &ObjectId, bytes: u64) -> Result<(), ReadError> {
+    pub(crate) async fn count_upload(&self, tenant: &TenantId, id: &ObjectId, bytes: u64) -> Result<(), PutError> {
         let key = format!("up.{tenant}.{id}.{}", bytes.max(COUNTED_BYTES_MIN));
-        self.0.put(key, Bytes::new()).await.map(drop).map_err(|error| ReadError::new(&error))
+        self.publish(&key, PublishMessage::build()).await.map(drop)
     }
 
     /// `None`: whosever it is.
     pub(crate) async fn uncount_upload(&self, tenant: Option<&TenantId>, id: &ObjectId) -> Result<(), ReadError> {
         let tenant = tenant.map_or("*", TenantId::as_str);
-        let purge = self.0.stream.purge().filter(format!("{}up.{tenant}.{id}.*", self.0.prefix)).await;
+        let purge = self.store.stream.purge().filter(format!("{}up.{tenant}.{id}.*", self.store.prefix)).await;
         purge.map(drop).map_err(|error| ReadError::new(&error))
     }
 
     /// How many uploads a tenant has, and the bytes that they hold. The leader is asked, so what was counted before is among it.
     pub(crate) async fn uploads_of(&self, tenant: &TenantId) -> Result<(usize, u64), ReadError> {
-        let counted = format!("{}up.{tenant}.*.*", self.0.prefix);
-        let mut subjects = self.0.stream.info_with_subjects(counted).await.map_err(|error| ReadError::new(&error))?;
+        let counted = format!("{}up.{tenant}.*.*", self.store.prefix);
+        let mut subjects =
+            self.store.stream.info_with_subjects(counted).await.map_err(|error| ReadError::new(&error))?;
         let (mut number, mut bytes) = (0, 0_u64);
         while let Some((subject, _)) = subjects.try_next().await.map_err(|error| ReadError::new(&error))? {
             let of_one = subject.rsplit('.').next().and_then(|bytes| bytes.parse().ok());

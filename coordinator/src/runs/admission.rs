@@ -23,7 +23,7 @@ impl Runs {
             // A request that was made before gets its run again, which takes nothing.
             let key = request.map(|id| RequestKey::of(tenant.as_ref(), id));
             match key {
-                Some(key) if self.requests.find(&key).await?.is_some() => Ok(()),
+                Some(key) if self.requests.find(&key).await?.taken.is_some() => Ok(()),
                 Some(_) | None => Err(exceeded.into()),
             }
         };

@@ -1,7 +1,6 @@
 //! Objects, and who may read them: whoever may see the run whose calls' results refer to them, and uploads those of their tenant.
 //! One to which nothing refers, as that of an attempt that was not heard, is nobody's.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::object::Upload;
@@ -12,6 +11,7 @@ use super::{NewRun, Refusal, Runs};
 use crate::accept::Asked;
 use crate::audit;
 use crate::callers::Role;
+use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
 use crate::uploads::{Place, Uploads};
 
@@ -85,7 +85,7 @@ impl Runs {
     /// The object that a link leads to. One of which the time is over is as none: whoever has it need not know which it was.
     pub(crate) async fn linked(&self, token: &str) -> Result<Object, Refusal> {
         let (id, caller) = self.callers.by_link(token, proto::now()).ok_or(Refusal::LinkUnknown)?;
-        let issuer = Self { parts: Arc::clone(&self.parts), caller };
+        let issuer = Self { caller, ..self.clone() };
         issuer.object(&id).await.map_err(|refusal| match refusal {
             // Who gave it out may not read it any more.
             Refusal::NotPermitted(_) => Refusal::LinkUnknown,
@@ -130,7 +130,11 @@ impl Runs {
     /// their end at the same time none is too many.
     async fn keep(&self, upload: &Upload) -> Result<(), Refusal> {
         if let Some(tenant) = &upload.tenant {
-            self.requests.count_upload(tenant, &upload.object.id, upload.object.size).await?;
+            let counted = self.requests.count_upload(tenant, &upload.object.id, upload.object.size).await;
+            counted.map_err(|error| match error {
+                PutError::Full => Refusal::ObjectsFull,
+                PutError::Unavailable(error) => error.into(),
+            })?;
             fits(self.held(tenant, UPLOADS_MAX).await?, self.callers.upload_bytes(tenant))?;
         }
         Ok(self.objects.put_about(upload).await?)

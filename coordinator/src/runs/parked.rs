@@ -59,7 +59,7 @@ impl Runs {
             store: run.erasure().is_none(),
             request_id: None,
         };
-        let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new).await?;
+        let redriven = self.create_under(Some(RequestKey::redrive(id, call_id)), new, None).await?;
         let into = redriven.id();
         let noted = self.command(id, |_| Command::Redrive { call: call_id.clone(), into }).await;
         if noted.as_ref().is_err_and(was_dropped) {

@@ -7,6 +7,7 @@ use store::{NotKept, Unread};
 use crate::callers::Denied;
 use crate::ledger::Stopped;
 use crate::nats::journal::{AppendError, ReadError};
+use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
 use crate::quotas::Exceeded;
 
@@ -63,6 +64,12 @@ pub(crate) enum Refusal {
     RequestIdTaken { run: RunId },
     #[error("the log is full: it accepts nothing new until it has drained")]
     LogFull,
+    #[error(
+        "the broker has no room for another request id: they fill the bucket `ty-requests` and are forgotten after {hours} hours; \
+         send it without a request id if it may be done twice, ask again later, or give the stream KV_ty-requests more bytes",
+        hours = RETENTION.as_secs() / 3600
+    )]
+    RequestIdsFull,
     #[error("the calls do not fit one event of the log: put large input in files")]
     TooLarge,
     #[error("too many others change the run at the same time")]
@@ -116,11 +123,20 @@ impl From<ReadError> for Refusal {
     }
 }
 
+impl From<PutError> for Refusal {
+    fn from(error: PutError) -> Self {
+        match error {
+            PutError::Full => Self::RequestIdsFull,
+            PutError::Unavailable(error) => error.into(),
+        }
+    }
+}
+
 impl From<AppendError> for Refusal {
     fn from(error: AppendError) -> Self {
         match error {
             AppendError::Conflict => Self::Contended,
-            AppendError::Full => Self::LogFull,
+            AppendError::Full { .. } => Self::LogFull,
             AppendError::TooLarge => Self::TooLarge,
             AppendError::Unavailable(reason) => Self::BrokerUnavailable(reason),
             AppendError::Unconfirmed { run, reason } => Self::Unconfirmed { run, reason },

@@ -157,7 +157,8 @@ async fn delete(door: Door, ask: Asks) -> Answered {
         door.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
     }
     let taken = Taken { run: id.run, digest: Default::default() };
-    door.runs.requests.take(&RequestKey::deleted(&id.to_string()), taken).await.map_err(Refusal::from)?;
+    // If the key is there, the response was deleted before.
+    door.runs.requests.put(&RequestKey::deleted(&id.to_string()), &taken, 0).await.map_err(Refusal::from)?;
     Ok(answer(&json!({ "id": id.to_string(), "object": "response", "deleted": true })))
 }
 
@@ -196,7 +197,7 @@ async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
         Wrong::new(StatusCode::NOT_FOUND, "RESPONSE_NOT_FOUND", message, Some("response_id"))
     };
     let key = RequestKey::deleted(&id.to_string());
-    if door.runs.requests.find(&key).await.map_err(Refusal::from)?.is_some() {
+    if door.runs.requests.find(&key).await.map_err(Refusal::from)?.taken.is_some() {
         return Err(unknown());
     }
     let through = door.runs.journal.last_of_run(id.run).await.map_err(Refusal::from)?;

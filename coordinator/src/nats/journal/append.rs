@@ -172,7 +172,7 @@ impl Journal {
                 let refused = match Unstored::of(&error) {
                     Unstored::Conflict => Some(AppendError::Conflict),
                     Unstored::TooLarge => Some(AppendError::TooLarge),
-                    Unstored::Full => Some(AppendError::Full),
+                    Unstored::Full => Some(AppendError::Full { is_certain: !sent }),
                     Unstored::Unconfirmed => None,
                 };
                 reason = error.to_string();

@@ -112,7 +112,7 @@ async fn what_cannot_be_stored_says_why_though_no_answer_was_asked_for_at_first(
             break;
         }
     }
-    assert!(matches!(stored, Err(AppendError::Full)), "{stored:?}");
+    assert!(matches!(stored, Err(AppendError::Full { .. })), "{stored:?}");
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn what_does_not_fit_and_what_finds_no_room_are_told_apart_at_once() {
     for _ in 0..10 {
         last = journal.append(fresh(), &cancel(512 << 10), None, 0).await;
     }
-    assert!(matches!(last, Err(AppendError::Full)), "{last:?}");
+    assert!(matches!(last, Err(AppendError::Full { .. })), "{last:?}");
     assert!(began.elapsed() < APPEND_PATIENCE, "neither is tried again");
 }
 

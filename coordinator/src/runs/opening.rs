@@ -1,0 +1,394 @@
+//! How a run is opened: its request is checked, takes its request id, and the run's opening is stored.
+//!
+//! A refused request stores nothing. So every check comes before the request id is taken, and the id is given back if the log
+//! refuses the opening. Each request writes the key of its id before it opens a run, by compare-and-set:
+//!
+//! - If the key is free, or its run was never opened and never will be, the key gets a new run.
+//! - If the key has a run that may still be opened, an earlier request with the id is at work or has died. The key keeps its run,
+//!   so both requests store their opening on the same subject and the log takes one of them. The key's new revision keeps the
+//!   earlier request from giving the id back, because the later one may open the run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use run::{Entry, Erasure, Event, FloorPolicy, Opening, Run, RunId, RunOpened};
+
+use super::{NewRun, Refusal, Runs, fresh_id};
+use crate::accept::{self, Scope};
+use crate::audit::{self, Asking};
+use crate::callers::{Reading, Role};
+use crate::metrics::COUNTS;
+use crate::nats::journal::{AppendError, NOTHING, Opened};
+use crate::nats::requests::{Held, PutError};
+use crate::quotas::Admitted;
+use crate::requests::{Digest, RequestKey, Taken, digest};
+use crate::watch::Reader;
+
+/// How often a request tries to take its id, and the pause before each further try. Another request with the id, sent at the same
+/// time, opens the run meanwhile, which takes some milliseconds.
+const TAKES_MAX: u32 = 40;
+const TAKE_PAUSE: Duration = Duration::from_millis(50);
+/// How long the broker may take to give a request id back. The client waits for it.
+const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where a request stands before anything of its run is stored.
+enum Placed<'here> {
+    New(New<'here>),
+    /// The request was made before, and its run is in the log.
+    Known(RunId),
+}
+
+/// A run that is about to be opened. Its quota is given back if it is dropped before that.
+struct New<'here> {
+    id: RunId,
+    events: Vec<Event>,
+    admitted: Admitted<'here>,
+    /// Of a request with an id.
+    claim: Option<Claim>,
+}
+
+/// A request id that a request takes for its run.
+struct Claim {
+    key: RequestKey,
+    digest: Digest,
+    found: Found,
+    takes: u32,
+    /// The revision under which the key has a run that only this request may open.
+    alone: Option<u64>,
+}
+
+/// What the key of a request id holds, under a revision.
+#[derive(Clone, Copy)]
+enum Found {
+    /// No run, or one that was never opened and never will be.
+    Free(u64),
+    /// A run that may be opened at any moment.
+    Pending(RunId, u64),
+    /// A run that is in the log.
+    Opened(RunId),
+}
+
+impl Runs {
+    pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, Refusal> {
+        let mut asking = Asking::new(self, "CreateRun", audit::tools(&self.caller, &new.calls));
+        let done = async {
+            let new = self.owned_by_caller(new)?;
+            let key = new.key();
+            self.create_under(key, new, Some(&mut asking)).await
+        };
+        let done = done.await;
+        asking.done(done.as_ref().ok().map(|run| run.id()), done.as_ref().err());
+        done
+    }
+
+    fn owned_by_caller(&self, new: NewRun) -> Result<NewRun, Refusal> {
+        self.caller.must(Role::Submit)?;
+        let tenant = self.caller.makes_for(new.tenant)?;
+        Ok(NewRun { tenant, ..new })
+    }
+
+    pub(super) async fn create_under(
+        &self,
+        key: Option<RequestKey>,
+        new: NewRun,
+        mut asking: Option<&mut Asking<'_>>,
+    ) -> Result<Arc<Run>, Refusal> {
+        let mut new = match self.prepare(key, new).await? {
+            Placed::New(new) => new,
+            Placed::Known(id) => return self.stored(id).await,
+        };
+        loop {
+            if let Some(known) = self.take(&mut new).await? {
+                return self.stored(known).await;
+            }
+            if let Some(sequence) = self.store(&mut new, asking.as_deref_mut(), None).await? {
+                let mut run = Run::new(new.id);
+                let entry = Entry { sequence, at: proto::now(), not_after: None, events: new.events };
+                run.apply(&entry, &mut Vec::new());
+                return Ok(Arc::new(run));
+            }
+        }
+    }
+
+    async fn stored(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
+        let known = Box::pin(self.known(id)).await;
+        known.map(|known| known.run).map_err(|refusal| refusal.of_stored(id))
+    }
+
+    pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Box<Reader>, Refusal> {
+        let mut asking = Asking::new(self, "ExecuteRun", audit::tools(&self.caller, &new.calls));
+        let done = self.execute_as_caller(new, policy, &mut asking).await;
+        asking.done(done.as_ref().ok().map(|(run, _)| *run), done.as_ref().err());
+        done.map(|(_, mut reader)| {
+            reader.answers_opening = true;
+            reader
+        })
+    }
+
+    async fn execute_as_caller(
+        &self,
+        new: NewRun,
+        policy: FloorPolicy,
+        asking: &mut Asking<'_>,
+    ) -> Result<(RunId, Box<Reader>), Refusal> {
+        let new = self.owned_by_caller(new)?;
+        let key = new.key();
+        let mut new = match self.prepare(key, new).await? {
+            Placed::New(new) => new,
+            Placed::Known(id) => return self.read_stored(id, policy, self.caller.begin_reading()?).await,
+        };
+        let place = self.caller.begin_reading()?;
+        loop {
+            if let Some(known) = self.take(&mut new).await? {
+                return self.read_stored(known, policy, place).await;
+            }
+            let reader = Reader::of_new_run(self.journal.clone(), self.ledger.clone(), new.id, policy).await;
+            let mut reader = match reader {
+                Ok(reader) => reader,
+                Err(stopped) => {
+                    Box::pin(self.give_back(&new)).await;
+                    return Err(stopped.into());
+                }
+            };
+            // The feed brings what is stored in a shard of ours, or soon will, and only we know a run without a request's id.
+            let hears = new.claim.is_none() && self.owned.borrow().holds(new.id.shard());
+            if self.store(&mut new, Some(asking), hears.then_some(&mut *reader)).await?.is_some() {
+                reader.hold(place);
+                return Ok((new.id, reader));
+            }
+        }
+    }
+
+    async fn read_stored(
+        &self,
+        id: RunId,
+        policy: FloorPolicy,
+        place: Option<Reading>,
+    ) -> Result<(RunId, Box<Reader>), Refusal> {
+        let reader = Box::pin(self.read(id, policy, None, place)).await;
+        Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?))
+    }
+
+    /// Stores a run's opening and returns its place in the log; `None` if another request with the id was faster. `hears`: the reader
+    /// to which the feed brings it.
+    async fn store(
+        &self,
+        new: &mut New<'_>,
+        asking: Option<&mut Asking<'_>>,
+        hears: Option<&mut Reader>,
+    ) -> Result<Option<u64>, Refusal> {
+        let id = new.id;
+        if let Some(asking) = asking {
+            asking.about(id);
+        }
+        // The client may go away meanwhile, and the run is executed all the same.
+        let noted = Noted { runs: self, id, events: &new.events, is_refused: false };
+        let stored = match hears {
+            Some(reader) => self.journal.append_heard(id, &new.events, reader.opening()).await,
+            // Apart, as it takes much room and is rarer.
+            None => Box::pin(self.journal.append(id, &new.events, None, NOTHING)).await,
+        };
+        let error = match stored {
+            Ok(sequence) => {
+                drop(noted);
+                new.admitted.keep();
+                return Ok(Some(sequence));
+            }
+            Err(error) => error,
+        };
+        noted.refused();
+        match (&error, &mut new.claim) {
+            (AppendError::Conflict, Some(claim)) => {
+                claim.found = Box::pin(self.look(&claim.key, claim.digest, true)).await?;
+                return Ok(None);
+            }
+            (AppendError::Full { is_certain: true } | AppendError::TooLarge | AppendError::Unavailable(_), Some(_)) => {
+                Box::pin(self.give_back(new)).await;
+            }
+            // The run may be opened still, or there is no id.
+            _ => {}
+        }
+        Err(error.into())
+    }
+
+    /// Takes the id of a request, if it has one. Returns the run that an earlier request with the id opened.
+    async fn take(&self, new: &mut New<'_>) -> Result<Option<RunId>, Refusal> {
+        match &mut new.claim {
+            Some(claim) => Box::pin(self.take_id(&mut new.id, &mut new.admitted, claim)).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn take_id(
+        &self,
+        id: &mut RunId,
+        admitted: &mut Admitted<'_>,
+        claim: &mut Claim,
+    ) -> Result<Option<RunId>, Refusal> {
+        loop {
+            let is_first = claim.takes == 0;
+            if claim.takes == TAKES_MAX {
+                return Err(Refusal::Contended);
+            }
+            claim.takes += 1;
+            let (run, revision) = match claim.found {
+                Found::Opened(run) => {
+                    COUNTS.repeated.add(1);
+                    return Ok(Some(run));
+                }
+                Found::Pending(run, revision) => (run, revision),
+                Found::Free(revision) if is_first => (*id, revision),
+                // The run that was tried before may be void by now.
+                Found::Free(revision) => (fresh_id(self.pick_shard()), revision),
+            };
+            let taken = Taken { run, digest: claim.digest };
+            match self.requests.put(&claim.key, &taken, revision).await {
+                Ok(Some(revision)) => {
+                    claim.alone = matches!(claim.found, Found::Free(_)).then_some(revision);
+                    admitted.rename(run);
+                    *id = run;
+                    return Ok(None);
+                }
+                // Another request was faster, or the broker has not confirmed ours: the key tells.
+                Ok(None) | Err(PutError::Unavailable(_)) => {}
+                Err(full @ PutError::Full) => return Err(full.into()),
+            }
+            if !is_first {
+                tokio::time::sleep(TAKE_PAUSE).await;
+            }
+            claim.found = self.look(&claim.key, claim.digest, true).await?;
+        }
+    }
+
+    /// Gives the id of a request back whose run was not opened for certain, unless a later request has taken it as well. If that
+    /// fails, the id is free when its run is too old to be opened.
+    async fn give_back(&self, new: &New<'_>) {
+        let Some((key, revision)) = new.claim.as_ref().and_then(|claim| Some((&claim.key, claim.alone?))) else {
+            return;
+        };
+        let given = tokio::time::timeout(GIVE_BACK_PATIENCE, self.requests.give_back(key, revision)).await;
+        if !matches!(given, Ok(Ok(()))) {
+            tracing::warn!(run.id = %new.id, "request id of a refused run is not given back, it is free in some minutes");
+        }
+    }
+
+    /// What the key of a request id holds. `newest`: as the broker's leader has it, otherwise any replica answers.
+    async fn look(&self, key: &RequestKey, digest: Digest, newest: bool) -> Result<Found, Refusal> {
+        let held = if newest { self.requests.newest(key).await? } else { self.requests.find(key).await? };
+        let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
+        let age = proto::now().since(taken.run.created_at());
+        let found = match self.journal.opened(taken.run).await? {
+            Opened::Yes => Found::Opened(taken.run),
+            // Its opening stays on its subject, so the log takes no other one.
+            Opened::TooLate => return Ok(Found::Free(revision)),
+            Opened::No if age > run::NEVER_OPENED_AFTER => return Ok(Found::Free(revision)),
+            Opened::No => Found::Pending(taken.run, revision),
+        };
+        if taken.digest != digest {
+            return Err(Refusal::RequestIdTaken { run: taken.run });
+        }
+        // An opening that is written now may be late, and one that was written before may still come.
+        let is_too_old = matches!(found, Found::Pending(..)) && age > run::REOPENED_WITHIN;
+        if is_too_old { Err(Refusal::Contended) } else { Ok(found) }
+    }
+
+    /// Does everything that may refuse a request, and finds the id under which its run is to be opened. Stores nothing.
+    async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, Refusal> {
+        let (mut id, mut claim) = (fresh_id(self.pick_shard()), None);
+        if let Some(key) = key {
+            let digest = digest(&new);
+            let found = Box::pin(self.look(&key, digest, false)).await?;
+            match found {
+                Found::Opened(run) => {
+                    COUNTS.repeated.add(1);
+                    return Ok(Placed::Known(run));
+                }
+                Found::Pending(run, _) => id = run,
+                Found::Free(_) => {}
+            }
+            claim = Some(Claim { key, digest, found, takes: 0, alone: None });
+        }
+        if !new.files.is_empty() {
+            Box::pin(self.give_files(&mut new)).await?;
+        }
+        if self.asks() {
+            // Hooks are not asked about a request that is then refused.
+            self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
+            Box::pin(self.ask_about(&mut new, id)).await;
+        }
+        let events = self.decide_new_unhurried(new, key).await?;
+        let admitted = self.admit(id, &events)?;
+        Ok(Placed::New(New { id, events, admitted, claim }))
+    }
+
+    /// Counts the calls of a new run in its tenant's quota.
+    fn admit(&self, id: RunId, events: &[Event]) -> Result<Admitted<'_>, Refusal> {
+        let opened = opened(events);
+        let tenant = opened.and_then(|opened| opened.tenant.as_ref());
+        let calls = opened.map_or(&[][..], |opened| opened.calls.as_slice());
+        Ok(self.quotas.admit_new(id, tenant, calls.iter().map(|call| &*call.arguments))?)
+    }
+
+    /// `key`: under which its id is taken, where it has one. Then it is opened by an entry of its own.
+    pub(super) fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, Refusal> {
+        self.check_room()?;
+        let registry = Arc::clone(&self.registry.borrow());
+        // A stream of many runs may be older than what its caller may do.
+        let asks = self.callers.renewed(&self.caller);
+        asks.must(Role::Submit)?;
+        let calls = std::mem::take(&mut new.calls);
+        let scope = Scope { caller: &asks, ..self.scope_of(&new, &registry) };
+        let (deadline, now) = (scope.run_deadline, scope.now);
+        let calls = accept::accept(calls, &scope);
+        let caller = asks.name().cloned();
+        let apart = key.is_some() || self.waits_for_owner(&calls, new.tenant.as_ref(), &registry);
+        let request = key.map(|key| key.0);
+        let NewRun { keep_open: open, fail_fast, client_only, tenant, tools, rules, context, store, .. } = new;
+        let erasure = (!store).then_some(Erasure { after: self.erase_after, request });
+        let opening = Opening {
+            calls,
+            deadline,
+            open,
+            fail_fast,
+            client_only,
+            tenant,
+            caller,
+            tools,
+            rules,
+            context,
+            apart,
+            erasure,
+        };
+        Ok(Run::open(opening, now)?)
+    }
+}
+
+fn opened(events: &[Event]) -> Option<&RunOpened> {
+    events.iter().find_map(|event| match event {
+        Event::RunOpened(opened) => Some(opened),
+        _ => None,
+    })
+}
+
+/// Writes to the audit what was decided of a run's calls when this is dropped, also if its client goes away before the opening is
+/// confirmed, because the run may be executed.
+struct Noted<'here> {
+    runs: &'here Runs,
+    id: RunId,
+    events: &'here [Event],
+    is_refused: bool,
+}
+
+impl Noted<'_> {
+    fn refused(mut self) {
+        self.is_refused = true;
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        if !self.is_refused {
+            self.runs.note(self.id, None, self.events);
+        }
+    }
+}

@@ -261,6 +261,12 @@ impl Client {
         Ok(count)
     }
 
+    /// Requests the erasure of runs in one part of the log, or counts them.
+    pub(crate) async fn erase_runs(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, Failure> {
+        let answer = self.runs.clone().erase_runs(request).await;
+        Ok(answer.map_err(|status| self.failure(status))?.into_inner())
+    }
+
     pub(crate) async fn counts(&self) -> Result<v1::CountRunsResponse, Failure> {
         let counts = self.index.clone().count_runs(v1::CountRunsRequest::default()).await;
         Ok(counts.map_err(|status| self.failure(status))?.into_inner())

@@ -9,6 +9,7 @@ mod calls;
 mod demo;
 mod dev;
 mod doctor;
+mod erase;
 mod inbox;
 mod index;
 mod key;

@@ -6,6 +6,7 @@ use proto::v1;
 
 use crate::client::Client;
 use crate::door::Door;
+use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
 use crate::follow::View;
 use crate::json;
@@ -38,7 +39,7 @@ Examples:
   toolyard runs cancel run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
   toolyard runs cancel run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f --call call_2";
 
-/// Find runs, see how they stand, read their output, cancel them
+/// Find runs, see how they stand, read their output, cancel and erase them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     Ls(Ls),
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     },
     Watch(Watch),
     Cancel(Cancel),
+    Erase(Erase),
 }
 
 const STATUSES: [&str; 6] = ["in_progress", "requires_action", "completed", "failed", "cancelled", "expired"];
@@ -124,6 +126,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
             Ok(Exit::Completed)
         }
         Command::Watch(args) => watch(&client, args, terminal).await,
+        Command::Erase(args) => erase::erase(&client, args, terminal).await,
         Command::Cancel(Cancel { run, call, reason }) => {
             let run = match call {
                 Some(call) => client.cancel_call(&run, &call, &reason).await?,

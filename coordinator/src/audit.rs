@@ -141,6 +141,36 @@ pub(crate) fn paused(caller: &Caller, command: &'static str, what: &Pausable, re
     tracing::info!(target: AUDIT, caller = name, tenant, command, tool, pool, decision, reason, "audit");
 }
 
+/// Runs were to be erased: of a tenant, or one run. Of a request that was served, also how many.
+pub(crate) fn erased(
+    caller: &Caller,
+    (tenant, run): (&str, &str),
+    done: Result<&proto::v1::EraseRunsResponse, &Refusal>,
+    dry_run: bool,
+) {
+    if matches!(caller, Caller::Anyone) {
+        return;
+    }
+    let (name, own) = who(caller);
+    let of = |text: &str| (!text.is_empty()).then(|| text.get(..64).unwrap_or("").to_owned());
+    let (decision, reason) = done.map_or_else(|refusal| (REFUSED, Some(word(refusal))), |_| (ADMITTED, None));
+    let (matched, requested) = done.map(|answer| (Some(answer.matched), Some(answer.requested))).unwrap_or_default();
+    tracing::info!(
+        target: AUDIT,
+        caller = name,
+        tenant = own,
+        command = "EraseRuns",
+        erased.tenant = of(tenant),
+        run.id = of(run),
+        dry_run,
+        matched,
+        requested,
+        decision,
+        reason,
+        "audit"
+    );
+}
+
 /// A worker was told to drain.
 pub(crate) fn drained(caller: &Caller, worker: &WorkerId, refusal: Option<&Refusal>) {
     if matches!(caller, Caller::Anyone) {

@@ -1,6 +1,7 @@
 //! What the API does, whichever door a request comes through: messages are read into the domain, served, and answered, and
 //! refusals get their reasons. The doors themselves, gRPC and HTTP, only carry. Nothing is decided here.
 
+mod erase;
 pub(crate) mod fault;
 mod fleet;
 pub mod inputs;

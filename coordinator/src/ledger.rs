@@ -45,10 +45,11 @@ use crate::index::projector::Projector;
 use crate::known::Known;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
-use crate::nats::journal::{Decoded, Journal};
+use crate::nats::journal::{Decoded, Journal, stored_bytes};
 use crate::nats::letters::Queue;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
+use crate::nats::scan::Log;
 use crate::nats::signals::Signals;
 use crate::nats::snapshots::Snapshots;
 use crate::paused::Paused;
@@ -131,6 +132,7 @@ pub(crate) struct Rim {
     /// Where there are webhooks.
     pub(crate) letters: Option<Queue>,
     pub(crate) objects: Objects,
+    pub(crate) log: Log,
 }
 
 pub(crate) struct Keeper {
@@ -243,6 +245,7 @@ impl Keeper {
                 Some(written) = self.writes.join_next() => self.snapshot_written(finished(written)),
                 Some(erased) = self.erasures.batches.join_next() => self.erased(finished(erased)),
                 Some(look) = self.erasures.looks.join_next() => finished(look),
+                Some(refilled) = self.erasures.refills.join_next() => self.refilled(finished(refilled)),
                 Some(posted) = self.posts.join_next() => self.posted(finished(posted)),
                 Some(answered) = self.questions.join_next() => finished(answered),
                 Some(word) = self.words.join_next() => finished(word),
@@ -357,7 +360,7 @@ impl Keeper {
         }
         // Entries of a run that is not open come too late to matter.
         let Some(open) = slice.runs.get_mut(&id) else {
-            if slice.unread.goes_on(id, sequence) {
+            if slice.unread.goes_on(id, sequence) || slice.take_erase_request(id, &entry) {
                 return;
             }
             slice.ended.forget(id);
@@ -373,12 +376,12 @@ impl Keeper {
         if self.rim.quotas.counts_log()
             && let Some(tenant) = open.known.run.tenant()
         {
-            let stored = log_bytes::stored(bytes);
-            open.bytes += stored;
+            let stored = stored_bytes(bytes);
             slice.log_bytes.add(tenant, entry.at, stored);
             if leads {
                 is_beyond = log_bytes::spend(&mut self.log_left, tenant, stored, &self.rim.quotas);
             }
+            open.count_entry(&entry, stored);
         }
         if let Some(before) = before {
             trace::after(&before, &open.known.run, &self.rim.registry.borrow(), entry.at);

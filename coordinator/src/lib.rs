@@ -378,6 +378,7 @@ impl Coordinator {
             webhooks: webhooks.unwrap_or_default(),
             letters,
             objects: objects.clone(),
+            log: log.clone(),
         };
         let (ledger, keeper) = ledger::new(rim);
 

@@ -3,6 +3,7 @@
 mod admission;
 mod answer_token;
 mod decisions;
+mod erase;
 mod explain;
 pub(crate) mod objects;
 mod opening;
@@ -25,6 +26,7 @@ use store::Objects;
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
+pub(crate) use self::erase::EraseOutcome;
 use self::objects::AskedFile;
 pub(crate) use self::refusal::Refusal;
 use crate::accept::{self, Asked, Offer, Scope};

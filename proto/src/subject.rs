@@ -41,9 +41,11 @@ impl Place {
                 Some(Event::CallDispatched { call, pool }) => Self::Job { call: *call, pool: pool.clone() },
                 _ => Self::Run,
             },
-            Event::CallsAppended { .. } | Event::RunClosed | Event::RunCancelRequested { .. } | Event::RunExpired => {
-                Self::Run
-            }
+            Event::CallsAppended { .. }
+            | Event::RunClosed
+            | Event::RunCancelRequested { .. }
+            | Event::RunEraseRequested(_)
+            | Event::RunExpired => Self::Run,
             Event::CallDispatched { call, pool } => Self::Job { call: *call, pool: pool.clone() },
             Event::CallCancelRequested { call, .. }
             | Event::CallCancelled { call }

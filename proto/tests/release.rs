@@ -11,8 +11,9 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Erasure, ErrorKind, Event, Fields, File, Manifest, Nonce, Object, Permission, Policy, PoolId, Progress, ResultUse,
-    RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation, WithoutWorker,
+    EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, Nonce, Object, Permission, Policy, PoolId,
+    Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation,
+    WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::object::{GivenChunk, Upload, WantedChunk};
@@ -147,6 +148,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("calls with files appended", vec![Event::CallsAppended { calls: vec![Arc::new(with_files)] }]),
         ("run closed", vec![Event::RunClosed]),
         ("run cancel requested", vec![Event::RunCancelRequested { reason: "enough".to_owned() }]),
+        ("run erase requested", vec![Event::RunEraseRequested(erase_request())]),
         ("run expired", vec![Event::RunExpired]),
         ("call dispatched", vec![Event::CallDispatched { call, pool: pool.clone() }]),
         ("call cancel requested", vec![Event::CallCancelRequested { call, reason: "enough".to_owned() }]),
@@ -261,9 +263,28 @@ fn snapshot_with_letters() -> Snapshot {
     Snapshot { letters: vec![letter], ..snapshot() }
 }
 
+fn erase_request() -> EraseRequest {
+    EraseRequest {
+        reason: "enough".to_owned(),
+        tenant: Some("team-1".parse().expect("a tenant")),
+        bytes: 1_234,
+        not_before: Timestamp(1_763_000_000_000),
+        request: Some([7; 32]),
+        continuations: 2,
+    }
+}
+
+fn snapshot_with_owed_bytes() -> Snapshot {
+    let mut snapshot = snapshot_with_erasures();
+    for owed in &mut snapshot.erasures {
+        owed.bytes = Some(("team-1".parse().expect("a tenant"), 1_234));
+    }
+    Snapshot { erasures_behind: 12_100, ..snapshot }
+}
+
 fn snapshot_with_erasures() -> Snapshot {
     let (run, due, through) = (run_id(), Timestamp(1_763_000_000_000), 12_300);
-    let owed = OwedErasure { run, due, through, request: Some([7; 32]), continuations: 2 };
+    let owed = OwedErasure { run, due, through, request: Some([7; 32]), continuations: 2, bytes: None };
     Snapshot { erasures: vec![owed], ..snapshot() }
 }
 
@@ -282,6 +303,7 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("refused chunk", GivenChunk::Refused("no".to_owned()).encode()),
         ("snapshot", snapshot().encode()),
         ("snapshot with erasures", snapshot_with_erasures().encode()),
+        ("snapshot with owed bytes", snapshot_with_owed_bytes().encode()),
         ("snapshot with letters", snapshot_with_letters().encode()),
     ];
     let answers = answers().into_iter().map(|(name, answer)| (name, worker::encode_answer(answer.as_ref())));

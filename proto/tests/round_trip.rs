@@ -247,6 +247,12 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
         specs().prop_map(|calls| vec![Event::CallsAppended { calls }]),
         Just(vec![Event::RunClosed]),
         ".*".prop_map(|reason| vec![Event::RunCancelRequested { reason }]),
+        (".*", any::<(u64, u64, u32, bool)>()).prop_map(|(reason, (bytes, not_before, continuations, is_named))| {
+            let tenant = is_named.then(|| "team-1".parse().expect("a tenant"));
+            let (not_before, request) = (Timestamp(not_before), is_named.then_some([7; 32]));
+            let asked = run::EraseRequest { reason, tenant, bytes, not_before, request, continuations };
+            vec![Event::RunEraseRequested(asked)]
+        }),
         Just(vec![Event::RunExpired]),
         ".*".prop_map(move |reason| vec![Event::CallCancelRequested { call, reason }]),
         Just(vec![Event::CallCancelled { call }]),

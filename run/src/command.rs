@@ -54,6 +54,12 @@ pub enum Command {
     CancelRun {
         reason: String,
     },
+    /// Cancel the run, if it has not ended, and erase it.
+    EraseRun {
+        reason: String,
+        /// Bytes of the run's entries in the log.
+        bytes: u64,
+    },
     CancelCall {
         call: CallId,
         reason: String,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::approval::{Approval, Decider, Decision};
-use crate::erasure::Erasure;
+use crate::erasure::{EraseRequest, Erasure};
 use crate::fields::Fields;
 use crate::id::{
     AttemptNumber, CallId, CallIndex, CallerName, ChunkIndex, Nonce, PoolId, RunId, TenantId, Timestamp, ToolName,
@@ -48,6 +48,8 @@ pub enum Event {
     RunCancelRequested {
         reason: String,
     },
+    /// An operator requested that the run is cancelled, if it has not ended, and then erased.
+    RunEraseRequested(EraseRequest),
     /// The run reached its deadline; whatever was open in it ends.
     RunExpired,
     /// The call's job is in the log, which is to say: in the queue of its pool.

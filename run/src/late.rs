@@ -24,7 +24,7 @@ pub const REOPENED_WITHIN: Duration = OPENED_WITHIN.saturating_sub(STORED_WITHIN
 pub const NEVER_OPENED_AFTER: Duration = OPENED_WITHIN.saturating_add(Duration::from_secs(30));
 /// How long the entries of a run that is erased stay after the last moment at which a copy of them would count. By how much
 /// the clocks of the broker's nodes may differ.
-const COPIES_MARGIN: Duration = Duration::from_secs(1);
+pub(crate) const COPIES_MARGIN: Duration = Duration::from_secs(1);
 
 /// The last moment at which events count that are written now.
 #[must_use]
@@ -63,7 +63,11 @@ impl Run {
     /// An event that came too late changes nothing but what is last on its subject, which every command must know.
     pub(crate) fn pass_over(&mut self, event: &Event, sequence: u64) {
         match event {
-            Event::CallsAppended { .. } | Event::RunClosed | Event::RunCancelRequested { .. } | Event::RunExpired => {
+            Event::CallsAppended { .. }
+            | Event::RunClosed
+            | Event::RunCancelRequested { .. }
+            | Event::RunEraseRequested(_)
+            | Event::RunExpired => {
                 self.revision = sequence;
             }
             Event::CallCancelRequested { call, .. }

@@ -46,7 +46,7 @@ pub use call::{Call, CallState, Cancelling, Ended, FailedAttempt, Fate, Running}
 pub use chunks::Span;
 pub use command::{Answer, Command, Opening, Rejection};
 pub use effect::Effect;
-pub use erasure::Erasure;
+pub use erasure::{EraseRequest, Erasure};
 pub use event::{
     AttemptId, AttemptOutcome, CallError, CallSpec, Chunk, Completion, Content, DeadlineKind, Entry, ErrorKind, Event,
     Outcome, Position, Progress, Route, RunOpened, StopStage, Stopped, Violation, WithoutWorker,

@@ -11,7 +11,7 @@ use crate::event::{
     AttemptId, CallSpec, Content, DeadlineKind, Entry, Event, Outcome, Position, Route, RunOpened, StopStage,
 };
 use crate::fields::Fields;
-use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName, WorkerId};
+use crate::id::{CallId, CallIndex, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::limit::{RESULT_BYTES_MAX, RUN_LIFE_MAX};
 use crate::rules::Rules;
 
@@ -35,12 +35,14 @@ pub struct Run {
     pub(crate) failed: bool,
     /// A call failed or expired, and the run fails for it at its end.
     spoiled: bool,
-    tenant: Option<TenantId>,
+    pub(crate) tenant: Option<TenantId>,
     caller: Option<CallerName>,
     tools: Vec<ToolName>,
     pub(crate) rules: Rules,
     pub(crate) context: Fields,
     pub(crate) erasure: Option<Erasure>,
+    /// When an operator requested that it is erased.
+    pub(crate) erase_requested: Option<Timestamp>,
     pub(crate) ended_at: Option<Timestamp>,
     /// No copy counts any more of what opened the run or gave it a job.
     pub(crate) copies_until: Timestamp,
@@ -142,6 +144,7 @@ impl Run {
             rules: Rules::default(),
             context: Fields::default(),
             erasure: None,
+            erase_requested: None,
             ended_at: None,
             copies_until: Timestamp(0),
             revision: 0,
@@ -287,6 +290,7 @@ impl Run {
             Command::Decide { decisions } => self.decide_approvals(decisions),
             Command::CancelRun { .. } if self.status.is_final() || self.cancel_requested => Ok(Vec::new()),
             Command::CancelRun { reason } => Ok(vec![Event::RunCancelRequested { reason }]),
+            Command::EraseRun { reason, bytes } => Ok(self.decide_erasure(reason, bytes, now)),
             Command::CancelCall { call, reason } => {
                 let call = self.find(&call).ok_or(Rejection::UnknownCall { call })?;
                 if call.outcome().is_some() || call.cancel_requested() {
@@ -487,11 +491,12 @@ impl Run {
             }
             Event::RunCancelRequested { reason } => {
                 self.revision = sequence;
-                if !self.status.is_final() {
-                    self.cancel_requested = true;
-                    self.open = false;
-                    self.cancel_calls(at, reason, turns, heard);
-                }
+                self.cancel(at, reason, turns, heard);
+            }
+            Event::RunEraseRequested(request) => {
+                self.revision = sequence;
+                self.erase_requested.get_or_insert(at);
+                self.cancel(at, &request.reason, turns, heard);
             }
             Event::RunExpired => {
                 self.revision = sequence;
@@ -539,6 +544,14 @@ impl Run {
         }
     }
 
+    fn cancel(&mut self, at: Timestamp, reason: &str, turns: &[CallIndex], heard: &mut Vec<Heard>) {
+        if !self.status.is_final() {
+            self.cancel_requested = true;
+            self.open = false;
+            self.cancel_calls(at, reason, turns, heard);
+        }
+    }
+
     fn with(&mut self, call: CallIndex, change: impl FnOnce(&mut Call)) {
         if let Some(call) = self.calls.get_mut(call.as_usize()) {
             change(call);
@@ -570,20 +583,6 @@ impl Run {
             (false, false, false) if self.cancel_requested => RunStatus::Cancelled,
             (false, false, false) => RunStatus::Completed,
         }
-    }
-
-    /// The attempts on record that `worker` was running, each with the lease that hands its job back.
-    pub fn running_on(&self, worker: &WorkerId) -> impl Iterator<Item = (AttemptId, &bytes::Bytes)> {
-        self.calls.iter().filter_map(move |call| match &call.state {
-            CallState::Running(running) => {
-                running.worker.as_ref().filter(|(on, _)| on == worker).map(|(_, lease)| (running.attempt, lease))
-            }
-            CallState::Accepted
-            | CallState::AwaitingApproval
-            | CallState::WaitingForClient
-            | CallState::Queued { .. }
-            | CallState::Ended(_) => None,
-        })
     }
 }
 

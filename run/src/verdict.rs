@@ -2,8 +2,9 @@
 
 use crate::call::{Call, CallState};
 use crate::event::{AttemptId, AttemptOutcome, CallError, ErrorKind};
-use crate::id::{AttemptNumber, ChunkIndex, Timestamp};
+use crate::id::{AttemptNumber, ChunkIndex, Timestamp, WorkerId};
 use crate::limit::ATTEMPTS_SKIPPED_MAX;
+use crate::run::Run;
 use crate::tool::{AfterPartialOutput, Policy};
 
 /// What a worker that was handed a call's job should do with it.
@@ -71,5 +72,21 @@ impl Call {
             AfterPartialOutput::Restart | AfterPartialOutput::Buffer => ChunkIndex(0),
         };
         Verdict::Go { number, used: self.attempts_used, from }
+    }
+}
+
+impl Run {
+    /// The attempts on record that `worker` was running, each with the lease that hands its job back.
+    pub fn running_on(&self, worker: &WorkerId) -> impl Iterator<Item = (AttemptId, &bytes::Bytes)> {
+        self.calls.iter().filter_map(move |call| match &call.state {
+            CallState::Running(running) => {
+                running.worker.as_ref().filter(|(on, _)| on == worker).map(|(_, lease)| (running.attempt, lease))
+            }
+            CallState::Accepted
+            | CallState::AwaitingApproval
+            | CallState::WaitingForClient
+            | CallState::Queued { .. }
+            | CallState::Ended(_) => None,
+        })
     }
 }

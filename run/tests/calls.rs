@@ -8,7 +8,8 @@ use bytes::Bytes;
 use story::{
     START, Story, answered, attempt, cancel_requested, client, completed, dispatched, ended, ended_as, error, expired,
     expired_by, failed, failed_for_now, id, no_worker_lives, once, opened, output, output_as, refused, repeatable,
-    returned, run_cancel_requested, run_id, started, started_as, stopping, text, with_policy, worker,
+    returned, run_cancel_requested, run_erase_requested, run_id, started, started_as, stopping, text, with_policy,
+    worker,
 };
 use toolyard_run::{
     AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallState, ChunkIndex, DeadlineKind,
@@ -62,6 +63,7 @@ fn every_event_in_every_state() {
         ("stopped",               stopped,                "accepted  waiting   cancelled cancelled cancelled failed"),
         ("cancel requested",      cancel_requested(0),    "cancelled cancelled cancelled running   running   failed"),
         ("run cancel requested",  run_cancel_requested(), "cancelled cancelled cancelled running   running   failed"),
+        ("run erase requested",   run_erase_requested(),  "cancelled cancelled cancelled running   running   failed"),
         ("cancelled",             call_cancelled,         "cancelled cancelled cancelled cancelled cancelled failed"),
         ("expired",               expired(0),             "expired   expired   expired   expired   expired   failed"),
         ("expired in the queue",  waited_too_long,        "expired   waiting   expired   running   running   failed"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use story::{
     RUN_LIFE, START, Story, answered, approved, cancel_requested, client, completed, dispatched, once, opened,
-    repeatable, run_cancel_requested, run_id, shared, started, unapproved,
+    repeatable, run_cancel_requested, run_erase_requested, run_id, shared, started, unapproved,
 };
 use toolyard_run::{
     CallIndex, DeadlineKind, Entry, Erasure, Event, FloorPolicy, NEVER_OPENED_AFTER, OPENED_WITHIN, Outcome, Run,
@@ -73,6 +73,7 @@ fn a_command_that_comes_too_late_changes_nothing_but_what_the_next_one_must_expe
         Event::CallsAppended { calls: shared([once("more")]) },
         Event::RunClosed,
         run_cancel_requested(),
+        run_erase_requested(),
         Event::RunExpired,
         cancel_requested(0),
         approved(1),

@@ -5,10 +5,12 @@ use std::time::{Duration, Instant};
 
 use async_nats::jetstream;
 use futures::TryStreamExt as _;
-use harness::{Client, Fixture, Http, Keys, PATIENCE, Run, Shards, Yard, call, client_answer, reason};
+use harness::{
+    Callers, Client, Fixture, Guarded, Http, Keys, PATIENCE, Run, Shards, Yard, call, client_answer, reason,
+};
 use hyper::Method;
 use prost::Message as _;
-use proto::v1::{self, FloorPolicy};
+use proto::v1::{self, FloorPolicy, RunStatus};
 use proto::wire::v1 as wire;
 use serde_json::json;
 
@@ -38,9 +40,14 @@ impl Stored {
 
     /// Where the secret stands, or the run's id in any of its forms.
     async fn traces_of(&mut self, run: &str) -> Vec<String> {
+        self.traces(run, &[SECRET.as_bytes()]).await
+    }
+
+    /// Where one of the texts stands, or the run's id in any of its forms.
+    async fn traces(&mut self, run: &str, texts: &[&[u8]]) -> Vec<String> {
         let uuid = run.rsplit('_').next().expect("an id has parts");
         let bytes = uuid::Uuid::parse_str(uuid).expect("a uuid").into_bytes();
-        let needles = [SECRET.as_bytes(), uuid.as_bytes(), &bytes];
+        let needles: Vec<&[u8]> = texts.iter().copied().chain([uuid.as_bytes(), &bytes]).collect();
         let is_there =
             |text: &[u8]| needles.iter().any(|needle| text.windows(needle.len()).any(|window| window == *needle));
         let mut found = Vec::new();
@@ -75,10 +82,18 @@ impl Stored {
         found
     }
 
+    async fn until_there_is_no_trace_of_run(&mut self, run: &str) {
+        self.until_there_is_no_trace(run, &[]).await;
+    }
+
     async fn until_there_is_no_trace_of(&mut self, run: &str) {
+        self.until_there_is_no_trace(run, &[SECRET.as_bytes()]).await;
+    }
+
+    async fn until_there_is_no_trace(&mut self, run: &str, texts: &[&[u8]]) {
         let give_up = Instant::now() + PATIENCE;
         loop {
-            let traces = self.traces_of(run).await;
+            let traces = self.traces(run, texts).await;
             if traces.is_empty() {
                 return;
             }
@@ -330,4 +345,143 @@ async fn a_response_that_is_not_stored_says_so_and_is_continued_by_its_like_only
     let run = answer["run_id"].as_str().expect("the run").to_owned();
     stored.until_there_is_no_trace_of(&run).await;
     assert_eq!(http.post("/v1/tool_calls:batch?store=no", &turn).await.problem(), (400, "MALFORMED".to_owned()));
+}
+
+/// Requests the erasure of a tenant's runs, or counts them: part by part, to the end of the log. Gives matched and requested.
+async fn erase(client: &Client, tenant: &str, dry_run: bool) -> (u64, u64) {
+    let mut request = v1::EraseRunsRequest { tenant: tenant.to_owned(), dry_run, ..v1::EraseRunsRequest::default() };
+    let (mut matched, mut requested) = (0, 0);
+    loop {
+        let part = client.runs.clone().erase_runs(request.clone()).await.expect("it may erase").into_inner();
+        (matched, requested) = (matched + part.matched, requested + part.requested);
+        if part.next_page_token.is_empty() {
+            return (matched, requested);
+        }
+        request.page_token = part.next_page_token;
+    }
+}
+
+async fn until_none_is_left(client: &Client, tenant: &str) {
+    let gone = async {
+        while erase(client, tenant, true).await.0 > 0 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("its runs are erased");
+}
+
+#[tokio::test]
+async fn an_operator_erases_all_runs_of_a_tenant_though_the_owner_dies_in_the_middle_and_none_of_another() {
+    let Scene { mut yard, mut stored, store, _worker } = scene().await;
+    let of = |tenant: &str, calls| v1::CreateRunRequest { calls, tenant: tenant.to_owned(), ..Default::default() };
+    let echo = || vec![call("echo", "echo", json!({ "text": SECRET }))];
+    let asks = || vec![call("ask", "ask_user", json!({ "question": SECRET }))];
+    let sleeps = || vec![call("sleep", "sleep", json!({ "ms": 3_600_000, "text": SECRET }))];
+    let several =
+        || [call("large", "makes", json!({ "bytes": 600_000 }))].into_iter().chain(echo()).collect::<Vec<_>>();
+    let mut runs = Vec::new();
+    for tenant in ["acme", "rival"] {
+        for calls in [echo(), several()] {
+            let run = create(&yard.client, of(tenant, calls)).await;
+            run.watch(FloorPolicy::Arrival).await.to_end().await;
+            runs.push((tenant, run));
+        }
+        for calls in [asks(), sleeps()] {
+            runs.push((tenant, create(&yard.client, of(tenant, calls)).await));
+        }
+    }
+    assert_eq!(erase(&yard.client, "acme", true).await, (4, 0), "a dry run only counts");
+    assert_eq!(erase(&yard.client, "acme", false).await, (4, 4));
+    assert_eq!(erase(&yard.client, "acme", false).await.1, 0, "what is requested is not requested again");
+    yard.coordinator.kill().await;
+    yard.coordinator = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(yard.coordinator.address()).await;
+    until_none_is_left(&client, "acme").await;
+    for (tenant, run) in &runs {
+        let run = run.through(&client);
+        if *tenant == "acme" {
+            stored.until_there_is_no_trace_of_run(&run.id).await;
+            is_not_found(&run).await;
+        } else {
+            assert!(matches!(
+                run.get().await.status(),
+                RunStatus::Completed | RunStatus::RequiresAction | RunStatus::InProgress
+            ));
+        }
+    }
+    let request = v1::ListRunsRequest { tenant: "acme".to_owned(), ..v1::ListRunsRequest::default() };
+    let listed = client.index.clone().list_runs(request).await.expect("the index answers").into_inner();
+    assert_eq!(listed.runs, []);
+    assert_eq!(erase(&client, "rival", true).await, (4, 0));
+    drop(store);
+}
+
+#[tokio::test]
+async fn only_an_admin_erases_runs_and_their_bytes_are_the_tenants_again() {
+    const CALLERS: &str = "[[callers]]\nname = \"ops\"\nroles = [\"admin\"]\nkeys = [\"{ops}\"]\n\
+        [[callers]]\nname = \"acme\"\ntenant = \"acme\"\nroles = [\"submit\", \"read\", \"answer\", \"approve\"]\n\
+        tools = [{ names = [\"*\"] }]\nkeys = [\"{acme}\"]\n[quotas.acme]\nlog_bytes = 1000000\n";
+    let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(CALLERS)).await;
+    let (acme, ops) = (yard.client("acme"), yard.client("ops"));
+    acme.wait_for_tool("echo").await;
+    let request = || v1::CreateRunRequest {
+        calls: vec![call("echo", "echo", json!({ "text": "x".repeat(50_000) }))],
+        ..v1::CreateRunRequest::default()
+    };
+    let mut runs = Vec::new();
+    let refused = loop {
+        match acme.runs.clone().create_run(request()).await {
+            Ok(created) => {
+                let run = Run { client: acme.clone(), id: created.into_inner().run.expect("a run").run_id };
+                run.watch(FloorPolicy::Arrival).await.to_end().await;
+                runs.push(run);
+            }
+            Err(refused) => break refused,
+        }
+        assert!(runs.len() < 200, "the tenant's quota is never used up");
+    };
+    assert_eq!(reason(&refused), "QUOTA_EXCEEDED");
+
+    let by = |tenant: &str, run: &str| v1::EraseRunsRequest {
+        tenant: tenant.to_owned(),
+        run_id: run.to_owned(),
+        ..v1::EraseRunsRequest::default()
+    };
+    let asked = |client: &Client, request: v1::EraseRunsRequest| {
+        let mut runs = client.runs.clone();
+        async move { runs.erase_runs(request).await.map(tonic::Response::into_inner) }
+    };
+    let denied = asked(&acme, by("acme", "")).await.expect_err("it is no admin");
+    assert_eq!(reason(&denied), "ROLE_MISSING");
+    for wrong in [
+        by("", ""),
+        by("not a tenant", ""),
+        by("", "run_1"),
+        v1::EraseRunsRequest { page_token: "9-3".to_owned(), ..by("acme", "") },
+    ] {
+        let refused = asked(&ops, wrong.clone()).await.expect_err("it selects nothing");
+        assert_eq!(reason(&refused), "MALFORMED", "{wrong:?}");
+    }
+    assert_eq!(asked(&ops, by("rival", &runs[0].id)).await.expect("it is another tenant's").matched, 0);
+    let young = v1::EraseRunsRequest { created_before: Some(prost_types::Timestamp::default()), ..by("acme", "") };
+    assert_eq!(asked(&ops, young).await.expect("it looks").matched, 0);
+    let one = asked(&ops, by("", &runs[0].id)).await.expect("it may");
+    assert_eq!((one.matched, one.requested), (1, 1));
+
+    let count = u64::try_from(runs.len()).expect("they are few");
+    let (matched, requested) = erase(&ops, "acme", false).await;
+    assert!(matched >= count - 1 && requested == count - 1, "{matched} {requested} of {count}");
+    until_none_is_left(&ops, "acme").await;
+    // All of the quota is there again, so as many runs as before find room.
+    let mut again = 0;
+    let give_up = Instant::now() + PATIENCE;
+    while again < runs.len() {
+        match acme.runs.clone().create_run(request()).await {
+            Ok(_) => again += 1,
+            Err(refused) => {
+                assert!(Instant::now() < give_up, "{refused}: {again} of {}", runs.len());
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
 }

@@ -279,6 +279,8 @@ fn command(wish: Wish, id: RunId, net: &mut Net<'_>) -> Option<Command> {
             let call = net.chance.of(&calls)?.id.clone();
             Command::CancelCall { call, reason: "not needed".into() }
         }
+        // Every other run is erased, without another draw of chance.
+        Wish::CancelRun if net.now.0.is_multiple_of(2) => Command::EraseRun { reason: "erased".into(), bytes: 1 },
         Wish::CancelRun => Command::CancelRun { reason: "not needed".into() },
     })
 }
@@ -295,7 +297,9 @@ fn check_done(id: RunId, command: &Command, net: &mut Net<'_>) {
         Command::Decide { decisions } => {
             decisions.iter().all(|(call, decision)| run.find(call).is_some_and(|call| is_decided(call, decision)))
         }
-        Command::CancelRun { .. } => run.calls().iter().all(|call| call.outcome().is_some() || call.cancel_requested()),
+        Command::CancelRun { .. } | Command::EraseRun { .. } => {
+            run.calls().iter().all(|call| call.outcome().is_some() || call.cancel_requested())
+        }
         Command::CancelCall { call, .. } => {
             run.find(call).is_some_and(|call| call.outcome().is_some() || call.cancel_requested())
         }

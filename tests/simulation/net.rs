@@ -54,6 +54,7 @@ impl Place {
                 | Event::CallsAppended { .. }
                 | Event::RunClosed
                 | Event::RunCancelRequested { .. }
+                | Event::RunEraseRequested(_)
                 | Event::RunExpired,
             )
             | None => Self::Run,

@@ -2,7 +2,7 @@
 
 use crate::callers::Role;
 
-const NEEDS: [(&str, &str, Role); 34] = [
+const NEEDS: [(&str, &str, Role); 35] = [
     ("RunService", "CreateRun", Role::Submit),
     ("RunService", "ExecuteRun", Role::Submit),
     ("RunService", "ExecuteRuns", Role::Submit),
@@ -12,6 +12,7 @@ const NEEDS: [(&str, &str, Role); 34] = [
     ("RunService", "CancelCall", Role::Submit),
     ("RunService", "RedriveCall", Role::Submit),
     ("RunService", "DropCall", Role::Submit),
+    ("RunService", "EraseRuns", Role::Admin),
     ("RunService", "WatchRun", Role::Read),
     ("RunService", "GetRun", Role::Read),
     ("RunService", "ExplainCall", Role::Read),

@@ -107,6 +107,13 @@ impl v1::run_service_server::RunService for RunDoor {
         Ok(Response::new(self.0.by(request.extensions()).cancel_run(request.into_inner()).await?))
     }
 
+    async fn erase_runs(
+        &self,
+        request: Request<v1::EraseRunsRequest>,
+    ) -> Result<Response<v1::EraseRunsResponse>, Status> {
+        Ok(Response::new(self.0.by(request.extensions()).erase_runs(request.into_inner()).await?))
+    }
+
     async fn cancel_call(
         &self,
         request: Request<v1::CancelCallRequest>,

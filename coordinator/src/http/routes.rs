@@ -83,6 +83,7 @@ pub(crate) const OPERATIONS: &[Operation] = &[
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/outputs", meaning: Rpc("RunService", "SubmitToolOutputs"), handler: unary!(post, submit_tool_outputs) },
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/decisions", meaning: Rpc("RunService", "DecideCalls"), handler: unary!(post, decide_calls) },
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/cancel", meaning: Rpc("RunService", "CancelRun"), handler: unary!(post, cancel_run) },
+    Operation { method: Method::POST, path: "/v1/runs:erase", meaning: Rpc("RunService", "EraseRuns"), handler: unary!(post, erase_runs) },
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/cancel", meaning: Rpc("RunService", "CancelCall"), handler: unary!(post, cancel_call) },
     Operation { method: Method::GET, path: "/v1/runs/{run_id}/calls/{call_id}/why", meaning: Rpc("RunService", "ExplainCall"), handler: unary!(get, explain_call) },
     Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/answer_token", meaning: Rpc("RunService", "CreateAnswerToken"), handler: unary!(post, create_answer_token) },

@@ -6,25 +6,35 @@
 //! for it is what the other steps are known from. It does not wait for a store of objects that is away: those stay owed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
 
 use faces::responses::ResponseId;
 use futures::future::join_all;
 use proto::convert::snapshot::OwedErasure;
-use run::{Call, Route, RunId, Shard, TenantId, Timestamp};
+use run::{Entry, EraseRequest, Event, RunId, Shard, Timestamp};
 use store::{Objects, Unread};
 use tokio::task::JoinSet;
 
 use super::Keeper;
+use super::slice::{Open, Slice};
 use crate::known::Known;
 use crate::nats::journal::{Journal, ReadError};
 use crate::nats::letters::Queue;
 use crate::nats::requests::Requests;
+use crate::nats::scan::Log;
 use crate::requests::RequestKey;
 use crate::shards::every;
 
 /// Runs that are erased together, and of those at once: the broker takes one after the other anyway.
 const BATCH_MAX: usize = 1024;
 const AT_ONCE_MAX: usize = 8;
+/// Erasures of a shard beside which an operator's request is kept in memory, some 3 MB of them. Further requests are read from
+/// the log again, as many as half of this, when half of them are done.
+const REQUESTED_MAX: usize = 16_384;
+/// How long requests are read from the log at once.
+const REFILL_TIME_MAX: Duration = Duration::from_secs(30);
 /// Runs with late entries that may wait to be looked at; of more, the entries stay until the log drops them.
 const STRAYS_MAX: usize = 1024;
 
@@ -36,14 +46,18 @@ pub(super) struct Owed {
     all_left: BTreeSet<(Timestamp, RunId)>,
     objects_left: BTreeSet<(Timestamp, RunId)>,
     left_in_index: HashSet<RunId>,
+    /// Operators' requests from this entry of the log on found no room here.
+    behind: Option<u64>,
+    /// Requests from this entry of the log on are being read again.
+    refilling: Option<u64>,
+    /// Runs that were erased since that reading began: their requests may have been read before.
+    erased_meanwhile: HashSet<RunId>,
 }
 
 #[derive(Debug)]
 struct Owing {
     erasure: OwedErasure,
     step: Step,
-    /// What its tenant has less in the log once it is erased, as far as that was counted here.
-    bytes: Option<(TenantId, u64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +82,17 @@ pub(super) struct Erasures {
     /// Runs that are not open, each with the last entry that came for it: of a run that was erased nothing may come back.
     strays: BTreeMap<RunId, u64>,
     pub(super) looks: JoinSet<()>,
+    pub(super) refills: JoinSet<Refilled>,
+}
+
+/// Operators' requests that were read from the log again, because there was no room for them before.
+#[derive(Debug)]
+pub(super) struct Refilled {
+    shard: Shard,
+    from: u64,
+    requests: Vec<(RunId, Arc<Entry>)>,
+    /// The entry from which on requests are still to be read; `None` if all were.
+    next: Option<u64>,
 }
 
 /// The end of an attempt to erase runs: of each whether it is done.
@@ -97,14 +122,19 @@ impl Unerased {
 }
 
 impl Owed {
-    pub(super) fn of(erasures: Vec<OwedErasure>) -> Self {
-        let mut owed = Self::default();
-        erasures.into_iter().for_each(|erasure| owed.insert(erasure, None));
+    pub(super) fn of(erasures: Vec<OwedErasure>, behind: u64) -> Self {
+        let mut owed = Self { behind: (behind > 0).then_some(behind), ..Self::default() };
+        erasures.into_iter().for_each(|erasure| owed.insert(erasure));
         owed
     }
 
+    /// Requests from this entry of the log on are not on the list; 0 if all are.
+    pub(super) fn behind(&self) -> u64 {
+        self.behind.into_iter().chain(self.refilling).min().unwrap_or(0)
+    }
+
     pub(super) fn list(&self) -> Vec<OwedErasure> {
-        self.runs.values().map(|owing| owing.erasure).collect()
+        self.runs.values().map(|owing| owing.erasure.clone()).collect()
     }
 
     pub(super) fn holds(&self, run: RunId) -> bool {
@@ -115,10 +145,11 @@ impl Owed {
         self.runs.len()
     }
 
-    fn insert(&mut self, erasure: OwedErasure, bytes: Option<(TenantId, u64)>) {
-        self.remove(erasure.run);
-        self.runs.insert(erasure.run, Owing { erasure, step: Step::UnderWay, bytes });
-        self.is_at(erasure.run, Step::Waiting(Left::All));
+    fn insert(&mut self, erasure: OwedErasure) {
+        let run = erasure.run;
+        self.remove(run);
+        self.runs.insert(run, Owing { erasure, step: Step::UnderWay });
+        self.is_at(run, Step::Waiting(Left::All));
     }
 
     fn remove(&mut self, run: RunId) {
@@ -151,8 +182,8 @@ impl Owed {
             Left::Objects => &self.objects_left,
         };
         let due = waiting.iter().take_while(|(due, _)| *due <= now);
-        let erasures = due.filter_map(|(_, run)| self.runs.get(run)).map(|owing| owing.erasure);
-        let due: Vec<OwedErasure> = erasures.filter(|erasure| erasure.through <= written).take(room).collect();
+        let erasures = due.filter_map(|(_, run)| self.runs.get(run)).map(|owing| &owing.erasure);
+        let due: Vec<OwedErasure> = erasures.filter(|erasure| erasure.through <= written).take(room).cloned().collect();
         due.iter().for_each(|erasure| self.is_at(erasure.run, Step::UnderWay));
         due
     }
@@ -160,21 +191,73 @@ impl Owed {
     /// A run has ended. Most are kept.
     pub(super) fn take(&mut self, known: &Known, bytes: u64) {
         let run = &known.run;
-        let (Some(due), Some(asked)) = (run.erase_at(), run.erasure()) else { return };
-        // The response of a run is continued where its client was waited for.
-        let waited = |call: &&Call| call.spec().route == Route::Client || call.spec().approval.is_some();
-        let continuations = u32::try_from(run.calls().iter().filter(waited).count()).unwrap_or(u32::MAX);
-        let erasure = OwedErasure { run: run.id(), due, through: known.last, request: asked.request, continuations };
-        self.insert(erasure, run.tenant().map(|tenant| (tenant.clone(), bytes)));
+        let Some(due) = run.erase_at() else { return };
+        self.insert(OwedErasure {
+            run: run.id(),
+            due,
+            through: known.last,
+            request: run.request(),
+            continuations: run.continuations(),
+            bytes: run.tenant().map(|tenant| (tenant.clone(), bytes)),
+        });
+    }
+
+    /// An operator requested that a run is erased that has ended. If there is no room for it, it is read from the log again later.
+    fn take_request(&mut self, run: RunId, request: &EraseRequest, entry: &Entry) {
+        let owed = self.runs.get(&run);
+        if owed.is_none() && self.runs.len() >= REQUESTED_MAX {
+            self.behind.get_or_insert(entry.sequence);
+            return;
+        }
+        // If the run's bytes were given back before, they are not given back again.
+        let of_request = || request.tenant.clone().map(|tenant| (tenant, request.bytes));
+        let bytes = owed.map_or_else(of_request, |owing| owing.erasure.bytes.clone());
+        self.insert(OwedErasure {
+            run,
+            due: entry.at.max(request.not_before),
+            through: entry.sequence,
+            request: request.request,
+            continuations: request.continuations,
+            bytes,
+        });
     }
 
     /// An entry came for a run after its end. Says whether the run is to be erased, and then that entry with it.
     fn take_late(&mut self, run: RunId, sequence: u64) -> bool {
-        let Some(owing) = self.runs.get_mut(&run) else { return false };
-        let (erasure, bytes) = (OwedErasure { through: sequence, ..owing.erasure }, owing.bytes.take());
-        self.insert(erasure, bytes);
+        let Some(owing) = self.runs.get(&run) else { return false };
+        let erasure = OwedErasure { through: sequence, ..owing.erasure.clone() };
+        self.insert(erasure);
         true
     }
+}
+
+impl Slice {
+    /// Takes an operator's request to erase a run that is not open. Returns whether the entry is one.
+    pub(super) fn take_erase_request(&mut self, run: RunId, entry: &Entry) -> bool {
+        let Some(request) = erase_request(entry) else { return false };
+        self.ended.forget(run);
+        self.owed.take_request(run, request, entry);
+        true
+    }
+}
+
+impl Open {
+    /// Counts an entry of the run. The owner that took the run over while it was open did not count the entries before that, and
+    /// a request to erase the run has their bytes.
+    pub(super) fn count_entry(&mut self, entry: &Entry, stored: u64) {
+        self.bytes += stored;
+        if let Some(request) = erase_request(entry) {
+            self.bytes = self.bytes.max(request.bytes + stored);
+        }
+    }
+}
+
+fn erase_request(entry: &Entry) -> Option<&EraseRequest> {
+    let request = entry.events.iter().find_map(|event| match event {
+        Event::RunEraseRequested(request) => Some(request),
+        _ => None,
+    });
+    request.filter(|_| !entry.is_late())
 }
 
 impl Keeper {
@@ -196,6 +279,7 @@ impl Keeper {
         let now = proto::now();
         let ours: Vec<Shard> = every().filter(|shard| self.may_act(*shard)).collect();
         ours.iter().for_each(|shard| self.settle(*shard));
+        ours.iter().for_each(|shard| self.refill(*shard));
         self.look_at_strays();
         if !self.erasures.batches.is_empty() {
             return;
@@ -223,8 +307,42 @@ impl Keeper {
         let forgotten = slice.owed.left_in_index.iter().filter(|run| !self.rim.index.is_erasing(**run));
         for run in forgotten.copied().collect::<Vec<_>>() {
             slice.owed.remove(run);
+            if slice.owed.refilling.is_some() {
+                slice.owed.erased_meanwhile.insert(run);
+            }
             slice.snapshot.outdated = true;
         }
+    }
+
+    /// Reads operators' requests from the log again that found no room, once there is room for many.
+    fn refill(&mut self, shard: Shard) {
+        let Some(owed) = self.slice_mut(shard).map(|slice| &mut slice.owed) else { return };
+        if owed.refilling.is_some() || owed.runs.len() > REQUESTED_MAX / 2 {
+            return;
+        }
+        let Some(from) = owed.behind.take() else { return };
+        owed.refilling = Some(from);
+        let log = self.rim.log.clone();
+        self.erasures.refills.spawn(async move { refill(&log, shard, from).await });
+    }
+
+    pub(super) fn refilled(&mut self, refilled: Refilled) {
+        let Refilled { shard, from, requests, next } = refilled;
+        let Some(slice) = self.slice_mut(shard) else { return };
+        // The shard may have been lost meanwhile.
+        if slice.owed.refilling != Some(from) {
+            return;
+        }
+        slice.owed.refilling = None;
+        let erased = std::mem::take(&mut slice.owed.erased_meanwhile);
+        for (run, entry) in requests {
+            // An open run knows of its request, and one that is being erased is not begun again.
+            if !slice.runs.contains_key(&run) && !slice.owed.holds(run) && !erased.contains(&run) {
+                slice.take_erase_request(run, &entry);
+            }
+        }
+        slice.owed.behind = slice.owed.behind.into_iter().chain(next).min();
+        slice.snapshot.outdated = true;
     }
 
     pub(super) fn erased(&mut self, Erased(batch): Erased) {
@@ -236,7 +354,7 @@ impl Keeper {
                 continue;
             };
             if result.is_ok()
-                && let Some((tenant, bytes)) = owing.bytes.take()
+                && let Some((tenant, bytes)) = owing.erasure.bytes.take()
             {
                 slice.log_bytes.release(&tenant, run.created_at(), bytes);
             }
@@ -295,20 +413,20 @@ impl Places {
         let mut done = Vec::with_capacity(due.len());
         let mut refused = Refused::default();
         for some in due.chunks(AT_ONCE_MAX) {
-            let results = join_all(some.iter().map(|(owed, left)| self.erase(*owed, *left, &refused))).await;
+            let results = join_all(some.iter().map(|(owed, left)| self.erase(owed, *left, &refused))).await;
             for error in results.iter().filter_map(|result| result.as_ref().err()) {
                 match error.clone() {
                     Unerased::Run(error) => refused.run = Some(error),
                     Unerased::Objects(error) => refused.objects = Some(error),
                 }
             }
-            done.extend(some.iter().map(|(owed, _)| *owed).zip(results));
+            done.extend(some.iter().map(|(owed, _)| owed.clone()).zip(results));
         }
         Erased(done)
     }
 
     /// All that there is of a run, but for what the index knows; or only its objects.
-    async fn erase(&self, owed: OwedErasure, left: Left, refused: &Refused) -> Result<(), Unerased> {
+    async fn erase(&self, owed: &OwedErasure, left: Left, refused: &Refused) -> Result<(), Unerased> {
         if left == Left::Objects {
             return self.erase_objects(owed.run, refused).await.map_err(Unerased::Objects);
         }
@@ -321,7 +439,7 @@ impl Places {
         objects.map_err(Unerased::Objects)
     }
 
-    async fn erase_requests(&self, owed: OwedErasure) -> Result<(), ReadError> {
+    async fn erase_requests(&self, owed: &OwedErasure) -> Result<(), ReadError> {
         let run = owed.run;
         if let Some(digest) = owed.request {
             self.requests.erase(&RequestKey(digest), run).await?;
@@ -344,6 +462,31 @@ impl Places {
     }
 }
 
+/// Operators' requests of a shard, from an entry of the log on, as many as there is room for.
+async fn refill(log: &Log, shard: Shard, from: u64) -> Refilled {
+    let mut requests = Vec::new();
+    let read = async {
+        let through = log.tip(&[shard]).await?;
+        let shards = [shard];
+        let part = (&shards[..], from.saturating_sub(1), through);
+        let taken = log.take_until(part, REFILL_TIME_MAX, |run, entry| {
+            if erase_request(entry).is_some() {
+                requests.push((run, Arc::clone(entry)));
+            }
+            if requests.len() >= REQUESTED_MAX / 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        Ok::<_, ReadError>((taken.await?, through))
+    };
+    let next = match read.await {
+        Ok((taken, through)) => (taken < through).then_some(taken + 1),
+        Err(error) => {
+            tracing::warn!(%shard, %error, "reading requests to erase runs again");
+            Some(from)
+        }
+    };
+    Refilled { shard, from, requests, next }
+}
+
 /// A worker that stood still may store output and objects of a run that was erased long ago.
 async fn erase_if_orphan(journal: &Journal, objects: &Objects, run: RunId, sequence: u64) -> Result<(), Unerased> {
     if !journal.is_orphan(run, sequence).await.map_err(Unerased::Run)? {
@@ -361,13 +504,13 @@ mod tests {
 
     fn owed(number: u64) -> OwedErasure {
         let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-        OwedErasure { run, due: Timestamp(number), through: number, request: None, continuations: 0 }
+        OwedErasure { run, due: Timestamp(number), through: number, request: None, continuations: 0, bytes: None }
     }
 
     #[test]
     fn a_run_is_erased_once_it_is_due_and_a_snapshot_says_that_it_ended_and_is_owed_until_the_index_forgot_it() {
         let runs: Vec<OwedErasure> = (1..=5).map(owed).collect();
-        let mut all = Owed::of(runs.clone());
+        let mut all = Owed::of(runs.clone(), 0);
         assert_eq!(all.begin(Left::All, Timestamp(4), 3, 2), runs[..2], "the first that are due");
         assert_eq!(all.begin(Left::All, Timestamp(4), 3, 9), runs[2..3], "not the one that no snapshot knows of");
         assert!(all.begin(Left::All, Timestamp(9), 3, 9).is_empty(), "what is under way is not begun again");
@@ -380,7 +523,7 @@ mod tests {
         // An entry that came late is erased with the rest.
         assert!(all.take_late(runs[0].run, 7) && !all.take_late(owed(1).run, 7));
         assert_eq!(all.begin(Left::All, Timestamp(9), 6, 9), []);
-        let late = OwedErasure { through: 7, ..runs[0] };
+        let late = OwedErasure { through: 7, ..runs[0].clone() };
         assert_eq!(all.begin(Left::All, Timestamp(9), 7, 9), [late]);
         all.remove(runs[0].run);
         assert_eq!((all.len(), all.list().len(), all.left_in_index.len()), (4, 4, 0));

@@ -14,8 +14,6 @@ use crate::quotas::Quotas;
 /// The log drops entries by their age, so bytes are counted by the span of time in which they were stored. Nine spans cover the log's
 /// retention: few enough for a snapshot, and bytes stay counted at most one span longer than they are there.
 const SPAN: Duration = Duration::from_secs(3 * 60 * 60);
-/// What the broker stores with each entry beside its payload: subject, headers and bookkeeping, roughly.
-const ENTRY_BYTES: u64 = 128;
 /// Tenants whose bytes are in a snapshot, those with the most: some 80 KiB beside the open runs. After a takeover the others are
 /// counted from zero.
 const TENANTS_MAX: usize = 512;
@@ -77,11 +75,6 @@ impl LogBytes {
     pub(super) fn totals(&self) -> impl Iterator<Item = (&TenantId, u64)> {
         self.0.iter().map(|(tenant, spans)| (tenant, spans.values().sum()))
     }
-}
-
-/// What an entry takes in the log.
-pub(super) fn stored(payload: u32) -> u64 {
-    u64::from(payload) + ENTRY_BYTES
 }
 
 /// Takes an entry off what a tenant may still write. Says whether nothing is left.

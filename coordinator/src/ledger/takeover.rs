@@ -57,6 +57,7 @@ pub(super) struct Taken {
     /// Runs whose opening this release cannot read; each with its last entry.
     unread: Vec<(RunId, u64)>,
     erasures: Vec<OwedErasure>,
+    erasures_behind: u64,
     letters: Vec<Letter>,
     log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
     log: u64,
@@ -151,6 +152,7 @@ impl Keeper {
                 gone,
                 unread,
                 erasures,
+                erasures_behind,
                 letters,
                 log_bytes,
                 log,
@@ -169,7 +171,7 @@ impl Keeper {
             slice.phase = Phase::Replaying { claim, tip };
             slice.snapshot = super::slice::Snapshot { stored, through: written, log, ..Default::default() };
             slice.unread = Unread::of(unread);
-            slice.owed = Owed::of(erasures);
+            slice.owed = Owed::of(erasures, erasures_behind);
             slice.log_bytes = LogBytes::of(log_bytes);
             slice.lettered = written;
             (slice.letters, slice.posting) = (letters.into(), Posting::Idle);
@@ -376,9 +378,9 @@ impl Keeper {
         let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last));
         let open = open.chain(slice.unread.list()).collect();
         let letters = slice.letters.iter().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
-        let (log, erasures) = (slice.snapshot.log, slice.owed.list());
+        let (log, erasures, erasures_behind) = (slice.snapshot.log, slice.owed.list(), slice.owed.behind());
         let log_bytes = slice.log_bytes.list();
-        let snapshot = Snapshot { log, through, open, erasures, letters, log_bytes };
+        let snapshot = Snapshot { log, through, open, erasures, erasures_behind, letters, log_bytes };
         self.writes.spawn(async move {
             let result = match snapshots.write(shard, &snapshot, before).await {
                 Ok(stored) => Ok(stored),
@@ -461,7 +463,7 @@ async fn take_over_once(
     let written = snapshot.through;
     // A shard in which nothing happened since is known up to the mark.
     let mut through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
-    let erasures = snapshot.erasures;
+    let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
     let letters = snapshot.letters.into_iter().map(|(subject, body)| Letter { subject, body }).collect();
     let mut log_bytes = snapshot.log_bytes;
     let (mut open, mut gone, mut unread) = (Vec::new(), Vec::new(), Vec::new());
@@ -492,5 +494,20 @@ async fn take_over_once(
         // All bytes are counted once more.
         (through, log_bytes) = (0, Vec::new());
     }
-    Ok(Taken { shard, claim, through, tip, open, gone, unread, erasures, letters, log_bytes, log, written, stored })
+    Ok(Taken {
+        shard,
+        claim,
+        through,
+        tip,
+        open,
+        gone,
+        unread,
+        erasures,
+        erasures_behind,
+        letters,
+        log_bytes,
+        log,
+        written,
+        stored,
+    })
 }

@@ -57,6 +57,9 @@ const NOTHING_THERE: u16 = 404;
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// After how long without a look the log counts as out of reach: not yet when an answer or two are late.
 const OUT_OF_REACH: Duration = Duration::from_secs(5);
+/// What the broker stores with each entry beside its payload: subject, headers and bookkeeping, roughly.
+const ENTRY_BYTES: u64 = 128;
+
 /// A cheap handle: every reader has one, and a client of the broker is a dozen shared parts.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal(Arc<Parts>);
@@ -118,6 +121,8 @@ pub(crate) struct Page {
     pub(crate) last: bool,
     /// Where something stands that could not be understood, and its sequence.
     pub(crate) unread: Vec<(Place, u64)>,
+    /// Bytes that its entries take in the log.
+    pub(crate) bytes: u64,
 }
 
 impl Page {
@@ -250,6 +255,19 @@ impl Journal {
         self.known_through(id, self.last_of_run(id).await?).await
     }
 
+    /// A run as the log's leader has it, and the bytes that its entries take in the log.
+    pub(crate) async fn known_with_bytes(&self, id: RunId) -> Result<(Known, u64), ReadError> {
+        let last = self.last_of_run(id).await?;
+        let (mut known, mut bytes) = (Known::new(id), 0);
+        let mut pages = RunPages::new(self.clone(), id, PAGE_BYTES);
+        while pages.through() < last {
+            let page = pages.next(last).await?;
+            bytes += page.bytes;
+            page.apply_through(last, &mut known);
+        }
+        Ok((known, bytes))
+    }
+
     /// A run as it stood at its entry `last`.
     pub(crate) async fn known_through(&self, id: RunId, last: u64) -> Result<Known, ReadError> {
         let (mut known, mut pages) = (Known::new(id), RunPages::new(self.clone(), id, PAGE_BYTES));
@@ -375,10 +393,17 @@ impl Journal {
             follows(reply.headers.as_ref(), before)?;
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
             let at = millis(message.time.unix_timestamp_nanos());
+            let bytes = stored_bytes(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
             let what = decode(&message.subject, message.payload, message.sequence, at);
-            batch.messages.push(Stored { sequence: message.sequence, subject: message.subject.to_string(), what });
+            let (sequence, subject) = (message.sequence, message.subject.to_string());
+            batch.messages.push(Stored { sequence, subject, bytes, what });
         }
     }
+}
+
+/// What an entry takes in the log.
+pub(crate) fn stored_bytes(payload: u32) -> u64 {
+    u64::from(payload) + ENTRY_BYTES
 }
 
 /// Each message of a page names the one before it: one that was lost on its way is noticed.

@@ -1,5 +1,6 @@
 //! Reads long parts of the log, fast: what the index is rebuilt from and compared with.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,15 @@ use futures::{FutureExt as _, StreamExt as _};
 use proto::names;
 use run::{Entry, RunId, Shard};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::Broker;
 use super::journal::{Decoded, Journal, ReadError, decode, millis};
 
 /// Entries handed on together.
 const BATCH_MAX: usize = 1024;
+/// Batches that wait to be taken.
+const BATCHES_AHEAD: usize = 2;
 /// The longest silence while entries are still to come: an election of the broker's leader takes 4-9 s.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
@@ -48,6 +52,39 @@ impl Log {
         match shards.first() {
             Some(shard) => self.journal.mark(*shard).await,
             None => Ok(0),
+        }
+    }
+
+    /// Gives the entries of these shards behind `after`, through `through`, which is [`Self::tip`]'s, to `take`, until `take` breaks
+    /// or the time is over. Returns the place in the log through which the entries were taken.
+    pub(crate) async fn take_until(
+        &self,
+        (shards, after, through): (&[Shard], u64, u64),
+        time_max: Duration,
+        mut take: impl FnMut(RunId, &Arc<Entry>) -> ControlFlow<()>,
+    ) -> Result<u64, ReadError> {
+        let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
+        let reading = async move { self.read(shards, after, through, &sender).await };
+        let taking = async move {
+            let (begun, mut taken) = (Instant::now(), after);
+            while let Some(batch) = batches.recv().await {
+                for (run, entry) in &batch.entries {
+                    if take(*run, entry).is_break() {
+                        return entry.sequence;
+                    }
+                }
+                taken = batch.through;
+                if begun.elapsed() >= time_max {
+                    break;
+                }
+            }
+            taken
+        };
+        let (read, taken) = futures::future::join(reading, taking).await;
+        // Entries that were read before an error are a part of the answer; without any, the error is the answer.
+        match read {
+            Err(error) if taken == after => Err(error),
+            Ok(()) | Err(_) => Ok(taken),
         }
     }
 

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use prost::Message as _;
 use run::{
     Approval, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, Chunk, ChunkIndex, Completion,
-    Concurrency, DeadlineKind, Decider, Decision, Entry, Erasure, Event, Fields, File, Nonce, PoolId, ResultUse, Route,
-    RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
+    Concurrency, DeadlineKind, Decider, Decision, Entry, EraseRequest, Erasure, Event, Fields, File, Nonce, PoolId,
+    ResultUse, Route, RunId, RunOpened, StopStage, Timestamp, WithoutWorker, is_late,
 };
 
 use super::api::without_worker;
@@ -100,6 +100,7 @@ fn attempt_of(event: &Event) -> Option<&AttemptId> {
         | Event::CallsAppended { .. }
         | Event::RunClosed
         | Event::RunCancelRequested { .. }
+        | Event::RunEraseRequested(_)
         | Event::RunExpired
         | Event::CallDispatched { .. }
         | Event::CallCancelRequested { .. }
@@ -129,6 +130,7 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
         Event::RunCancelRequested { reason } => {
             Kind::RunCancelRequested(wire::RunCancelRequested { reason: reason.clone() })
         }
+        Event::RunEraseRequested(request) => Kind::RunEraseRequested(erase_request_out(request)),
         Event::RunExpired => Kind::RunExpired(wire::RunExpired {}),
         Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched { job: job.map(spec_out) }),
         Event::CallCancelRequested { reason, .. } => {
@@ -163,6 +165,28 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
     }
 }
 
+fn erase_request_out(request: &EraseRequest) -> wire::RunEraseRequested {
+    wire::RunEraseRequested {
+        reason: request.reason.clone(),
+        tenant: request.tenant.as_ref().map(ToString::to_string).unwrap_or_default(),
+        bytes: request.bytes,
+        not_before_ms: request.not_before.0,
+        request: request.request.map(|digest| Bytes::copy_from_slice(&digest)).unwrap_or_default(),
+        continuations: request.continuations,
+    }
+}
+
+fn erase_request_in(wire: wire::RunEraseRequested) -> Result<EraseRequest, InvalidMessage> {
+    Ok(EraseRequest {
+        reason: wire.reason,
+        tenant: if wire.tenant.is_empty() { None } else { Some(wire.tenant.parse()?) },
+        bytes: wire.bytes,
+        not_before: Timestamp(wire.not_before_ms),
+        request: wire.request.as_ref().try_into().ok(),
+        continuations: wire.continuations,
+    })
+}
+
 fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -> Result<Event, InvalidMessage> {
     let kind = event.kind.ok_or(InvalidMessage::Missing("the kind of an event, or it is newer than this program"))?;
     let misplaced = |event| Err(InvalidMessage::Misplaced { event });
@@ -174,6 +198,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
         (Kind::CallsAppended(appended), Place::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
         (Kind::RunClosed(_), Place::Run) => Event::RunClosed,
         (Kind::RunCancelRequested(asked), Place::Run) => Event::RunCancelRequested { reason: asked.reason },
+        (Kind::RunEraseRequested(request), Place::Run) => Event::RunEraseRequested(erase_request_in(request)?),
         (Kind::RunExpired(_), Place::Run) => Event::RunExpired,
         (Kind::CallDispatched(_), Place::Job { call, pool }) => {
             Event::CallDispatched { call: *call, pool: pool.clone() }
@@ -233,6 +258,7 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
         (Kind::CallsAppended(_), _) => return misplaced("calls appended"),
         (Kind::RunClosed(_), _) => return misplaced("run closed"),
         (Kind::RunCancelRequested(_), _) => return misplaced("run cancel requested"),
+        (Kind::RunEraseRequested(_), _) => return misplaced("run erase requested"),
         (Kind::RunExpired(_), _) => return misplaced("run expired"),
         (Kind::CallDispatched(_), _) => return misplaced("call dispatched"),
         (Kind::CallCancelRequested(_), _) => return misplaced("call cancel requested"),

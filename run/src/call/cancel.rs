@@ -13,8 +13,12 @@ impl Run {
     /// The calls whose jobs may be in the log behind this entry, although an event of the entry cancels them: their turn came
     /// before it. A call whose turn comes with the entry itself is cancelled before an owner can dispatch it.
     pub(crate) fn perhaps_dispatched(&self, entry: &Entry) -> Vec<CallIndex> {
-        let cancels =
-            |event: &Event| matches!(event, Event::RunCancelRequested { .. } | Event::CallCancelRequested { .. });
+        let cancels = |event: &Event| {
+            matches!(
+                event,
+                Event::RunCancelRequested { .. } | Event::RunEraseRequested(_) | Event::CallCancelRequested { .. }
+            )
+        };
         match self.fail_fast || entry.events.iter().any(cancels) {
             true => self.turns().map(Call::index).collect(),
             false => Vec::new(),

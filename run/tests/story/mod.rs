@@ -10,8 +10,8 @@ use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Entry, ErrorKind, Event, Fields, FloorPolicy, Heard, Nonce, Policy, PoolId, ResultUse, Route, Rules, Run, RunId,
-    RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
+    Entry, EraseRequest, ErrorKind, Event, Fields, FloorPolicy, Heard, Nonce, Policy, PoolId, ResultUse, Route, Rules,
+    Run, RunId, RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -217,6 +217,17 @@ pub(crate) fn expired_by(call: u16, deadline: DeadlineKind) -> Event {
 
 pub(crate) fn no_worker_lives(call: u16) -> Event {
     Event::CallFailed { call: CallIndex(call), error: error(ErrorKind::NoWorker) }
+}
+
+pub(crate) fn run_erase_requested() -> Event {
+    Event::RunEraseRequested(EraseRequest {
+        reason: "erased by an operator".into(),
+        tenant: None,
+        bytes: 7,
+        not_before: Timestamp(0),
+        request: None,
+        continuations: 0,
+    })
 }
 
 pub(crate) fn run_cancel_requested() -> Event {

@@ -126,6 +126,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => calls().prop_map(|calls| Event::CallsAppended { calls }),
         1 => Just(Event::RunClosed),
         1 => Just(Event::RunCancelRequested { reason: reason() }),
+        1 => Just(crate::story::run_erase_requested()),
         1 => Just(Event::RunExpired),
         12 => (index(), some_pool()).prop_map(|(call, pool)| Event::CallDispatched { call, pool }),
         2 => index().prop_map(move |call| Event::CallCancelRequested { call, reason: reason() }),

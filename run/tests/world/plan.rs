@@ -112,6 +112,7 @@ pub(crate) enum Ask {
     Decide { call: Pick, second: Pick, decision: Decision },
     Cancel { call: Pick },
     CancelRun,
+    EraseRun,
     Redrive { call: Pick },
     Drop { call: Pick },
 }
@@ -156,6 +157,7 @@ impl Ask {
             Self::Cancel { call } => Command::CancelCall { call: named(call)?, reason: "not needed".into() },
             Self::Redrive { call } => Command::Redrive { call: named(call)?, into: run_id() },
             Self::Drop { call } => Command::Drop { call: named(call)? },
+            Self::EraseRun => Command::EraseRun { reason: "erased by an operator".into(), bytes: 1 },
             Self::CancelRun => Command::CancelRun { reason: "not needed".into() },
         })
     }
@@ -318,6 +320,7 @@ pub(crate) fn ask() -> impl Strategy<Value = Ask> {
             .prop_map(|(call, second, decision)| Ask::Decide { call, second, decision }),
         3 => pick().prop_map(|call| Ask::Cancel { call }),
         1 => Just(Ask::CancelRun),
+        1 => Just(Ask::EraseRun),
         1 => pick().prop_map(|call| Ask::Redrive { call }),
         1 => pick().prop_map(|call| Ask::Drop { call }),
     ]

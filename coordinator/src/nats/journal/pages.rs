@@ -174,6 +174,7 @@ pub(super) struct Batch {
 pub(super) struct Stored {
     pub(super) sequence: u64,
     pub(super) subject: String,
+    pub(super) bytes: u64,
     pub(super) what: Decoded,
 }
 
@@ -181,8 +182,9 @@ impl Batch {
     /// As a page of what lies behind `after`.
     pub(super) fn page(self, after: u64) -> Page {
         let mut page = Page { through: after, last: self.last, ..Page::default() };
-        for Stored { sequence, subject: _, what } in self.messages {
+        for Stored { sequence, subject: _, bytes, what } in self.messages {
             page.through = sequence;
+            page.bytes += bytes;
             match what {
                 Decoded::Entry(_, entry) => page.entries.push_back(entry),
                 Decoded::Unread(subject) => page.unread.push((subject.place, sequence)),

@@ -1,0 +1,204 @@
+//! `toolyard runs erase`: erases the runs of a tenant, or one run.
+
+use std::time::{Duration, Instant};
+
+use proto::v1;
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::json::Object;
+use crate::list::{ago, span};
+use crate::terminal::Terminal;
+use crate::words::harmless;
+
+const EXAMPLES: &str = "\
+Examples:
+  toolyard runs erase --tenant acme --dry-run
+  toolyard runs erase --tenant acme --older-than 2h --wait
+  toolyard runs erase --tenant acme --yes -o json
+  toolyard runs erase --run run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f
+
+Runs that have not ended are cancelled first. Nothing of an erased run can be
+read again. Only admins may do this.";
+
+/// The pause before the log is looked through once more for runs that are not erased yet.
+const WAIT_PAUSE: Duration = Duration::from_secs(1);
+/// How often progress is shown.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// Erase the runs of a tenant, or one run: output, arguments, results, objects
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[group(id = "erased", required = true, multiple = true, args = ["tenant", "run"])]
+pub(crate) struct Erase {
+    /// Runs of this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Only this run
+    #[arg(long, value_name = "ID")]
+    run: Option<String>,
+    /// Only runs that are at least so old, as 30s, 10m, 2h or 1d
+    #[arg(long, value_name = "SPAN", value_parser = span)]
+    older_than: Option<Duration>,
+    /// Count the runs and erase none
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask for confirmation
+    #[arg(long, short = 'y')]
+    yes: bool,
+    /// Wait until the runs are gone
+    #[arg(long)]
+    wait: bool,
+    /// Why, for people; at most 1 KiB
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+}
+
+/// Runs in the log that a request selected, and those of them whose erasure was requested now.
+#[derive(Debug, Default, Clone, Copy)]
+struct Count {
+    matched: u64,
+    requested: u64,
+}
+
+pub(crate) async fn erase(client: &Client, args: Erase, terminal: &Terminal) -> Result<Exit, Failure> {
+    let (dry_run, wait) = (args.dry_run, args.wait && !args.dry_run);
+    if !dry_run && !args.yes {
+        confirm(&args, terminal).await?;
+    }
+    let Erase { tenant, run, older_than, reason, .. } = args;
+    let request = v1::EraseRunsRequest {
+        tenant: tenant.unwrap_or_default(),
+        run_id: run.unwrap_or_default(),
+        // Runs that are created from now on are not erased, and so not waited for.
+        created_before: ago(Some(older_than.unwrap_or_default())),
+        dry_run,
+        reason,
+        page_token: String::new(),
+    };
+    let count = through_the_log(client, request.clone(), terminal).await?;
+    let mut left = count.matched;
+    while wait && left > 0 {
+        tokio::time::sleep(WAIT_PAUSE).await;
+        left =
+            through_the_log(client, v1::EraseRunsRequest { dry_run: true, ..request.clone() }, terminal).await?.matched;
+    }
+    tell(count, dry_run, wait, terminal)
+}
+
+/// Goes through the whole log, part by part.
+async fn through_the_log(
+    client: &Client,
+    mut request: v1::EraseRunsRequest,
+    terminal: &Terminal,
+) -> Result<Count, Failure> {
+    let (mut count, mut told) = (Count::default(), Instant::now());
+    loop {
+        let part = client.erase_runs(request.clone()).await?;
+        count.matched += part.matched;
+        count.requested += part.requested;
+        if part.next_page_token.is_empty() {
+            return Ok(count);
+        }
+        request.page_token = part.next_page_token;
+        if told.elapsed() >= PROGRESS && !terminal.is_json() {
+            told = Instant::now();
+            terminal.note(&progress(count.matched, &request.page_token));
+        }
+    }
+}
+
+/// The token is a place in the log and where the log ended; a coordinator that says it otherwise costs the percentage only.
+fn progress(matched: u64, token: &str) -> String {
+    let share = token.split_once('-').and_then(|(at, end)| {
+        let (at, end) = (at.parse::<u64>().ok()?, end.parse::<u64>().ok()?);
+        Some(at.saturating_mul(100) / end.max(1))
+    });
+    let share = share.map(|share| format!(", {share} % of the log")).unwrap_or_default();
+    format!("{} so far{share}", runs(matched))
+}
+
+fn tell(count: Count, dry_run: bool, waited: bool, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Count { matched, requested } = count;
+    if terminal.is_json() {
+        let told = Object::default().field("matched", matched).field("requested", requested);
+        terminal.object(&told.field("dry_run", dry_run).field("erased", waited))?;
+        return Ok(Exit::Completed);
+    }
+    match (matched, dry_run, waited) {
+        (0, ..) => terminal.note("no such run"),
+        (_, true, _) => terminal.line(&format!("{} would be erased", runs(matched)))?,
+        (_, false, true) => terminal.line(&format!("{} erased", runs(matched)))?,
+        (_, false, false) => terminal.line(&format!("{} will be erased within seconds", runs(matched)))?,
+    }
+    Ok(Exit::Completed)
+}
+
+fn runs(count: u64) -> String {
+    if count == 1 { "1 run".to_owned() } else { format!("{count} runs") }
+}
+
+/// What is to be typed, and what for.
+fn question(args: &Erase) -> (String, String) {
+    let older = if args.older_than.is_some() { "old " } else { "" };
+    match (&args.run, &args.tenant) {
+        (Some(run), _) => (format!("Erase run {} for good?", harmless(run)), "yes".to_owned()),
+        (None, tenant) => {
+            let tenant = tenant.clone().unwrap_or_default();
+            (format!("Erase all {older}runs of tenant {} for good?", harmless(&tenant)), tenant)
+        }
+    }
+}
+
+async fn confirm(args: &Erase, terminal: &Terminal) -> Result<(), Failure> {
+    let (question, expected) = question(args);
+    if !terminal.has_person() {
+        return Err(Failure::Usage(
+            "erasing needs a confirmation, and there is no terminal to ask on: give --yes, or --dry-run to count"
+                .to_owned(),
+        ));
+    }
+    terminal.aside(&format!("{question} Type {} to confirm: ", harmless(&expected)));
+    let read = tokio::task::spawn_blocking(|| {
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).map(|_| line)
+    });
+    // Without a line there is no confirmation.
+    let line = read.await.ok().and_then(Result::ok).unwrap_or_default();
+    if line.trim() == expected { Ok(()) } else { Err(Failure::Usage("not confirmed: nothing was erased".to_owned())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        erase: Erase,
+    }
+
+    fn parse(words: &[&str]) -> Result<Erase, clap::Error> {
+        Ok(Program::try_parse_from(std::iter::once(&"erase").chain(words))?.erase)
+    }
+
+    #[test]
+    fn a_tenant_or_a_run_must_be_named_and_is_what_is_asked_for() {
+        assert!(parse(&[]).is_err() && parse(&["--dry-run"]).is_err() && parse(&["--older-than", "1h"]).is_err());
+        let all = parse(&["--tenant", "acme"]).expect("a tenant is enough");
+        assert_eq!(question(&all), ("Erase all runs of tenant acme for good?".to_owned(), "acme".to_owned()));
+        let one = parse(&["--run", "run_1", "--yes", "--wait"]).expect("a run is enough");
+        assert_eq!(question(&one).1, "yes");
+        assert!(one.yes && one.wait && !one.dry_run);
+        let old = parse(&["--tenant", "acme", "--older-than", "30d"]).expect("a span may be given");
+        assert_eq!(old.older_than, Some(Duration::from_secs(30 * 86_400)));
+    }
+
+    #[test]
+    fn progress_tells_how_much_of_the_log_was_looked_through() {
+        assert_eq!(progress(3, "50-200"), "3 runs so far, 25 % of the log");
+        assert_eq!(progress(1, "of a newer coordinator"), "1 run so far");
+    }
+}

@@ -1,0 +1,52 @@
+//! Requests that runs are erased: each is an event of its run, and the owner of the run's shard does the work.
+
+use proto::subject::Place;
+use run::{Command, RunId, TenantId};
+
+use super::{DECISIONS_MAX, Refusal, Runs};
+use crate::nats::journal::AppendError;
+
+/// The beginning of the reason with which the calls of an erased run are cancelled.
+const REASON: &str = "erased by an operator";
+
+/// What became of a request to erase a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EraseOutcome {
+    /// The log does not hold such a run of the tenant, or no longer.
+    NoRun,
+    /// The run is in the log, and was only counted or is being erased already.
+    Matched,
+    /// The request is stored.
+    Requested,
+}
+
+impl Runs {
+    /// Stores the request to erase a run. `tenant`: whose run it must be, if that matters. `reason`: `None` to only look for it.
+    pub(crate) async fn erase_run(
+        &self,
+        id: RunId,
+        tenant: Option<&TenantId>,
+        reason: Option<&str>,
+    ) -> Result<EraseOutcome, Refusal> {
+        for _ in 0..DECISIONS_MAX {
+            let (known, bytes) = self.journal.known_with_bytes(id).await?;
+            let is_of_tenant = tenant.is_none_or(|tenant| known.run.tenant() == Some(tenant));
+            if known.run.opened_at().is_none() || !is_of_tenant {
+                return Ok(EraseOutcome::NoRun);
+            }
+            let Some(reason) = reason else { return Ok(EraseOutcome::Matched) };
+            let reason = if reason.is_empty() { REASON.to_owned() } else { format!("{REASON}: {reason}") };
+            let events = known.run.decide(Command::EraseRun { reason, bytes }, proto::now())?;
+            if events.is_empty() {
+                return Ok(EraseOutcome::Matched);
+            }
+            match self.journal.append(id, &events, None, known.revision(&Place::Run)).await {
+                Ok(_) => return Ok(EraseOutcome::Requested),
+                // Another command for the run came first.
+                Err(AppendError::Conflict) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Refusal::Contended)
+    }
+}

@@ -29,14 +29,9 @@ const PROGRESS: Duration = Duration::from_secs(1);
 /// Erase the runs of a tenant, or one run: output, arguments, results, objects
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-#[group(id = "erased", required = true, multiple = true, args = ["tenant", "run"])]
 pub(crate) struct Erase {
-    /// Runs of this tenant
-    #[arg(long, value_name = "NAME")]
-    tenant: Option<String>,
-    /// Only this run
-    #[arg(long, value_name = "ID")]
-    run: Option<String>,
+    #[command(flatten)]
+    which: Selection,
     /// Only runs that are at least so old, as 30s, 10m, 2h or 1d
     #[arg(long, value_name = "SPAN", value_parser = span)]
     older_than: Option<Duration>,
@@ -54,6 +49,18 @@ pub(crate) struct Erase {
     reason: String,
 }
 
+/// A struct of its own, because clap puts every argument of the struct into the group.
+#[derive(Debug, clap::Args)]
+#[group(id = "erased", required = true, multiple = true)]
+struct Selection {
+    /// Runs of this tenant
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Only this run
+    #[arg(long, value_name = "ID")]
+    run: Option<String>,
+}
+
 /// Runs in the log that a request selected, and those of them whose erasure was requested now.
 #[derive(Debug, Default, Clone, Copy)]
 struct Count {
@@ -66,7 +73,7 @@ pub(crate) async fn erase(client: &Client, args: Erase, terminal: &Terminal) -> 
     if !dry_run && !args.yes {
         confirm(&args, terminal).await?;
     }
-    let Erase { tenant, run, older_than, reason, .. } = args;
+    let Erase { which: Selection { tenant, run }, older_than, reason, .. } = args;
     let request = v1::EraseRunsRequest {
         tenant: tenant.unwrap_or_default(),
         run_id: run.unwrap_or_default(),
@@ -141,7 +148,7 @@ fn runs(count: u64) -> String {
 /// What is to be typed, and what for.
 fn question(args: &Erase) -> (String, String) {
     let older = if args.older_than.is_some() { "old " } else { "" };
-    match (&args.run, &args.tenant) {
+    match (&args.which.run, &args.which.tenant) {
         (Some(run), _) => (format!("Erase run {} for good?", harmless(run)), "yes".to_owned()),
         (None, tenant) => {
             let tenant = tenant.clone().unwrap_or_default();

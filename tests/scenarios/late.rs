@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream;
 use async_nats::jetstream::message::PublishMessage;
 use harness::{Callers, Client, Fixture, Guarded, PATIENCE, Run, Shards, Stream, Yard, call, reason};
+use hyper_util::rt::TokioExecutor;
 use prost::Message as _;
 use proto::v1::{self, CallState, FloorPolicy, RunStatus, run_event::Event};
 use proto::wire::v1 as wire;
@@ -189,7 +190,7 @@ async fn a_stream_that_fails_before_its_first_event_names_its_run() {
     let text = "[[callers]]\nname = \"acme\"\ntenant = \"acme\"\nroles = [\"submit\", \"read\"]\n\
                 tools = [{ names = [\"*\"] }]\nkeys = [\"{acme}\"]\n";
     let yard = Guarded::start(Fixture::new(FIXTURE), Callers::new(text)).await;
-    let logged = yard.fixture.logging_to(log.path()).coordinator(&yard.broker.url()).await;
+    let logged = yard.fixture.with("TOOLYARD_LOG", "info").logging_to(log.path()).coordinator(&yard.broker.url()).await;
     let client = Client::connect(logged.address()).await.with_key(&yard.callers.key("acme"));
     client.wait_for_tool("writes").await;
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -202,7 +203,12 @@ async fn a_stream_that_fails_before_its_first_event_names_its_run() {
     // One client stops waiting, one hangs up, and one asks for many runs.
     let mut overdue = tonic::Request::new(run("overdue"));
     overdue.metadata_mut().insert("grpc-timeout", "1S".parse().expect("it is ASCII"));
-    let mut runs = client.runs.clone();
+    let key = format!("Bearer {}", yard.callers.key("acme"));
+    overdue.metadata_mut().insert("authorization", key.parse().expect("it is ASCII"));
+    // Not through a channel of tonic, whose own timer would answer first.
+    let connections = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+    let origin = format!("http://{}", logged.address()).parse().expect("an address is an origin");
+    let mut runs = v1::run_service_client::RunServiceClient::with_origin(connections, origin);
     let overdue = async { runs.execute_run(overdue).await.expect_err("it is overdue") };
     let gone = tokio::time::timeout(Duration::from_secs(1), client.execute_request(run("gone")));
     let many = async {

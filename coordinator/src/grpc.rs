@@ -39,12 +39,12 @@ const SERVICES: [&str; 4] = [
     <v1::object_service_server::ObjectServiceServer<objects::ObjectDoor> as NamedService>::NAME,
 ];
 
-/// Says in the health whether the log can be reached, until told to stop: then nothing is served any more.
-async fn tell_health(health: HealthReporter, mut reached: watch::Receiver<bool>, stop: CancellationToken) {
+/// Says in the health whether clients are served, until told to stop: then nothing is.
+async fn tell_health(health: HealthReporter, mut served: watch::Receiver<bool>, stop: CancellationToken) {
     loop {
-        let serving = *reached.borrow_and_update() && !stop.is_cancelled();
-        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        tracing::debug!(serving, "health");
+        let is_serving = *served.borrow_and_update() && !stop.is_cancelled();
+        let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        tracing::debug!(is_serving, "health");
         for service in SERVICES {
             health.set_service_status(service, status).await;
         }
@@ -52,7 +52,7 @@ async fn tell_health(health: HealthReporter, mut reached: watch::Receiver<bool>,
             return;
         }
         let changed = async {
-            if reached.changed().await.is_err() {
+            if served.changed().await.is_err() {
                 // Whoever looks at the log has ended, and the coordinator with it.
                 std::future::pending::<()>().await;
             }
@@ -64,16 +64,16 @@ async fn tell_health(health: HealthReporter, mut reached: watch::Receiver<bool>,
     }
 }
 
-/// Serves until told to stop, then lets what is under way end. Its health is that of the way to the log.
+/// Serves until told to stop, then lets what is under way end. Its health says whether clients are [served](crate::health).
 pub(crate) async fn serve(
     (listener, tls): (TcpListener, Option<crate::tls::Current>),
     (connections_max, hosts): (usize, telemetry::hosts::Hosts),
     door: Door,
-    reached: watch::Receiver<bool>,
+    served: watch::Receiver<bool>,
 ) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let incoming = incoming::Incoming::new(listener, tls, places::Places::new(connections_max));
-    let stopped = tell_health(health, reached, door.stop.clone());
+    let stopped = tell_health(health, served, door.stop.clone());
     let routes = routes(&door).add_service(health_service).prepare();
     // Innermost first.
     let service = gate::Gate::new(routes, door.runs.callers.clone());

@@ -9,6 +9,7 @@ mod door;
 mod files;
 mod gate;
 mod grpc;
+mod health;
 mod http;
 mod index;
 mod known;
@@ -33,6 +34,7 @@ mod tasks;
 mod tls;
 mod trace;
 mod uploads;
+mod usage;
 mod watch;
 mod webhooks;
 
@@ -407,11 +409,14 @@ impl Coordinator {
         if let Some(keeper) = callers_keeper {
             parts.spawn(keeper.keep(inner.clone()));
         }
-        let (reached_sender, reached) = watch_channel::channel(true);
-        parts.spawn(journal.clone().watch_room(reached_sender, inner.clone()));
+        let (led_sender, led) = watch_channel::channel(tokio::time::Instant::now());
+        let (served_sender, served) = watch_channel::channel(false);
+        parts.spawn(journal.clone().watch_room(led_sender, inner.clone()));
+        parts.spawn(usage::keep(journal.clone(), index.clone(), inner.clone()));
+        parts.spawn(health::keep(led, owned.clone(), served_sender, inner.clone()));
         let serving = Arc::new(AtomicBool::new(false));
         if let Some(listener) = admin {
-            let process = process(&broker, registry.clone(), Arc::clone(&serving), reached.clone(), stop.clone());
+            let process = process(&broker, registry.clone(), Arc::clone(&serving), served.clone(), stop.clone());
             parts.spawn(telemetry::admin::serve(listener, process, admin_hosts, inner.clone()));
         }
         let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
@@ -443,7 +448,7 @@ impl Coordinator {
         let uploads = uploads::Uploads::default();
         let door =
             door::Door { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
-        let doors = grpc::serve((listener, tls), (connections_max, door_hosts), door, reached);
+        let doors = grpc::serve((listener, tls), (connections_max, door_hosts), door, served);
         tracing::info!(%address, "serving");
         serving.store(true, Ordering::Relaxed);
         ready();
@@ -472,17 +477,17 @@ impl Coordinator {
     }
 }
 
-/// What the admin port tells: ready while requests are served and the log answers.
+/// What the admin port tells: ready while requests are served and what they ask for can be stored.
 fn process(
     broker: &Broker,
     registry: watch_channel::Receiver<Arc<registry::Registry>>,
     serving: Arc<AtomicBool>,
-    reached: watch_channel::Receiver<bool>,
+    served: watch_channel::Receiver<bool>,
     stop: CancellationToken,
 ) -> telemetry::admin::Process {
     let queues = nats::queues::Queues::new(broker);
     telemetry::admin::Process {
-        is_ready: Box::new(move || serving.load(Ordering::Relaxed) && *reached.borrow() && !stop.is_cancelled()),
+        is_ready: Box::new(move || serving.load(Ordering::Relaxed) && *served.borrow() && !stop.is_cancelled()),
         stats: Box::new(move || {
             let (queues, registry) = (queues.clone(), Arc::clone(&registry.borrow()));
             Box::pin(async move { queues.stats(&registry).await })

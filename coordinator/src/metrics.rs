@@ -82,13 +82,37 @@ static LOG_LAG: Family<Gauge> = Family::new(
     "How old the newest entry was when it came here, at worst within the last second.",
     &[],
 );
-static LOG_REACHED: Family<Gauge> =
-    Family::new("toolyard_log_reachable", "1 while the log answers, 0 after 5 s without an answer.", &[]);
+static LOG_REACHED: Family<Gauge> = Family::new(
+    "toolyard_log_reachable",
+    "1 while the log has a leader and this coordinator's lease is renewed, else 0.",
+    &[],
+);
 static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that the log takes.", &[]);
 static LOG_BYTES_MAX: Family<Gauge> =
     Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
+static LOG_MESSAGES: Family<Gauge> = Family::new("toolyard_log_messages", "Messages that the log holds.", &[]);
+static LOG_REPLICAS: Family<Gauge> =
+    Family::new("toolyard_log_replicas", "Copies that the log should have, each on a server of its own.", &[]);
+static LOG_REPLICAS_CURRENT: Family<Gauge> =
+    Family::new("toolyard_log_replicas_current", "Copies of the log that have everything that is stored.", &[]);
+static OBJECTS_BYTES: Family<Gauge> =
+    Family::new("toolyard_objects_bytes", "Bytes that objects take at the broker; not of those in a bucket.", &[]);
+static OBJECTS_BYTES_MAX: Family<Gauge> =
+    Family::new("toolyard_objects_max_bytes", "Bytes that objects may take at the broker.", &[]);
+static INDEX_COMPLETE: Family<Gauge> = Family::new(
+    "toolyard_index_complete",
+    "1 while the index in Redis has every run, 0 while it is rebuilt or Redis does not answer.",
+    &[],
+);
+static ERASURES_FAILED: Family<Counter> =
+    Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are made again.", &[]);
+static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
+    "toolyard_certificate_expires_seconds",
+    "When the certificate of the client port expires, in seconds since 1970.",
+    &[],
+);
 
-const METRICS: [Metric; 26] = [
+const METRICS: [Metric; 34] = [
     Metric::Gauge(&WAITING),
     Metric::Gauge(&RUNNABLE),
     Metric::Gauge(&RUNNING),
@@ -115,6 +139,14 @@ const METRICS: [Metric; 26] = [
     Metric::Gauge(&LOG_REACHED),
     Metric::Gauge(&LOG_BYTES),
     Metric::Gauge(&LOG_BYTES_MAX),
+    Metric::Gauge(&LOG_MESSAGES),
+    Metric::Gauge(&LOG_REPLICAS),
+    Metric::Gauge(&LOG_REPLICAS_CURRENT),
+    Metric::Gauge(&OBJECTS_BYTES),
+    Metric::Gauge(&OBJECTS_BYTES_MAX),
+    Metric::Gauge(&INDEX_COMPLETE),
+    Metric::Counter(&ERASURES_FAILED),
+    Metric::Gauge(&CERTIFICATE_EXPIRES),
 ];
 
 /// What has no labels, and is counted in many places.
@@ -132,6 +164,10 @@ pub(crate) struct Counts {
     pub(crate) log_reached: Gauge,
     pub(crate) log_bytes: Gauge,
     pub(crate) log_bytes_max: Gauge,
+    pub(crate) log_messages: Gauge,
+    pub(crate) log_replicas: Gauge,
+    pub(crate) log_replicas_current: Gauge,
+    pub(crate) erasures_failed: Counter,
 }
 
 pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
@@ -149,6 +185,10 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         log_reached: LOG_REACHED.with(&[]),
         log_bytes: LOG_BYTES.with(&[]),
         log_bytes_max: LOG_BYTES_MAX.with(&[]),
+        log_messages: LOG_MESSAGES.with(&[]),
+        log_replicas: LOG_REPLICAS.with(&[]),
+        log_replicas_current: LOG_REPLICAS_CURRENT.with(&[]),
+        erasures_failed: ERASURES_FAILED.with(&[]),
     }
 });
 
@@ -156,6 +196,33 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
 pub(crate) fn label<'a>(tool: &ToolName, registry: &'a Registry) -> &'a str {
     let entry = registry.catalog.find(tool);
     entry.map_or(OTHER, |entry| entry.alias_of.as_ref().unwrap_or(&entry.name).as_str())
+}
+
+/// Counters of what may be lost begin at 0 when it is known that they may count: an increase is only seen from a value on.
+pub(crate) fn begin_losses(pool: &PoolId, tools: impl IntoIterator<Item = ToolName>) {
+    HANDED_BACK.with(&[pool.as_str()]);
+    for tool in tools {
+        PARKED.with(&[pool.as_str(), tool.as_str()]);
+    }
+}
+
+/// Notices may be sent to this endpoint.
+pub(crate) fn begin_webhook(endpoint: &str) {
+    WEBHOOKS.with(&[endpoint, "parked"]);
+}
+
+/// How many bytes objects take at the broker, and may take.
+pub(crate) fn objects(bytes: u64, bytes_max: u64) {
+    OBJECTS_BYTES.with(&[]).set(bytes as f64);
+    OBJECTS_BYTES_MAX.with(&[]).set(bytes_max as f64);
+}
+
+pub(crate) fn index_is_complete(complete: bool) {
+    INDEX_COMPLETE.with(&[]).set(f64::from(u8::from(complete)));
+}
+
+pub(crate) fn certificate_expires(at: i64) {
+    CERTIFICATE_EXPIRES.with(&[]).set(at as f64);
 }
 
 /// A job of a lost worker went back.

@@ -12,6 +12,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tokio_util::sync::CancellationToken;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::metrics;
 
 /// How often files are looked at. A certificate is replaced days before it ends.
 pub(crate) const LOOK: Duration = Duration::from_secs(2);
@@ -71,6 +74,7 @@ impl TlsFiles {
         };
         let chain = certificates(&contents.certificate)
             .map_err(|reason| unusable(&self.certificate, "certificate", &reason))?;
+        let expires = chain.first().and_then(|own| Some(X509Certificate::from_der(own).ok()?.1.validity().not_after));
         let key = PrivateKeyDer::from_pem_slice(&contents.key)
             .map_err(|_| unusable(&self.key, "key", &"it holds no private key in PEM"))?;
         let provider = Arc::new(default_provider());
@@ -92,6 +96,9 @@ impl TlsFiles {
         let made = builder.with_single_cert(chain, key);
         let mut config = made.map_err(|error| unusable(&self.key, "key of the certificate", &error))?;
         config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
+        if let Some(expires) = expires {
+            metrics::certificate_expires(expires.timestamp());
+        }
         Ok(Arc::new(config))
     }
 }

@@ -29,6 +29,7 @@ use self::courier::Courier;
 pub(crate) use self::file::Endpoint;
 pub use self::file::InvalidWebhooks;
 pub(crate) use self::notice::{Letter, message_id};
+use crate::metrics;
 use crate::nats::letters::Queue;
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
@@ -64,6 +65,7 @@ impl Webhooks {
 
 /// Keeps a courier for each endpoint and each shard that is ours.
 pub(crate) async fn keep(webhooks: Webhooks, queue: Queue, mut owned: watch::Receiver<Owned>, stop: CancellationToken) {
+    webhooks.endpoints().iter().for_each(|endpoint| metrics::begin_webhook(&endpoint.name));
     let mut couriers: HashMap<Shard, (u64, CancellationToken)> = HashMap::new();
     let mut tasks = JoinSet::new();
     loop {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harness::{Client, Coordinator, Fixture, Worker};
+use harness::{Admin, Client, Coordinator, Fixture, Worker};
 use local::Cluster;
 use proto::v1::{CallState, FloorPolicy, run_event::Event};
 
@@ -29,16 +29,15 @@ impl Clustered {
         self.client.wait_for_tool("echo").await;
         worker
     }
+}
 
-    /// The node that leads the log, as a node that runs says.
-    async fn leader(&self) -> usize {
-        let nats =
-            async_nats::connect(self.cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
-        let stream = async_nats::jetstream::new(nats).get_stream("ty-log").await.expect("the log is there");
-        let leader = stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone());
-        let leader = leader.expect("the log has a leader");
-        self.cluster.nodes().iter().position(|node| node.name() == leader).expect("it is one of ours")
-    }
+/// The node that leads the log, as a node that runs says.
+async fn leader(cluster: &Cluster) -> usize {
+    let nats = async_nats::connect(cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
+    let stream = async_nats::jetstream::new(nats).get_stream("ty-log").await.expect("the log is there");
+    let leader = stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone());
+    let leader = leader.expect("the log has a leader");
+    cluster.nodes().iter().position(|node| node.name() == leader).expect("it is one of ours")
 }
 
 #[tokio::test]
@@ -49,7 +48,7 @@ async fn killing_the_leader_of_the_log_in_mid_stream_loses_nothing() {
     let mut stream = yard.client.execute(calls).await;
     stream.until(|event| matches!(event, Event::CallOutput(output) if output.chunk == 10)).await;
     let run = stream.run(&yard.client);
-    let leader = yard.leader().await;
+    let leader = leader(&yard.cluster).await;
     yard.cluster.nodes_mut()[leader].kill().await;
     let events = stream.to_end().await;
     check::whole(&events, true);
@@ -72,7 +71,7 @@ async fn a_node_that_stands_still_for_a_while_loses_nothing() {
     let mut stream = yard.client.execute(vec![count("a", 300, 50), count("b", 300, 50)]).await;
     stream.until(|event| matches!(event, Event::CallOutput(output) if output.chunk == 10)).await;
     let run = stream.run(&yard.client);
-    let leader = yard.leader().await;
+    let leader = leader(&yard.cluster).await;
     yard.cluster.nodes()[leader].pause();
     tokio::time::sleep(Duration::from_secs(15)).await;
     yard.cluster.nodes()[leader].resume();
@@ -84,4 +83,40 @@ async fn a_node_that_stands_still_for_a_while_loses_nothing() {
     }
     yard.cluster.healthy().await.expect("it catches up");
     assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await, "a late reader sees the same");
+}
+
+#[tokio::test]
+async fn without_most_of_the_brokers_servers_nobody_says_that_it_serves_whichever_server_is_left() {
+    let mut cluster = Cluster::start(|_| {}).await.expect("a cluster starts");
+    let (coordinator, worker) = (Admin::anywhere(), Admin::anywhere());
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_DURABILITY", "standard");
+    let door = coordinator.of(&fixture).coordinator(&cluster.url()).await;
+    let _worker = worker.of(&fixture).worker(&cluster.url(), "main", 4).await;
+    let client = Client::connect(door.address()).await;
+    client.wait_for_tool("echo").await;
+    for leader_survives in [true, false] {
+        for admin in [coordinator, worker] {
+            admin.until("/readyz", |status, _| status == 200).await;
+        }
+        let leader = leader(&cluster).await;
+        let survivor = if leader_survives { leader } else { (leader + 1) % 3 };
+        let lost: Vec<usize> = (0..3).filter(|node| *node != survivor).collect();
+        for node in &lost {
+            cluster.nodes_mut()[*node].kill().await;
+        }
+        for admin in [coordinator, worker] {
+            admin.until("/readyz", |status, _| status == 503).await;
+        }
+        // What says no goes on to say no: the server that is left answers all the while.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        for admin in [coordinator, worker] {
+            assert_eq!(admin.get("/readyz").await.0, 503);
+        }
+        for node in lost {
+            cluster.nodes_mut()[node].restart().await.expect("it comes back");
+        }
+        cluster.healthy().await.expect("it catches up");
+    }
+    coordinator.until("/readyz", |status, _| status == 200).await;
+    check::whole(&client.execute(vec![count("after", 3, 0)]).await.to_end().await, true);
 }

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use super::Keeper;
 use super::slice::{Open, Slice};
 use crate::known::Known;
+use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, ReadError};
 use crate::nats::letters::Queue;
 use crate::nats::requests::Requests;
@@ -368,6 +369,7 @@ impl Keeper {
                 slice.ended.forget(run);
                 self.rim.index.erase(run, through);
             }
+            COUNTS.erasures_failed.add(u64::from(result.is_err()));
             failed = result.err().or(failed);
         }
         match failed {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::jetstream;
 use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{Info, PeerInfo};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
@@ -55,10 +56,10 @@ const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
 /// How long a look at the log may take before the next one.
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
-/// After how long without a look the log counts as out of reach: not yet when an answer or two are late.
-const OUT_OF_REACH: Duration = Duration::from_secs(5);
 /// What the broker stores with each entry beside its payload: subject, headers and bookkeeping, roughly.
 const ENTRY_BYTES: u64 = 128;
+/// A server of which the log's leader heard nothing for this long is lost.
+pub(super) const SILENT: Duration = Duration::from_secs(10);
 
 /// A cheap handle: every reader has one, and a client of the broker is a dozen shared parts.
 #[derive(Debug, Clone)]
@@ -299,32 +300,37 @@ impl Journal {
         }
     }
 
-    /// Watches how full the log is, until told to stop: what was accepted needs room to end. Says whether the log can be
-    /// reached at all.
-    pub(crate) async fn watch_room(self, reached: watch::Sender<bool>, stop: CancellationToken) {
-        let mut seen = Instant::now();
+    /// Watches how full the log is, until told to stop: what was accepted needs room to end. `led` is told whenever the log
+    /// is seen to have a leader.
+    pub(crate) async fn watch_room(self, led: watch::Sender<Instant>, stop: CancellationToken) {
         loop {
             let counted = self.room.counted();
             match tokio::time::timeout(ROOM_PATIENCE, self.broker.context.get_stream(names::STREAM)).await {
                 Ok(Ok(stream)) => {
-                    seen = Instant::now();
                     let info = stream.cached_info();
+                    // A server that lost the others still answers, and names no leader. One that is alone has no cluster.
+                    if info.cluster.as_ref().is_none_or(|cluster| cluster.leader.is_some()) {
+                        led.send_replace(Instant::now());
+                    }
                     let limit = u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
                     self.room.seen(info.state.bytes, limit, counted);
-                    COUNTS.log_bytes.set(info.state.bytes as f64);
-                    COUNTS.log_bytes_max.set(limit as f64);
+                    count(info);
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "cannot see how full the log is"),
                 Err(_) => tracing::warn!("the broker does not say how full the log is"),
             }
-            let now = seen.elapsed() < OUT_OF_REACH;
-            COUNTS.log_reached.set(f64::from(u8::from(now)));
-            reached.send_if_modified(|reached| std::mem::replace(reached, now) != now);
             tokio::select! {
                 () = self.room.wait_for_look() => {}
                 () = stop.cancelled() => return,
             }
         }
+    }
+
+    /// Bytes that objects take at the broker, and may take.
+    pub(crate) async fn room_for_objects(&self) -> Option<(u64, u64)> {
+        let objects = self.broker.context.get_stream(names::OBJECTS).await.ok()?;
+        let info = objects.cached_info();
+        Some((info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX)))
     }
 
     /// Waits for a turn to read the log for somebody who watches.
@@ -440,6 +446,22 @@ pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp
             Decoded::Unread(parsed)
         }
     }
+}
+
+/// Shows what a look at the log saw.
+fn count(info: &Info) {
+    COUNTS.log_bytes.set(info.state.bytes as f64);
+    COUNTS.log_bytes_max.set(u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX) as f64);
+    COUNTS.log_messages.set(info.state.messages as f64);
+    COUNTS.log_replicas.set(info.config.num_replicas as f64);
+    COUNTS.log_replicas_current.set(current_replicas(info) as f64);
+}
+
+/// Copies of the log that have everything that is stored: the leader's own and those that follow it.
+pub(super) fn current_replicas(info: &Info) -> usize {
+    let Some(cluster) = &info.cluster else { return 1 };
+    let follows = |peer: &&PeerInfo| peer.current && !peer.offline && peer.active < SILENT;
+    usize::from(cluster.leader.is_some()) + cluster.replicas.iter().filter(follows).count()
 }
 
 #[cfg(test)]

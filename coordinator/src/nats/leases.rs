@@ -398,6 +398,10 @@ impl Membership {
     }
 
     fn look(&mut self) {
+        // The broker may be back at any moment, and nobody is served until it confirms.
+        if Instant::now() >= self.owned.until {
+            self.renew();
+        }
         let overdue = self.leaving.iter().filter(|(_, since)| since.elapsed() >= RELEASE_PATIENCE);
         for shard in overdue.map(|(shard, _)| *shard).collect::<Vec<_>>() {
             tracing::warn!(%shard, "gives a shard back without having written down how far it came");

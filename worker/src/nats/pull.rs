@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use async_nats::{Client, Message, Subscriber};
+use async_nats::{Client, Message, StatusCode, Subscriber};
 use futures::{FutureExt as _, StreamExt as _};
 use proto::names;
 use run::PoolId;
@@ -121,9 +121,12 @@ impl Puller {
                 continue;
             };
             self.heard = Instant::now();
-            let before = self.answered.replace(Some(self.heard));
-            if before.is_none_or(|before| before.elapsed() >= LOST) {
-                self.reached.notify_one();
+            // That nobody answers for the queue comes from any server that is left.
+            if message.status != Some(StatusCode::NO_RESPONDERS) {
+                let before = self.answered.replace(Some(self.heard));
+                if before.is_none_or(|before| before.elapsed() >= LOST) {
+                    self.reached.notify_one();
+                }
             }
             match message.status.map(|status| status.as_u16()) {
                 None => {

@@ -1,0 +1,74 @@
+//! Whether clients are served, as they would see it: our lease was renewed a moment ago, so most of the broker's servers
+//! store what they are given, and the log has a leader. An answer of one server proves neither: a server that lost the
+//! others goes on to answer questions.
+
+use tokio::sync::watch;
+use tokio::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::metrics::COUNTS;
+use crate::shards::Owned;
+
+/// How long after the last look at a log with a leader it counts as led.
+const LEADERLESS: Duration = Duration::from_secs(5);
+
+/// Until when clients are served if nothing more is heard.
+fn served_until(led: Instant, owned: &Owned) -> Instant {
+    owned.until.min(led + LEADERLESS)
+}
+
+/// Says whether clients are served, until told to stop. `led` is when the log was last seen to have a leader, `owned`
+/// until when our lease holds.
+pub(crate) async fn keep(
+    mut led: watch::Receiver<Instant>,
+    mut owned: watch::Receiver<Owned>,
+    served: watch::Sender<bool>,
+    stop: CancellationToken,
+) {
+    loop {
+        let until = served_until(*led.borrow_and_update(), &owned.borrow_and_update());
+        let now = until > Instant::now();
+        COUNTS.log_reached.set(f64::from(u8::from(now)));
+        if served.send_if_modified(|before| std::mem::replace(before, now) != now) && !now {
+            tracing::error!(
+                "nothing is stored any more: the broker lost its leader or most of its servers, or our way to it"
+            );
+        }
+        tokio::select! {
+            changed = led.changed() => if changed.is_err() { return },
+            changed = owned.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep_until(until), if now => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_are_served_while_the_lease_is_renewed_and_the_log_has_a_leader() {
+        let (lead, led) = watch::channel(Instant::now());
+        let (own, owned) = watch::channel(Owned::nothing());
+        let (tell, mut served) = watch::channel(true);
+        let keeper = tokio::spawn(keep(led, owned, tell, CancellationToken::new()));
+        let renew = |seconds| own.send_modify(|owned| owned.until = Instant::now() + Duration::from_secs(seconds));
+
+        assert!(!*served.wait_for(|served| !served).await.expect("told"), "no lease yet");
+        renew(60);
+        served.wait_for(|served| *served).await.expect("told");
+        // Nobody sees a leader of the log any more, though the lease lasts.
+        let before = Instant::now();
+        served.wait_for(|served| !served).await.expect("told");
+        assert_eq!(before.elapsed().as_secs(), LEADERLESS.as_secs());
+        lead.send_replace(Instant::now());
+        served.wait_for(|served| *served).await.expect("told");
+        // The log has a leader, and the lease is not renewed.
+        renew(2);
+        let before = Instant::now();
+        served.wait_for(|served| !served).await.expect("told");
+        assert_eq!(before.elapsed().as_secs(), 2);
+        keeper.abort();
+    }
+}

@@ -91,7 +91,8 @@ async fn verify(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         if !terminal.is_json() {
             let seen = format!("{} in a log of {}", many(word.runs, "run"), many(word.entries, "message"));
             let found = match end.differences {
-                0 => "index and log agree".to_owned(),
+                0 if end.complete => "index and log agree".to_owned(),
+                0 => "no difference so far, and the index is incomplete: compare again when it is not".to_owned(),
                 found => format!("{}: `toolyard index rebuild` makes the index anew", many(found, "difference")),
             };
             terminal.line(&format!("{seen}: {found}"))?;
@@ -99,7 +100,7 @@ async fn verify(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
         if !end.complete {
             tell_coverage(Some(v1::IndexCoverage::default()), terminal);
         }
-        return Ok(if end.differences == 0 { Exit::Completed } else { Exit::Failed });
+        return Ok(if end.differences == 0 && end.complete { Exit::Completed } else { Exit::Failed });
     }
 }
 

@@ -228,7 +228,7 @@ fn observer() -> Vec<Service> {
     let mut subjects = vec!["$JS.API.INFO".to_owned()];
     subjects.extend(streams().map(|stream| format!("$JS.API.STREAM.INFO.{stream}")));
     subjects.push(format!("$JS.API.STREAM.INFO.{OBJECTS}"));
-    subjects.push(format!("$JS.API.CONSUMER.LIST.{STREAM}"));
+    subjects.extend([format!("$JS.API.CONSUMER.NAMES.{STREAM}"), format!("$JS.API.CONSUMER.INFO.{STREAM}.*")]);
     subjects.extend(
         [LEASES_BUCKET, PAUSES_BUCKET, TOOLS_BUCKET]
             .map(|bucket| format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>")),

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
-use async_nats::jetstream::context::{ContextBuilder, GetStreamErrorKind};
+use async_nats::jetstream::context::{AccountErrorKind, ConsumerInfoErrorKind, ContextBuilder, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, Info, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
-use async_nats::{Client, Request, Subscriber};
+use async_nats::{Client, Request, ServerInfo, Subscriber};
 use futures::{StreamExt as _, TryStreamExt as _};
 use proto::access::{ACCOUNT, Party, WHO_AM_I};
 use proto::convert::worker::{Heartbeat, decode_advertisement};
@@ -17,7 +17,7 @@ use run::{PoolId, WorkerId};
 use tokio::time::Instant;
 
 use super::durability::{self, Synced};
-use super::journal::{ROOM_PERCENT, millis};
+use super::journal::{ROOM_PERCENT, SILENT, current_replicas, millis};
 use super::pauses::paused_pool;
 
 use super::setup::{JOBS_UNDER_WAY_MAX, LogOptions, bucket_bytes, log_config};
@@ -81,12 +81,20 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
     let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
     match context.query_account().await {
         Ok(account) => findings.push(Finding::ok("jetstream", format!("on, {} streams", account.streams))),
+        Err(error) if error.kind() == AccountErrorKind::TimedOut => {
+            findings.extend(servers(nats_url, credentials, &server).await);
+            let advice = "it is on, and most of its servers must be there to choose a leader: bring back those that are gone; \
+                          if all are there, wait for the election";
+            findings.push(Finding::fail("jetstream", "no leader answers: nothing can be stored", advice));
+            return findings;
+        }
         Err(error) => {
             let advice = "start nats-server with -js, or enable JetStream for this account";
             findings.push(Finding::fail("jetstream", error, advice));
             return findings;
         }
     }
+    findings.extend(servers(nats_url, credentials, &server).await);
     findings.push(accounts(&client).await);
     let heartbeats = client.subscribe(names::HEARTBEATS).await;
     let since = Instant::now();
@@ -119,6 +127,38 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
         }
     }
     findings
+}
+
+/// Whether each server that we were told of, or that this one tells of, lets us in. Nothing is said of one that is alone.
+async fn servers(nats_url: &str, credentials: &Credentials, one: &ServerInfo) -> Option<Finding> {
+    let what = "servers";
+    let scheme = if nats_url.starts_with("tls://") { "tls" } else { "nats" };
+    let given = nats_url.split(',').map(|url| url.trim().to_owned());
+    let told = one.connect_urls.iter().map(|address| format!("{scheme}://{address}"));
+    let given: BTreeSet<String> = given.collect();
+    // Servers may tell addresses that are only of use among themselves: those count where no others were given.
+    let urls = if given.len() > 1 { given } else { given.into_iter().chain(told).collect() };
+    if urls.len() < 2 {
+        return None;
+    }
+    let reached = futures::future::join_all(urls.into_iter().map(async |url| {
+        let connected = proto::nats::connect(&url, credentials, "doctor-look", &Party::Observer);
+        let is_there = matches!(tokio::time::timeout(REQUEST_TIMEOUT, connected).await, Ok(Ok(_)));
+        (url, is_there)
+    }));
+    let (there, gone): (Vec<_>, Vec<_>) = reached.await.into_iter().partition(|(_, is_there)| *is_there);
+    let all = there.len() + gone.len();
+    let found = format!("{} of {all} answer", there.len());
+    if gone.is_empty() {
+        return Some(Finding::ok(what, found));
+    }
+    let gone: Vec<String> = gone.into_iter().map(|(url, _)| url).collect();
+    let found = format!("{found}; gone: {}", gone.join(", "));
+    Some(if there.len() * 2 > all {
+        Finding::warn(what, found, "bring it back: one more that is lost may stop everything")
+    } else {
+        Finding::fail(what, found, "most of them are gone, so nothing can be stored: bring them back")
+    })
 }
 
 /// Whether every pool has an account of its own at the broker. In an `accounts.conf` of an older release all share one, and
@@ -178,14 +218,13 @@ fn copies(info: &Info) -> Finding {
     let Some(leader) = &cluster.leader else {
         return Finding::fail(what, "the log has no leader", "bring back most of its servers");
     };
-    let peers = cluster.replicas.iter().map(|peer| match (peer.offline, peer.current) {
-        (true, _) => format!("{} is offline", peer.name),
+    let peers = cluster.replicas.iter().map(|peer| match (peer.offline || peer.active >= SILENT, peer.current) {
+        (true, _) => format!("{} is gone, silent for {} s", peer.name, peer.active.as_secs()),
         (false, true) => format!("{} is current", peer.name),
         (false, false) => format!("{} lags by {}", peer.name, peer.lag.unwrap_or(0)),
     });
     let found = [format!("{asked}, led by {leader}")].into_iter().chain(peers).collect::<Vec<_>>().join(", ");
-    let well = cluster.replicas.iter().all(|peer| peer.current && !peer.offline) && cluster.replicas.len() + 1 >= asked;
-    if well {
+    if current_replicas(info) >= asked {
         return Finding::ok(what, found);
     }
     Finding::warn(what, found, "another lost server may stop the log: bring back the one that lags, or wait for it")
@@ -393,10 +432,21 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         Ok(entries) => entries,
         Err(error) => return vec![Finding::fail("pools", error, "see bucket ty-tools")],
     };
-    let queues: Vec<jetstream::consumer::Info> = match log.consumers().try_collect().await {
-        Ok(queues) => queues,
-        Err(error) => return vec![Finding::fail("pools", error, "the queues of the log cannot be listed")],
+    // One by one: a list of all waits for a coordinator's feed on a server that is gone.
+    let names: Vec<String> = match log.consumer_names().try_collect().await {
+        Ok(names) => names,
+        Err(error) => {
+            return vec![Finding::fail("pools", error, "the queues of the log cannot be listed: has it a leader?")];
+        }
     };
+    let mut queues: Vec<jetstream::consumer::Info> = Vec::new();
+    for name in names.iter().filter(|name| name.starts_with("pool-")) {
+        match log.consumer_info(name).await {
+            Ok(queue) => queues.push(queue),
+            Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {}
+            Err(error) => return vec![Finding::fail("pools", format!("{name}: {error}"), "has its queue a leader?")],
+        }
+    }
     let paused: BTreeSet<PoolId> = match entries(context, names::PAUSES_BUCKET).await {
         Ok(entries) => entries.iter().filter_map(|entry| paused_pool(&entry.key)).collect(),
         Err(error) => return vec![Finding::fail("pools", error, "see bucket ty-pauses")],

@@ -18,18 +18,19 @@ fn served_until(led: Instant, owned: &Owned) -> Instant {
 }
 
 /// Says whether clients are served, until told to stop. `led` is when the log was last seen to have a leader, `owned`
-/// until when our lease holds.
+/// until when our lease holds. Nothing is wrong if that ends because we are `leaving`.
 pub(crate) async fn keep(
     mut led: watch::Receiver<Instant>,
     mut owned: watch::Receiver<Owned>,
     served: watch::Sender<bool>,
-    stop: CancellationToken,
+    (leaving, stop): (CancellationToken, CancellationToken),
 ) {
     loop {
         let until = served_until(*led.borrow_and_update(), &owned.borrow_and_update());
         let now = until > Instant::now();
         COUNTS.log_reached.set(f64::from(u8::from(now)));
-        if served.send_if_modified(|before| std::mem::replace(before, now) != now) && !now {
+        let has_changed = served.send_if_modified(|before| std::mem::replace(before, now) != now);
+        if has_changed && !now && !leaving.is_cancelled() {
             tracing::error!(
                 "nothing is stored any more: the broker lost its leader or most of its servers, or our way to it"
             );
@@ -53,7 +54,7 @@ mod tests {
         let (own, owned) = watch::channel(Owned::nothing());
         let (tell, mut served) = watch::channel(true);
         let mut tasks = tokio::task::JoinSet::new();
-        tasks.spawn(keep(led, owned, tell, CancellationToken::new()));
+        tasks.spawn(keep(led, owned, tell, Default::default()));
         let renew = |seconds| own.send_modify(|owned| owned.until = Instant::now() + Duration::from_secs(seconds));
 
         assert!(!*served.wait_for(|served| !served).await.expect("told"), "no lease yet");

@@ -413,7 +413,7 @@ impl Coordinator {
         let (served_sender, served) = watch_channel::channel(false);
         parts.spawn(journal.clone().watch_room(led_sender, inner.clone()));
         parts.spawn(usage::keep(journal.clone(), index.clone(), inner.clone()));
-        parts.spawn(health::keep(led, owned.clone(), served_sender, inner.clone()));
+        parts.spawn(health::keep(led, owned.clone(), served_sender, (stop.clone(), inner.clone())));
         let serving = Arc::new(AtomicBool::new(false));
         if let Some(listener) = admin {
             let process = process(&broker, registry.clone(), Arc::clone(&serving), served.clone(), stop.clone());

@@ -1,6 +1,6 @@
 //! Bad input gets a clear, typed error; nothing is lost or changed by it.
 
-use harness::{Yard, call, reason};
+use harness::{Fixture, Yard, call, reason};
 use proto::v1::{self, CallErrorKind, CallState, FloorPolicy};
 use serde_json::json;
 use tonic::{Code, Status};
@@ -159,4 +159,18 @@ async fn tools_are_listed_in_pages_and_unknown_ones_are_told() {
     assert_eq!((unknown.code(), reason(&unknown).as_str()), (Code::NotFound, "TOOL_NOT_FOUND"));
     let negative = tools.list_tools(v1::ListToolsRequest { page_size: -1, ..v1::ListToolsRequest::default() }).await;
     assert_eq!(reason(&negative.expect_err("a page has a size")), "MALFORMED");
+}
+
+#[tokio::test]
+async fn a_call_id_forges_no_field_of_the_audit() {
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_LOG", "info").logging_to(log.path());
+    let yard = Yard::start_with(fixture).await;
+    let _worker = yard.worker().await;
+    let id = "x decision=\"refused\" tool=ls";
+    check::whole(&yard.client.execute(vec![call(id, "echo", json!({ "text": "here" }))]).await.to_end().await, true);
+    let text = std::fs::read_to_string(log.path()).expect("the log is there");
+    let line = text.lines().find(|line| line.contains("toolyard::audit") && line.contains("call.id"));
+    let line = line.expect("the decision is in the audit");
+    assert!(line.contains(r#"call.id="x decision=\"refused\" tool=ls" tool="echo" decision="allowed""#), "{line}");
 }

@@ -294,3 +294,18 @@ async fn a_pause_that_was_written_over_with_something_unreadable_holds_and_can_b
     };
     tokio::time::timeout(harness::PATIENCE, resumed).await.expect("it is resumed");
 }
+
+#[tokio::test]
+async fn a_tenant_is_told_why_its_call_is_held_and_not_who_holds_it() {
+    let yard = crate::callers::guarded().await;
+    let (ops, shop) = (yard.client("ops"), yard.client("shop"));
+    pause(&ops, What::Tool("echo".to_owned())).await;
+    let run = shop.create(vec![call("held", "echo", json!({ "text": "hello" }))]).await;
+    let told = why(&run, "held").await;
+    assert!(told.contains("they asked us to") && !told.contains("ops"), "{told}");
+    let told = why(&Run { client: ops.clone(), id: run.id.clone() }, "held").await;
+    assert!(told.contains("by ops"), "{told}");
+    resume(&ops, resume_request::What::Tool("echo".to_owned())).await;
+    let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(outcomes(&events)["held"].state(), CallState::Completed);
+}

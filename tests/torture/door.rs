@@ -11,8 +11,8 @@ use tonic::{Code, Response, Status, Streaming};
 
 use crate::seed::Seed;
 
-/// Connections to each coordinator, so that no single one is the bottleneck.
-const CHANNELS: usize = 4;
+/// Connections to each coordinator, so that no single one is the bottleneck: a coordinator allows 256 streams on each.
+const CHANNELS: usize = 24;
 /// How long one request may take before another coordinator is asked: some are paused for many seconds.
 pub(crate) const REQUEST_LIMIT: Duration = Duration::from_secs(4);
 /// A stream says something every 15 s.

@@ -18,7 +18,7 @@ use crate::schedule::{Blow, Fault, Lane, Part};
 
 pub(crate) const POOL: &str = "main";
 /// Calls that one worker runs at once.
-const SLOTS: u32 = 48;
+const SLOTS: u32 = 384;
 /// How long a worker that is told to stop lets its calls end before it gives them back.
 const DRAIN_S: u64 = 2;
 /// How long after its end a run is erased that is not to be stored; the default of the product.

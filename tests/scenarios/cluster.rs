@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use coordinator::Level;
 use harness::{Admin, Client, Coordinator, Fixture, Worker};
 use local::Cluster;
+use proto::nats::Credentials;
 use proto::v1::{CallState, FloorPolicy, run_event::Event};
 
 use crate::{FIXTURE, check, count, counted};
@@ -112,6 +114,11 @@ async fn without_most_of_the_brokers_servers_nobody_says_that_it_serves_whicheve
         for admin in [coordinator, worker] {
             assert_eq!(admin.get("/readyz").await.0, 503);
         }
+        let found = coordinator::examine(&cluster.url(), &Credentials::default()).await;
+        let finding =
+            |what: &str| found.iter().find(|it| it.what == what).unwrap_or_else(|| panic!("{what}: {found:#?}"));
+        assert!(finding("servers").found.starts_with("1 of 3 answer; gone: "), "{found:?}");
+        assert_eq!(finding("servers").level, Level::Fail, "{found:?}");
         for node in lost {
             cluster.nodes_mut()[node].restart().await.expect("it comes back");
         }

@@ -81,7 +81,7 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
     let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
     match context.query_account().await {
         Ok(account) => findings.push(Finding::ok("jetstream", format!("on, {} streams", account.streams))),
-        Err(error) if error.kind() == AccountErrorKind::TimedOut => {
+        Err(error) if is_leaderless(&error.kind()) => {
             findings.extend(servers(nats_url, credentials, &server).await);
             let advice = "it is on, and most of its servers must be there to choose a leader: bring back those that are gone; \
                           if all are there, wait for the election";
@@ -183,6 +183,15 @@ async fn accounts(client: &Client) -> Finding {
     }
 }
 
+/// JetStream is on, and too few of its servers are there to answer: one that is left says so itself, or nothing.
+fn is_leaderless(kind: &AccountErrorKind) -> bool {
+    match kind {
+        AccountErrorKind::TimedOut => true,
+        AccountErrorKind::JetStream(error) => error.error_code() == ErrorCode::CLUSTER_NOT_AVAILABLE,
+        AccountErrorKind::JetStreamUnavailable | AccountErrorKind::Other => false,
+    }
+}
+
 fn is_missing(kind: GetStreamErrorKind) -> bool {
     matches!(kind, GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
@@ -224,8 +233,16 @@ fn copies(info: &Info) -> Finding {
         (false, false) => format!("{} lags by {}", peer.name, peer.lag.unwrap_or(0)),
     });
     let found = [format!("{asked}, led by {leader}")].into_iter().chain(peers).collect::<Vec<_>>().join(", ");
-    if current_replicas(info) >= asked {
+    let current = current_replicas(info);
+    if current >= asked {
         return Finding::ok(what, found);
+    }
+    if current * 2 <= asked {
+        return Finding::fail(
+            what,
+            found,
+            "nothing can be stored without most of them: bring back those that are gone",
+        );
     }
     Finding::warn(what, found, "another lost server may stop the log: bring back the one that lags, or wait for it")
 }
@@ -436,7 +453,9 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
     let names: Vec<String> = match log.consumer_names().try_collect().await {
         Ok(names) => names,
         Err(error) => {
-            return vec![Finding::fail("pools", error, "the queues of the log cannot be listed: has it a leader?")];
+            let advice =
+                "the log does not list its queues: see the lines `servers` and `replicas`, and bring back what is gone";
+            return vec![Finding::fail("pools", error, advice)];
         }
     };
     let mut queues: Vec<jetstream::consumer::Info> = Vec::new();
@@ -444,7 +463,11 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         match log.consumer_info(name).await {
             Ok(queue) => queues.push(queue),
             Err(error) if error.kind() == ConsumerInfoErrorKind::NotFound => {}
-            Err(error) => return vec![Finding::fail("pools", format!("{name}: {error}"), "has its queue a leader?")],
+            Err(error) => {
+                let advice =
+                    "the queue has no leader: see the lines `servers` and `replicas`, and bring back what is gone";
+                return vec![Finding::fail("pools", format!("{name}: {error}"), advice)];
+            }
         }
     }
     let paused: BTreeSet<PoolId> = match entries(context, names::PAUSES_BUCKET).await {

@@ -53,7 +53,7 @@ pub(crate) fn is_open(path: &str) -> bool {
     OPERATIONS.iter().any(|operation| operation.meaning.needs() == Needs::Nothing && is_at(operation.path))
 }
 
-/// Lets through whoever may ask for this at all.
+/// Passes on a request if its caller may make requests of this kind.
 async fn judged(
     (operation, role): (&'static str, Role),
     door: Door,

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use run::{Call, Outcome, PoolId, Route, ToolName};
 use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
 
-use crate::registry::Registry;
+use crate::registry::{Catalog, Registry};
 
 const OF_TOOL: &[&str] = &["pool", "tool"];
 
@@ -199,10 +199,12 @@ pub(crate) fn label<'a>(tool: &ToolName, registry: &'a Registry) -> &'a str {
 }
 
 /// Counters of what may be lost begin at 0 when it is known that they may count: an increase is only seen from a value on.
-pub(crate) fn begin_losses(pool: &PoolId, tools: impl IntoIterator<Item = ToolName>) {
-    HANDED_BACK.with(&[pool.as_str()]);
-    for tool in tools {
-        PARKED.with(&[pool.as_str(), tool.as_str()]);
+pub(crate) fn begin_losses(catalog: &Catalog) {
+    for entry in catalog.after(None).iter().filter(|entry| entry.alias_of.is_none()) {
+        for pool in &entry.pools {
+            HANDED_BACK.with(&[pool.as_str()]);
+            PARKED.with(&[pool.as_str(), entry.name.as_str()]);
+        }
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn routes(door: &Door) -> Router<Door> {
     })
 }
 
-/// Lets through whoever may ask for this at all.
+/// Passes on a request if its caller may make requests of this kind.
 async fn judged(route: &'static Route, door: Door, request: Request, next: Next) -> Result<Response, Wrong> {
     let caller = &door.runs.caller;
     let denied = match route.roles {

@@ -7,7 +7,6 @@ use run::{CallState, Route, Timestamp};
 
 use super::Keeper;
 use crate::metrics::{self, COUNTS, label};
-use crate::registry::Entry;
 
 /// Calls of one tool in one pool.
 #[derive(Debug, Default)]
@@ -72,11 +71,6 @@ impl Keeper {
         metrics::POOL_WORKERS.replace(each(|living| living.live as f64));
         metrics::POOL_PULLING.replace(each(|living| living.pulling as f64));
         metrics::POOL_SLOTS.replace(each(|living| living.slots as f64));
-        for (_, pool) in &pools {
-            let hosts = |entry: &&Entry| entry.alias_of.is_none() && entry.pools.contains(pool);
-            let tools = registry.catalog.after(None).iter().filter(hosts).map(|entry| entry.name.clone());
-            metrics::begin_losses(pool, tools);
-        }
         let mut refused: BTreeMap<&str, u32> = BTreeMap::new();
         for it in registry.catalog.refused.iter().filter(|it| !it.gives_way) {
             *refused.entry(it.hosts.0.as_str()).or_default() += 1;

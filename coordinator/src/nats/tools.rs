@@ -27,6 +27,7 @@ use super::Broker;
 use super::setup::{SetupError, ensure_pool, ensure_still};
 use super::signals::Signals;
 use crate::callers::Callers;
+use crate::metrics::begin_losses;
 use crate::pools::PoolRules;
 use crate::registry::{Hosted, Hosts, Registry, Set, Sets, Unusable, Views, Worker, proves_a_claim};
 use crate::tasks::finished;
@@ -257,6 +258,7 @@ impl Keeper {
         let (catalog, views) = Views::new(&self.sets, &self.hosts, (rules, self.callers.tenancy()));
         let before = std::mem::replace(&mut self.registry.catalog, Arc::new(catalog));
         let views_before = std::mem::replace(&mut self.registry.views, Arc::new(views));
+        begin_losses(&self.registry.catalog);
         for pool in self.registry.views.unshared().difference(&views_before.unshared()) {
             tracing::warn!(
                 %pool,

@@ -1,4 +1,4 @@
-//! Decisions on calls that await approval. Whoever replaces a call's arguments needs the right to call its tool, and the new
+//! Decisions on calls that await approval. A caller who replaces a call's arguments needs the right to call its tool, and the new
 //! arguments must fit.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Runs {
         self.command(id, |_| Command::Decide { decisions: decisions.clone() }).await
     }
 
-    /// Whoever replaces a call's arguments decides what is executed, so they need the right to call its tool.
+    /// A caller who replaces a call's arguments decides what is executed, so it needs the right to call its tool.
     fn may_change(&self, spec: &CallSpec, (registry, tenant): (&Registry, Option<&TenantId>)) -> Result<(), Refusal> {
         match registry.catalog_of(tenant).find(&spec.tool) {
             Some(entry) if !self.caller.may_call(entry) => Err(Denied::tool(&spec.tool).into()),

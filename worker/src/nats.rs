@@ -212,8 +212,12 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
             }
         }
     }
-    if tokio::time::timeout(LAST_WORDS, puller.close()).await.is_err() {
-        tracing::warn!("jobs that were here come again when their leases run out");
+    match tokio::time::timeout(LAST_WORDS, puller.close()).await {
+        // There are slots for them: nobody would have them sooner.
+        Ok(here) => here.for_each(|message| {
+            running.spawn_local(Box::pin(job::handle(Rc::clone(core), message)));
+        }),
+        Err(_) => tracing::warn!("jobs that were here come again when their leases run out"),
     }
     let ended = tokio::time::timeout(drain, async { while running.join_next().await.is_some() {} }).await;
     if ended.is_err() {

@@ -208,9 +208,9 @@ impl Puller {
         }
     }
 
-    /// Stops pulling. Jobs that are here go back to the queue at once; one that is still on its way comes again when its
-    /// lease runs out.
-    pub(super) async fn close(mut self) {
+    /// Stops pulling, and gives the jobs that are here already. One that is still on its way comes again when its lease runs
+    /// out.
+    pub(super) async fn close(mut self) -> impl Iterator<Item = Message> {
         if let Err(error) = self.messages.unsubscribe().await {
             tracing::debug!(%error, "the inbox was closed already");
         }
@@ -218,13 +218,7 @@ impl Puller {
         while let Some(message) = self.messages.next().await {
             left.push_back(message);
         }
-        for message in left {
-            if let (None, Some(reply)) = (message.status, message.reply)
-                && let Err(error) = self.client.publish(reply, "-NAK".into()).await
-            {
-                tracing::warn!(%error, "a job was not given back; it comes again when its lease runs out");
-            }
-        }
+        left.into_iter().filter(|message| message.status.is_none())
     }
 }
 

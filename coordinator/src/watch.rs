@@ -8,14 +8,14 @@ use std::time::Duration;
 use proto::convert::api;
 use proto::subject::{self, Place, Subject};
 use proto::v1;
-use run::{Entry, FloorPolicy, Heard, Route, Run, RunId, Sequencer, Span, Spoken, Utterance};
+use run::{Entry, FloorPolicy, Heard, Route, Run, RunId, RunOpened, Sequencer, Span, Spoken, TenantId, Utterance};
 use tokio::time::Instant;
 
 use crate::callers::Reading;
 use crate::door::Fault;
 use crate::ledger::{Ledger, Live, OVERDUE, Standing, Stopped};
 use crate::metrics::COUNTS;
-use crate::nats::journal::{Journal, PAGE_ENTRIES, ReadError, RunPages, WATCHED_PAGE_BYTES};
+use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
 use crate::runs::Refusal;
 
 /// Events given out together.
@@ -109,6 +109,11 @@ impl Reader {
             answers_opening: false,
             place: None,
         })
+    }
+
+    /// Whose run it is, as long as nothing was taken in.
+    pub(crate) fn tenant(&self) -> Option<&TenantId> {
+        self.source.page.front().and_then(|entry| opening(entry)).and_then(|opened| opened.tenant.as_ref())
     }
 
     /// Counts as one of its caller's as long as it is there.
@@ -283,7 +288,14 @@ impl Reader {
 }
 
 fn opens(entry: &Entry) -> bool {
-    entry.events.iter().any(|event| matches!(event, run::Event::RunOpened(_)))
+    opening(entry).is_some()
+}
+
+fn opening(entry: &Entry) -> Option<&RunOpened> {
+    entry.events.iter().find_map(|event| match event {
+        run::Event::RunOpened(opened) => Some(opened),
+        _ => None,
+    })
 }
 
 fn output_bytes(entry: &Entry) -> usize {
@@ -466,39 +478,57 @@ impl Source {
             Behind::Nothing | Behind::Presumably { .. } => return Ok(()),
             Behind::Entries { through, then } => (through, then),
             Behind::Unopened | Behind::Unknown => return self.join_feed().await,
+            Behind::Unasked { asked } if self.pages.through() == self.last => {
+                let read = self.journal.turns.in_turn(self.pages.next_known()).await;
+                if self.take_page(read).await? {
+                    self.behind = presumably(asked);
+                }
+                return Ok(());
+            }
             Behind::Unasked { asked } => {
-                let _turn = self.journal.turn_to_read().await;
-                let through = self.journal.last_of_run(self.run).await?;
+                let through = self.journal.turns.in_turn(self.journal.last_of_run(self.run)).await?;
                 let then = Then::Presumably { asked };
                 self.behind = Behind::Entries { through, then };
                 (through, then)
             }
         };
         if self.last < through {
-            let _turn = self.journal.turn_to_read().await;
-            let page = if self.pages.through() == self.last {
-                self.pages.next(through).await
-            } else {
-                self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await
+            let (run, last) = (self.run, self.last);
+            let page = async {
+                if self.pages.through() == last {
+                    self.pages.next(through).await
+                } else {
+                    self.journal.page_towards(&subject::of_run(run), last, through, PAGE_ENTRIES).await
+                }
             };
-            let page = match page {
-                Ok(page) => page,
-                Err(error) => return Err(self.unless_erased(error.into()).await),
-            };
-            self.last = self.last.max(page.through);
-            self.page = page.entries;
+            let read = self.journal.turns.in_turn(page).await;
+            self.take_page(read).await?;
         }
         if self.last >= through {
             self.behind = match then {
                 Then::Nothing => Behind::Nothing,
-                Then::Presumably { asked } => {
-                    let again = ASK_AGAIN.get(asked).map(|pause| Instant::now() + *pause);
-                    Behind::Presumably { asked: asked + 1, again }
-                }
+                Then::Presumably { asked } => presumably(asked),
             };
         }
         Ok(())
     }
+
+    /// Whether there is nothing behind it.
+    async fn take_page(&mut self, read: Result<Page, ReadError>) -> Result<bool, WatchError> {
+        let page = match read {
+            Ok(page) => page,
+            Err(error) => return Err(self.unless_erased(error.into()).await),
+        };
+        self.last = self.last.max(page.through);
+        self.page = page.entries;
+        Ok(page.last)
+    }
+}
+
+/// After the log's leader was asked for the how many-th time.
+fn presumably(asked: usize) -> Behind {
+    let again = ASK_AGAIN.get(asked).map(|pause| Instant::now() + *pause);
+    Behind::Presumably { asked: asked + 1, again }
 }
 
 #[cfg(test)]

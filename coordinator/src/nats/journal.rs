@@ -26,7 +26,7 @@ use proto::convert::{InvalidMessage, log};
 use proto::names;
 use proto::subject::{self, Place, Subject};
 use run::{Entry, Event, RunId, Shard, Timestamp};
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -40,6 +40,10 @@ use crate::metrics::COUNTS;
 pub(crate) const NOTHING: u64 = 0;
 /// How long a page of the log may take to come.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the broker may take to answer a read before it is asked again, at first and at most: the server that was asked may
+/// be lost, and the question or its answer with it.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_PATIENCE_LONGEST: Duration = Duration::from_secs(4);
 /// The pause before a replica that lags behind is read again.
 const LAG_PAUSE: Duration = Duration::from_millis(20);
 const REPLY_PATIENCE: Duration = Duration::from_secs(3);
@@ -51,6 +55,8 @@ pub(crate) const WATCHED_PAGE_BYTES: usize = 64 * 1024;
 /// Watchers that read the log at once: others wait for their turn, so that thousands that come back at once do not keep
 /// the broker from the calls of others. One read takes some 0.2 ms.
 const READING_MAX: usize = 16;
+/// How long a read keeps its turn. A broker that does not answer has nothing to be kept from.
+const TURN: Duration = Duration::from_millis(200);
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
@@ -71,10 +77,32 @@ pub(crate) struct Parts {
     room: Room,
     /// Room for what was sent without asking for an answer and not heard yet.
     unheard: Semaphore,
-    /// Turns of readers that read the log.
-    reading: Semaphore,
+    pub(crate) turns: Turns,
     /// Until when the feed counts as behind, in milliseconds since 1970.
     behind_until: AtomicU64,
+}
+
+/// Turns of readers that read the log.
+#[derive(Debug)]
+pub(crate) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(READING_MAX))
+    }
+}
+
+impl Turns {
+    /// Reads the log for somebody who watches, once it is their turn.
+    pub(crate) async fn in_turn<T>(&self, read: impl Future<Output = T>) -> T {
+        let turn = self.0.acquire().await;
+        let mut read = std::pin::pin!(read);
+        if let Ok(read) = tokio::time::timeout(TURN, &mut read).await {
+            return read;
+        }
+        drop(turn);
+        read.await
+    }
 }
 
 impl Deref for Journal {
@@ -168,9 +196,9 @@ pub(crate) struct Extent {
 
 impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
-        let (unheard, reading) = (Semaphore::new(UNHEARD_MAX), Semaphore::new(READING_MAX));
+        let (unheard, turns) = (Semaphore::new(UNHEARD_MAX), Turns::default());
         let behind_until = AtomicU64::new(0);
-        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, reading, behind_until }))
+        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, turns, behind_until }))
     }
 
     /// Whether the log holds a run whose opening is an entry of its own. Asks the log's leader, and about one subject only: if
@@ -198,15 +226,8 @@ impl Journal {
     }
 
     async fn last_on(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
-        let give_up = Instant::now() + READ_PATIENCE;
-        loop {
-            // Apart, as it takes much room in whatever may have to ask.
-            match Box::pin(self.last_on_once(subject)).await {
-                Err(error) if Instant::now() < give_up => tracing::warn!(%error, "asking the log's leader again"),
-                result => return result,
-            }
-            tokio::time::sleep(APPEND_PAUSE).await;
-        }
+        // Apart, as it takes much room in whatever may have to ask.
+        Box::pin(patiently("asking the log's leader again", || self.last_on_once(subject))).await
     }
 
     async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
@@ -253,20 +274,22 @@ impl Journal {
 
     /// A run as the log's leader has it: not known to be the newest, but whatever is decided by it is appended only if it is.
     pub(crate) async fn known(&self, id: RunId) -> Result<Known, ReadError> {
-        self.known_through(id, self.last_of_run(id).await?).await
+        self.known_with_bytes(id).await.map(|(known, _)| known)
     }
 
     /// A run as the log's leader has it, and the bytes that its entries take in the log.
     pub(crate) async fn known_with_bytes(&self, id: RunId) -> Result<(Known, u64), ReadError> {
-        let last = self.last_of_run(id).await?;
         let (mut known, mut bytes) = (Known::new(id), 0);
         let mut pages = RunPages::new(self.clone(), id, PAGE_BYTES);
-        while pages.through() < last {
-            let page = pages.next(last).await?;
+        loop {
+            let page = pages.next_known().await?;
+            let is_last = page.last;
             bytes += page.bytes;
-            page.apply_through(last, &mut known);
+            page.apply_through(u64::MAX, &mut known);
+            if is_last {
+                return Ok((known, bytes));
+            }
         }
-        Ok((known, bytes))
     }
 
     /// A run as it stood at its entry `last`.
@@ -333,12 +356,6 @@ impl Journal {
         Some((info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX)))
     }
 
-    /// Waits for a turn to read the log for somebody who watches.
-    pub(crate) async fn turn_to_read(&self) -> Option<SemaphorePermit<'_>> {
-        // It is never closed.
-        self.reading.acquire().await.ok()
-    }
-
     /// The log is so full that nothing new should be accepted.
     pub(crate) fn is_crowded(&self) -> bool {
         self.room.is_crowded()
@@ -347,15 +364,9 @@ impl Journal {
     /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is made again for a while
     /// when it fails.
     pub(crate) async fn page(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
-        let give_up = Instant::now() + READ_PATIENCE;
-        loop {
-            match self.read_once(filter, after, (entries_max, WATCHED_PAGE_BYTES)).await.map(|batch| batch.page(after))
-            {
-                Err(error) if Instant::now() < give_up => tracing::warn!(%error, "reading a page of the log again"),
-                result => return result,
-            }
-            tokio::time::sleep(APPEND_PAUSE).await;
-        }
+        let bounds = (entries_max, WATCHED_PAGE_BYTES);
+        let read = || self.read_once(filter, after, bounds);
+        patiently("reading a page of the log again", read).await.map(|batch| batch.page(after))
     }
 
     async fn read_once(
@@ -404,6 +415,24 @@ impl Journal {
             let (sequence, subject) = (message.sequence, message.subject.to_string());
             batch.messages.push(Stored { sequence, subject, bytes, what });
         }
+    }
+}
+
+/// Reads, and reads again for a while if that fails or the broker does not answer soon.
+async fn patiently<T, F>(again: &str, read: impl Fn() -> F) -> Result<T, ReadError>
+where
+    F: Future<Output = Result<T, ReadError>>,
+{
+    let (give_up, mut patience) = (Instant::now() + READ_PATIENCE, ANSWER_PATIENCE);
+    loop {
+        let read = tokio::time::timeout(patience, read()).await;
+        let error = match read.unwrap_or_else(|_| Err(ReadError("the broker does not answer".to_owned()))) {
+            Err(error) if Instant::now() < give_up => error,
+            read => return read,
+        };
+        tracing::warn!(%error, "{again}");
+        tokio::time::sleep(APPEND_PAUSE).await;
+        patience = (patience * 2).min(ANSWER_PATIENCE_LONGEST);
     }
 }
 

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use futures::future::try_join_all;
 use proto::names;
-use proto::subject;
-use run::RunId;
+use proto::subject::{self, Place, Subject};
+use run::{Event, RunId};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::{APPEND_PAUSE, Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError};
+use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError, patiently};
 
 /// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages, which
 /// then costs the broker less (0.9 ms in a log of a million runs).
@@ -71,20 +71,40 @@ impl RunPages {
     pub(super) async fn next_or_gone(&mut self, needed: u64, mark: Option<u64>) -> Result<Page, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
-            let pause = match self.attempt().await {
-                Ok(Some(batch)) if !batch.messages.is_empty() || self.through >= needed => return Ok(self.take(batch)),
-                Ok(_) if self.has_left(needed, mark).await? => return Ok(Page::default()),
-                Ok(_) if Instant::now() >= give_up => {
+            match self.patient_attempt().await? {
+                Some(batch) if !batch.messages.is_empty() || self.through >= needed => return Ok(self.take(batch)),
+                _ if self.has_left(needed, mark).await? => return Ok(Page::default()),
+                _ if Instant::now() >= give_up => {
                     return Err(ReadError(format!("no replica has got as far as entry {needed}")));
                 }
-                Ok(_) => LAG_PAUSE,
-                Err(error) if Instant::now() >= give_up => return Err(error),
-                Err(error) => {
-                    tracing::warn!(%error, "reading a page of the log again");
-                    APPEND_PAUSE
+                _ => tokio::time::sleep(LAG_PAUSE).await,
+            }
+        }
+    }
+
+    /// The next page of what the log's leader has of the run, which is not known to be the newest. It is the last one if it
+    /// says so, and then it may be empty. May be dropped while it waits: nothing is lost.
+    ///
+    /// # Errors
+    /// If the broker does not answer, or no replica returns what the leader has.
+    pub(crate) async fn next_known(&mut self) -> Result<Page, ReadError> {
+        let give_up = Instant::now() + READ_PATIENCE;
+        loop {
+            if let Some(batch) = self.patient_attempt().await? {
+                if !self.shrank {
+                    return Ok(self.take(batch));
                 }
-            };
-            tokio::time::sleep(pause).await;
+                // Without counts, only the leader knows where the run ends.
+                let last = self.journal.last_of_run(self.run).await?;
+                if !batch.messages.is_empty() || self.through >= last {
+                    let page = self.take(batch);
+                    return Ok(Page { last: self.through >= last, ..page });
+                }
+            }
+            if Instant::now() >= give_up {
+                return Err(ReadError("no replica has got as far as the log's leader".to_owned()));
+            }
+            tokio::time::sleep(LAG_PAUSE).await;
         }
     }
 
@@ -106,25 +126,31 @@ impl RunPages {
         page
     }
 
-    /// The next messages; `None` if a replica of the broker lags behind the leader, or the run shrank meanwhile.
-    async fn attempt(&mut self) -> Result<Option<Batch>, ReadError> {
+    async fn patient_attempt(&mut self) -> Result<Option<Batch>, ReadError> {
+        let (batch, shrank) = patiently("reading a page of the log again", || self.attempt()).await?;
+        self.shrank |= shrank;
+        Ok(batch)
+    }
+
+    /// The next messages; `None` if a replica of the broker lags behind the leader, or the run shrank meanwhile, and whether it
+    /// did.
+    async fn attempt(&self) -> Result<(Option<Batch>, bool), ReadError> {
         if self.shrank {
-            return Ok(Some(self.by_wildcard(PAGE_ENTRIES).await?));
+            return Ok((Some(self.by_wildcard(self.through, PAGE_ENTRIES).await?), false));
         }
         let counts = self.journal.counts(self.run).await?;
         // The broker takes a run's oldest entries away first: as long as the first is there, the counts are of all.
         if let Some(first) = self.first
             && !self.journal.holds(first).await?
         {
-            self.shrank = true;
-            return Ok(None);
+            return Ok((None, true));
         }
         let rests: Vec<Rest> = counts.iter().filter_map(|(subject, count)| self.rest(subject, *count)).collect();
-        if rests.len() > SUBJECTS_MAX {
-            let messages = rests.iter().map(|rest| rest.messages).sum();
-            return Ok(Some(self.by_wildcard(PAGE_ENTRIES.min(messages)).await?));
-        }
-        self.by_subject(rests).await
+        let batch = match rests.len() {
+            ..=SUBJECTS_MAX => self.by_subject(rests).await?,
+            _ => self.by_number(rests.iter().map(|rest| rest.messages).sum()).await?,
+        };
+        Ok((batch, false))
     }
 
     fn rest(&self, subject: &str, count: u64) -> Option<Rest> {
@@ -134,8 +160,27 @@ impl RunPages {
     }
 
     /// All of it is from one replica, so what it lacks is at the end.
-    async fn by_wildcard(&self, messages: usize) -> Result<Batch, ReadError> {
-        self.journal.read_once(&subject::of_run(self.run), self.through, (messages, self.bytes)).await
+    async fn by_wildcard(&self, after: u64, messages: usize) -> Result<Batch, ReadError> {
+        self.journal.read_once(&subject::of_run(self.run), after, (messages, self.bytes)).await
+    }
+
+    /// The next of so many messages that are still to be read.
+    async fn by_number(&self, messages: usize) -> Result<Option<Batch>, ReadError> {
+        let mut all = Batch { messages: Vec::new(), last: false };
+        if self.through == 0 {
+            // The opening comes first, on a subject that the broker looks up. With a wildcard it would search the log from its
+            // beginning.
+            let opening = Subject { run: self.run, place: Place::Run }.to_string();
+            all = self.journal.read_once(&opening, 0, (1, self.bytes)).await?;
+            all.messages.retain(Stored::opens);
+        }
+        let after = all.messages.last().map_or(self.through, |opening| opening.sequence);
+        let batch = self.by_wildcard(after, PAGE_ENTRIES.min(messages)).await?;
+        all.messages.extend(batch.messages);
+        all.last = all.messages.len() >= messages;
+        // A replica that says that nothing follows, and lacks something, lags behind.
+        let lags = batch.last && !all.last && all.messages.is_empty();
+        Ok((!lags).then_some(all))
     }
 
     /// Puts what is read of each subject into the order of the log, up to where all subjects are known.
@@ -176,6 +221,13 @@ pub(super) struct Stored {
     pub(super) subject: String,
     pub(super) bytes: u64,
     pub(super) what: Decoded,
+}
+
+impl Stored {
+    /// Whether nothing of its run stands before it. What is left of a run that grows too old has no such message.
+    fn opens(&self) -> bool {
+        matches!(&self.what, Decoded::Entry(_, entry) if matches!(entry.events.first(), Some(Event::RunOpened(_))))
+    }
 }
 
 impl Batch {

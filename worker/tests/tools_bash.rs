@@ -377,6 +377,35 @@ async fn a_command_runs_as_another_user_when_the_worker_is_root_and_reads_nothin
 
 #[tokio::test]
 #[cfg(target_os = "linux")]
+async fn a_command_of_root_reads_no_environment_memory_or_files_of_other_processes() {
+    // As a worker does when it begins to serve.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable).unwrap();
+    let here = std::process::id();
+    let mut stranger = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let other = stranger.id();
+    let attacks = [
+        format!("cat /proc/{here}/environ"),
+        format!("head -c 10 /proc/{here}/mem"),
+        format!("readlink /proc/{here}/fd/0"),
+        format!("cat /proc/{other}/environ"),
+        "mount -t tmpfs none .".to_owned(),
+    ];
+    let tree = Tree::of(&[]);
+    for attack in attacks {
+        let called = bash_in(&tree, json!({ "command": format!("{attack} && echo got") })).await;
+        assert!(!called.text_on("stdout").contains("got"), "{attack}");
+    }
+    // What is its own is as ever.
+    let own = "touch a && chown 1000 a && sleep 9 & cat /proc/$!/environ >/dev/null && kill $! && echo fine";
+    let called = bash_in(&tree, json!({ "command": own })).await;
+    let is_root = rustix::process::geteuid().is_root();
+    assert!(!is_root || called.text_on("stdout") == "fine\n", "{called:?}");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[tokio::test]
+#[cfg(target_os = "linux")]
 async fn a_command_is_limited_and_goes_first_when_memory_runs_out() {
     let said =
         bash("ulimit -c; ulimit -f; ulimit -u; cat /proc/self/oom_score_adj; grep NoNewPrivs /proc/self/status").await;

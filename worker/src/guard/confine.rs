@@ -65,6 +65,9 @@ pub(super) fn shell(request: Request) -> io::Result<Pid> {
     // command cannot signal the guard. The shell is the child of the process, not of the thread.
     let starting = move || {
         domain::enter(&request.hidden)?;
+        if request.user.is_none() {
+            domain::drop_rights_of_root()?;
+        }
         spawn(&request, "bash").or_else(|error| match error.kind() {
             io::ErrorKind::NotFound => spawn(&request, "sh"),
             _ => Err(error),
@@ -128,6 +131,11 @@ mod domain {
     pub(super) fn enter(_hidden: &[PathBuf]) -> io::Result<()> {
         Ok(())
     }
+
+    #[expect(clippy::unnecessary_wraps, reason = "elsewhere it may fail")]
+    pub(super) fn drop_rights_of_root() -> io::Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(target_os = "linux")]
@@ -142,7 +150,23 @@ mod domain {
         RulesetCreatedAttr as _, RulesetError, RulesetStatus, Scope, path_beneath_rules,
     };
 
+    use rustix::thread::{
+        CapabilitySet, CapabilitySets, capability_is_in_bounding_set, remove_capability_from_bounding_set,
+        set_capabilities,
+    };
+
     use super::{Isolation, PathBuf, io};
+
+    /// What root may still do in a command: what installing packages takes, and nothing by which it looks into the processes of
+    /// others, mounts or changes the kernel.
+    const RIGHTS_OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
+        .union(CapabilitySet::DAC_OVERRIDE)
+        .union(CapabilitySet::FOWNER)
+        .union(CapabilitySet::FSETID)
+        .union(CapabilitySet::SETUID)
+        .union(CapabilitySet::SETGID)
+        .union(CapabilitySet::NET_BIND_SERVICE)
+        .union(CapabilitySet::SYS_CHROOT);
 
     /// What is taken away and given back for everything that is not hidden. Later versions add rights over devices, which
     /// commands need as they are.
@@ -163,6 +187,28 @@ mod domain {
 
     pub(super) fn enter(hidden: &[PathBuf]) -> io::Result<()> {
         restrict(hidden).map_err(io::Error::other)
+    }
+
+    /// Binds the thread and what it starts. A program that root starts gets what is left in the bounding set.
+    pub(super) fn drop_rights_of_root() -> io::Result<()> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let mut kept = CapabilitySet::empty();
+        for number in 0..u64::BITS {
+            let right = CapabilitySet::from_bits_retain(1 << number);
+            match capability_is_in_bounding_set(right) {
+                Ok(true) if RIGHTS_OF_ROOT.contains(right) => kept |= right,
+                Ok(true) => remove_capability_from_bounding_set(right)?,
+                Ok(false) => {}
+                // The kernel knows no further ones.
+                Err(_) => break,
+            }
+        }
+        // It may have had fewer.
+        let kept = kept & rustix::thread::capabilities(None)?.permitted;
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+        Ok(set_capabilities(None, sets)?)
     }
 
     /// As far as the kernel can. It also takes the right to gain new ones, as by `sudo`.

@@ -359,7 +359,7 @@ enum Then {
 
 impl Source {
     async fn new(journal: Journal, ledger: Ledger, run: RunId, behind: Behind) -> Result<Self, Stopped> {
-        let live = ledger.watch(run).await?;
+        let (live, journal) = (ledger.watch(run).await?, journal.in_turns());
         let pages = RunPages::new(journal.clone(), run, WATCHED_PAGE_BYTES);
         Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live })
     }
@@ -479,29 +479,25 @@ impl Source {
             Behind::Entries { through, then } => (through, then),
             Behind::Unopened | Behind::Unknown => return self.join_feed().await,
             Behind::Unasked { asked } if self.pages.through() == self.last => {
-                let read = self.journal.turns.in_turn(self.pages.next_known()).await;
+                let read = self.pages.next_known().await;
                 if self.take_page(read).await? {
                     self.behind = presumably(asked);
                 }
                 return Ok(());
             }
             Behind::Unasked { asked } => {
-                let through = self.journal.turns.in_turn(self.journal.last_of_run(self.run)).await?;
+                let through = self.journal.last_of_run(self.run).await?;
                 let then = Then::Presumably { asked };
                 self.behind = Behind::Entries { through, then };
                 (through, then)
             }
         };
         if self.last < through {
-            let (run, last) = (self.run, self.last);
-            let page = async {
-                if self.pages.through() == last {
-                    self.pages.next(through).await
-                } else {
-                    self.journal.page_towards(&subject::of_run(run), last, through, PAGE_ENTRIES).await
-                }
+            let read = if self.pages.through() == self.last {
+                self.pages.next(through).await
+            } else {
+                self.journal.page_towards(&subject::of_run(self.run), self.last, through, PAGE_ENTRIES).await
             };
-            let read = self.journal.turns.in_turn(page).await;
             self.take_page(read).await?;
         }
         if self.last >= through {

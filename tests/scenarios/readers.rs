@@ -1,6 +1,6 @@
 //! Every reader of a run sees the same stream, whenever it comes and however often it comes back.
 
-use harness::{Run, Yard};
+use harness::{PATIENCE, Run, Yard, reason};
 use proto::v1::{FloorPolicy, RunEvent};
 
 use crate::{FIXTURE, check, count, counted, question};
@@ -52,6 +52,34 @@ async fn an_early_a_late_and_a_returning_reader_see_the_same_under_every_policy(
             assert_eq!(said[id], counted(id, pieces), "{policy:?}");
         }
     }
+}
+
+#[tokio::test]
+async fn readers_are_answered_while_the_broker_stands_still_and_read_the_run_when_it_is_back() {
+    // More than may read the log at once.
+    const READERS: usize = 50;
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let run = yard.client.create(vec![count("a", 5, 1), count("b", 5, 1)]).await;
+    let early = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    yard.broker.pause();
+    let watching = futures::future::join_all((0..READERS).map(|_| run.watch(FloorPolicy::Arrival)));
+    let late = tokio::time::timeout(PATIENCE, watching).await.expect("they hear that they are waited for");
+    let other = if run.id.ends_with('0') { "1" } else { "0" };
+    let missing = Run { id: format!("{}{other}", &run.id[..run.id.len() - 1]), ..run.clone() };
+    let mut missing = missing.watch(FloorPolicy::Arrival).await;
+    yard.broker.resume();
+    for mut stream in late {
+        assert!(stream.next().await.expect("the stream does not break") && stream.heartbeats == 1);
+        assert_eq!(stream.to_end().await, early);
+    }
+    let refused = loop {
+        match missing.next().await {
+            Ok(_) => assert!(missing.seen.is_empty()),
+            Err(refused) => break refused,
+        }
+    };
+    assert_eq!(reason(&refused), "RUN_NOT_FOUND", "{refused:?}");
 }
 
 #[tokio::test]

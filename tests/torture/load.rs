@@ -24,9 +24,9 @@ use crate::world::ERASE_AFTER;
 const RUN_TIMEOUT: Duration = LONG;
 /// How much later than a run's deadline its readers give it up: it may have ended, but nobody can read it.
 const GIVE_UP: Duration = Duration::from_secs(120);
-/// How long a run that somebody saw end may not be found or read by somebody else: the longest stall of the broker, and what
-/// comes back after it.
-const LATE_LIMIT: Duration = Duration::from_secs(120);
+/// How long a run that somebody saw end may not be found or read by somebody else before it counts as lost: the longest stall of
+/// the broker, what comes back after it, and other faults on top of these. How long it took is told.
+const LATE_LIMIT: Duration = Duration::from_secs(300);
 /// How often a reader breaks its own stream: each time costs a replay of the run, and the reader has a deadline too.
 const OWN_BREAKS_MAX: u32 = 10;
 /// How many of a hundred requests are sent once more after their run has ended.
@@ -59,6 +59,8 @@ pub(crate) struct Outcome {
     pub(crate) not_found: u32,
     /// Times that a replica showed an ended run as one that has not.
     pub(crate) stale: u32,
+    /// How long a reader took that came after the end, until it had all.
+    pub(crate) read_again_ms: Option<u64>,
     /// Name of the work, how it ended.
     pub(crate) ends: Vec<(&'static str, String)>,
     /// Further runs that came of this one: why, and how they ended.
@@ -371,7 +373,9 @@ impl Drive {
     /// What another reader sees, and what `GetRun` tells. A run that is not to be stored may be erased meanwhile.
     async fn compare(&mut self, story: &check::Story, ended: bool) {
         let (run_id, policy) = (self.outcome.run_id.clone(), self.plan.policy);
-        let late = self.read(&run_id, policy, Instant::now() + LATE_LIMIT).await;
+        let began = Instant::now();
+        let late = self.read(&run_id, policy, began + LATE_LIMIT).await;
+        self.outcome.read_again_ms = u64::try_from(began.elapsed().as_millis()).ok();
         self.evidence.run = self.get(&run_id).await;
         let erased_at = self.outcome.to_erase.map(|ended| ended + u64::try_from(ERASE_AFTER.as_millis()).unwrap_or(0));
         let may_be_erased = erased_at.is_some_and(|erased| proto::now().0 >= erased);

@@ -46,6 +46,8 @@ pub(crate) struct Tally {
     /// Of runs with calls that must not have had an effect: all that helps to understand it if they had.
     doubtful: HashMap<String, Told>,
     cancelled_ms: Vec<u64>,
+    /// How long readers took that came after a run's end, in the storm.
+    read_again_ms: Vec<u64>,
     broken: BTreeMap<Broken, u64>,
     told: Vec<Told>,
     /// The most that one process of a kind held, in KiB.
@@ -108,6 +110,7 @@ impl Tally {
         self.not_found += u64::from(outcome.not_found);
         self.stale += u64::from(outcome.stale);
         self.attempts += outcome.attempts;
+        self.read_again_ms.extend(outcome.read_again_ms);
         for end in outcome.ends {
             *self.ends.entry(end).or_default() += 1;
         }
@@ -289,6 +292,7 @@ impl Tally {
             writeln!(text, "  {name:<26} {:>8} {p50:>8} {p99:>8} {max:>8}", samples.len())
         };
         row("cancel to end, in calm", self.cancelled_ms.clone())?;
+        row("read by a late reader", self.read_again_ms.clone())?;
         row("shard takeover after kill", self.takeover_ms(false))?;
         row("  with a broker struck too", self.takeover_ms(true))?;
         row("ended after its deadline", self.late_ms(false))?;
@@ -332,6 +336,7 @@ impl Tally {
             "ends": ends.collect::<serde_json::Map<_, _>>(),
             "faults": faults.collect::<serde_json::Map<_, _>>(),
             "cancel_to_end_calm_ms": samples(self.cancelled_ms.clone()),
+            "read_by_late_reader_ms": samples(self.read_again_ms.clone()),
             "shard_takeover_ms": samples(self.takeover_ms(false)),
             "shard_takeover_with_broker_ms": samples(self.takeover_ms(true)),
             "after_deadline_ms": samples(self.late_ms(false)),

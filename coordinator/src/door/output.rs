@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use futures::Stream;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt as _, TryFutureExt as _};
 use prost::Message;
 use proto::convert::api;
 use proto::v1;
@@ -15,6 +16,9 @@ use crate::watch::{Reader, WatchError};
 
 /// The longest silence of a stream.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long a response takes to begin at most. A client that hears nothing gives up after some seconds, and loses its turn to read
+/// the log.
+const RESPONSE: Duration = Duration::from_secs(2);
 /// Messages that follow each other faster than this, many times in a row, are sent together. It saves both sides work, and
 /// keeps frames from being so small that a client's HTTP/2 library takes those that it has not read yet for an attack.
 const PACE: Duration = Duration::from_millis(5);
@@ -35,6 +39,10 @@ pub(crate) struct Piece {
 impl Piece {
     fn end(reason: v1::StreamEndReason) -> Self {
         Self { end: Some(v1::StreamEnd { reason: reason.into() }), ..Self::default() }
+    }
+
+    fn heartbeat() -> Self {
+        Self { heartbeat: Some(v1::Heartbeat { time: Some(api::timestamp(proto::now())) }), ..Self::default() }
     }
 
     fn is_small(&self) -> bool {
@@ -71,6 +79,20 @@ pub(crate) fn pieces(
     })
 }
 
+/// The pieces of a run that is watched. What is wrong is the answer if it is known soon, and else the end of the stream.
+pub(crate) async fn watched(
+    opening: impl Future<Output = Result<Box<Reader>, Fault>> + Send + 'static,
+    stop: CancellationToken,
+    deadline: Option<Instant>,
+) -> Result<BoxStream<'static, Result<Piece, Fault>>, Fault> {
+    let mut opening = Box::pin(opening);
+    if let Ok(reader) = tokio::time::timeout(RESPONSE, &mut opening).await {
+        return Ok(pieces(reader?, stop, deadline).boxed());
+    }
+    let pieces = opening.map_ok(move |reader| pieces(reader, stop, deadline)).try_flatten_stream();
+    Ok(futures::stream::once(async { Ok(Piece::heartbeat()) }).chain(pieces).boxed())
+}
+
 impl Streaming {
     pub(crate) fn new(reader: Box<Reader>, stop: CancellationToken, deadline: Option<Instant>) -> Self {
         Self { reader, stop, deadline, ended: false, sent: Instant::now(), quick: 0 }
@@ -105,8 +127,7 @@ impl Streaming {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     return Err(Fault::exceeded(Some(self.reader.run().id())));
                 }
-                let time = Some(api::timestamp(proto::now()));
-                return Ok(Piece { heartbeat: Some(v1::Heartbeat { time }), ..Piece::default() });
+                return Ok(Piece::heartbeat());
             }
             events = self.reader.next() => events,
         };

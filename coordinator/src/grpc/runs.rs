@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 use super::deadline::Deadline;
 use super::many;
 use crate::door::Door;
-use crate::door::output::{Piece, pieces};
+use crate::door::output::{Piece, pieces, watched};
 
 #[derive(Debug, Clone)]
 pub(super) struct RunDoor(pub(super) Door);
@@ -56,8 +56,9 @@ impl v1::run_service_server::RunService for RunDoor {
 
     async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
         let deadline = Deadline::of(&request);
-        let reader = self.0.by(request.extensions()).watch_run(request.into_inner()).await?;
-        let stream = pieces(reader, self.0.stop.clone(), deadline).map(|piece| {
+        let door = self.0.by(request.extensions());
+        let opening = async move { door.watch_run(request.into_inner()).await };
+        let stream = watched(opening, self.0.stop.clone(), deadline).await?.map(|piece| {
             let Piece { events, heartbeat, end } = piece?;
             Ok(v1::WatchRunResponse { events, heartbeat, end })
         });

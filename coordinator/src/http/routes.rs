@@ -14,7 +14,7 @@ use super::problem::{Place, Problem};
 use super::{batch, objects, openapi, sse};
 use crate::callers::Role;
 use crate::door::needs::needs;
-use crate::door::{Door, Told};
+use crate::door::{Door, Told, output};
 
 /// Something that can be asked for.
 pub(crate) struct Operation {
@@ -132,8 +132,9 @@ async fn events(door: Door, ask: Ask) -> Answered {
     let mut request: v1::WatchRunRequest = ask.read()?;
     // It is newer than the query: a browser that comes back adds it to the same address.
     request.after_sequence = ask.last_event_id()?.or(request.after_sequence);
-    let reader = door.watch_run(request).await.map_err(|fault| ask.problem(fault))?;
-    Ok(sse::output(reader, door.stop.clone()))
+    let stop = door.stop.clone();
+    let watched = output::watched(async move { door.watch_run(request).await }, stop, None).await;
+    Ok(sse::response(watched.map_err(|fault| ask.problem(fault))?.map(sse::text)))
 }
 
 /// Cancels calls: as events for a client that accepts them, and else as one answer that lists them.

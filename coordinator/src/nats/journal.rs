@@ -55,8 +55,6 @@ pub(crate) const WATCHED_PAGE_BYTES: usize = 64 * 1024;
 /// Watchers that read the log at once: others wait for their turn, so that thousands that come back at once do not keep
 /// the broker from the calls of others. One read takes some 0.2 ms.
 const READING_MAX: usize = 16;
-/// How long a read keeps its turn. A broker that does not answer has nothing to be kept from.
-const TURN: Duration = Duration::from_millis(200);
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
@@ -69,7 +67,11 @@ pub(super) const SILENT: Duration = Duration::from_secs(10);
 
 /// A cheap handle: every reader has one, and a client of the broker is a dozen shared parts.
 #[derive(Debug, Clone)]
-pub(crate) struct Journal(Arc<Parts>);
+pub(crate) struct Journal {
+    parts: Arc<Parts>,
+    /// Reads wait for their turn.
+    takes_turns: bool,
+}
 
 #[derive(Debug)]
 pub(crate) struct Parts {
@@ -77,14 +79,14 @@ pub(crate) struct Parts {
     room: Room,
     /// Room for what was sent without asking for an answer and not heard yet.
     unheard: Semaphore,
-    pub(crate) turns: Turns,
+    turns: Turns,
     /// Until when the feed counts as behind, in milliseconds since 1970.
     behind_until: AtomicU64,
 }
 
-/// Turns of readers that read the log.
+/// Turns of those who read the log for somebody who watches.
 #[derive(Debug)]
-pub(crate) struct Turns(Semaphore);
+struct Turns(Semaphore);
 
 impl Default for Turns {
     fn default() -> Self {
@@ -92,24 +94,11 @@ impl Default for Turns {
     }
 }
 
-impl Turns {
-    /// Reads the log for somebody who watches, once it is their turn.
-    pub(crate) async fn in_turn<T>(&self, read: impl Future<Output = T>) -> T {
-        let turn = self.0.acquire().await;
-        let mut read = std::pin::pin!(read);
-        if let Ok(read) = tokio::time::timeout(TURN, &mut read).await {
-            return read;
-        }
-        drop(turn);
-        read.await
-    }
-}
-
 impl Deref for Journal {
     type Target = Parts;
 
     fn deref(&self) -> &Parts {
-        &self.0
+        &self.parts
     }
 }
 
@@ -198,7 +187,21 @@ impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
         let (unheard, turns) = (Semaphore::new(UNHEARD_MAX), Turns::default());
         let behind_until = AtomicU64::new(0);
-        Self(Arc::new(Parts { broker: broker.clone(), room: Room::default(), unheard, turns, behind_until }))
+        let parts = Parts { broker: broker.clone(), room: Room::default(), unheard, turns, behind_until };
+        Self { parts: Arc::new(parts), takes_turns: false }
+    }
+
+    /// The same log, read for somebody who watches: each read waits for its turn.
+    pub(crate) fn in_turns(self) -> Self {
+        Self { takes_turns: true, ..self }
+    }
+
+    /// Reads, and reads again for a while if that fails or the broker does not answer soon.
+    async fn patiently<T, F>(&self, again: &str, read: impl Fn() -> F) -> Result<T, ReadError>
+    where
+        F: Future<Output = Result<T, ReadError>>,
+    {
+        patiently(again, self.takes_turns.then_some(&self.turns), read).await
     }
 
     /// Whether the log holds a run whose opening is an entry of its own. Asks the log's leader, and about one subject only: if
@@ -227,7 +230,7 @@ impl Journal {
 
     async fn last_on(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
         // Apart, as it takes much room in whatever may have to ask.
-        Box::pin(patiently("asking the log's leader again", || self.last_on_once(subject))).await
+        Box::pin(self.patiently("asking the log's leader again", || self.last_on_once(subject))).await
     }
 
     async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
@@ -366,7 +369,7 @@ impl Journal {
     pub(crate) async fn page(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
         let bounds = (entries_max, WATCHED_PAGE_BYTES);
         let read = || self.read_once(filter, after, bounds);
-        patiently("reading a page of the log again", read).await.map(|batch| batch.page(after))
+        self.patiently("reading a page of the log again", read).await.map(|batch| batch.page(after))
     }
 
     async fn read_once(
@@ -418,14 +421,21 @@ impl Journal {
     }
 }
 
-/// Reads, and reads again for a while if that fails or the broker does not answer soon.
-async fn patiently<T, F>(again: &str, read: impl Fn() -> F) -> Result<T, ReadError>
+/// As [`Journal::patiently`]. A read that is made again waits for its turn again, behind others: while the broker does not answer,
+/// there are never more questions under way than there are turns.
+async fn patiently<T, F>(again: &str, turns: Option<&Turns>, read: impl Fn() -> F) -> Result<T, ReadError>
 where
     F: Future<Output = Result<T, ReadError>>,
 {
-    let (give_up, mut patience) = (Instant::now() + READ_PATIENCE, ANSWER_PATIENCE);
+    let (mut give_up, mut patience) = (None, ANSWER_PATIENCE);
     loop {
+        let turn = match turns {
+            Some(turns) => turns.0.acquire().await.ok(),
+            None => None,
+        };
+        let give_up = *give_up.get_or_insert_with(|| Instant::now() + READ_PATIENCE);
         let read = tokio::time::timeout(patience, read()).await;
+        drop(turn);
         let error = match read.unwrap_or_else(|_| Err(ReadError("the broker does not answer".to_owned()))) {
             Err(error) if Instant::now() < give_up => error,
             read => return read,

@@ -14,7 +14,7 @@ use run::{Event, RunId};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError, patiently};
+use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError};
 
 /// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages, which
 /// then costs the broker less (0.9 ms in a log of a million runs).
@@ -127,7 +127,7 @@ impl RunPages {
     }
 
     async fn patient_attempt(&mut self) -> Result<Option<Batch>, ReadError> {
-        let (batch, shrank) = patiently("reading a page of the log again", || self.attempt()).await?;
+        let (batch, shrank) = self.journal.patiently("reading a page of the log again", || self.attempt()).await?;
         self.shrank |= shrank;
         Ok(batch)
     }

@@ -267,20 +267,43 @@ async fn a_read_that_is_not_answered_soon_is_made_again_and_keeps_nobody_from_th
         }
     };
     let began = Instant::now();
-    assert_eq!(patiently("again", read).await.expect("the third is answered"), 7);
+    assert_eq!(patiently("again", None, read).await.expect("the third is answered"), 7);
     assert!(began.elapsed() < READ_PATIENCE, "{:?}", began.elapsed());
-    let lost: Result<(), _> = patiently("again", std::future::pending).await;
+    let lost: Result<(), _> = patiently("again", None, std::future::pending).await;
     assert!(lost.expect_err("it is not waited for without an end").to_string().contains("does not answer"));
 
-    let turns = Turns::default();
-    let waits = (0..READING_MAX * 10).map(|_| turns.in_turn(std::future::pending::<()>()));
+    // Those that are not answered give their turns back meanwhile, and no more ask than there are turns.
+    let (turns, asking) = (Turns::default(), std::cell::Cell::new(0));
+    let lost = || {
+        asking.set(asking.get() + 1);
+        let asking = scopeguard(&asking);
+        async move {
+            let _asking = asking;
+            std::future::pending::<Result<(), ReadError>>().await
+        }
+    };
+    let waits = (0..READING_MAX * 4).map(|_| patiently("again", Some(&turns), lost));
     let mut waits = futures::future::join_all(waits);
     let began = Instant::now();
     tokio::select! {
-        () = turns.in_turn(std::future::ready(())) => {}
+        biased;
         _ = &mut waits => unreachable!("the broker answers nobody"),
+        read = patiently("again", Some(&turns), || std::future::ready(Ok(asking.get()))) => {
+            assert!(read.expect("it is answered") <= READING_MAX);
+        }
     }
-    assert!(began.elapsed() < TURN * 12, "{:?}", began.elapsed());
+    assert!(began.elapsed() < ANSWER_PATIENCE * 5, "{:?}", began.elapsed());
+}
+
+/// Counts one down when it is dropped.
+fn scopeguard(count: &std::cell::Cell<usize>) -> impl Drop + use<'_> {
+    struct Guard<'a>(&'a std::cell::Cell<usize>);
+    impl Drop for Guard<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() - 1);
+        }
+    }
+    Guard(count)
 }
 
 #[tokio::test]

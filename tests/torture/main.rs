@@ -82,6 +82,9 @@ struct Arguments {
         default_value = "worker,coordinator,broker,store,coordinator-link,worker-link,client-link"
     )]
     parts: Vec<Part>,
+    /// How long it is quiet between faults, in percent of the usual. The usual keeps some part broken at most moments.
+    #[arg(long, default_value_t = 100)]
+    quiet: u32,
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
@@ -103,7 +106,7 @@ fn print_schedule(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     for lane in schedule::lanes(&Seed::new(arguments.seed), &arguments.parts, arguments.brokers) {
         writeln!(out, "{}", lane.name)?;
-        for fault in lane.take(SCHEDULE_PRINTED) {
+        for fault in lane.quiet(arguments.quiet).take(SCHEDULE_PRINTED) {
             writeln!(out, "  {fault}")?;
         }
     }
@@ -179,6 +182,7 @@ async fn storm(world: &Arc<World>, load: &Arc<Load>, arguments: &Arguments, tall
     let mut hands = JoinSet::new();
     for lane in schedule::lanes(&seed, &arguments.parts, arguments.brokers) {
         let (world, sender, stop) = (Arc::clone(world), sender.clone(), stop.clone());
+        let lane = lane.quiet(arguments.quiet);
         hands.spawn(async move { world.torment(lane, sender, stop).await });
     }
     let watched = CancellationToken::new();

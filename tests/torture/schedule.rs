@@ -77,6 +77,8 @@ pub(crate) struct Lane {
     seed: Seed,
     left: Vec<Blow>,
     struck: u64,
+    /// How long it is quiet between faults, in percent of the usual.
+    quiet: u32,
 }
 
 /// The longest quiet before the first fault of a lane, but for 2 s.
@@ -108,6 +110,7 @@ pub(crate) fn lanes(seed: &Seed, parts: &[Part], brokers: usize) -> Vec<Lane> {
         seed: seed.clone(),
         left: Vec::new(),
         struck: 0,
+        quiet: 100,
     };
     let brokers: &'static [Blow] = if brokers == 1 { &[Kill] } else { &[Kill, Kill, Pause] };
     let lanes = [
@@ -124,6 +127,13 @@ pub(crate) fn lanes(seed: &Seed, parts: &[Part], brokers: usize) -> Vec<Lane> {
     ];
     let lanes = lanes.into_iter().zip(0..).map(|(lane, number)| Lane { seed: seed.of(number), ..lane });
     lanes.filter(|lane| parts.contains(&lane.part)).collect()
+}
+
+impl Lane {
+    /// The same faults, with other pauses between them.
+    pub(crate) fn quiet(self, percent: u32) -> Self {
+        Self { quiet: percent, ..self }
+    }
 }
 
 impl Iterator for Lane {
@@ -148,7 +158,7 @@ impl Iterator for Lane {
         };
         self.struck += 1;
         Some(Fault {
-            after: self.seed.ms(gap_ms),
+            after: self.seed.ms(gap_ms) * self.quiet / 100,
             part: self.part,
             blow,
             pick: self.seed.index(1 << 16),

@@ -235,3 +235,34 @@ async fn no_call_is_cancelled_by_a_request_that_selects_none() {
     assert_eq!(cancelled["calls"], json!([{ "run_id": id, "call_id": "one" }]));
     assert_eq!(ended(http, &id).await["status"], "RUN_STATUS_COMPLETED");
 }
+
+#[tokio::test]
+async fn runs_are_erased_page_by_page_and_what_selects_none_is_refused() {
+    let yard = Yard::start(FIXTURE).await;
+    let _worker = yard.worker().await;
+    let http = yard.http();
+    let asked = |tenant: &str| json!({ "tenant": tenant, "calls": [call("a", "echo", &json!({ "text": "hello" }))] });
+    let (acme, rival) = (run(http, asked("acme")).await, run(http, asked("rival")).await);
+    for id in [&acme, &rival] {
+        ended(http, id).await;
+    }
+    let nothing = http.post("/v1/runs:erase", &json!({})).await;
+    assert_eq!((nothing.status, &nothing.json()["reason"]), (400, &json!("MALFORMED")), "{nothing:?}");
+    let (mut pages, mut token) = (Vec::new(), json!(""));
+    loop {
+        let page = fine(&http.post("/v1/runs:erase", &json!({ "tenant": "acme", "page_token": token })).await);
+        pages.push(page["requested"].clone());
+        token = page.get("next_page_token").cloned().unwrap_or(json!(""));
+        if token == json!("") {
+            break;
+        }
+    }
+    assert!(pages.contains(&json!(1)), "{pages:?}");
+    let gone = async {
+        while http.get(&format!("/v1/runs/{acme}")).await.status != 404 {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(harness::PATIENCE, gone).await.expect("it is erased");
+    fine(&http.get(&format!("/v1/runs/{rival}")).await);
+}

@@ -109,6 +109,21 @@ async fn requests_that_are_never_finished_take_bounded_memory_and_leave_room_to_
     assert_eq!(grpc_status(&first), Some("8"), "{first:?}");
     assert!(first.headers()["grpc-message"].to_str().is_ok_and(|text| text.contains("unfinished")), "{first:?}");
     yard.client.create(vec![call("fine", "echo", json!({ "text": "x".repeat(100_000) }))]).await;
+    drop(answers);
+    let mut answers = JoinSet::new();
+    for _ in 0..2 {
+        let mut sender = connect(to, &mut driving).await;
+        for _ in 0..50 {
+            let body = unfinished(vec![b' '; 2 << 20]);
+            answers.spawn(sender.send_request(request(to, "/v1/runs", "application/json", body)));
+        }
+    }
+    let first = tokio::time::timeout(harness::PATIENCE, answers.join_next()).await.expect("some are refused in time");
+    let first = first.expect("there are some").expect("it does not panic").expect("it is answered");
+    assert_eq!(first.status(), 503, "{first:?}");
+    let said = first.into_body().collect().await.expect("a body").to_bytes();
+    assert!(String::from_utf8_lossy(&said).contains("REQUESTS_FULL"), "{said:?}");
+    yard.client.create(vec![call("fine", "echo", json!({ "text": "x".repeat(100_000) }))]).await;
     drop((answers, driving));
 }
 

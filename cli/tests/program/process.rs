@@ -159,6 +159,10 @@ impl Dev {
         Self { url: url("url"), nats_url: url("nats_url"), process }
     }
 
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     pub fn nats_url(&self) -> &str {
         &self.nats_url
     }

@@ -1,6 +1,6 @@
 //! `toolyard runs` and `toolyard submit` against `toolyard dev`.
 
-use crate::process::Dev;
+use crate::process::{Dev, run};
 
 #[test]
 fn a_call_that_waits_for_its_client_is_answered_by_another_process() {
@@ -78,4 +78,35 @@ fn a_run_that_cannot_be_is_refused() {
         assert_eq!(ended.code(), 2);
         assert!(ended.stderr().contains("MALFORMED"), "{}", ended.stderr());
     }
+}
+
+#[test]
+fn an_erased_run_is_counted_first_confirmed_and_gone() {
+    let dev = Dev::start();
+    let ran = || dev.run(["call", "-o", "json", "get_current_time", "time_zone=UTC"]);
+    let id = |ended: &crate::process::Ended| ended.json()[0]["run_opened"]["run_id"].as_str().map(str::to_owned);
+    let (first, second) = (ran(), ran());
+    let (first, second) = (id(&first).expect("a run has an id"), id(&second).expect("a run has an id"));
+    let counted = dev.run(["runs", "erase", "--run", &first, "--dry-run"]);
+    assert_eq!((counted.code(), counted.stdout().trim()), (0, "1 run would be erased"), "{}", counted.stderr());
+    // There is nobody to ask.
+    let unconfirmed = dev.run(["runs", "erase", "--run", &first]);
+    assert!(unconfirmed.code() == 2 && unconfirmed.stderr().contains("--yes"), "{}", unconfirmed.stderr());
+    assert_eq!(dev.run(["runs", "get", &first]).code(), 0);
+    let erased = dev.run(["runs", "erase", "--run", &first, "--yes", "--wait", "-o", "json"]);
+    let told = &erased.json()[0];
+    assert_eq!((&told["matched"], &told["requested"], &told["erased"]), (&1.into(), &1.into(), &true.into()), "{told}");
+    let gone = dev.run(["runs", "get", &first]);
+    assert!(gone.code() == 2 && gone.stderr().contains("RUN_NOT_FOUND"), "{}", gone.stderr());
+    assert_eq!(dev.run(["runs", "get", &second]).code(), 0);
+    let wrong = dev.run(["runs", "erase", "--tenant", "not a tenant", "--yes"]);
+    assert!(wrong.code() == 2 && wrong.stderr().contains("MALFORMED"), "{}", wrong.stderr());
+}
+
+#[test]
+fn who_asks_for_tls_where_none_is_spoken_is_told_so() {
+    let dev = Dev::start();
+    let url = dev.url().replace("http://", "https://");
+    let refused = run(["runs", "ls", "--url", &url]);
+    assert!(refused.code() != 0 && refused.stderr().contains("no TLS is spoken there"), "{}", refused.stderr());
 }

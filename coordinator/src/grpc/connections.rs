@@ -259,3 +259,119 @@ impl AsyncWrite for Counted {
         Pin::new(&mut self.wire).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Over real sockets, with a clock that goes on when nothing else does.
+
+    use http_body::Body as _;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_rustls::rustls::server::ResolvesServerCertUsingSni;
+    use tokio_rustls::rustls::{ServerConfig, crypto::ring::default_provider};
+
+    use super::super::places::Places;
+    use super::*;
+    use crate::tls;
+
+    /// Reads the body, and answers with what is wrong with it.
+    async fn answer(mut request: Request<Body>) -> Result<Response<Body>, Infallible> {
+        let mut wrong = String::new();
+        while let Some(frame) = std::future::poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await {
+            if let Err(status) = frame {
+                wrong = status.message().to_owned();
+                break;
+            }
+        }
+        Ok(Response::builder().header("wrong", wrong).body(Body::empty()).expect("a response"))
+    }
+
+    async fn connect(tls: Option<tls::Current>) -> TcpStream {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let address = listener.local_addr().expect("it has an address");
+        let incoming = Incoming::new(listener, tls, Places::new(8));
+        tokio::spawn(serve(incoming, tower::service_fn(answer), std::future::pending()));
+        TcpStream::connect(address).await.expect("it listens")
+    }
+
+    /// What comes until the other side closes, and how long that takes.
+    async fn to_end(connection: &mut TcpStream) -> (String, Duration) {
+        let (began, mut text) = (Instant::now(), Vec::new());
+        connection.read_to_end(&mut text).await.expect("it is closed well");
+        (String::from_utf8_lossy(&text).into_owned(), began.elapsed())
+    }
+
+    fn within(took: Duration, limit: Duration) {
+        assert!(took >= limit && took < limit + LEAVING_MAX * 2, "{took:?} of {limit:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_says_nothing_is_closed_after_10_s_and_one_of_http_1_after_30_s_without_a_request() {
+        let mut silent = connect(None).await;
+        let (text, took) = to_end(&mut silent).await;
+        within(took, FIRST_BYTES_WITHIN);
+        assert_eq!(text, "");
+        let mut idle = connect(None).await;
+        idle.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.expect("it is read");
+        let (text, took) = to_end(&mut idle).await;
+        within(took, Duration::from_secs(30));
+        assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_of_http_2_that_only_answers_pings_is_closed_after_5_minutes() {
+        const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        let (ping, goaway) = (6, 7);
+        let mut idle = connect(None).await;
+        let began = Instant::now();
+        idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("it is read");
+        idle.write_all(&SETTINGS).await.expect("it is read");
+        let (mut pings, mut told) = (0, None);
+        let mut head = [0; 9];
+        while idle.read_exact(&mut head).await.is_ok() {
+            let [_, high, low, kind, flags, ..] = head;
+            let mut rest = vec![0; usize::from(u16::from_be_bytes([high, low]))];
+            idle.read_exact(&mut rest).await.expect("a whole frame");
+            if kind == ping && flags == 0 {
+                pings += 1;
+                head[4] = 1;
+                idle.write_all(&[&head[..], &rest].concat()).await.expect("it is read");
+            }
+            if kind == goaway {
+                told.get_or_insert(began.elapsed());
+            }
+        }
+        within(told.expect("it is told to go"), IDLE_MAX);
+        within(began.elapsed(), IDLE_MAX);
+        assert!(pings >= 10, "{pings}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_does_not_come_whole_is_refused_after_a_minute() {
+        let mut slow = connect(None).await;
+        let head = "POST /x HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-type: application/grpc\r\n\
+            content-length: 105\r\n\r\n";
+        slow.write_all(head.as_bytes()).await.expect("it is read");
+        slow.write_all(&[0, 0, 0, 0, 100, 1, 2, 3]).await.expect("it is read");
+        let (text, took) = to_end(&mut slow).await;
+        within(took, Duration::from_secs(60));
+        assert!(text.contains("did not arrive within 60 s"), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_agree_on_keys_is_left_after_10_s_and_who_speaks_without_tls_at_once() {
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("they are known")
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
+        let (_keeper, tls) = tokio::sync::watch::channel(Arc::new(config));
+        let mut silent = connect(Some(tls.clone())).await;
+        let (text, took) = to_end(&mut silent).await;
+        within(took, Duration::from_secs(10));
+        assert_eq!(text, "");
+        let mut plain = connect(Some(tls)).await;
+        plain.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.expect("it is read");
+        assert!(to_end(&mut plain).await.1 < Duration::from_secs(1));
+    }
+}

@@ -88,6 +88,9 @@ impl Reader {
         while source.page.is_empty() && source.is_behind() {
             source.read_page().await?;
         }
+        if source.page.is_empty() && source.journal.replica_opens(run).await? {
+            return Err(ReadError::disagreeing().into());
+        }
         if !source.page.front().is_some_and(|entry| opens(entry)) {
             return Err(WatchError::Unknown);
         }

@@ -194,6 +194,7 @@ fn coordinator() -> Vec<String> {
         format!("$JS.API.CONSUMER.PAUSE.{STREAM}.*"),
         // Of runs that are not to be stored nothing is kept.
         format!("$JS.API.STREAM.PURGE.{STREAM}"),
+        format!("$JS.API.STREAM.MSG.DELETE.{STREAM}"),
         format!("$JS.API.STREAM.PURGE.KV_{REQUESTS_BUCKET}"),
         format!("$JS.API.STREAM.PURGE.{WEBHOOKS_STREAM}"),
         names::WEBHOOKS_SUBJECTS.to_owned(),

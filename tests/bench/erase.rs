@@ -1,9 +1,9 @@
-//! What it costs the broker to erase a run among many: the request that a coordinator makes for each run of which nothing is
-//! to be kept, on a log of its own shape and with nothing else to do.
+//! What it costs the broker to erase a run among many, on a log of its own shape, with the consumers of a fleet and with nothing
+//! else to do: one purge, or one request for each message, as coordinators do it.
 
 use std::time::Duration;
 
-use async_nats::jetstream::{self, Context, stream};
+use async_nats::jetstream::{self, Context, consumer, stream};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -14,6 +14,10 @@ use crate::results::Results;
 const STREAM: &str = "erase";
 const RUNS: u32 = 100_000;
 const ERASED: u32 = 2_000;
+/// A purge counts anew what is left for each consumer, so fewer are enough.
+const PURGED: u32 = 100;
+/// Consumers of three coordinators and their index, each of one shard or a few.
+const CONSUMERS: u32 = 20;
 /// As many as a coordinator erases at once.
 const AT_ONCE: usize = 8;
 /// About what an event of ours weighs.
@@ -36,20 +40,43 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
     eprintln!("erase: storing {} runs", runs.len());
     measure::each(256, runs.clone(), |run| store(context.clone(), run)).await?;
 
+    for number in 0..CONSUMERS {
+        let config = consumer::pull::Config {
+            deliver_policy: consumer::DeliverPolicy::New,
+            ack_policy: consumer::AckPolicy::None,
+            filter_subject: format!("{STREAM}.run.{:02x}.>", number % 16),
+            ..consumer::pull::Config::default()
+        };
+        context.create_consumer_on_stream(config, STREAM).await?;
+    }
+
     // Anywhere in the log: in between stands what is kept.
-    let step = runs.len() / (2 * effort.count(ERASED) as usize).max(1);
-    let erased: Vec<String> = runs.iter().step_by(step.max(1)).cloned().collect();
-    let (one_by_one, together) = erased.split_at(erased.len() / 2);
-    eprintln!("erase: {} runs one by one, {} with {AT_ONCE} under way", one_by_one.len(), together.len());
+    let step = runs.len() / (3 * effort.count(ERASED) as usize).max(1);
+    let mut erased = runs.iter().step_by(step.max(1)).cloned();
+    let mut next = |count: u32| -> Vec<String> { erased.by_ref().take(effort.count(count) as usize).collect() };
+    let (purged, one_by_one, together) = (next(PURGED), next(ERASED), next(ERASED));
+    eprintln!("erase: {} runs purged, {} erased one by one, {AT_ONCE} under way", purged.len(), one_by_one.len());
+    let mut purges = Latencies::new();
+    for run in purged {
+        let began = std::time::Instant::now();
+        purge(context.clone(), run).await?;
+        purges.record(began.elapsed());
+    }
     let mut latencies = Latencies::new();
     for run in one_by_one {
         let began = std::time::Instant::now();
-        erase(context.clone(), run.clone()).await?;
+        erase(context.clone(), run).await?;
         latencies.record(began.elapsed());
     }
-    let per_s = measure::each(AT_ONCE, together.to_vec(), |run| erase(context.clone(), run)).await?;
+    let per_s = measure::each(AT_ONCE, together, |run| erase(context.clone(), run)).await?;
     let (p50, p99) = (latencies.ms(0.5), latencies.ms(0.99));
-    results.set("erase", json!({ "runs": runs.len(), "p50_ms": p50, "p99_ms": p99, "per_s": rounded(per_s) }));
+    results.set(
+        "erase",
+        json!({
+            "runs": runs.len(), "consumers": CONSUMERS, "p50_ms": p50, "p99_ms": p99, "per_s": rounded(per_s),
+            "purge_p50_ms": purges.ms(0.5), "purge_p99_ms": purges.ms(0.99),
+        }),
+    );
     Ok(())
 }
 
@@ -66,7 +93,19 @@ async fn store(context: Context, run: String) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The messages are found by their subjects and deleted.
 async fn erase(context: Context, run: String) -> anyhow::Result<()> {
+    let stream = context.get_stream_no_info(STREAM).await?;
+    for place in ["0.job.main", "0.out.main"] {
+        let message = stream.direct_get_last_for_subject(format!("{run}.{place}")).await?;
+        let request = json!({ "seq": message.sequence, "no_erase": true });
+        let told: serde_json::Value = context.request(format!("STREAM.MSG.DELETE.{STREAM}"), &request).await?;
+        anyhow::ensure!(told["success"] == true, "{run}: {told}");
+    }
+    Ok(())
+}
+
+async fn purge(context: Context, run: String) -> anyhow::Result<()> {
     let stream = context.get_stream_no_info(STREAM).await?;
     let purged = stream.purge().filter(format!("{run}.>")).sequence(u64::MAX >> 1).await?;
     anyhow::ensure!(purged.purged == 2, "{run}: {purged:?}");

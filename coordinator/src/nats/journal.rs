@@ -46,6 +46,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const ANSWER_PATIENCE_LONGEST: Duration = Duration::from_secs(4);
 /// The pause before a replica that lags behind is read again.
 const LAG_PAUSE: Duration = Duration::from_millis(20);
+/// How long the log's leader may lack a run that another server has. A run that is erased has left all of them within
+/// milliseconds.
+const AGREE_PATIENCE: Duration = Duration::from_secs(2);
 const REPLY_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries and bytes of one page.
 pub(crate) const PAGE_ENTRIES: usize = 256;
@@ -125,6 +128,11 @@ pub(crate) enum AppendError {
 pub struct ReadError(String);
 
 impl ReadError {
+    /// A server has what the log's leader lacks.
+    pub(crate) fn disagreeing() -> Self {
+        Self("its leader lacks a run that another server of the broker has".to_owned())
+    }
+
     pub(crate) fn new(reason: &dyn std::fmt::Display) -> Self {
         Self(reason.to_string())
     }
@@ -144,6 +152,11 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    fn sequences(&self) -> impl Iterator<Item = u64> {
+        let unread = self.unread.iter().map(|(_, sequence)| *sequence);
+        self.entries.iter().map(|entry| entry.sequence).chain(unread)
+    }
+
     /// Applies its entries up to `last`.
     fn apply_through(self, last: u64, known: &mut Known) {
         for entry in self.entries.iter().filter(|entry| entry.sequence <= last) {
@@ -282,6 +295,20 @@ impl Journal {
 
     /// A run as the log's leader has it, and the bytes that its entries take in the log.
     pub(crate) async fn known_with_bytes(&self, id: RunId) -> Result<(Known, u64), ReadError> {
+        let give_up = Instant::now() + AGREE_PATIENCE;
+        loop {
+            let known = self.known_once(id).await?;
+            if known.0.last > 0 || !self.replica_opens(id).await? {
+                return Ok(known);
+            }
+            if Instant::now() >= give_up {
+                return Err(ReadError::disagreeing());
+            }
+            tokio::time::sleep(APPEND_PAUSE).await;
+        }
+    }
+
+    async fn known_once(&self, id: RunId) -> Result<(Known, u64), ReadError> {
         let (mut known, mut bytes) = (Known::new(id), 0);
         let mut pages = RunPages::new(self.clone(), id, PAGE_BYTES);
         loop {
@@ -293,6 +320,15 @@ impl Journal {
                 return Ok((known, bytes));
             }
         }
+    }
+
+    /// Whether any of the broker's servers has a run's opening, whichever answers. A server that has just become the log's leader,
+    /// or was replaced and does not know it yet, may lack a run: nobody is told that there is none on its word alone.
+    pub(crate) async fn replica_opens(&self, id: RunId) -> Result<bool, ReadError> {
+        let opening = Subject { run: id, place: Place::Run }.to_string();
+        let read = || self.read_once(&opening, 0, (1, WATCHED_PAGE_BYTES));
+        let batch = self.patiently("reading a page of the log again", read).await?;
+        Ok(!batch.messages.is_empty())
     }
 
     /// A run as it stood at its entry `last`.

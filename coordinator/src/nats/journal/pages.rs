@@ -276,7 +276,7 @@ impl Journal {
     }
 
     /// The subjects of a run and how many messages are on each, as the log's leader has them.
-    async fn counts(&self, run: RunId) -> Result<HashMap<String, u64>, ReadError> {
+    pub(super) async fn counts(&self, run: RunId) -> Result<HashMap<String, u64>, ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
         let asked = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
         let info: Info = asked.map_err(|error| ReadError::new(&error))?;

@@ -253,6 +253,23 @@ async fn a_run_that_is_erased_while_it_is_read_is_read_on_by_what_is_left() {
     assert!(journal.known(fresh()).await.expect("it can be asked for").run.opened_at().is_none());
 }
 
+#[tokio::test]
+async fn a_run_is_erased_up_to_an_entry_however_many_it_has_and_nothing_else_with_it() {
+    let (_server, journal) = journal().await;
+    for (calls, rounds) in [(2, 4), (2, 300)] {
+        let (id, places) = scattered(&journal, calls, rounds).await;
+        let [.., before, last] = places[..] else { unreachable!("it has entries") };
+        let all = count(&journal).await;
+        journal.erase(id, before).await.expect("it can be erased");
+        let left = journal.known(id).await.expect("it can be read");
+        assert_eq!((left.last, left.run.opened_at()), (last, None), "{rounds}");
+        assert_eq!(count(&journal).await, all + 1 - places.len() as u64, "{rounds}");
+        journal.erase(id, last).await.expect("it can be erased");
+        journal.erase(id, last).await.expect("it can be erased again");
+        assert_eq!(count(&journal).await, all - places.len() as u64, "{rounds}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_that_is_not_answered_soon_is_made_again_and_keeps_nobody_from_theirs() {
     let asked = std::cell::Cell::new(0);

@@ -198,7 +198,12 @@ fn write_server(out: &mut String, server: &Server) -> fmt::Result {
         write_tls(out, "", tls, false)?;
     }
     if let Some(Cluster { name, port, routes }) = cluster {
-        writeln!(out, "cluster {{\n  name: {}\n  port: {port}\n  routes = [", quoted(name))?;
+        writeln!(out, "cluster {{\n  name: {}\n  port: {port}", quoted(name))?;
+        if tls.is_some() {
+            // Clients would learn addresses that no certificate names.
+            writeln!(out, "  no_advertise: true")?;
+        }
+        writeln!(out, "  routes = [")?;
         for route in routes {
             writeln!(out, "    {}", quoted(route))?;
         }

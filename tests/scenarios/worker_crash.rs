@@ -39,6 +39,30 @@ async fn a_worker_killed_in_mid_stream_leads_to_a_second_attempt_without_doubled
 }
 
 #[tokio::test]
+async fn a_call_that_is_not_repeated_ends_with_its_worker_though_no_other_worker_lives() {
+    let yard = Yard::start(FIXTURE).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("effects");
+    let mut only = yard.worker().await;
+    let arguments = json!({ "path": path, "line": "once", "then_wait_ms": 600_000 });
+    let mut stream = yard.client.execute(vec![call("w", "writes", arguments.clone())]).await;
+    stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
+    only.kill().await;
+    let lost = std::time::Instant::now();
+    let events = stream.to_end().await;
+    eprintln!("interrupted {:?} after its worker was killed", lost.elapsed());
+    check::whole(&events, true);
+    let error = check::outcomes(&events)["w"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), CallErrorKind::Interrupted);
+    // Nothing is left of it that a worker that comes later would execute.
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    let _next = yard.worker().await;
+    let after = yard.client.execute(vec![count("c", 3, 1)]).await.to_end().await;
+    assert_eq!(check::said(&after)["c"], counted("c", 3));
+    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), written);
+}
+
+#[tokio::test]
 async fn a_tool_that_is_not_safe_to_repeat_is_not_started_twice_and_its_caller_is_told() {
     let yard = Yard::start(FIXTURE).await;
     let folder = tempfile::tempdir().expect("a temporary folder");

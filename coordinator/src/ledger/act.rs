@@ -6,9 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use proto::history;
 use proto::subject::Place;
-use run::{AttemptId, CallError, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
+use run::{AttemptId, CallError, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId, Verdict};
 use tokio::time::Instant;
 
+use super::answer::AGAIN;
 use super::{Keeper, places};
 use crate::audit;
 use crate::callers::Callers;
@@ -171,7 +172,8 @@ impl Keeper {
                 let is_due = handed_back.is_none_or(|at| at.elapsed() >= HAND_BACK_REPEAT);
                 if is_lost && is_due && owned.holds(id.shard()) {
                     tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
-                    lost.push((*id, running.attempt, lease.clone(), pool.clone()));
+                    let ends = matches!(call.verdict(AGAIN, now), Verdict::End { .. });
+                    lost.push((*id, running.attempt, lease.clone(), pool.clone(), ends));
                 }
             }
         }
@@ -181,7 +183,10 @@ impl Keeper {
                 self.perform(id, effect);
             }
         }
-        for (id, attempt, lease, pool) in lost {
+        for (id, attempt, lease, pool, ends) in lost {
+            if ends {
+                self.end_lost(id, attempt.call, pool.clone());
+            }
             let signals = self.rim.signals.clone();
             let of = pool.clone();
             if self.say(async move { signals.hand_back(&of, &lease).await }) {

@@ -3,15 +3,17 @@
 use proto::convert::worker::{Answer, Question};
 use proto::names::{JOB_LEASE, WORKER_LOST};
 use proto::subject::{Place, Subject};
-use run::{Call, CallState, ChunkIndex, PoolId, Route, Running, Verdict};
+use run::{Call, CallIndex, CallState, ChunkIndex, Event, PoolId, Route, RunId, Running, Verdict};
 use tokio::sync::oneshot;
 
 use super::{Keeper, Ledger, Request};
-use crate::nats::journal::Journal;
+use crate::nats::journal::{AppendError, Journal};
 use crate::nats::signals::Asked;
 
 /// Questions that are considered at once. A worker whose question is passed over asks again.
 const QUESTIONS_MAX: usize = 1024;
+/// As which delivery a job comes whose worker is lost.
+pub(super) const AGAIN: u32 = 2;
 
 impl Keeper {
     pub(super) fn question(&mut self, asked: Asked) {
@@ -20,7 +22,7 @@ impl Keeper {
         }
         let (journal, signals, ledger) = (self.rim.journal.clone(), self.rim.signals.clone(), self.own.clone());
         self.questions.spawn(async move {
-            let answer = consider(&journal, &ledger, &asked).await;
+            let answer = consider(&journal, &ledger, asked.question, asked.pool.clone()).await;
             signals.answer(&asked, answer.as_ref()).await;
         });
     }
@@ -56,6 +58,26 @@ impl Keeper {
 }
 
 impl Keeper {
+    /// Ends an attempt that is not made again, and whose worker is lost: as a worker would that is given its job now, for there
+    /// may be none. Where it does not succeed it is tried again with the next look at what is lost.
+    pub(super) fn end_lost(&mut self, run: RunId, call: CallIndex, pool: PoolId) {
+        if self.questions.len() >= QUESTIONS_MAX {
+            return;
+        }
+        let (journal, ledger) = (self.rim.journal.clone(), self.own.clone());
+        self.questions.spawn(async move {
+            let question = Question { run, call, delivered: AGAIN, sequence: 0, attempt: None, executed: false };
+            let Some(answer) = consider(&journal, &ledger, question, pool.clone()).await else { return };
+            let Verdict::End { attempt, outcome } = answer.verdict else { return };
+            let ended = Event::AttemptEnded { attempt, pool, chunks: 0, outcome };
+            // Whatever the attempt says meanwhile comes first, and then it is not lost.
+            match journal.append(run, &[ended], None, answer.last_output).await {
+                Ok(_) | Err(AppendError::Conflict) => {}
+                Err(error) => tracing::warn!(run.id = %run, %error, "cannot end a lost worker's call"),
+            }
+        });
+    }
+
     /// Another worker lives and executes the job. That this one was given it too is then a mistake: it was given the job before
     /// the other and stood still, or a word that hands the job back came late and met the other's delivery. Acknowledgements
     /// do not tell deliveries apart, so a second attempt would lose the job with the end of the first.
@@ -86,8 +108,7 @@ fn left_to_do(call: &Call) -> Verdict {
 }
 
 /// A job that comes again was perhaps begun: then its start is in the log, and the answer must know of it.
-async fn consider(journal: &Journal, ledger: &Ledger, asked: &Asked) -> Option<Answer> {
-    let (question, pool) = (asked.question, asked.pool.clone());
+async fn consider(journal: &Journal, ledger: &Ledger, question: Question, pool: PoolId) -> Option<Answer> {
     let last_output = if question.delivered > 1 || question.attempt.is_some() || question.executed {
         let place = Place::Output { call: question.call, pool: pool.clone() };
         let last = journal.last_output(&Subject { run: question.run, place }).await;

@@ -16,8 +16,9 @@ const RUNS: u32 = 100_000;
 const ERASED: u32 = 2_000;
 /// A purge counts anew what is left for each consumer, so fewer are enough.
 const PURGED: u32 = 100;
-/// Consumers of three coordinators and their index, each of one shard or a few.
+/// Consumers of a fleet: feeds of a shard, and each so many-th the queue of a pool.
 const CONSUMERS: u32 = 20;
+const QUEUE_EVERY: u32 = 5;
 /// As many as a coordinator erases at once.
 const AT_ONCE: usize = 8;
 /// About what an event of ours weighs.
@@ -44,7 +45,10 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
         let config = consumer::pull::Config {
             deliver_policy: consumer::DeliverPolicy::New,
             ack_policy: consumer::AckPolicy::None,
-            filter_subject: format!("{STREAM}.run.{:02x}.>", number % 16),
+            filter_subject: match number % QUEUE_EVERY {
+                0 => format!("{STREAM}.run.*.*.*.job.main"),
+                _ => format!("{STREAM}.run.{:02x}.>", number % 16),
+            },
             ..consumer::pull::Config::default()
         };
         context.create_consumer_on_stream(config, STREAM).await?;

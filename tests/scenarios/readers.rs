@@ -62,13 +62,14 @@ async fn readers_are_answered_while_the_broker_stands_still_and_read_the_run_whe
     let _worker = yard.worker().await;
     let run = yard.client.create(vec![count("a", 5, 1), count("b", 5, 1)]).await;
     let early = run.watch(FloorPolicy::Arrival).await.to_end().await;
-    yard.broker.pause();
-    let watching = futures::future::join_all((0..READERS).map(|_| run.watch(FloorPolicy::Arrival)));
-    let late = tokio::time::timeout(PATIENCE, watching).await.expect("they hear that they are waited for");
     let other = if run.id.ends_with('0') { "1" } else { "0" };
     let missing = Run { id: format!("{}{other}", &run.id[..run.id.len() - 1]), ..run.clone() };
-    let mut missing = missing.watch(FloorPolicy::Arrival).await;
+    yard.broker.pause();
+    let watching = futures::future::join_all((0..READERS).map(|_| run.watch(FloorPolicy::Arrival)));
+    let watching = futures::future::join(watching, missing.watch(FloorPolicy::Arrival));
+    let watching = tokio::time::timeout(PATIENCE, watching).await;
     yard.broker.resume();
+    let (late, mut missing) = watching.expect("they hear that they are waited for");
     for mut stream in late {
         assert!(stream.next().await.expect("the stream does not break") && stream.heartbeats == 1);
         assert_eq!(stream.to_end().await, early);

@@ -286,12 +286,14 @@ mod tests {
         Ok(Response::builder().header("wrong", wrong).body(Body::empty()).expect("a response"))
     }
 
-    async fn connect(tls: Option<tls::Current>) -> TcpStream {
+    /// A connection, and who serves it for as long as this is kept.
+    async fn connect(tls: Option<tls::Current>) -> (TcpStream, JoinSet<()>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("it has an address");
         let incoming = Incoming::new(listener, tls, Places::new(8));
-        tokio::spawn(serve(incoming, tower::service_fn(answer), std::future::pending()));
-        TcpStream::connect(address).await.expect("it listens")
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(incoming, tower::service_fn(answer), std::future::pending()));
+        (TcpStream::connect(address).await.expect("it listens"), serving)
     }
 
     /// What comes until the other side closes, and how long that takes.
@@ -307,11 +309,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_says_nothing_is_closed_after_10_s_and_one_of_http_1_after_30_s_without_a_request() {
-        let mut silent = connect(None).await;
+        let (mut silent, _serving) = connect(None).await;
         let (text, took) = to_end(&mut silent).await;
         within(took, FIRST_BYTES_WITHIN);
         assert_eq!(text, "");
-        let mut idle = connect(None).await;
+        let (mut idle, _serving) = connect(None).await;
         idle.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.expect("it is read");
         let (text, took) = to_end(&mut idle).await;
         within(took, Duration::from_secs(30));
@@ -322,7 +324,7 @@ mod tests {
     async fn a_connection_of_http_2_that_only_answers_pings_is_closed_after_5_minutes() {
         const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         let (ping, goaway) = (6, 7);
-        let mut idle = connect(None).await;
+        let (mut idle, _serving) = connect(None).await;
         let began = Instant::now();
         idle.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("it is read");
         idle.write_all(&SETTINGS).await.expect("it is read");
@@ -348,7 +350,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_come_whole_is_refused_after_a_minute() {
-        let mut slow = connect(None).await;
+        let (mut slow, _serving) = connect(None).await;
         let head = "POST /x HTTP/1.1\r\nhost: here\r\nconnection: close\r\ncontent-type: application/grpc\r\n\
             content-length: 105\r\n\r\n";
         slow.write_all(head.as_bytes()).await.expect("it is read");
@@ -366,11 +368,11 @@ mod tests {
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(ResolvesServerCertUsingSni::new()));
         let (_keeper, tls) = tokio::sync::watch::channel(Arc::new(config));
-        let mut silent = connect(Some(tls.clone())).await;
+        let (mut silent, _serving) = connect(Some(tls.clone())).await;
         let (text, took) = to_end(&mut silent).await;
         within(took, Duration::from_secs(10));
         assert_eq!(text, "");
-        let mut plain = connect(Some(tls)).await;
+        let (mut plain, _serving) = connect(Some(tls)).await;
         plain.write_all(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n").await.expect("it is read");
         assert!(to_end(&mut plain).await.1 < Duration::from_secs(1));
     }

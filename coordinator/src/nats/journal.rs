@@ -322,8 +322,9 @@ impl Journal {
         }
     }
 
-    /// Whether any of the broker's servers has a run's opening, whichever answers. A server that has just become the log's leader,
-    /// or was replaced and does not know it yet, may lack a run: nobody is told that there is none on its word alone.
+    /// Whether one of the broker's servers, whichever answers, has a run whose opening is an entry of its own, as that of every run
+    /// with a request id or several calls. A server that has just become the log's leader, or was replaced and does not know it
+    /// yet, may lack a run: nobody is told on its word alone that there is none.
     pub(crate) async fn replica_opens(&self, id: RunId) -> Result<bool, ReadError> {
         let opening = Subject { run: id, place: Place::Run }.to_string();
         let read = || self.read_once(&opening, 0, (1, WATCHED_PAGE_BYTES));

@@ -129,7 +129,9 @@ impl Door {
                 }
                 (false, _) => {}
             }
-            match tokio::time::timeout(DRAIN_REPEAT, registry.changed()).await {
+            let patience = first.map(|first| DRAIN_PATIENCE.saturating_sub(first.elapsed()));
+            let pause = patience.map_or(DRAIN_REPEAT, |patience| patience.min(DRAIN_REPEAT));
+            match tokio::time::timeout(pause, registry.changed()).await {
                 Ok(Ok(())) | Err(_) => {}
                 Ok(Err(_)) => return Err(Refusal::ShuttingDown),
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::stream::BoxStream;
-use futures::{Stream, StreamExt as _, TryFutureExt as _};
+use futures::{Stream, StreamExt as _};
 use prost::Message;
 use proto::convert::api;
 use proto::v1;
@@ -89,8 +89,23 @@ pub(crate) async fn watched(
     if let Ok(reader) = tokio::time::timeout(RESPONSE, &mut opening).await {
         return Ok(pieces(reader?, stop, deadline).boxed());
     }
-    let pieces = opening.map_ok(move |reader| pieces(reader, stop, deadline)).try_flatten_stream();
-    Ok(futures::stream::once(async { Ok(Piece::heartbeat()) }).chain(pieces).boxed())
+    let waiting = futures::stream::unfold(Some(opening), move |opening| {
+        let stop = stop.clone();
+        async move {
+            let mut opening = opening?;
+            let one = |piece| futures::stream::iter([piece]).boxed();
+            Some(tokio::select! {
+                biased;
+                () = stop.cancelled() => (one(Ok(Piece::end(v1::StreamEndReason::Shutdown))), None),
+                reader = &mut opening => match reader {
+                    Ok(reader) => (pieces(reader, stop, deadline).boxed(), None),
+                    Err(fault) => (one(Err(fault)), None),
+                },
+                () = tokio::time::sleep(HEARTBEAT) => (one(Ok(Piece::heartbeat())), Some(opening)),
+            })
+        }
+    });
+    Ok(futures::stream::iter([Ok(Piece::heartbeat())]).chain(waiting.flatten()).boxed())
 }
 
 impl Streaming {

@@ -59,7 +59,7 @@ impl Keeper {
 
 impl Keeper {
     /// Ends an attempt that is not made again, and whose worker is lost: as a worker would that is given its job now, for there
-    /// may be none. Where it does not succeed it is tried again with the next look at what is lost.
+    /// may be none. If it does not succeed, it is tried again when the job is next handed back.
     pub(super) fn end_lost(&mut self, run: RunId, call: CallIndex, pool: PoolId) {
         if self.questions.len() >= QUESTIONS_MAX {
             return;

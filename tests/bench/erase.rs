@@ -14,7 +14,7 @@ use crate::results::Results;
 const STREAM: &str = "erase";
 const RUNS: u32 = 100_000;
 const ERASED: u32 = 2_000;
-/// A purge counts anew what is left for each consumer, which is quick for those at the log's end.
+/// After a purge the broker counts the pending messages of every consumer again. This is fast for consumers at the log's end.
 const PURGED: u32 = 100;
 /// Consumers of a fleet: feeds of a shard, and each so many-th the queue of a pool.
 const CONSUMERS: u32 = 20;

@@ -375,7 +375,7 @@ impl Drive {
         let (run_id, policy) = (self.outcome.run_id.clone(), self.plan.policy);
         let began = Instant::now();
         let late = self.read(&run_id, policy, began + LATE_LIMIT).await;
-        self.outcome.read_again_ms = u64::try_from(began.elapsed().as_millis()).ok();
+        self.outcome.read_again_ms = late.as_ref().and_then(|_| u64::try_from(began.elapsed().as_millis()).ok());
         self.evidence.run = self.get(&run_id).await;
         let erased_at = self.outcome.to_erase.map(|ended| ended + u64::try_from(ERASE_AFTER.as_millis()).unwrap_or(0));
         let may_be_erased = erased_at.is_some_and(|erased| proto::now().0 >= erased);

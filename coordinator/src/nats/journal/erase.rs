@@ -9,9 +9,8 @@ use serde::Deserialize;
 use super::{Journal, PAGE_BYTES, ReadError, RunPages};
 use crate::known::may_open;
 
-/// A run with more entries is purged at once. A purge makes the broker count anew what is left for each consumer of the log, and
-/// nothing is stored meanwhile. That takes the longer the more consumers lag behind, or were left by coordinators that died.
-/// Deleting one entry costs the same in any log.
+/// A run with more entries is purged with one request. After a purge the broker counts the pending messages of every consumer of
+/// the log again, and stores nothing meanwhile. This is slow if consumers lag behind or belong to coordinators that died.
 const DELETED_ONE_BY_ONE: u64 = 512;
 /// Entries that are deleted at once.
 const AT_ONCE: usize = 32;

@@ -360,12 +360,12 @@ impl Limits {
         if self.shared { limit.saturating_sub(others).max(self.own(limit)) } else { self.own(limit) }
     }
 
-    /// What is left for us of the bytes that a tenant may have.
+    /// What is left for us of the bytes that a tenant may have. Who has no shard yet has the part of one: it has just begun.
     fn bytes(&self, limit: u64, others: u64) -> u64 {
         if self.shared {
             return limit.saturating_sub(others);
         }
-        let part = u128::from(limit) * u128::from(self.shards) / u128::from(proto::names::SHARDS);
+        let part = u128::from(limit) * u128::from(self.shards.max(1)) / u128::from(proto::names::SHARDS);
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
@@ -547,5 +547,15 @@ mod tests {
         counted.admit_bytes(&tenant, 100, 1000, &alone).expect("half of the shards are ours");
         counted.admit_bytes(&tenant, 1, 1000, &alone).expect_err("that was our part");
         assert_eq!(counted.told()["acme"].log_bytes, 400, "the others are told of tenants without open runs, too");
+    }
+
+    #[test]
+    fn a_coordinator_that_has_no_shard_yet_admits_the_part_of_one() {
+        let tenant: TenantId = "acme".parse().unwrap();
+        let mut counted = Counted::default();
+        let new = Limits { shards: 0, shared: false };
+        counted.admit_bytes(&tenant, 62, 1000, &new).expect("a sixteenth");
+        counted.admit_bytes(&tenant, 1, 1000, &new).expect_err("that was the part of a shard");
+        counted.admit_bytes(&tenant, 1, 0, &new).expect_err("nothing is nobody's part");
     }
 }

@@ -13,6 +13,7 @@ mod letters;
 mod log_bytes;
 mod overdue;
 mod places;
+mod recent;
 mod slice;
 mod standing;
 mod takeover;
@@ -61,7 +62,7 @@ use crate::trace;
 use crate::webhooks::Webhooks;
 
 pub(crate) use self::overdue::OVERDUE;
-pub(crate) use self::watcher::{Live, Standing};
+pub(crate) use self::watcher::{Before, Live, Standing};
 
 /// Requests to the ledger that may wait.
 const REQUESTS_MAX: usize = 4096;
@@ -334,6 +335,7 @@ impl Keeper {
         if let Ok(entry) = &read
             && sequence > slice.seen
         {
+            slice.recent.note(id, entry, bytes);
             slice.hand_to_watchers(id, entry, bytes);
         }
         slice.seen = slice.seen.max(sequence);
@@ -450,6 +452,7 @@ impl Keeper {
         self.rim.index.erase(id, known.last);
         let Some(slice) = self.slice_mut(id.shard()) else { return };
         slice.snapshot.outdated = true;
+        slice.recent.forget(id);
         slice.watchers.remove(&id).into_iter().flatten().for_each(Watcher::end);
     }
 

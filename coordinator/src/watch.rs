@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::callers::Reading;
 use crate::door::Fault;
-use crate::ledger::{Ledger, Live, OVERDUE, Standing, Stopped};
+use crate::ledger::{Before, Ledger, Live, OVERDUE, Standing, Stopped};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
 use crate::runs::Refusal;
@@ -467,9 +467,15 @@ impl Source {
     async fn join_feed(&mut self) -> Result<(), WatchError> {
         // The feed's word is given once, and this may be dropped while it waits for the leader's.
         self.behind = match (self.live.standing().await?, self.behind) {
-            (Standing::Following { .. }, Behind::Unopened) => Behind::Nothing,
-            (Standing::Following { last: Some(through) }, _) => Behind::Entries { through, then: Then::Nothing },
-            (Standing::Following { last: None } | Standing::Joined, _) => Behind::Unasked { asked: 0 },
+            (Standing::Following(_), Behind::Unopened) => Behind::Nothing,
+            (Standing::Following(Before::Entries(entries)), _) => {
+                let last = entries.last().map_or(0, |entry| entry.sequence);
+                self.page.extend(entries.into_iter().filter(|entry| entry.sequence > self.last));
+                self.last = self.last.max(last);
+                Behind::Nothing
+            }
+            (Standing::Following(Before::Through(through)), _) => Behind::Entries { through, then: Then::Nothing },
+            (Standing::Following(Before::Nothing) | Standing::Joined, _) => Behind::Unasked { asked: 0 },
         };
         Ok(())
     }

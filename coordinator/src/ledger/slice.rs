@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::erasure::Owed;
 use super::log_bytes::LogBytes;
+use super::recent::Recent;
 use super::standing::{Ended, Expecting};
 use super::takeover::Takeover;
 use super::unread::Unread;
@@ -24,6 +25,8 @@ pub(super) struct Slice {
     pub(super) seen: u64,
     /// Every entry up to here was applied.
     pub(super) applied: u64,
+    /// What was handed out since the shard is followed without a gap.
+    pub(super) recent: Recent,
     /// The open runs; none while the shard is not ours.
     pub(super) runs: HashMap<RunId, Open>,
     pub(super) ended: Ended,

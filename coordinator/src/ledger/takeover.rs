@@ -16,10 +16,11 @@ use tokio::time::Instant;
 use super::Keeper;
 use super::erasure::Owed;
 use super::log_bytes::LogBytes;
+use super::recent::Recent;
 use super::slice::{Open, Phase, Posting, Slice};
 use super::standing::Ended;
 use super::unread::Unread;
-use super::watcher::{Standing, Watcher};
+use super::watcher::{Before, Standing, Watcher};
 use crate::known::Known;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Extent, Journal, ReadError};
@@ -166,6 +167,9 @@ impl Keeper {
             }
             // Those who watch already may have seen less than is known; what comes twice they pass over.
             let from = if follows { through.min(slice.seen) } else { through };
+            if !follows {
+                slice.recent = Recent::default();
+            }
             slice.seen = from;
             slice.applied = through;
             slice.phase = Phase::Replaying { claim, tip };
@@ -282,6 +286,7 @@ impl Keeper {
         if slice.phase == Phase::Guest {
             slice.stands();
         } else {
+            slice.recent = Recent::default();
             self.rim.feeds.leave(shard);
         }
         self.drop_strays(shard);
@@ -297,15 +302,20 @@ impl Keeper {
         let follows = self.rim.feeds.follows(shard);
         // A shard that there is not has no entries: nothing is missed.
         let Some(slice) = self.slice_mut(shard) else {
-            drop(standing.send(Standing::Following { last: None }));
+            drop(standing.send(Standing::Following(Before::Nothing)));
             return;
         };
         slice.watchers.entry(run).or_default().push(watcher);
         slice.unwatched = None;
         if follows {
             let known = slice.runs.get(&run).filter(|_| slice.phase.leads());
+            let before = match (slice.recent.of(run), known) {
+                (Some(entries), _) => Before::Entries(entries),
+                (None, Some(open)) => Before::Through(open.known.last),
+                (None, None) => Before::Nothing,
+            };
             // Whoever asked may have gone.
-            drop(standing.send(Standing::Following { last: known.map(|open| open.known.last) }));
+            drop(standing.send(Standing::Following(before)));
         } else {
             slice.waiting.push(standing);
             self.join(shard);
@@ -331,7 +341,7 @@ impl Keeper {
         let Some(slice) = self.slice_mut(shard) else { return };
         // If it became ours meanwhile, the takeover sees to those who wait.
         if slice.phase == Phase::Joining {
-            (slice.phase, slice.seen) = (Phase::Guest, position);
+            (slice.phase, slice.seen, slice.recent) = (Phase::Guest, position, Recent::default());
             slice.stands();
             self.rim.feeds.follow([shard].into_iter().collect(), position);
         }
@@ -348,7 +358,7 @@ impl Keeper {
                 continue;
             }
             if now.saturating_duration_since(*slice.unwatched.get_or_insert(now)) >= GUEST {
-                slice.phase = Phase::Away;
+                (slice.phase, slice.recent) = (Phase::Away, Recent::default());
                 self.rim.feeds.leave(shard);
             }
         }

@@ -17,10 +17,20 @@ const BYTES_MAX: usize = 512 * 1024;
 /// From where on the feed brings a run's entries.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// From when the watcher asked. Before that the run's last entry was this one, where the ledger knows the run.
-    Following { last: Option<u64> },
+    /// From when the watcher asked.
+    Following(Before),
     /// From later on, for the shard was not followed: entries that were stored after the watcher asked may be missing.
     Joined,
+}
+
+/// What the ledger knows of a run's entries before those that the feed brings.
+#[derive(Debug)]
+pub(crate) enum Before {
+    Nothing,
+    /// Which one is the last.
+    Through(u64),
+    /// All of them.
+    Entries(Vec<Arc<Entry>>),
 }
 
 /// The ledger's end.

@@ -105,3 +105,23 @@ async fn an_entry_that_opens_nothing_does_not_pass_for_the_opening_and_what_stan
     let read = [source.next().await, source.next().await].map(|entry| entry.expect("the log can be read").sequence);
     assert_eq!(read, [first, second]);
 }
+
+#[tokio::test]
+async fn what_the_ledger_knows_of_a_run_is_not_read_and_the_feed_goes_on_behind_it() {
+    let (_server, journal) = journal().await;
+    let (ledger, mut by_hand) = ByHand::new();
+    let run = fresh();
+    let entry = |sequence| Entry { sequence, at: Timestamp(0), not_after: None, events: events() };
+    let mut source = Source::new(journal, ledger, run, Behind::Unknown).await.expect("the ledger is there");
+    let (feed, standing) = by_hand.asked().await;
+    let before = Before::Entries(vec![Arc::new(entry(7)), Arc::new(entry(9))]);
+    standing.send(Standing::Following(before)).expect("whoever watches waits for it");
+    feed.brings(entry(9));
+    feed.brings(entry(12));
+    // Nothing of it is in the log: whoever looked there would find nothing.
+    for expected in [7, 9, 12] {
+        let next = tokio::time::timeout(PATIENCE, source.next()).await.expect("it comes in time");
+        assert_eq!(next.expect("it is known").sequence, expected);
+    }
+    assert!(matches!(source.behind, Behind::Nothing));
+}

@@ -1,0 +1,146 @@
+//! What the feed brought of each run since it was opened, for as long as there is room: a reader that comes later begins with
+//! it and asks the broker for nothing. After a fault all readers come at once, and each would read its run from the log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use run::{Entry, Event, RunId};
+
+use crate::nats::journal::{WATCHED_PAGE_BYTES, stored_bytes};
+
+/// Of one shard; beyond that the oldest runs are forgotten, and read from the log.
+const BYTES_MAX: usize = 1024 * 1024;
+/// Of one run: no more than a page, for it stays with a reader that does not read.
+const RUN_BYTES_MAX: usize = WATCHED_PAGE_BYTES;
+const RUN_ENTRIES_MAX: usize = 256;
+
+/// Runs of one shard, each from its opening on.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// Ids begin with the time at which they were made, so the first is the oldest.
+    runs: BTreeMap<RunId, Told>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Told {
+    entries: Vec<Arc<Entry>>,
+    bytes: usize,
+}
+
+impl Recent {
+    /// The feed brings an entry, maybe for the second time. Nothing was missed since the last one.
+    pub(super) fn note(&mut self, run: RunId, entry: &Arc<Entry>, payload: u32) {
+        let first = entry.events.first();
+        match first {
+            Some(Event::RunOpened(opened)) if opened.erasure.is_none() => {
+                self.forget(run);
+                self.runs.insert(run, Told::default());
+            }
+            Some(Event::RunEraseRequested(_)) => return self.forget(run),
+            _ => {}
+        }
+        let Some(told) = self.runs.get_mut(&run) else { return };
+        if told.entries.last().is_some_and(|last| last.sequence >= entry.sequence) {
+            return;
+        }
+        let bytes = usize::try_from(stored_bytes(payload)).unwrap_or(usize::MAX);
+        if told.bytes.saturating_add(bytes) > RUN_BYTES_MAX || told.entries.len() >= RUN_ENTRIES_MAX {
+            return self.forget(run);
+        }
+        told.entries.push(Arc::clone(entry));
+        told.bytes += bytes;
+        self.bytes += bytes;
+        while self.bytes > BYTES_MAX
+            && let Some((_, oldest)) = self.runs.pop_first()
+        {
+            self.bytes -= oldest.bytes;
+        }
+    }
+
+    /// All entries of a run up to the newest that the feed brought; `None` where they are not known.
+    pub(super) fn of(&self, run: RunId) -> Option<Vec<Arc<Entry>>> {
+        self.runs.get(&run).map(|told| told.entries.clone())
+    }
+
+    pub(super) fn forget(&mut self, run: RunId) {
+        if let Some(told) = self.runs.remove(&run) {
+            self.bytes -= told.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use run::{EraseRequest, Erasure, RunOpened, Shard, Timestamp};
+
+    use super::*;
+
+    fn fresh() -> RunId {
+        RunId::new(Shard(0), uuid::Uuid::now_v7())
+    }
+
+    fn entry(sequence: u64, event: Event) -> Arc<Entry> {
+        Arc::new(Entry { sequence, at: Timestamp(1), not_after: None, events: vec![event] })
+    }
+
+    fn opening(sequence: u64) -> Arc<Entry> {
+        entry(sequence, Event::RunOpened(RunOpened::default()))
+    }
+
+    fn sequences(recent: &Recent, run: RunId) -> Option<Vec<u64>> {
+        recent.of(run).map(|entries| entries.iter().map(|entry| entry.sequence).collect())
+    }
+
+    #[test]
+    fn a_run_is_known_whole_or_not_at_all() {
+        let (mut recent, run, older) = (Recent::default(), fresh(), fresh());
+        recent.note(older, &entry(3, Event::RunClosed), 1);
+        assert_eq!(sequences(&recent, older), None, "its opening was not seen");
+        recent.note(run, &opening(4), 1);
+        recent.note(run, &entry(6, Event::RunClosed), 1);
+        // A takeover has the feed begin anew further back.
+        recent.note(run, &entry(6, Event::RunClosed), 1);
+        assert_eq!(sequences(&recent, run), Some(vec![4, 6]));
+        recent.note(run, &opening(4), 1);
+        recent.note(run, &entry(6, Event::RunClosed), 1);
+        assert_eq!(sequences(&recent, run), Some(vec![4, 6]));
+    }
+
+    #[test]
+    fn what_is_erased_is_forgotten() {
+        let (mut recent, run) = (Recent::default(), fresh());
+        let request = EraseRequest {
+            reason: "asked for".to_owned(),
+            tenant: None,
+            bytes: 0,
+            not_before: Timestamp(1),
+            request: None,
+            continuations: 0,
+        };
+        recent.note(run, &opening(1), 1);
+        recent.note(run, &entry(2, Event::RunEraseRequested(request)), 1);
+        assert_eq!((sequences(&recent, run), recent.bytes), (None, 0));
+        let erasure = Erasure { after: std::time::Duration::from_secs(60), request: None };
+        let opened = RunOpened { erasure: Some(erasure), ..RunOpened::default() };
+        recent.note(run, &entry(3, Event::RunOpened(opened)), 1);
+        assert_eq!(sequences(&recent, run), None, "it is not stored longer than it runs");
+    }
+
+    #[test]
+    fn long_runs_and_then_the_oldest_make_room() {
+        let (mut recent, long) = (Recent::default(), fresh());
+        recent.note(long, &opening(1), 1);
+        recent.note(long, &entry(2, Event::RunClosed), RUN_BYTES_MAX as u32);
+        assert_eq!((sequences(&recent, long), recent.bytes), (None, 0));
+        let runs: Vec<RunId> = (0..20).map(|_| fresh()).collect();
+        for (sequence, run) in (3..).zip(&runs) {
+            recent.note(*run, &opening(sequence), RUN_BYTES_MAX as u32 - 256);
+        }
+        let known: Vec<RunId> = runs.iter().copied().filter(|run| recent.of(*run).is_some()).collect();
+        assert_eq!(known, runs[4..], "sixteen of a page each fit");
+        assert!(recent.bytes <= BYTES_MAX);
+        known.into_iter().for_each(|run| recent.forget(run));
+        assert_eq!(recent.bytes, 0);
+    }
+}

@@ -106,6 +106,26 @@ async fn a_drained_worker_gives_back_what_does_not_end_in_time_and_says_so_meanw
 }
 
 #[tokio::test]
+async fn a_worker_that_is_told_to_stop_while_the_broker_stands_still_ends_within_30_s_of_its_drain() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut leaves = yard.fixture.worker_with_drain(&yard.broker.url(), "main", 4, 1).await;
+    yard.client.wait_for_tool("echo").await;
+    let mut stream = yard.client.execute(vec![count("c", 3, 4000)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    // What the call says next is sent for 20 s, from 4 s after this on.
+    yard.broker.pause();
+    let asked = Instant::now();
+    leaves.terminate().await;
+    assert!(asked.elapsed() < Duration::from_secs(1 + 30), "{:?}", asked.elapsed());
+    yard.broker.resume();
+    // It comes again as after a crash.
+    let _other = yard.worker().await;
+    let events = stream.to_end().await;
+    check::whole(&events, true);
+    assert_eq!(check::said(&events)["c"], counted("c", 3));
+}
+
+#[tokio::test]
 async fn who_drains_a_worker_that_says_nothing_or_does_not_live_is_told() {
     let yard = Yard::start(FIXTURE).await;
     let mut worker = yard.worker().await;

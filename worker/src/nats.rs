@@ -44,6 +44,9 @@ const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the broker may take to hear the last words of a worker.
 const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long calls that were told to stop, and what they said last, may take to be stored after the drain. An election of the
+/// broker's leader takes 4-9 s. With the last words it is less than the 30 s after the drain that an orderly end may take.
+const GIVE_BACK: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -223,7 +226,13 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
     if ended.is_err() {
         tracing::warn!(calls = running.len(), "giving back calls that still run");
         core.give_back.cancel();
-        while running.join_next().await.is_some() {}
+        let given_back = async { while running.join_next().await.is_some() {} };
+        if tokio::time::timeout(GIVE_BACK, given_back).await.is_err() {
+            tracing::warn!(
+                calls = running.len(),
+                "the broker does not take in the ends of calls: they come again as after a crash"
+            );
+        }
     }
 }
 

@@ -11,7 +11,7 @@ const CALM_MS: u64 = 2_000;
 const OWNER_MS: u64 = 6_000;
 /// For how long its shards may be nobody's: two leases.
 const OWNERLESS_MS: u64 = 12_000;
-/// With a broker that was struck: an election takes 4 to 9 s, and clients must come back.
+/// For each fault of the broker: an election takes 4 to 9 s, and clients must come back.
 const BROKER_MS: u64 = 15_000;
 
 #[derive(Debug)]
@@ -25,7 +25,8 @@ pub(crate) struct Late {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowed {
     owner: bool,
-    broker: bool,
+    /// How often the broker was struck.
+    broker: u64,
     /// How long nobody could end the call, as far as that came after its deadline.
     blocked_ms: u64,
 }
@@ -38,8 +39,10 @@ impl Allowed {
         let struck = |is_struck: fn(&Struck) -> bool, (from, until): (u64, u64)| {
             faults.iter().any(|fault| is_struck(fault) && fault.from <= until && fault.until >= from)
         };
-        let broker = struck(|fault| fault.part == Part::Broker, window(BROKER_MS));
-        let ownerless_ms = OWNERLESS_MS + if broker { BROKER_MS } else { 0 };
+        let (from, until) = window(BROKER_MS);
+        let of_broker = |fault: &&Struck| fault.part == Part::Broker && fault.from <= until && fault.until >= from;
+        let broker = faults.iter().filter(of_broker).count() as u64;
+        let ownerless_ms = OWNERLESS_MS + if broker > 0 { BROKER_MS } else { 0 };
         let owner = struck(leaves_ownerless, window(ownerless_ms));
         let mut allowed = Self { owner, broker, blocked_ms: 0 };
         let base = allowed.ms();
@@ -55,13 +58,12 @@ impl Allowed {
 
     /// A broker was struck.
     pub(crate) fn by_broker(self) -> bool {
-        self.broker
+        self.broker > 0
     }
 
     pub(crate) fn ms(self) -> u64 {
         let owner = if self.owner { OWNER_MS } else { 0 };
-        let broker = if self.broker { BROKER_MS } else { 0 };
-        CALM_MS + owner + broker + self.blocked_ms
+        CALM_MS + owner + self.broker * BROKER_MS + self.blocked_ms
     }
 }
 
@@ -142,7 +144,11 @@ mod tests {
         let owner = struck(Part::Coordinator, 0, 100_000, 101_000);
         assert_eq!(allowed(&late(105_000, 106_000), std::slice::from_ref(&owner)), 8_000);
         let broker = struck(Part::Broker, 0, 101_000, 102_000);
-        assert_eq!(allowed(&late(105_000, 106_000), &[owner, broker]), 23_000);
+        assert_eq!(allowed(&late(105_000, 106_000), &[owner.clone(), broker.clone()]), 23_000);
+        // Each time it is struck its leader may be gone.
+        let again = struck(Part::Broker, 1, 110_000, 111_000);
+        assert_eq!(allowed(&late(105_000, 120_000), &[owner.clone(), broker.clone(), again.clone()]), 38_000);
+        assert_eq!(allowed(&late(105_000, 109_000), &[owner, broker, again]), 23_000, "it came after the end");
     }
 
     #[test]

@@ -137,3 +137,54 @@ fn asked(message: Message, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
         .ok()?;
     Some(Asked { question, pool, reply })
 }
+
+#[cfg(test)]
+mod tests {
+    use async_nats::connection::State;
+    use run::CallIndex;
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn who_listens_for_questions_is_not_held_up_by_a_broker_that_is_away_and_hears_them_later() {
+        let mut server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+        let options = async_nats::ConnectOptions::new().client_capacity(1);
+        let client = options.connect(server.url()).await.expect("it listens");
+        server.kill().await;
+        while client.connection_state() == State::Connected {
+            tokio::time::sleep(SHORT).await;
+        }
+        // There is no room for any command to the broker.
+        let mut commands = JoinSet::new();
+        for _ in 0..8 {
+            let client = client.clone();
+            commands.spawn(async move { client.publish("nowhere", Bytes::new()).await });
+        }
+        let mut questions = Signals(client.clone()).questions();
+        for _ in 0..5 {
+            let waited = tokio::time::timeout(SHORT, questions.next(|_| true)).await;
+            assert!(waited.is_err(), "nobody asked");
+        }
+        server.restart().await.expect("it starts again");
+        let (pool, shard): (PoolId, _) = ("main".parse().expect("a name"), Shard(0));
+        let run = RunId::new(shard, uuid::Uuid::now_v7());
+        let question =
+            Question { run, call: CallIndex(0), delivered: 1, sequence: 1, attempt: None, executed: false };
+        let (subject, reply) = (names::question(&pool, shard), format!("_INBOX.pool.{pool}.1"));
+        let asked = async {
+            loop {
+                let said = client.publish_with_reply(subject.clone(), reply.clone(), question.encode()).await;
+                said.expect("the client lives");
+                if let Ok(asked) = tokio::time::timeout(SHORT, questions.next(|_| true)).await {
+                    return asked;
+                }
+            }
+        };
+        let asked = tokio::time::timeout(PATIENCE, asked).await.expect("it is heard");
+        assert_eq!((asked.question.run, asked.pool), (run, pool));
+    }
+}

@@ -274,3 +274,34 @@ impl Journal {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{fresh, journal};
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_refused_for_want_of_room_is_confirmed_if_an_earlier_copy_is_in_the_log() {
+        let (_server, journal) = journal().await;
+        let events = [Event::RunClosed];
+        let draft = Draft::new(fresh(), &events, None, NOTHING).expect("it has a place");
+        let full = || AppendError::Full { is_certain: false };
+        let refused = journal.found_or_refused(&draft, full()).await;
+        assert!(matches!(refused, Err(AppendError::Full { .. })), "{refused:?}");
+        // A copy that nobody confirmed tipped the limit; the broker looks at limits first, and refuses the next copy.
+        let stored = journal.publish(&draft.subject, draft.payload.clone(), NOTHING).await.expect("stored");
+        assert_eq!(journal.found_or_refused(&draft, full()).await.expect("it is there"), stored);
+    }
+
+    #[tokio::test]
+    async fn a_conflict_with_something_that_the_new_leader_does_not_show_is_not_taken_for_anothers_entry() {
+        let (_server, journal) = journal().await;
+        let (run, events) = (fresh(), [Event::RunClosed]);
+        let draft = Draft::new(run, &events, None, NOTHING).expect("it has a place");
+        let unknown = journal.found_or_refused(&draft, AppendError::Conflict).await;
+        assert!(matches!(unknown, Err(AppendError::Unavailable(_))), "{unknown:?}");
+        journal.append(run, &events, None, NOTHING).await.expect("stored");
+        let conflict = journal.found_or_refused(&draft, AppendError::Conflict).await;
+        assert!(matches!(conflict, Err(AppendError::Conflict)), "{conflict:?}");
+    }
+}

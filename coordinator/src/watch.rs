@@ -88,7 +88,7 @@ impl Reader {
         while source.page.is_empty() && source.is_behind() {
             source.read_page().await?;
         }
-        if source.page.is_empty() && source.journal.replica_opens(run).await? {
+        if source.page.is_empty() && !source.journal.is_absent(run).await? {
             return Err(ReadError::disagreeing().into());
         }
         if !source.page.front().is_some_and(|entry| opens(entry)) {

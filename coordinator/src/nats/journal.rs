@@ -1,5 +1,6 @@
 //! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs it.
 
+mod absent;
 mod append;
 mod erase;
 mod gone;
@@ -85,6 +86,7 @@ pub(crate) struct Parts {
     turns: Turns,
     /// Until when the feed counts as behind, in milliseconds since 1970.
     behind_until: AtomicU64,
+    last_mark: tokio::sync::Mutex<Option<absent::Mark>>,
 }
 
 /// Turns of those who read the log for somebody who watches.
@@ -200,7 +202,14 @@ impl Journal {
     pub(crate) fn new(broker: &Broker) -> Self {
         let (unheard, turns) = (Semaphore::new(UNHEARD_MAX), Turns::default());
         let behind_until = AtomicU64::new(0);
-        let parts = Parts { broker: broker.clone(), room: Room::default(), unheard, turns, behind_until };
+        let parts = Parts {
+            broker: broker.clone(),
+            room: Room::default(),
+            unheard,
+            turns,
+            behind_until,
+            last_mark: tokio::sync::Mutex::default(),
+        };
         Self { parts: Arc::new(parts), takes_turns: false }
     }
 
@@ -298,7 +307,7 @@ impl Journal {
         let give_up = Instant::now() + AGREE_PATIENCE;
         loop {
             let known = self.known_once(id).await?;
-            if known.0.last > 0 || !self.replica_opens(id).await? {
+            if known.0.last > 0 || self.is_absent(id).await? {
                 return Ok(known);
             }
             if Instant::now() >= give_up {
@@ -320,16 +329,6 @@ impl Journal {
                 return Ok((known, bytes));
             }
         }
-    }
-
-    /// Whether one of the broker's servers, whichever answers, has a run whose opening is an entry of its own, as that of every run
-    /// with a request id or several calls. A server that has just become the log's leader, or was replaced and does not know it
-    /// yet, may lack a run: nobody is told on its word alone that there is none.
-    pub(crate) async fn replica_opens(&self, id: RunId) -> Result<bool, ReadError> {
-        let opening = Subject { run: id, place: Place::Run }.to_string();
-        let read = || self.read_once(&opening, 0, (1, WATCHED_PAGE_BYTES));
-        let batch = self.patiently("reading a page of the log again", read).await?;
-        Ok(!batch.messages.is_empty())
     }
 
     /// A run as it stood at its entry `last`.

@@ -255,6 +255,7 @@ struct Info {
 
 #[derive(Deserialize)]
 struct State {
+    last_seq: u64,
     #[serde(default)]
     subjects: HashMap<String, u64>,
 }
@@ -277,11 +278,16 @@ impl Journal {
 
     /// The subjects of a run and how many messages are on each, as the log's leader has them.
     pub(super) async fn counts(&self, run: RunId) -> Result<HashMap<String, u64>, ReadError> {
+        self.counts_through(run).await.map(|(counts, _)| counts)
+    }
+
+    /// The same, and the last entry that whoever answers has.
+    pub(super) async fn counts_through(&self, run: RunId) -> Result<(HashMap<String, u64>, u64), ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
         let asked = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
         let info: Info = asked.map_err(|error| ReadError::new(&error))?;
         match info {
-            Info { state: Some(state), error: None } => Ok(state.subjects),
+            Info { state: Some(state), error: None } => Ok((state.subjects, state.last_seq)),
             Info { error: Some(error), .. } => Err(ReadError(error.description)),
             Info { state: None, error: None } => Err(ReadError("the broker told nothing of the log".to_owned())),
         }

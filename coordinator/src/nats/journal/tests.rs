@@ -44,7 +44,7 @@ async fn an_entry_is_known_again_behind_which_others_came() {
 }
 
 /// How many entries the log holds.
-async fn count(journal: &Journal) -> u64 {
+pub(super) async fn count(journal: &Journal) -> u64 {
     let stream = journal.broker.context.get_stream(names::STREAM).await.expect("the log is there");
     stream.cached_info().state.messages
 }

@@ -1,0 +1,95 @@
+//! Proves that the log has nothing of a run.
+//!
+//! A server that was replaced as the log's leader, or has just become it, may lack the newest entries and answer all the same.
+//! So nobody is told on a server's word alone that there is no such run: a mark is stored, by a majority of the servers, and
+//! only a server that has the mark has everything that was stored before it.
+
+use run::RunId;
+use tokio::time::{Duration, Instant};
+
+use super::{Journal, LAG_PAUSE, READ_PATIENCE, ReadError};
+use crate::nats::setup::RETENTION;
+
+/// How far apart marks are, whoever asks for however many runs that there are not: they stay in the log as long as entries.
+const APART: Duration = Duration::from_millis(250);
+
+/// A mark, and when it was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    asked: Instant,
+    sequence: u64,
+}
+
+impl Journal {
+    /// Whether the log has nothing of a run, where whoever answered first had nothing.
+    ///
+    /// # Errors
+    /// If no mark can be stored, or no server that has it answers.
+    pub(crate) async fn is_absent(&self, id: RunId) -> Result<bool, ReadError> {
+        // Whatever there was has left the log.
+        if proto::now().since(id.created_at()) > RETENTION {
+            return Ok(true);
+        }
+        let mark = self.mark_behind(id).await?;
+        let give_up = Instant::now() + READ_PATIENCE;
+        loop {
+            let (subjects, through) = self.counts_through(id).await?;
+            if !subjects.is_empty() {
+                return Ok(false);
+            }
+            if through >= mark {
+                return Ok(true);
+            }
+            if Instant::now() >= give_up {
+                return Err(ReadError(format!("no server that has come as far as entry {mark} answers")));
+            }
+            tokio::time::sleep(LAG_PAUSE).await;
+        }
+    }
+
+    /// A mark behind everything that is in the log now. Those who ask at once share one.
+    async fn mark_behind(&self, id: RunId) -> Result<u64, ReadError> {
+        let now = Instant::now();
+        let mut last = self.last_mark.lock().await;
+        if let Some(mark) = *last {
+            if mark.asked >= now {
+                return Ok(mark.sequence);
+            }
+            tokio::time::sleep_until(mark.asked + APART).await;
+        }
+        let asked = Instant::now();
+        let sequence = self.patiently("leaving a mark in the log again", || self.mark(id.shard())).await?;
+        *last = Some(Mark { asked, sequence });
+        Ok(sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::try_join_all;
+    use run::{Event, Shard};
+
+    use super::super::tests::{count, fresh, journal};
+    use super::*;
+
+    #[tokio::test]
+    async fn that_there_is_no_run_is_known_behind_a_mark_which_those_who_ask_at_once_share() {
+        let (_server, journal) = journal().await;
+        let asked = try_join_all((0..100).map(|_| journal.is_absent(fresh()))).await.expect("it is known");
+        assert!(asked.into_iter().all(|absent| absent));
+        // The first one's, and another behind everything that the others may have missed meanwhile.
+        assert!(count(&journal).await <= 2, "{}", count(&journal).await);
+        let there = fresh();
+        journal.append(there, &[Event::RunClosed], None, 0).await.expect("stored");
+        assert!(!journal.is_absent(there).await.expect("it is known"));
+    }
+
+    #[tokio::test]
+    async fn a_run_that_is_older_than_the_log_costs_no_mark() {
+        let (_server, journal) = journal().await;
+        let old = uuid::Timestamp::from_unix_time(1_000_000_000, 0, 0, 0);
+        let old = RunId::new(Shard(0), uuid::Uuid::new_v7(old));
+        assert!(journal.is_absent(old).await.expect("it is known"));
+        assert_eq!(count(&journal).await, 0);
+    }
+}

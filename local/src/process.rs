@@ -23,6 +23,10 @@ const REAP_LIMIT: Duration = Duration::from_secs(5);
 const SPAWN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a drop may block for a killed server to disappear.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
+/// How long the threads of a server may take to stand still after SIGSTOP, and how often they are looked at. It takes less than a
+/// millisecond, unless the machine has too much to do or a thread waits for its disk.
+const STILL_LIMIT: Duration = Duration::from_secs(1);
+const STILL_POLL: Duration = Duration::from_millis(1);
 
 const WRAPPER: &str = include_str!("supervise.sh");
 
@@ -95,6 +99,25 @@ impl Process {
         if !self.has_ended() {
             self.send(Signal::KILL);
         }
+    }
+
+    /// SIGSTOP; returns when none of its threads runs any more. Until each has heard of it, the server may still take something in.
+    pub(crate) fn stop_still(&self) {
+        self.send(Signal::STOP);
+        let give_up = Instant::now() + STILL_LIMIT;
+        while self.moves() && Instant::now() < give_up {
+            std::thread::sleep(STILL_POLL);
+        }
+    }
+
+    /// Whether a thread of it is not stopped, where the system tells.
+    fn moves(&self) -> bool {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else { return false };
+        threads.flatten().any(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            // The name may hold spaces; it ends with the last parenthesis.
+            stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['T', 't']))
+        })
     }
 
     pub(crate) fn send(&self, signal: Signal) {

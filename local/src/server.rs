@@ -86,7 +86,7 @@ impl Server {
 
     /// SIGSTOP: it stands still, and nobody is told.
     pub(crate) fn pause(&self) {
-        self.process.iter().for_each(|process| process.send(Signal::STOP));
+        self.process.iter().for_each(Process::stop_still);
     }
 
     /// SIGCONT.

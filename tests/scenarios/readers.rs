@@ -1,6 +1,6 @@
 //! Every reader of a run sees the same stream, whenever it comes and however often it comes back.
 
-use harness::{PATIENCE, Run, Yard, reason};
+use harness::{Client, PATIENCE, Run, Yard, reason};
 use proto::v1::{FloorPolicy, RunEvent};
 
 use crate::{FIXTURE, check, count, counted, question};
@@ -64,8 +64,18 @@ async fn readers_are_answered_while_the_broker_stands_still_and_read_the_run_whe
     let early = run.watch(FloorPolicy::Arrival).await.to_end().await;
     let other = if run.id.ends_with('0') { "1" } else { "0" };
     let missing = Run { id: format!("{}{other}", &run.id[..run.id.len() - 1]), ..run.clone() };
+    // The coordinator has followed the run, and asks nobody.
     yard.broker.pause();
-    let watching = futures::future::join_all((0..READERS).map(|_| run.watch(FloorPolicy::Arrival)));
+    let followed = run.watch(FloorPolicy::Arrival).await.to_end().await;
+    yard.broker.resume();
+    assert_eq!(followed, early);
+    // Another has followed nothing of the run, so it must read it.
+    let another = yard.fixture.coordinator(&yard.broker.url()).await;
+    let client = Client::connect(another.address()).await;
+    client.wait_for_tool("echo").await;
+    let unread = Run { client, ..run.clone() };
+    yard.broker.pause();
+    let watching = futures::future::join_all((0..READERS).map(|_| unread.watch(FloorPolicy::Arrival)));
     let watching = futures::future::join(watching, missing.watch(FloorPolicy::Arrival));
     let watching = tokio::time::timeout(PATIENCE, watching).await;
     yard.broker.resume();

@@ -185,4 +185,38 @@ mod tests {
         assert!(!of(vec![said(SMALL_BYTES)]).is_small());
         assert!(!of(vec![said(10); SMALL_EVENTS]).is_small());
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_run_hears_heartbeats_and_then_that_the_coordinator_stops() {
+        let (stop, began) = (CancellationToken::new(), Instant::now());
+        let opening = std::future::pending::<Result<Box<Reader>, Fault>>();
+        let mut pieces = watched(opening, stop.clone(), None).await.expect("a response begins");
+        assert_eq!(began.elapsed(), RESPONSE);
+        for _ in 0..2 {
+            let heard = pieces.next().await.expect("it goes on").expect("nothing is wrong");
+            assert!(heard.heartbeat.is_some() && heard.end.is_none());
+        }
+        assert_eq!(began.elapsed(), RESPONSE + HEARTBEAT);
+        stop.cancel();
+        let last = pieces.next().await.expect("it goes on").expect("nothing is wrong");
+        let reason = last.end.map(|end| end.reason());
+        assert_eq!(reason, Some(v1::StreamEndReason::Shutdown));
+        assert!(pieces.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_wrong_with_a_run_is_the_answer_if_it_is_known_soon_and_else_the_end_of_the_stream() {
+        let run = run::RunId::new(run::Shard(0), uuid::Uuid::now_v7());
+        let unknown = move || Fault::from(crate::runs::Refusal::RunNotFound(run));
+        let soon = watched(async move { Err(unknown()) }, CancellationToken::new(), None).await;
+        assert!(soon.is_err());
+        let late = async move {
+            tokio::time::sleep(RESPONSE * 2).await;
+            Err(unknown())
+        };
+        let mut pieces = watched(late, CancellationToken::new(), None).await.expect("a response begins");
+        assert!(pieces.next().await.expect("it goes on").is_ok_and(|piece| piece.heartbeat.is_some()));
+        assert!(pieces.next().await.expect("it goes on").is_err());
+        assert!(pieces.next().await.is_none());
+    }
 }

@@ -172,8 +172,7 @@ mod tests {
         server.restart().await.expect("it starts again");
         let (pool, shard): (PoolId, _) = ("main".parse().expect("a name"), Shard(0));
         let run = RunId::new(shard, uuid::Uuid::now_v7());
-        let question =
-            Question { run, call: CallIndex(0), delivered: 1, sequence: 1, attempt: None, executed: false };
+        let question = Question { run, call: CallIndex(0), delivered: 1, sequence: 1, attempt: None, executed: false };
         let (subject, reply) = (names::question(&pool, shard), format!("_INBOX.pool.{pool}.1"));
         let asked = async {
             loop {

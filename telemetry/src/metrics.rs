@@ -20,9 +20,14 @@ pub const SERIES_MAX: usize = 20_000;
 pub const OTHER: &str = "other";
 /// Upper bounds of a histogram's buckets, in microseconds: from a call's smallest latency to its longest attempts. Few,
 /// for each is a line a series in every scrape.
-pub const BOUNDS_US: [u64; 12] = [
+pub const BOUNDS_US: [u64; 17] = [
+    500,
+    1_000,
+    2_500,
     5_000,
+    10_000,
     25_000,
+    50_000,
     100_000,
     500_000,
     1_000_000,
@@ -233,7 +238,7 @@ mod tests {
             histogram.record(Duration::from_millis(ms));
         }
         let Read { counts, sum_s } = histogram.read();
-        assert_eq!(counts, [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!(counts, [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
         assert_eq!(sum_s, 3600.012);
     }
 }

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use super::{BOUNDS_US, Family, Metric, Read, Values, published};
 
 /// The bounds of histograms, written out: a scrape has tens of thousands of them.
-const BOUNDS_S: [&str; BOUNDS_US.len()] =
-    ["0.005", "0.025", "0.1", "0.5", "1", "2.5", "5", "10", "30", "60", "300", "1800"];
+const BOUNDS_S: [&str; BOUNDS_US.len()] = [
+    "0.0005", "0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.5", "1", "2.5", "5", "10", "30", "60",
+    "300", "1800",
+];
 
 /// All that was published. A histogram in which nothing was recorded is left out.
 #[must_use]

@@ -186,12 +186,12 @@ mod tests {
     fn a_histogram_has_a_bucket_behind_its_last_bound() {
         static WAIT: Family<Histogram> = Family::new("wait_seconds", "Waiting.", &[]);
         WAIT.with(&[]).record(Duration::from_secs(3600));
-        WAIT.with(&[]).record(Duration::from_millis(1));
+        WAIT.with(&[]).record(Duration::from_micros(100));
         let exported = metric(Metric::Histogram(&WAIT), TIMES);
         assert_eq!(exported.unit, "s");
         let Some(metric::metric::Data::Histogram(histogram)) = exported.data else { panic!("none: {exported:?}") };
         let [point] = histogram.data_points.as_slice() else { panic!("one series has one point: {histogram:?}") };
-        assert_eq!((point.count, point.sum), (2, Some(3600.001)));
+        assert_eq!((point.count, point.sum), (2, Some(3600.0001)));
         assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
         assert_eq!((point.bucket_counts.first(), point.bucket_counts.last()), (Some(&1), Some(&1)));
         assert_eq!(point.explicit_bounds.last(), Some(&1800.0));

@@ -12,7 +12,7 @@ use proto::v1::{self, RunEvent};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::check::{self, Answer, Asking, Broken, Effect, Evidence, Violation};
 use crate::door::{Door, Messages, Next, passes};
@@ -114,6 +114,8 @@ struct Drive {
     live: Vec<RunEvent>,
     /// It is not to be stored, is not found, and had time enough to end and be erased since it was last read.
     may_be_erased: bool,
+    /// When events of it came last.
+    last_read: Instant,
 }
 
 /// How reading a run live came to its end.
@@ -131,8 +133,8 @@ pub(crate) async fn drive(load: Arc<Load>, plan: Plan, permit: Option<OwnedSemap
     let outcome = Outcome { number: plan.number, plan: format!("{plan:?}"), has_request_id, ..Outcome::default() };
     let seed = plan.seed.clone();
     let (evidence, acts, live) = (Evidence::default(), JoinSet::new(), Vec::new());
-    let (cancel_sent, may_be_erased) = (None, false);
-    let mut drive = Drive { load, plan, seed, outcome, evidence, acts, cancel_sent, live, may_be_erased };
+    let (cancel_sent, may_be_erased, last_read) = (None, false, Instant::now());
+    let mut drive = Drive { load, plan, seed, outcome, evidence, acts, cancel_sent, live, may_be_erased, last_read };
     drive.outcome.asked_at = proto::now().0;
     let Some(stream) = drive.open().await else {
         drop(permit);
@@ -172,6 +174,9 @@ impl Drive {
             };
             match messages.next().await {
                 Next::Events(mut events) => {
+                    if !events.is_empty() {
+                        self.last_read = Instant::now();
+                    }
                     if let Some(most) = self.plan.breaks_after
                         && since_break + events.len() > most
                         && own_breaks < OWN_BREAKS_MAX
@@ -196,6 +201,10 @@ impl Drive {
                     self.outcome.breaks += 1;
                     self.outcome.trouble = format!("the stream broke: {status}");
                     stream = None;
+                    // A coordinator that needs longer to be sure says so at the end of a stream that it has begun.
+                    if self.is_erased(&status) {
+                        return Read::Erased;
+                    }
                 }
             }
         }
@@ -204,16 +213,14 @@ impl Drive {
 
     async fn watch_on(&mut self, until: Instant) -> Option<Messages> {
         let after = self.live.last().map(|event| event.sequence);
-        let (run_id, policy, began) = (self.outcome.run_id.clone(), self.plan.policy, Instant::now());
+        let (run_id, policy) = (self.outcome.run_id.clone(), self.plan.policy);
         while Instant::now() < until {
             match self.load.door.watch(&mut self.seed, &run_id, policy, after).await {
                 Ok(stream) => return Some(stream),
                 Err(status) => {
-                    let is_gone = status.code() == Code::NotFound;
-                    self.outcome.not_found += u32::from(is_gone);
                     self.outcome.trouble = format!("WatchRun was refused: {status}");
-                    self.may_be_erased = is_gone && !self.plan.is_kept && began.elapsed() >= ERASE_AFTER;
-                    if self.may_be_erased {
+                    if self.is_erased(&status) {
+                        self.may_be_erased = true;
                         return None;
                     }
                 }
@@ -221,6 +228,13 @@ impl Drive {
             tokio::time::sleep(self.seed.ms(20..200)).await;
         }
         None
+    }
+
+    /// Whether it is not found for the reason that it ended and was erased since it was last read.
+    fn is_erased(&mut self, status: &Status) -> bool {
+        let is_gone = status.code() == Code::NotFound;
+        self.outcome.not_found += u32::from(is_gone);
+        is_gone && !self.plan.is_kept && self.last_read.elapsed() >= ERASE_AFTER
     }
 
     // ---- acting ----

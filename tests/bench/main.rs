@@ -3,6 +3,8 @@
 //! people would use instead. One file a section.
 
 mod calls;
+mod costly;
+mod delayed;
 mod erase;
 mod execute;
 mod floor;
@@ -13,6 +15,7 @@ mod latency;
 mod measure;
 mod open;
 mod peers;
+mod probe;
 mod process;
 mod readers;
 mod registry;
@@ -100,6 +103,10 @@ enum Section {
     Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
     Erase,
+    /// Requests that cost more than their size says where nothing bounds them.
+    Costly,
+    /// 100,000 calls that wait for a delayed retry, and the other calls of their pool.
+    Delayed,
     /// The same call and stream on other systems.
     Peers,
 }
@@ -195,6 +202,12 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Erase) {
         erase::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Costly) {
+        costly::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Delayed) {
+        delayed::measure(effort, &mut results).await?;
     }
     if wanted(Section::Peers) {
         peers::measure(arguments.quick, &mut results).await?;

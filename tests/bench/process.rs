@@ -39,6 +39,20 @@ impl Usage {
     }
 }
 
+/// The most memory that a process has had since [`forget_peak`].
+pub(crate) fn peak_bytes(pid: u32) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib =
+        kib.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<f64>().ok()).context("a process has memory")?;
+    Ok(kib * 1024.0)
+}
+
+pub(crate) fn forget_peak(pid: u32) -> anyhow::Result<()> {
+    let path = format!("/proc/{pid}/clear_refs");
+    std::fs::write(&path, "5").with_context(|| format!("{path}: Linux forgets the peak of a process if asked here"))
+}
+
 /// All processes of a yard; several of one kind together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Usages([(&'static str, Usage); 4]);

@@ -110,7 +110,8 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
 
 /// The tools that are measured, and so many more that nobody calls.
 fn table(more: u32) -> anyhow::Result<Table> {
-    let mut table = Table::new().host(Noop)?.host(Chunks)?.define::<Nothing>("ask", &About::new("Ask the client"))?;
+    let mut table =
+        Table::new().host(Noop)?.host(Chunks)?.host(Later)?.define::<Nothing>("ask", &About::new("Ask the client"))?;
     for number in 0..more {
         table = table.define::<Nothing>(&format!("tool_{number}"), &About::new("One of many"))?;
     }
@@ -137,6 +138,22 @@ impl Tool for Noop {
 
     async fn call(&self, _: &Context, _: Nothing) -> Result<Output, ToolError> {
         Ok(().into())
+    }
+}
+
+/// Fails, and is to be tried again in an hour.
+struct Later;
+
+impl Tool for Later {
+    const NAME: &'static str = "later";
+    type Input = Nothing;
+
+    fn about(&self) -> About {
+        About::new("Later").read_only()
+    }
+
+    async fn call(&self, _: &Context, _: Nothing) -> Result<Output, ToolError> {
+        Err(ToolError::rate_limited("later", Duration::from_secs(3600)))
     }
 }
 

@@ -14,7 +14,8 @@ use tonic::transport::Channel;
 
 use crate::Effort;
 use crate::execute::{self, Fleet, Yard};
-use crate::measure::{Latencies, each, rounded};
+use crate::measure::{each, rounded};
+use crate::probe::Probe;
 use crate::process::Usages;
 use crate::results::Results;
 
@@ -27,7 +28,6 @@ const READERS_PER_CONNECTION: usize = 200;
 /// Readers that do not read, of a run of so many chunks of 1 KiB.
 const UNREAD: u32 = 1_000;
 const UNREAD_CHUNKS: u32 = 15_000;
-const PROBE_PAUSE: Duration = Duration::from_millis(5);
 /// Memory is looked at when readers have had this time to be given what they do not read.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -89,7 +89,7 @@ async fn begin(
 async fn storm(yard: &Yard, ids: &[String], readers: u32) -> anyhow::Result<serde_json::Value> {
     eprintln!("watch: {readers} readers at once");
     let connections = yard.connections((readers as usize).div_ceil(READERS_PER_CONNECTION)).await?;
-    let probe = probe(yard);
+    let probe = Probe::start(yard);
     let mut reading = JoinSet::new();
     let began = Instant::now();
     for reader in 0..readers as usize {
@@ -124,7 +124,7 @@ async fn unread(yard: &Yard, effort: Effort) -> anyhow::Result<serde_json::Value
     }
     let id = id.context("the run was opened")?;
     let before = Usages::of(yard)?.memory_mib();
-    let (probe, mut silent) = (probe(yard), Vec::new());
+    let (probe, mut silent) = (Probe::start(yard), Vec::new());
     for _ in 0..readers {
         let mut connection = TcpStream::connect(yard.coordinators[0].ready.as_str()).await?;
         let request = format!("GET /v1/runs/{id}/events HTTP/1.1\r\nhost: localhost\r\n\r\n");
@@ -138,33 +138,4 @@ async fn unread(yard: &Yard, effort: Effort) -> anyhow::Result<serde_json::Value
         "readers": readers, "mib": f64::from(chunks) / 1024.0, "others": others.to_json(),
         "coordinator_mib": { "before": before["coordinator"], "during": during["coordinator"] },
     }))
-}
-
-/// Calls of others, one after another, until they are ended.
-struct Probe {
-    calling: tokio::task::JoinHandle<anyhow::Result<Latencies>>,
-    stop: tokio_util::sync::CancellationToken,
-}
-
-fn probe(yard: &Yard) -> Probe {
-    let stop = tokio_util::sync::CancellationToken::new();
-    let (client, stopped) = (yard.client(), stop.clone());
-    let calling = tokio::spawn(async move {
-        let mut latencies = Latencies::new();
-        while !stopped.is_cancelled() {
-            let began = Instant::now();
-            execute::noop(client.clone()).await?;
-            latencies.record(began.elapsed());
-            tokio::time::sleep(PROBE_PAUSE).await;
-        }
-        Ok(latencies)
-    });
-    Probe { calling, stop }
-}
-
-impl Probe {
-    async fn end(self) -> anyhow::Result<Latencies> {
-        self.stop.cancel();
-        self.calling.await?
-    }
 }

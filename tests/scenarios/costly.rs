@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::{Callers, Client, Fixture, Guarded, Yard, call, reason};
+use harness::{Callers, Client, Costly, Fixture, Guarded, Yard, call, reason};
 use proto::v1::request_tool::Format;
 use proto::v1::{self, CallErrorKind, CallState};
 use serde_json::{Value, json};
@@ -20,74 +20,9 @@ const OTHERS_MAX: Duration = Duration::from_secs(5);
 /// Bytes of memory that a coordinator may have after all of them.
 const MEMORY_MAX: u64 = 400 * 1024 * 1024;
 
-struct Costly {
-    what: &'static str,
-    format: Format,
-    arguments: String,
-    /// What the refusal says: of the request, or of its call.
-    says: &'static str,
-}
-
-fn nested(depth: usize) -> String {
-    format!("{}1{}", r#"{"a":"#.repeat(depth), "}".repeat(depth))
-}
-
-fn schema(what: &'static str, schema: &Value, arguments: String, says: &'static str) -> Costly {
-    Costly { what, format: Format::InputSchema(schema.to_string()), arguments, says }
-}
-
-fn costly() -> Vec<Costly> {
-    let mut deep = json!({ "type": "object", "properties": { "a": { "$ref": "#" } } });
-    for _ in 0..55 {
-        deep = json!({ "anyOf": [deep] });
-    }
-    let union = json!({ "type": "object", "anyOf": [
-        { "required": ["x"], "properties": { "a": { "$ref": "#" } } },
-        { "required": ["y"], "properties": { "a": { "$ref": "#" } } },
-    ] });
-    let consts: Vec<Value> = (0..3500).map(|n| json!({ "const": n })).collect();
-    let wide = json!({ "type": "object", "properties": { "a": { "items": { "anyOf": consts } } } });
-    let patterns: serde_json::Map<_, _> =
-        (0..1700).map(|n| (format!("p{n}"), json!({ "pattern": format!(r"\p{{L}}{{99}}{n:04}") }))).collect();
-    let backtracks =
-        json!({ "type": "object", "properties": { "a": { "items": { "pattern": "^(?:(a)|a)*(?!x)b$" } } } });
-    let text: String = (0..250_000_u64).map(|n| if (n * n / 7) % 3 == 0 { 'a' } else { 'b' }).collect();
-    let terminals: String = (0..4000).map(|n| format!(" /\\p{{L}}{{40}}{n}/")).collect();
-    vec![
-        schema("a deep schema", &deep, nested(120), "too deep"),
-        schema("a recursive union", &union, nested(60), "required"),
-        schema("many constants", &wide, format!(r#"{{"a":[{}1.5]}}"#, "1.5,".repeat(20_000)), "/a"),
-        schema("large patterns", &json!({ "properties": patterns }), "{}".to_owned(), "/properties/p"),
-        schema("backtracking", &backtracks, "{}".to_owned(), "lookahead"),
-        Costly {
-            what: "a pattern of many states",
-            format: Format::Regex("[ab]*a[ab]{10000}".to_owned()),
-            arguments: text,
-            says: "more steps",
-        },
-        Costly {
-            what: "a large grammar",
-            format: Format::Lark(format!("start:{terminals}")),
-            arguments: "a".to_owned(),
-            says: "request_tools[0].lark: line 1",
-        },
-    ]
-}
-
-fn request(costly: &Costly) -> v1::CreateRunRequest {
-    let tool = v1::RequestTool { name: "own".to_owned(), format: Some(costly.format.clone()) };
-    let calls = vec![v1::NewCall {
-        call_id: "own".to_owned(),
-        tool: "own".to_owned(),
-        arguments: costly.arguments.clone(),
-        ..v1::NewCall::default()
-    }];
-    v1::CreateRunRequest { calls, request_tools: vec![tool], ..v1::CreateRunRequest::default() }
-}
-
 /// Sends it through gRPC; gives what is said of it.
 async fn by_grpc(client: &Client, costly: &Costly) -> String {
-    match client.runs.clone().create_run(request(costly)).await {
+    match client.runs.clone().create_run(costly.request()).await {
         Err(refusal) => {
             assert_eq!(reason(&refusal), "MALFORMED", "{}: {refusal}", costly.what);
             refusal.message().to_owned()
@@ -121,7 +56,7 @@ async fn requests_that_multiply_are_refused_at_once_through_every_door_and_other
     yard.client.wait_for_tool("echo").await;
     let stop = Arc::new(AtomicBool::new(false));
     let probe = tokio::spawn(others(yard.client.clone(), Arc::clone(&stop)));
-    for costly in costly() {
+    for costly in Costly::all() {
         let start = Instant::now();
         let said = by_grpc(&yard.client, &costly).await;
         assert!(said.contains(costly.says), "{}: {said}", costly.what);
@@ -216,7 +151,7 @@ async fn role_and_quota_are_asked_before_anything_of_a_request_is_compiled() {
     // Compiling this would be refused otherwise: whoever hears that had it compiled.
     let broken = Costly { what: "", format: Format::Regex("(".to_owned()), arguments: String::new(), says: "" };
     let refused = async |client: &Client| {
-        reason(&client.runs.clone().create_run(request(&broken)).await.expect_err("it is refused"))
+        reason(&client.runs.clone().create_run(broken.request()).await.expect_err("it is refused"))
     };
     assert_eq!(refused(&yard.client("agent")).await, "MALFORMED");
     assert_eq!(refused(&yard.client("full")).await, "QUOTA_EXCEEDED");

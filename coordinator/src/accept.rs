@@ -313,7 +313,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     }
     // Before we have listened for a while, a worker that is not known may live all the same: then the call's owner decides.
     let fails = without_worker == WithoutWorker::Fail && !scope.client_only;
-    if fails && registry.settled && registry.live_workers(pool) == 0 {
+    if fails && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
         return Route::Refused(run::no_worker(tool, pool));
     }
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone() }

@@ -13,6 +13,8 @@ const OF_TOOL: &[&str] = &["pool", "tool"];
 
 pub(crate) static WAITING: Family<Gauge> =
     Family::new("toolyard_calls_waiting", "Calls that no attempt of has begun, their turn included.", OF_TOOL);
+pub(crate) static WITHOUT_WORKER: Family<Gauge> =
+    Family::new("toolyard_calls_without_worker", "Calls that wait while no worker of their pool takes them.", OF_TOOL);
 pub(crate) static RUNNABLE: Family<Gauge> =
     Family::new("toolyard_calls_runnable", "Calls in the queue, that a worker could begin now.", OF_TOOL);
 pub(crate) static RUNNING: Family<Gauge> =
@@ -21,10 +23,13 @@ pub(crate) static QUEUE_AGE: Family<Gauge> =
     Family::new("toolyard_queue_age_seconds", "For how long the oldest call in the queue is there.", OF_TOOL);
 pub(crate) static POOL_WORKERS: Family<Gauge> =
     Family::new("toolyard_pool_workers", "Workers that live, as any coordinator sees them.", &["pool"]);
-pub(crate) static POOL_PULLING: Family<Gauge> =
-    Family::new("toolyard_pool_workers_pulling", "Workers that jobs reach, as any coordinator sees them.", &["pool"]);
+pub(crate) static POOL_PULLING: Family<Gauge> = Family::new(
+    "toolyard_pool_workers_pulling",
+    "Workers that jobs reach and that do not drain, as any coordinator sees them.",
+    &["pool"],
+);
 pub(crate) static POOL_SLOTS: Family<Gauge> =
-    Family::new("toolyard_pool_slots", "Calls that the living workers run at once.", &["pool"]);
+    Family::new("toolyard_pool_slots", "Calls that the living workers that do not drain run at once.", &["pool"]);
 pub(crate) static POOL_PAUSED: Family<Gauge> =
     Family::new("toolyard_pool_paused", "1 for a pool whose queue somebody paused.", &["pool"]);
 pub(crate) static TOOL_PAUSED: Family<Gauge> =
@@ -112,8 +117,9 @@ static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
     &[],
 );
 
-const METRICS: [Metric; 34] = [
+const METRICS: [Metric; 35] = [
     Metric::Gauge(&WAITING),
+    Metric::Gauge(&WITHOUT_WORKER),
     Metric::Gauge(&RUNNABLE),
     Metric::Gauge(&RUNNING),
     Metric::Gauge(&QUEUE_AGE),

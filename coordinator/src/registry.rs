@@ -36,6 +36,8 @@ pub(crate) struct Registry {
 struct Pool {
     workers: HashMap<WorkerId, Worker>,
     living: Living,
+    /// The same, of those that host the same tools.
+    by_set: HashMap<ToolSetId, Living>,
 }
 
 /// A worker as its last heartbeat described it.
@@ -54,22 +56,59 @@ pub(crate) struct Worker {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Living {
     pub(crate) live: usize,
+    /// That take more calls: they do not drain.
+    pub(crate) taking: usize,
+    /// Of those, the ones that jobs reach.
     pub(crate) pulling: usize,
-    /// Calls that they may run at once, all together.
+    /// Calls that those that take more may run at once, all together.
     pub(crate) slots: u64,
 }
 
 impl Living {
+    fn of(worker: &Worker) -> Self {
+        let takes = !worker.draining;
+        Self {
+            live: 1,
+            taking: usize::from(takes),
+            pulling: usize::from(takes && worker.pulling),
+            slots: if takes { u64::from(worker.slots) } else { 0 },
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            live: self.live + other.live,
+            taking: self.taking + other.taking,
+            pulling: self.pulling + other.pulling,
+            slots: self.slots + other.slots,
+        }
+    }
+
+    fn without(self, other: Self) -> Self {
+        Self {
+            live: self.live.saturating_sub(other.live),
+            taking: self.taking.saturating_sub(other.taking),
+            pulling: self.pulling.saturating_sub(other.pulling),
+            slots: self.slots.saturating_sub(other.slots),
+        }
+    }
+}
+
+impl Pool {
     fn count(&mut self, worker: &Worker) {
-        self.live += 1;
-        self.pulling += usize::from(worker.pulling);
-        self.slots += u64::from(worker.slots);
+        self.living = self.living.and(Living::of(worker));
+        let set = self.by_set.entry(worker.tools.clone()).or_default();
+        *set = set.and(Living::of(worker));
     }
 
     fn uncount(&mut self, worker: &Worker) {
-        self.live = self.live.saturating_sub(1);
-        self.pulling = self.pulling.saturating_sub(usize::from(worker.pulling));
-        self.slots = self.slots.saturating_sub(u64::from(worker.slots));
+        self.living = self.living.without(Living::of(worker));
+        if let Some(set) = self.by_set.get_mut(&worker.tools) {
+            *set = set.without(Living::of(worker));
+            if set.live == 0 {
+                self.by_set.remove(&worker.tools);
+            }
+        }
     }
 }
 
@@ -80,8 +119,8 @@ impl Registry {
         let before = pool.workers.insert(id, worker.clone());
         let changed = before.as_ref() != Some(&worker);
         if changed {
-            before.iter().for_each(|before| pool.living.uncount(before));
-            pool.living.count(&worker);
+            before.iter().for_each(|before| pool.uncount(before));
+            pool.count(&worker);
         }
         changed
     }
@@ -89,7 +128,7 @@ impl Registry {
     pub(crate) fn worker_left(&mut self, pool: &PoolId, id: &WorkerId) -> bool {
         let Some(pool) = self.pools.get_mut(pool) else { return false };
         let left = pool.workers.remove(id);
-        left.iter().for_each(|left| pool.living.uncount(left));
+        left.iter().for_each(|left| pool.uncount(left));
         left.is_some()
     }
 
@@ -118,8 +157,16 @@ impl Registry {
         self.pools.keys().chain(hosts).cloned().collect()
     }
 
-    pub(crate) fn live_workers(&self, pool: &PoolId) -> usize {
-        self.living(pool).live
+    /// The living workers of a pool that host a tool.
+    pub(crate) fn living_hosts(&self, pool: &PoolId, entry: &Entry) -> Living {
+        let Some(of) = self.pools.get(pool) else { return Living::default() };
+        let sets = entry.sets.iter().filter(|(hosting, _)| hosting == pool);
+        sets.filter_map(|(_, set)| of.by_set.get(set)).fold(Living::default(), |all, set| all.and(*set))
+    }
+
+    /// How many workers of a pool take calls of a tool, as it is known to a tenant.
+    pub(crate) fn takers(&self, pool: &PoolId, tool: &ToolName, tenant: Option<&TenantId>) -> usize {
+        self.catalog_of(tenant).find(tool).map_or(0, |entry| self.living_hosts(pool, entry).taking)
     }
 
     /// Who hosts something.
@@ -151,7 +198,7 @@ impl Registry {
             return Some((pool, entry));
         }
         let slots = |pool: &PoolId| match self.living(pool) {
-            Living { live: 0, .. } => 0,
+            Living { taking: 0, .. } => 0,
             living => living.slots.max(1),
         };
         let all: u64 = entry.pools.iter().map(slots).sum();

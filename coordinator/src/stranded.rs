@@ -9,7 +9,7 @@ use crate::registry::Registry;
 pub(crate) fn stranded(run: &Run, registry: &Registry, now: Timestamp) -> Vec<CallIndex> {
     let gives_up = |call: &&Call| {
         let is_sure = now.since(call.accepted_at()) >= WORKER_LOST;
-        is_sure && call.spec().without_worker == WithoutWorker::Fail && no_worker(call, registry).is_some()
+        is_sure && call.spec().without_worker == WithoutWorker::Fail && no_worker(run, call, registry).is_some()
     };
     run.calls().iter().filter(gives_up).map(Call::index).collect()
 }
@@ -31,15 +31,16 @@ pub(crate) fn refusal(run: &Run, effect: Effect, registry: &Registry) -> Option<
     else {
         return None;
     };
-    let error = no_worker(run.call(call)?, registry)?;
+    let error = no_worker(run, run.call(call)?, registry)?;
     Some(Event::CallFailed { call, error })
 }
 
-fn no_worker(call: &Call, registry: &Registry) -> Option<CallError> {
+fn no_worker(run: &Run, call: &Call, registry: &Registry) -> Option<CallError> {
     let is_queued = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
     match &call.spec().route {
-        Route::Pool { pool, .. } if is_queued && registry.settled && registry.live_workers(pool) == 0 => {
-            Some(run::no_worker(&call.spec().tool, pool))
+        Route::Pool { pool, .. } if is_queued && registry.settled => {
+            let tool = &call.spec().tool;
+            (registry.takers(pool, tool, run.tenant()) == 0).then(|| run::no_worker(tool, pool))
         }
         Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
     }

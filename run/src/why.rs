@@ -66,12 +66,12 @@ impl Call {
         let pool = self.policy().map_or("", |(pool, _)| pool.as_str());
         let waits = match workers {
             Some(0) if self.spec().without_worker == WithoutWorker::Fail => {
-                "no worker of the pool lives, it is about to fail".to_owned()
+                "no worker of the pool that hosts the tool takes calls, it is about to fail".to_owned()
             }
-            Some(0) => "no worker of the pool lives: start one".to_owned(),
-            Some(1) => "the pool's only worker has no free slot, or is about to pull it".to_owned(),
+            Some(0) => "no worker of the pool that hosts the tool takes calls: start one".to_owned(),
+            Some(1) => "the only worker that takes it has no free slot, or is about to pull it".to_owned(),
             Some(workers) => {
-                format!("none of the pool's {workers} workers has a free slot, or one is about to pull it")
+                format!("none of the {workers} workers that take it has a free slot, or one is about to pull it")
             }
             None => "for a worker of the pool".to_owned(),
         };
@@ -155,7 +155,7 @@ pub fn expiry(deadline: DeadlineKind) -> &'static str {
 #[must_use]
 pub fn no_worker(tool: &ToolName, pool: &PoolId) -> CallError {
     let message =
-        format!("no worker of pool {pool}, which hosts {tool}, lives: start one, or let the call wait for one");
+        format!("no worker of pool {pool} that hosts {tool} takes calls: start one, or let the call wait for one");
     CallError::new(ErrorKind::NoWorker, message).retryable()
 }
 

@@ -88,6 +88,40 @@ async fn a_worker_that_is_drained_under_load_loses_nothing_and_repeats_nothing()
 }
 
 #[tokio::test]
+async fn a_pool_whose_workers_all_drain_takes_no_calls_and_says_so() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut leaves = yard.fixture.worker_with_drain(&yard.broker.url(), "main", 4, 60).await;
+    yard.client.wait_for_tool("echo").await;
+    let mut stream = yard.client.execute(vec![count("c", 100, 100)]).await;
+    stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    drain(&yard.client, leaves.id()).await.expect("it drains");
+    let hurried =
+        v1::NewCall { without_worker: v1::WithoutWorker::Fail.into(), ..call("not", "echo", json!({ "text": "a" })) };
+    let events = yard.client.execute(vec![hurried]).await.to_end().await;
+    let error = check::outcomes(&events)["not"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), v1::CallErrorKind::NoWorker, "{error:?}");
+    let run = yard.client.create(vec![call("waits", "echo", json!({ "text": "b" }))]).await;
+    let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: "waits".to_owned() };
+    let queued = async {
+        loop {
+            let explained = yard.client.runs.clone().explain_call(request.clone()).await.expect("it is there");
+            if explained.into_inner().why.contains("takes calls: start one") {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, queued).await.expect("it waits for a worker");
+    let get = v1::GetToolRequest { name: "echo".to_owned() };
+    let tool = yard.client.tools.clone().get_tool(get).await.expect("it is known").into_inner().tool.expect("the tool");
+    assert_eq!((tool.pools[0].live_workers, tool.pools[0].pulling_workers), (1, 0), "{tool:?}");
+    let _other = yard.worker().await;
+    check::whole(&run.watch(v1::FloorPolicy::Arrival).await.to_end().await, true);
+    check::whole(&stream.to_end().await, true);
+    leaves.ended().await;
+}
+
+#[tokio::test]
 async fn a_drained_worker_gives_back_what_does_not_end_in_time_and_says_so_meanwhile() {
     let yard = Yard::start(FIXTURE).await;
     let mut leaves = yard.fixture.worker_with_drain(&yard.broker.url(), "main", 4, 2).await;

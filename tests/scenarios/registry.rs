@@ -76,6 +76,42 @@ async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
     assert_eq!(check::text(&check::outcomes(&events)["waits"]), "called as described");
 }
 
+/// What a call of a run waits for.
+async fn why(run: &harness::Run, call: &str) -> String {
+    let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: call.to_owned() };
+    run.client.runs.clone().explain_call(request).await.expect("the call is there").into_inner().why
+}
+
+#[tokio::test]
+async fn calls_of_a_tool_that_the_pools_new_workers_do_not_host_have_no_worker() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut old = worker(&yard, "main", "callable").await;
+    until(&yard.client, lists("described")).await;
+    let _new = worker(&yard, "main", "first").await;
+    until(&yard.client, lists("contended")).await;
+    old.terminate().await;
+    until(&yard.client, |page| !lists("described")(page)).await;
+
+    let get = v1::GetToolRequest { name: "described".to_owned() };
+    let tool = yard.client.tools.clone().get_tool(get).await.expect("it is known").into_inner().tool.expect("the tool");
+    assert_eq!((tool.pools[0].live_workers, tool.pools[0].pulling_workers), (0, 0), "{tool:?}");
+    let hurried = v1::NewCall { without_worker: v1::WithoutWorker::Fail.into(), ..call("not", "described", json!({})) };
+    let events = yard.client.execute(vec![hurried]).await.to_end().await;
+    let error = check::outcomes(&events)["not"].error.clone().expect("a failure has an error");
+    assert_eq!(error.kind(), v1::CallErrorKind::NoWorker, "{error:?}");
+    let run = yard.client.create(vec![call("waits", "described", json!({}))]).await;
+    let queued = async {
+        while !why(&run, "waits").await.contains("no worker of the pool that hosts the tool takes calls: start one") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, queued).await.expect("it waits for a worker");
+
+    let _third = worker(&yard, "main", "callable").await;
+    let events = run.watch(v1::FloorPolicy::Arrival).await.to_end().await;
+    assert_eq!(check::text(&check::outcomes(&events)["waits"]), "called as described");
+}
+
 #[tokio::test]
 async fn workers_of_two_pools_that_the_operator_lists_for_a_tool_are_replicas() {
     let pools = Pools::new("[pools.one]\ntools = [\"described*\"]\n[pools.two]\ntools = [\"described*\"]\n");

@@ -87,7 +87,7 @@ impl Door {
 
 fn tool(entry: &Entry, registry: &Registry, paused: &Paused) -> v1::Tool {
     let pools = entry.pools.iter().map(|pool| {
-        let living = registry.living(pool);
+        let living = registry.living_hosts(pool, entry);
         v1::ToolPool {
             pool: pool.to_string(),
             live_workers: u32::try_from(living.live).unwrap_or(u32::MAX),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use run::{CallState, Route, Timestamp};
 
 use super::Keeper;
+use super::slice::Open;
 use crate::metrics::{self, COUNTS, label};
 
 /// Calls of one tool in one pool.
@@ -14,6 +15,10 @@ struct Tally {
     waiting: u32,
     runnable: u32,
     running: u32,
+    /// Of those that wait, the ones that no worker takes.
+    without_worker: u32,
+    /// Whether workers take calls of the tool as it is known to those without a tenant.
+    taken: Option<bool>,
     oldest: Option<Timestamp>,
 }
 
@@ -26,7 +31,11 @@ impl Keeper {
             shards += 1;
             runs += u32::try_from(slice.runs.len()).unwrap_or(u32::MAX);
             erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
-            for call in slice.runs.values().flat_map(|open| open.known.run.calls()) {
+            let calls = slice
+                .runs
+                .values()
+                .flat_map(|Open { known, .. }| known.run.calls().iter().map(|call| (&known.run, call)));
+            for (run, call) in calls {
                 match call.state() {
                     CallState::WaitingForClient => client_calls += 1,
                     CallState::AwaitingApproval => approvals += 1,
@@ -37,6 +46,14 @@ impl Keeper {
                     continue;
                 }
                 let tally = tools.entry((pool.as_str(), label(&call.spec().tool, &registry))).or_default();
+                let waits = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
+                if waits && registry.settled {
+                    let tool = &call.spec().tool;
+                    let taken = *tally.taken.get_or_insert_with(|| registry.takers(pool, tool, None) > 0);
+                    // A pool may serve some tenants only.
+                    let is_taken = taken || registry.takers(pool, tool, run.tenant()) > 0;
+                    tally.without_worker += u32::from(!is_taken);
+                }
                 match call.state() {
                     CallState::Accepted => tally.waiting += 1,
                     CallState::Queued { since } => {
@@ -60,6 +77,7 @@ impl Keeper {
             tools.iter().map(move |((pool, tool), tally)| (vec![*pool, *tool], value(tally, now)))
         };
         metrics::WAITING.replace(each(|tally, _| f64::from(tally.waiting)));
+        metrics::WITHOUT_WORKER.replace(each(|tally, _| f64::from(tally.without_worker)));
         metrics::RUNNABLE.replace(each(|tally, _| f64::from(tally.runnable)));
         metrics::RUNNING.replace(each(|tally, _| f64::from(tally.running)));
         metrics::QUEUE_AGE

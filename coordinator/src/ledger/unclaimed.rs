@@ -89,7 +89,7 @@ impl Keeper {
             let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
             // What was handed back waits in a queue that stands still, or goes back there from every worker.
             let is_held = paused.stops(pool) || paused.holds(registry.real_name(&call.spec().tool));
-            let may_run = registry.live_workers(pool) > 0 && !is_kept;
+            let may_run = registry.takers(pool, &call.spec().tool, run.tenant()) > 0 && !is_kept;
             may_run.then(|| Waiting { run: *id, call: call.index(), pool: pool.clone(), job, is_held })
         });
         waits.collect()

@@ -439,7 +439,7 @@ async fn listen(mut heartbeats: Subscriber, since: Instant) -> Workers {
         if heartbeat.leaving {
             pool.remove(&heartbeat.worker);
         } else {
-            pool.insert(heartbeat.worker, heartbeat.pulling);
+            pool.insert(heartbeat.worker, heartbeat.pulling && !heartbeat.draining);
         }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Entry {
     pub(crate) alias_of: Option<ToolName>,
     /// Where it is hosted by workers that live, or where it was, with the same manifest: in the order of their names, at least one.
     pub(crate) pools: Vec<PoolId>,
+    /// The sets of these pools with this tool: who hosts one of them can run its calls.
+    pub(super) sets: Vec<Hosts>,
     pub(crate) is_hosted: bool,
 }
 
@@ -328,11 +330,13 @@ fn entry<'a>(
         pool.best.is_alive && before.iter().all(|before| !pool.best.loosens(before.best))
     };
     let best = hosting[(0..hosting.len()).find(stands_in).unwrap_or(0)].best;
-    let mut pools = Vec::new();
+    let (mut pools, mut sets) = (Vec::new(), Vec::new());
     for pool in &hosting {
         match pool.best.difference(best) {
             None if pool.best.is_alive == best.is_alive => {
                 pools.push(pool.best.hosts.0.clone());
+                let same = pool.all.iter().filter(|candidate| candidate.is_replica_of(best));
+                sets.extend(same.map(|candidate| candidate.hosts.clone()));
                 judge_within(name, pool, told);
             }
             Some(what) if pool.best.is_alive => {
@@ -352,7 +356,7 @@ fn entry<'a>(
         hosted.manifest = Arc::new(under_alias(&hosted.manifest, name));
     }
     let alias_of = best.alias_of.cloned();
-    Some(Entry { name: name.clone(), hosted, alias_of, pools, is_hosted: best.is_alive })
+    Some(Entry { name: name.clone(), hosted, alias_of, pools, sets, is_hosted: best.is_alive })
 }
 
 /// Reports workers of one pool that advertise different tools under one name.

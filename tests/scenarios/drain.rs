@@ -90,10 +90,12 @@ async fn a_worker_that_is_drained_under_load_loses_nothing_and_repeats_nothing()
 #[tokio::test]
 async fn a_pool_whose_workers_all_drain_takes_no_calls_and_says_so() {
     let yard = Yard::start(FIXTURE).await;
-    let mut leaves = yard.fixture.worker_with_drain(&yard.broker.url(), "main", 4, 60).await;
+    let mut leaves = yard.fixture.worker_with_drain(&yard.broker.url(), "main", 4, 120).await;
     yard.client.wait_for_tool("echo").await;
-    let mut stream = yard.client.execute(vec![count("c", 100, 100)]).await;
+    // Until it is cancelled.
+    let mut stream = yard.client.execute(vec![count("c", 1000, 100)]).await;
     stream.until(|event| matches!(event, Event::CallOutput(_))).await;
+    let keeps_it = stream.run(&yard.client);
     drain(&yard.client, leaves.id()).await.expect("it drains");
     let hurried =
         v1::NewCall { without_worker: v1::WithoutWorker::Fail.into(), ..call("not", "echo", json!({ "text": "a" })) };
@@ -117,6 +119,7 @@ async fn a_pool_whose_workers_all_drain_takes_no_calls_and_says_so() {
     assert_eq!((tool.pools[0].live_workers, tool.pools[0].pulling_workers), (1, 0), "{tool:?}");
     let _other = yard.worker().await;
     check::whole(&run.watch(v1::FloorPolicy::Arrival).await.to_end().await, true);
+    keeps_it.cancel("enough").await;
     check::whole(&stream.to_end().await, true);
     leaves.ended().await;
 }

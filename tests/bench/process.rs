@@ -29,9 +29,8 @@ impl Usage {
         let ticks = |index| fields.split_whitespace().nth(index).and_then(|ticks| ticks.parse::<f64>().ok());
         let ticks = ticks(11).zip(ticks(12)).map(|(user, system)| user + system).context("times of a process")?;
         let status = read("status")?;
-        let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = kib.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<f64>().ok()).unwrap_or_default();
-        Ok(Self { cpu_s: ticks / TICKS_PER_S, memory_bytes: kib * 1024.0 })
+        let memory_bytes = bytes(&status, "VmRSS:").unwrap_or_default();
+        Ok(Self { cpu_s: ticks / TICKS_PER_S, memory_bytes })
     }
 
     fn and(self, other: Self) -> Self {
@@ -39,13 +38,16 @@ impl Usage {
     }
 }
 
+/// A size that `/proc/<pid>/status` tells.
+fn bytes(status: &str, field: &str) -> Option<f64> {
+    let kib = status.lines().find_map(|line| line.strip_prefix(field))?;
+    Some(kib.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0)
+}
+
 /// The most memory that a process has had since [`forget_peak`].
 pub(crate) fn peak_bytes(pid: u32) -> anyhow::Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kib =
-        kib.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<f64>().ok()).context("a process has memory")?;
-    Ok(kib * 1024.0)
+    bytes(&status, "VmHWM:").context("a process has memory")
 }
 
 pub(crate) fn forget_peak(pid: u32) -> anyhow::Result<()> {

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(sequences(&recent, older), None, "its opening was not seen");
         recent.note(run, &opening(4), 1);
         recent.note(run, &entry(6, Event::RunClosed), 1);
-        // A takeover has the feed begin anew further back.
+        // After a takeover the feed may begin further back, so an entry comes twice.
         recent.note(run, &entry(6, Event::RunClosed), 1);
         assert_eq!(sequences(&recent, run), Some(vec![4, 6]));
         recent.note(run, &opening(4), 1);

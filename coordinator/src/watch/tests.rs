@@ -115,10 +115,10 @@ async fn what_the_ledger_knows_of_a_run_is_not_read_and_the_feed_goes_on_behind_
     let mut source = Source::new(journal, ledger, run, Behind::Unknown).await.expect("the ledger is there");
     let (feed, standing) = by_hand.asked().await;
     let before = Before::Entries(vec![Arc::new(entry(7)), Arc::new(entry(9))]);
-    standing.send(Standing::Following(before)).expect("whoever watches waits for it");
+    standing.send(Standing::Following(before)).expect("the reader waits for the answer");
     feed.brings(entry(9));
     feed.brings(entry(12));
-    // Nothing of it is in the log: whoever looked there would find nothing.
+    // None of these entries is in the log, so a reader that asked the broker would not get them.
     for expected in [7, 9, 12] {
         let next = tokio::time::timeout(PATIENCE, source.next()).await.expect("it comes in time");
         assert_eq!(next.expect("it is known").sequence, expected);

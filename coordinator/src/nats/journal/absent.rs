@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant};
 use super::{Journal, LAG_PAUSE, READ_PATIENCE, ReadError};
 use crate::nats::setup::RETENTION;
 
-/// How far apart marks are, whoever asks for however many runs that there are not: they stay in the log as long as entries.
+/// The shortest time between two marks. Marks stay in the log as long as entries, and clients may ask for any number of unknown runs.
 const APART: Duration = Duration::from_millis(250);
 
 /// A mark, and when it was asked for.
@@ -21,7 +21,7 @@ pub(super) struct Mark {
 }
 
 impl Journal {
-    /// Whether the log has nothing of a run, where whoever answered first had nothing.
+    /// Proves whether the log has no entry of a run. Asked after a server said that it has none.
     ///
     /// # Errors
     /// If no mark can be stored, or no server that has it answers.

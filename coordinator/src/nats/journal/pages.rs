@@ -281,7 +281,7 @@ impl Journal {
         self.counts_through(run).await.map(|(counts, _)| counts)
     }
 
-    /// The same, and the last entry that whoever answers has.
+    /// As [`Self::counts`], and the last entry of the log that the answering server has.
     pub(super) async fn counts_through(&self, run: RunId) -> Result<(HashMap<String, u64>, u64), ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
         let asked = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;

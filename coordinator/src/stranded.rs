@@ -35,6 +35,11 @@ pub(crate) fn refusal(run: &Run, effect: Effect, registry: &Registry) -> Option<
     Some(Event::CallFailed { call, error })
 }
 
+/// The calls of a run that wait for a worker while none of those that live may run them.
+pub(crate) fn without_worker(run: &Run, registry: &Registry) -> Vec<CallIndex> {
+    run.calls().iter().filter(|call| no_worker(run, call, registry).is_some()).map(Call::index).collect()
+}
+
 fn no_worker(run: &Run, call: &Call, registry: &Registry) -> Option<CallError> {
     let is_queued = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
     match &call.spec().route {

@@ -45,7 +45,7 @@ impl Place {
             | Event::RunClosed
             | Event::RunCancelRequested { .. }
             | Event::RunEraseRequested(_)
-            | Event::RunExpired => Self::Run,
+            | Event::RunExpired { .. } => Self::Run,
             Event::CallDispatched { call, pool } => Self::Job { call: *call, pool: pool.clone() },
             Event::CallCancelRequested { call, .. }
             | Event::CallCancelled { call }

@@ -253,7 +253,8 @@ fn by_coordinators() -> impl Strategy<Value = Vec<Event>> {
             let asked = run::EraseRequest { reason, tenant, bytes, not_before, request, continuations };
             vec![Event::RunEraseRequested(asked)]
         }),
-        Just(vec![Event::RunExpired]),
+        prop::collection::vec(any::<u16>().prop_map(CallIndex), 0..4)
+            .prop_map(|without_worker| vec![Event::RunExpired { without_worker }]),
         ".*".prop_map(move |reason| vec![Event::CallCancelRequested { call, reason }]),
         Just(vec![Event::CallCancelled { call }]),
         Just(vec![Event::CallDropped { call }]),

@@ -25,6 +25,7 @@ use crate::retry::{Retry, after_failure};
 use crate::run::Heard;
 use crate::tool::{AfterPartialOutput, Policy};
 use crate::why::expiry;
+use crate::why::no_worker;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Call {
@@ -535,6 +536,14 @@ impl Call {
     pub(crate) fn refused(&mut self, error: &CallError, at: Timestamp, heard: &mut Vec<Heard>) {
         if matches!(self.state, CallState::Accepted | CallState::Queued { .. }) {
             self.end(Outcome::Failed(error.clone()), at, heard);
+        }
+    }
+
+    /// Its run's deadline passed, and no worker lived that could have run it.
+    pub(crate) fn found_no_worker(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
+        if let Route::Pool { pool, .. } = &self.spec.route {
+            let error = no_worker(&self.spec.tool, pool);
+            self.refused(&error, at, heard);
         }
     }
 

@@ -51,7 +51,10 @@ pub enum Event {
     /// An operator requested that the run is cancelled, if it has not ended, and then erased.
     RunEraseRequested(EraseRequest),
     /// The run reached its deadline; whatever was open in it ends.
-    RunExpired,
+    RunExpired {
+        /// Calls for which no worker lived: if they still wait for one, that is why they fail.
+        without_worker: Vec<CallIndex>,
+    },
     /// The call's job is in the log, which is to say: in the queue of its pool.
     CallDispatched {
         call: CallIndex,

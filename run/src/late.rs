@@ -67,7 +67,7 @@ impl Run {
             | Event::RunClosed
             | Event::RunCancelRequested { .. }
             | Event::RunEraseRequested(_)
-            | Event::RunExpired => {
+            | Event::RunExpired { .. } => {
                 self.revision = sequence;
             }
             Event::CallCancelRequested { call, .. }

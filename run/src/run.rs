@@ -498,11 +498,12 @@ impl Run {
                 self.erase_requested.get_or_insert(at);
                 self.cancel(at, &request.reason, turns, heard);
             }
-            Event::RunExpired => {
+            Event::RunExpired { without_worker } => {
                 self.revision = sequence;
                 if !self.status.is_final() {
                     self.expired = true;
                     self.open = false;
+                    without_worker.iter().for_each(|call| self.with(*call, |call| call.found_no_worker(at, heard)));
                     self.calls.iter_mut().for_each(|call| call.expired(DeadlineKind::Run, at, heard));
                 }
             }

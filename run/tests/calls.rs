@@ -72,7 +72,7 @@ fn every_event_in_every_state() {
         ("told to stop",          told,                   "accepted  waiting   queued    running   running   failed"),
         ("redriven",              redriven,               "accepted  waiting   queued    running   running   failed"),
         ("dropped",               dropped,                "accepted  waiting   queued    running   running   failed"),
-        ("run expired",           Event::RunExpired,      "expired   expired   expired   expired   expired   failed"),
+        ("run expired",           Event::RunExpired { without_worker: Vec::new() },      "expired   expired   expired   expired   expired   failed"),
         ("answered",              answered(0, "yes"),     "accepted  completed queued    running   running   failed"),
         ("answered with error",   refusal,                "accepted  failed    queued    running   running   failed"),
         ("opened again",          opened([], true),       "accepted  waiting   queued    running   running   failed"),
@@ -113,7 +113,15 @@ fn an_ended_call_is_changed_by_nothing_but_its_revision() {
 fn nothing_is_heard_of_a_run_before_it_is_opened() {
     let mut story = Story::unopened();
     let before = story.run.clone();
-    assert_eq!(story.tell_together([Event::RunExpired, run_cancel_requested(), started(0, 1), Event::RunClosed]), []);
+    assert_eq!(
+        story.tell_together([
+            Event::RunExpired { without_worker: Vec::new() },
+            run_cancel_requested(),
+            started(0, 1),
+            Event::RunClosed
+        ]),
+        []
+    );
     assert_eq!(story.run, before);
     assert_eq!((story.run.opened_at(), story.run.next_deadline()), (None, None));
     assert_eq!(story.run.outstanding(story.now), []);
@@ -143,7 +151,7 @@ fn outcomes_keep_the_words_they_came_with() {
     story.tell(Event::CallExpired { call: CallIndex(4), deadline: DeadlineKind::Attempt(AttemptNumber(1)) });
     assert!(story.call(4).outcome().is_none(), "a newer attempt is not ended by the overrun of an older one");
     story.tell(expired_by(4, DeadlineKind::Attempt(AttemptNumber(2))));
-    story.tell(Event::RunExpired);
+    story.tell(Event::RunExpired { without_worker: Vec::new() });
     let outcomes: Vec<_> = story.run.calls().iter().map(|call| call.outcome().expect("all ended").clone()).collect();
     let expected = [
         Outcome::Completed(text("done")),

@@ -149,7 +149,7 @@ fn calls_that_are_not_appended() {
     };
     let over = {
         let mut story = open();
-        story.tell(Event::RunExpired);
+        story.tell(Event::RunExpired { without_worker: Vec::new() });
         story
     };
     let full = Story::open(many(CALLS_PER_RUN_MAX));
@@ -280,7 +280,7 @@ fn cancelling_a_run_that_ended_does_not_rewrite_its_end() {
     let mut story = Story::of([client("a")]);
     story.tell(answered(0, "yes"));
     assert_eq!(decide(&story, cancel_run()), Ok(vec![]));
-    assert_eq!(story.tell_together([run_cancel_requested(), Event::RunExpired]), []);
+    assert_eq!(story.tell_together([run_cancel_requested(), Event::RunExpired { without_worker: Vec::new() }]), []);
     assert_eq!(story.run.status(), RunStatus::Completed);
 }
 
@@ -330,8 +330,8 @@ fn what_came_first_says_how_a_run_ended() {
     let table = [
         (vec![failed(0, 1), run_cancel_requested(), over()], RunStatus::Failed),
         (vec![run_cancel_requested(), failed(0, 1), over()], RunStatus::Cancelled),
-        (vec![failed(0, 1), Event::RunExpired], RunStatus::Expired),
-        (vec![Event::RunExpired], RunStatus::Expired),
+        (vec![failed(0, 1), Event::RunExpired { without_worker: Vec::new() }], RunStatus::Expired),
+        (vec![Event::RunExpired { without_worker: Vec::new() }], RunStatus::Expired),
     ];
     for (events, status) in table {
         let mut story = running();
@@ -441,11 +441,16 @@ fn the_status_of_a_run() {
         (Story::of(all()), vec![run_cancel_requested()], RunStatus::Cancelled),
         (Story::open([]), vec![run_cancel_requested()], RunStatus::Cancelled),
         (Story::of(all()), vec![dispatched(0), started(0, 1), run_cancel_requested()], RunStatus::InProgress),
-        (Story::of(all()), vec![Event::RunExpired], RunStatus::Expired),
-        (Story::open([]), vec![Event::RunExpired], RunStatus::Expired),
+        (Story::of(all()), vec![Event::RunExpired { without_worker: Vec::new() }], RunStatus::Expired),
+        (Story::open([]), vec![Event::RunExpired { without_worker: Vec::new() }], RunStatus::Expired),
         (
             Story::of(all()),
-            vec![dispatched(0), started(0, 1), run_cancel_requested(), Event::RunExpired],
+            vec![
+                dispatched(0),
+                started(0, 1),
+                run_cancel_requested(),
+                Event::RunExpired { without_worker: Vec::new() },
+            ],
             RunStatus::Expired,
         ),
     ];
@@ -484,9 +489,13 @@ fn revisions_follow_the_subject_that_commands_append_to() {
     }
     // An opening that was stored twice, since its publisher lost the connection in between, moves the subject too.
     let again = opened([], true);
-    for event in
-        [again, Event::CallsAppended { calls: vec![] }, Event::RunClosed, run_cancel_requested(), Event::RunExpired]
-    {
+    for event in [
+        again,
+        Event::CallsAppended { calls: vec![] },
+        Event::RunClosed,
+        run_cancel_requested(),
+        Event::RunExpired { without_worker: Vec::new() },
+    ] {
         story.tell(event);
         assert_eq!(story.run.revision(), last(&story), "even where nothing else changes");
     }

@@ -43,7 +43,8 @@ fn it_is_due_a_stated_time_after_the_end_by_the_logs_own_clock() {
 
 #[test]
 fn a_run_that_ends_without_its_calls_is_erased_too() {
-    for end in [Event::RunExpired, Event::RunCancelRequested { reason: "enough".into() }] {
+    for end in [Event::RunExpired { without_worker: Vec::new() }, Event::RunCancelRequested { reason: "enough".into() }]
+    {
         let mut story = story(Some(Erasure { after: AFTER, request: None }));
         story.tell(end);
         assert_eq!(story.run.erase_at(), Some(START.after(AFTER)));

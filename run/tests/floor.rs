@@ -165,7 +165,7 @@ fn a_stuck_speaker_is_silenced_by_its_deadline() {
 
 #[test]
 fn the_end_of_a_run_lets_everybody_out() {
-    for end in [Event::RunExpired, run_cancel_requested()] {
+    for end in [Event::RunExpired { without_worker: Vec::new() }, run_cancel_requested()] {
         let mut story = Story::of([client("a"), repeatable("b"), client("c")]);
         story.tell_all([dispatched(1), end]);
         for policy in POLICIES {

@@ -74,7 +74,7 @@ fn a_command_that_comes_too_late_changes_nothing_but_what_the_next_one_must_expe
         Event::RunClosed,
         run_cancel_requested(),
         run_erase_requested(),
-        Event::RunExpired,
+        Event::RunExpired { without_worker: Vec::new() },
         cancel_requested(0),
         approved(1),
         answered(2, "yes"),

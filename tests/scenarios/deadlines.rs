@@ -67,6 +67,24 @@ async fn a_call_without_a_worker_fails_at_its_deadline_and_names_tool_and_pool()
 }
 
 #[tokio::test]
+async fn a_call_without_a_worker_fails_for_that_reason_at_its_runs_deadline_too() {
+    let yard = Yard::start(FIXTURE).await;
+    let mut worker = yard.worker().await;
+    worker.terminate().await;
+    let request = v1::ExecuteRunRequest {
+        timeout: seconds(9),
+        calls: vec![count("waits", 1, 0), question("open")],
+        ..v1::ExecuteRunRequest::default()
+    };
+    let stream = yard.client.execute_request(request).await.expect("the run is accepted");
+    let events = stream.to_end().await;
+    let outcomes = check::outcomes(&events);
+    let error_of = |call: &str| outcomes[call].error.clone().expect("it failed").kind();
+    assert_eq!(error_of("waits"), CallErrorKind::NoWorker, "nobody could have run it");
+    assert_eq!(outcomes["open"].state(), v1::CallState::Expired, "its client could have answered");
+}
+
+#[tokio::test]
 async fn a_call_that_shall_not_wait_fails_when_the_last_worker_is_lost() {
     let yard = Yard::start(FIXTURE).await;
     let mut worker = yard.worker_with_slots(1).await;

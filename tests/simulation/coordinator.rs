@@ -515,7 +515,7 @@ fn perform(run: &Run, effect: Effect, net: &mut Net<'_>) {
             (Event::CallFailed { call, error: run::no_worker(&tool, pool) }, revision(call))
         }
         Effect::Close => (Event::RunClosed, Some(run.revision())),
-        Effect::ExpireRun => (Event::RunExpired, Some(run.revision())),
+        Effect::ExpireRun => (Event::RunExpired { without_worker: Vec::new() }, Some(run.revision())),
     };
     net.append(run.id(), vec![event], expected);
 }

@@ -55,7 +55,7 @@ impl Place {
                 | Event::RunClosed
                 | Event::RunCancelRequested { .. }
                 | Event::RunEraseRequested(_)
-                | Event::RunExpired,
+                | Event::RunExpired { .. },
             )
             | None => Self::Run,
         }

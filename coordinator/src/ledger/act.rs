@@ -271,7 +271,7 @@ pub(super) fn act(known: &Known, effect: Effect, registry: &Registry, callers: &
         Effect::Cancel { call } => Event::CallCancelled { call },
         Effect::Expire { call, deadline } => Event::CallExpired { call, deadline },
         Effect::Close => Event::RunClosed,
-        Effect::ExpireRun => Event::RunExpired,
+        Effect::ExpireRun => Event::RunExpired { without_worker: stranded::without_worker(run, registry) },
     };
     let place = Place::of(std::slice::from_ref(&event))?;
     let hand_back = silent(run, &event);

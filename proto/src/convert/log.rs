@@ -101,7 +101,7 @@ fn attempt_of(event: &Event) -> Option<&AttemptId> {
         | Event::RunClosed
         | Event::RunCancelRequested { .. }
         | Event::RunEraseRequested(_)
-        | Event::RunExpired
+        | Event::RunExpired { .. }
         | Event::CallDispatched { .. }
         | Event::CallCancelRequested { .. }
         | Event::CallCancelled { .. }
@@ -131,7 +131,9 @@ fn event_out(event: &Event, job: Option<&CallSpec>) -> Kind {
             Kind::RunCancelRequested(wire::RunCancelRequested { reason: reason.clone() })
         }
         Event::RunEraseRequested(request) => Kind::RunEraseRequested(erase_request_out(request)),
-        Event::RunExpired => Kind::RunExpired(wire::RunExpired {}),
+        Event::RunExpired { without_worker } => Kind::RunExpired(wire::RunExpired {
+            without_worker: without_worker.iter().map(|call| u32::from(call.0)).collect(),
+        }),
         Event::CallDispatched { .. } => Kind::CallDispatched(wire::CallDispatched { job: job.map(spec_out) }),
         Event::CallCancelRequested { reason, .. } => {
             Kind::CallCancelRequested(wire::CallCancelRequested { reason: reason.clone() })
@@ -199,7 +201,11 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
         (Kind::RunClosed(_), Place::Run) => Event::RunClosed,
         (Kind::RunCancelRequested(asked), Place::Run) => Event::RunCancelRequested { reason: asked.reason },
         (Kind::RunEraseRequested(request), Place::Run) => Event::RunEraseRequested(erase_request_in(request)?),
-        (Kind::RunExpired(_), Place::Run) => Event::RunExpired,
+        (Kind::RunExpired(expired), Place::Run) => {
+            let without_worker =
+                expired.without_worker.into_iter().map(super::worker::index_in).collect::<Result<_, _>>()?;
+            Event::RunExpired { without_worker }
+        }
         (Kind::CallDispatched(_), Place::Job { call, pool }) => {
             Event::CallDispatched { call: *call, pool: pool.clone() }
         }

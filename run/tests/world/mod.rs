@@ -119,7 +119,7 @@ pub(crate) fn performed(run: &Run, effect: Effect) -> Option<Event> {
         Effect::Cancel { call } => Some(Event::CallCancelled { call }),
         Effect::Expire { call, deadline } => Some(Event::CallExpired { call, deadline }),
         Effect::Close => Some(Event::RunClosed),
-        Effect::ExpireRun => Some(Event::RunExpired),
+        Effect::ExpireRun => Some(Event::RunExpired { without_worker: Vec::new() }),
     }
 }
 

@@ -250,6 +250,28 @@ impl Runs {
         if known.run.opened_at().is_none() { Err(missing(id)) } else { self.behind_the_wall(known) }
     }
 
+    /// What is found in a run. The ledger may be a moment behind the log, and so may a server of the broker that was its
+    /// leader. A refusal that another state could lift rests on neither.
+    async fn found_in<T>(
+        &self,
+        known: Known,
+        find: impl Fn(&Run) -> Result<T, Refusal>,
+    ) -> Result<(Known, T), Refusal> {
+        let may_be_lifted =
+            |found: &Result<T, Refusal>| matches!(found, Err(Refusal::Rejected(rejection)) if !rejection.lasts());
+        let (id, mut known) = (known.run.id(), known);
+        let mut found = find(&known.run);
+        if may_be_lifted(&found) {
+            known = self.replay(id).await?;
+            found = find(&known.run);
+        }
+        if may_be_lifted(&found) {
+            known = self.behind_the_wall(self.journal.known_for_certain(id).await?)?;
+            found = find(&known.run);
+        }
+        Ok((known, found?))
+    }
+
     /// New work is refused while there is still room for what was accepted to end in.
     fn check_room(&self) -> Result<(), Refusal> {
         if self.journal.is_crowded() { Err(Refusal::LogFull) } else { Ok(()) }
@@ -371,16 +393,10 @@ impl Runs {
     /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster. Also returns
     /// whether anything had to be stored.
     async fn command_stored(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<(Arc<Run>, bool), Refusal> {
-        let mut known = self.known(id).await?;
+        let mut newest = self.known(id).await?;
         for _ in 0..DECISIONS_MAX {
-            let events = match known.run.decide(command(&known.run), proto::now()) {
-                Ok(events) => events,
-                // The ledger may be a moment behind the log; a refusal must not rest on that.
-                Err(_) => {
-                    known = self.replay(id).await?;
-                    known.run.decide(command(&known.run), proto::now())?
-                }
-            };
+            let decide = |run: &Run| Ok(run.decide(command(run), proto::now())?);
+            let (known, events) = self.found_in(newest, decide).await?;
             if events.is_empty() {
                 return Ok((known.run, false));
             }
@@ -401,7 +417,7 @@ impl Runs {
                         };
                     return Ok((known.run, true));
                 }
-                Err(AppendError::Conflict) => known = self.replay(id).await?,
+                Err(AppendError::Conflict) => newest = self.replay(id).await?,
                 Err(error) => return Err(error.into()),
             }
         }

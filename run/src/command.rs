@@ -140,6 +140,38 @@ pub enum Rejection {
     NotParkedAnyMore { call: CallId, fate: String },
 }
 
+impl Rejection {
+    /// Whether it goes on to be true, whatever happens to the run: then it may rest on an older state.
+    #[must_use]
+    pub fn lasts(&self) -> bool {
+        match self {
+            // The call may have joined, begun to wait, been answered by others, or failed.
+            Self::UnknownCall { .. }
+            | Self::CallNotWaiting { .. }
+            | Self::AnswersMissing { .. }
+            | Self::NotAwaitingApproval { .. }
+            | Self::NotParked { .. } => false,
+            Self::NoCalls
+            | Self::TooManyCalls { .. }
+            | Self::DuplicateCallId { .. }
+            | Self::ArgumentsTooLarge { .. }
+            | Self::MetadataTooLarge { .. }
+            | Self::ContextTooLarge { .. }
+            | Self::RequestTooLarge { .. }
+            | Self::DeadlinePassed
+            | Self::DeadlineTooFar { .. }
+            | Self::RunClosed
+            | Self::RunEnded
+            | Self::AlreadyAnswered { .. }
+            | Self::OutputTooLarge { .. }
+            | Self::NoAnswers
+            | Self::NoDecisions
+            | Self::AlreadyDecided { .. }
+            | Self::NotParkedAnyMore { .. } => true,
+        }
+    }
+}
+
 fn listed(calls: &[CallId]) -> String {
     calls.iter().map(CallId::as_str).collect::<Vec<_>>().join(", ")
 }

@@ -8,6 +8,7 @@ mod pages;
 mod room;
 
 pub(crate) use self::pages::RunPages;
+use self::pages::all_of;
 use self::pages::{Batch, Stored};
 pub(super) use self::room::ROOM_PERCENT;
 
@@ -306,7 +307,7 @@ impl Journal {
     pub(crate) async fn known_with_bytes(&self, id: RunId) -> Result<(Known, u64), ReadError> {
         let give_up = Instant::now() + AGREE_PATIENCE;
         loop {
-            let known = self.known_once(id).await?;
+            let known = all_of(RunPages::new(self.clone(), id, PAGE_BYTES)).await?;
             if known.0.last > 0 || self.is_absent(id).await? {
                 return Ok(known);
             }
@@ -317,18 +318,13 @@ impl Journal {
         }
     }
 
-    async fn known_once(&self, id: RunId) -> Result<(Known, u64), ReadError> {
-        let (mut known, mut bytes) = (Known::new(id), 0);
-        let mut pages = RunPages::new(self.clone(), id, PAGE_BYTES);
-        loop {
-            let page = pages.next_known().await?;
-            let is_last = page.last;
-            bytes += page.bytes;
-            page.apply_through(u64::MAX, &mut known);
-            if is_last {
-                return Ok((known, bytes));
-            }
-        }
+    /// A run with everything that was stored before this was asked: for an answer that would be wrong if something were missing.
+    ///
+    /// # Errors
+    /// If no mark can be stored, or no server that has it answers.
+    pub(crate) async fn known_for_certain(&self, id: RunId) -> Result<Known, ReadError> {
+        let mark = self.mark_behind(id).await?;
+        Ok(all_of(RunPages::new(self.clone(), id, PAGE_BYTES).behind(mark)).await?.0)
     }
 
     /// A run as it stood at its entry `last`.

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use run::{CallId, CallState, Rejection, RunId, Timestamp};
+use run::{CallId, CallState, Rejection, Run, RunId, Timestamp};
 
 use super::{Refusal, Runs};
 use crate::audit;
 use crate::callers::Role;
+use crate::known::Known;
 
 /// How long a token for one answer is good where nobody says: a person who was asked is there.
 const ANSWER_TOKEN: Duration = Duration::from_secs(15 * 60);
@@ -22,12 +23,15 @@ impl Runs {
         let made = async {
             self.caller.must(Role::Answer)?;
             self.caller.may_give_out()?;
-            let run = self.known(id).await?.run;
-            let found = run.find(call).ok_or_else(|| Rejection::UnknownCall { call: call.clone() })?;
-            if *found.state() != CallState::WaitingForClient {
-                return Err(Rejection::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
-            }
-            let until = proto::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(found.spec().deadline);
+            let find = |run: &Run| {
+                let found = run.find(call).ok_or_else(|| Rejection::UnknownCall { call: call.clone() })?;
+                if *found.state() != CallState::WaitingForClient {
+                    return Err(Rejection::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
+                }
+                Ok(found.spec().deadline)
+            };
+            let (Known { run, .. }, deadline) = self.found_in(self.known(id).await?, find).await?;
+            let until = proto::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(deadline);
             let until = self.caller.gives_until(until);
             let token = self.callers.answer_token(&self.caller, (id, call.clone(), run.tenant().cloned()), until)?;
             Ok((token, until))

@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hooks::Moment;
-use run::{CallId, CallSpec, Command, Decision, Run, RunId, TenantId};
+use run::{CallId, CallSpec, Command, Decision, Rejection, Run, RunId, TenantId};
 
 use super::{Refusal, Runs};
 use crate::callers::Denied;
+use crate::known::Known;
 use crate::registry::Registry;
 use crate::{accept, offload};
+
+fn changes(decision: &Decision) -> bool {
+    matches!(decision, Decision::Approved { arguments: Some(_) })
+}
 
 impl Runs {
     pub(super) async fn decide_checked(
@@ -18,8 +23,13 @@ impl Runs {
         id: RunId,
         mut decisions: Vec<(CallId, Decision)>,
     ) -> Result<Arc<Run>, Refusal> {
-        if decisions.iter().any(|(_, decision)| matches!(decision, Decision::Approved { arguments: Some(_) })) {
-            let run = self.known(id).await?.run;
+        if decisions.iter().any(|(_, decision)| changes(decision)) {
+            // Of a call that is not known its new arguments could not be checked.
+            let find = |run: &Run| {
+                let unknown = decisions.iter().find(|(call, decision)| changes(decision) && run.find(call).is_none());
+                unknown.map_or(Ok(()), |(call, _)| Err(Rejection::UnknownCall { call: call.clone() }.into()))
+            };
+            let (Known { run, .. }, ()) = self.found_in(self.known(id).await?, find).await?;
             let registry = Arc::clone(&self.registry.borrow());
             for (call, decision) in &mut decisions {
                 let (Some(call), Decision::Approved { arguments: Some(arguments) }) = (run.find(call), decision) else {

@@ -8,6 +8,7 @@ use super::{NewRun, Refusal, Runs};
 use crate::accept::{Asked, AskedApproval, Unlisted};
 use crate::callers::Role;
 use crate::custom::CustomTools;
+use crate::known::Known;
 use crate::requests::RequestKey;
 
 impl Runs {
@@ -18,13 +19,19 @@ impl Runs {
     }
 
     async fn redrive_call(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
-        let run = self.replay(id).await?.run;
-        let call = run.find(call_id).ok_or_else(|| Rejection::UnknownCall { call: call_id.clone() })?;
-        if let Some(Fate::Redriven { into }) = call.fate() {
+        let find = |run: &Run| {
+            let call = run.find(call_id).ok_or_else(|| Rejection::UnknownCall { call: call_id.clone() })?;
+            if let Some(Fate::Redriven { into }) = call.fate() {
+                return Ok((call.clone(), Some(into)));
+            }
+            // Nothing is made of a call that is not parked; which run it would be does not matter yet.
+            run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
+            Ok((call.clone(), None))
+        };
+        let (Known { run, .. }, (call, redriven)) = self.found_in(self.known(id).await?, find).await?;
+        if let Some(into) = redriven {
             return self.known(into).await.map(|known| known.run);
         }
-        // Nothing is made of a call that is not parked; which run it would be does not matter yet.
-        run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
         let spec = call.spec();
         let since = |deadline: Timestamp| deadline.since(call.accepted_at());
         let asked = Asked {

@@ -48,7 +48,7 @@ impl Journal {
     }
 
     /// A mark behind everything that is in the log now. Those who ask at once share one.
-    async fn mark_behind(&self, id: RunId) -> Result<u64, ReadError> {
+    pub(super) async fn mark_behind(&self, id: RunId) -> Result<u64, ReadError> {
         let now = Instant::now();
         let mut last = self.last_mark.lock().await;
         if let Some(mark) = *last {

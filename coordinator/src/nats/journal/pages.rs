@@ -15,6 +15,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError};
+use crate::known::Known;
 
 /// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages, which
 /// then costs the broker less (0.9 ms in a log of a million runs).
@@ -34,6 +35,8 @@ pub(crate) struct RunPages {
     through: u64,
     /// Entries that were counted are gone: the run was erased or grows too old. Counts are of no use then.
     shrank: bool,
+    /// A server counts only if it has this entry of the log.
+    mark: u64,
 }
 
 /// What was read of a subject.
@@ -52,7 +55,12 @@ struct Rest {
 
 impl RunPages {
     pub(crate) fn new(journal: Journal, run: RunId, bytes: usize) -> Self {
-        Self { journal, run, bytes, read: HashMap::new(), first: None, through: 0, shrank: false }
+        Self { journal, run, bytes, read: HashMap::new(), first: None, through: 0, shrank: false, mark: 0 }
+    }
+
+    /// Pages with everything that was stored before a mark.
+    pub(super) fn behind(self, mark: u64) -> Self {
+        Self { mark, ..self }
     }
 
     /// The last entry that was read.
@@ -138,7 +146,10 @@ impl RunPages {
         if self.shrank {
             return Ok((Some(self.by_wildcard(self.through, PAGE_ENTRIES).await?), false));
         }
-        let counts = self.journal.counts(self.run).await?;
+        let (counts, through) = self.journal.counts_through(self.run).await?;
+        if through < self.mark {
+            return Ok((None, false));
+        }
         // The broker takes a run's oldest entries away first: as long as the first is there, the counts are of all.
         if let Some(first) = self.first
             && !self.journal.holds(first).await?
@@ -204,6 +215,20 @@ impl RunPages {
         all.messages.retain(|message| message.sequence <= known_through);
         all.messages.sort_unstable_by_key(|message: &Stored| message.sequence);
         Ok(Some(all))
+    }
+}
+
+/// A run of which all pages are read, and the bytes that its entries take in the log.
+pub(super) async fn all_of(mut pages: RunPages) -> Result<(Known, u64), ReadError> {
+    let (mut known, mut bytes) = (Known::new(pages.run), 0);
+    loop {
+        let page = pages.next_known().await?;
+        let is_last = page.last;
+        bytes += page.bytes;
+        page.apply_through(u64::MAX, &mut known);
+        if is_last {
+            return Ok((known, bytes));
+        }
     }
 }
 

@@ -254,6 +254,23 @@ async fn a_run_that_is_erased_while_it_is_read_is_read_on_by_what_is_left() {
 }
 
 #[tokio::test]
+async fn a_run_is_known_for_certain_when_a_server_answers_that_has_the_mark_behind_it() {
+    let (_server, journal) = journal().await;
+    let (id, places) = scattered(&journal, 2, 20).await;
+    let last = *places.last().expect("it has entries");
+    assert_eq!(journal.known_for_certain(id).await.expect("it can be read").last, last);
+    let behind = count(&journal).await + 1;
+    let mut pages = RunPages::new(journal.clone(), id, 400).behind(behind);
+    let (page, mark) = tokio::join!(pages.next_known(), async {
+        // Until then the server lacks what may belong to the run.
+        tokio::time::sleep(LAG_PAUSE).await;
+        journal.append(id, &[Event::RunClosed], None, places[0]).await.expect("stored")
+    });
+    assert_eq!(mark, behind);
+    assert!(page.expect("it is read then").through >= places[0]);
+}
+
+#[tokio::test]
 async fn a_run_is_erased_up_to_an_entry_however_many_it_has_and_nothing_else_with_it() {
     let (_server, journal) = journal().await;
     for (calls, rounds) in [(2, 4), (2, 300)] {

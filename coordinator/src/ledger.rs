@@ -8,6 +8,7 @@ mod act;
 mod answer;
 #[cfg(test)]
 pub(crate) mod by_hand;
+mod census;
 mod erasure;
 mod letters;
 mod log_bytes;
@@ -35,6 +36,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::act::EffectDone;
+use self::census::Census;
 use self::erasure::Erasures;
 use self::letters::{Posted, owe_letters};
 use self::slice::{Open, Slice};
@@ -68,7 +70,7 @@ pub(crate) use self::watcher::{Before, Live, Standing};
 const REQUESTS_MAX: usize = 4096;
 /// How long the feed may take to bring what is in the log; then it is read.
 const STATE_PATIENCE: Duration = Duration::from_secs(2);
-/// How often lost workers' jobs are looked for.
+/// How often every open call is looked at.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often it is written down how far we came. The next owner reads so much of the log.
 const SNAPSHOT: Duration = Duration::from_secs(5);
@@ -154,6 +156,7 @@ pub(crate) struct Keeper {
     words: JoinSet<()>,
     /// When jobs of lost workers were handed back.
     handed_back: HashMap<(RunId, AttemptId), Instant>,
+    census: Option<Census>,
     unclaimed: Unclaimed,
     looks: JoinSet<Look>,
     /// Runs of others in which what is overdue is being ended.
@@ -193,6 +196,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         questions: JoinSet::new(),
         words: JoinSet::new(),
         handed_back: HashMap::new(),
+        census: None,
         unclaimed: Unclaimed::default(),
         looks: JoinSet::new(),
         seen_to: HashSet::new(),
@@ -227,6 +231,9 @@ impl Keeper {
                     None => std::future::pending().await,
                 }
             };
+            // Not a branch below: those before it may always be ready.
+            self.step_census();
+            let census = census::turn(self.census.as_ref());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -258,12 +265,11 @@ impl Keeper {
                 _ = sweep.tick() => {
                     self.follow_taken();
                     self.report_takeovers();
-                    self.sweep();
+                    self.sweep_handed_back();
+                    self.begin_census();
                     self.count_for_quotas();
                     self.count_log_bytes();
                     self.count_running();
-                    self.look_at_queues();
-                    self.tally();
                     self.look_at_guests();
                     self.erase_due();
                     self.post_letters_again();
@@ -271,6 +277,7 @@ impl Keeper {
                     self.rim.feeds.merge();
                 }
                 asked = questions.next(|shard| leads(&self.slices, shard)) => self.question(asked),
+                () = census => {}
             }
         }
     }

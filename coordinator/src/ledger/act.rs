@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proto::history;
+use proto::names::WORKER_LOST;
 use proto::subject::Place;
-use run::{AttemptId, CallError, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId, Verdict};
+use run::{
+    AttemptId, CallError, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId, Timestamp, Verdict,
+};
 use tokio::time::Instant;
 
 use super::answer::AGAIN;
@@ -148,51 +151,46 @@ impl Keeper {
         }
     }
 
-    /// Hands back the jobs of workers that are lost.
-    pub(super) fn sweep(&mut self) {
-        let registry = Arc::clone(&self.rim.registry.borrow());
+    /// Forgets which jobs of runs were handed back that are open no more.
+    pub(super) fn sweep_handed_back(&mut self) {
         let slices = &self.slices;
         self.handed_back.retain(|(id, _), _| {
             slices.get(usize::from(id.shard().0)).is_some_and(|slice| slice.runs.contains_key(id))
         });
-        if !registry.settled {
-            return;
-        }
-        let (now, owned) = (proto::now(), *self.rim.owned.borrow());
-        let (mut lost, mut stranded, mut forsaken) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, open) in self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs) {
-            stranded.extend(stranded::stranded(&open.known.run, &registry, now).into_iter().map(|call| (*id, call)));
-            for call in open.known.run.calls() {
-                forsaken.extend(stranded::forsaken(call, &registry, now).map(|effect| (*id, effect)));
-                let CallState::Running(running) = call.state() else { continue };
-                let Some((worker, lease)) = &running.worker else { continue };
-                let Route::Pool { pool, .. } = &call.spec().route else { continue };
-                let is_lost = !registry.is_alive(pool, worker) && now.since(running.since) >= proto::names::WORKER_LOST;
-                let handed_back = self.handed_back.get(&(*id, running.attempt));
-                let is_due = handed_back.is_none_or(|at| at.elapsed() >= HAND_BACK_REPEAT);
-                if is_lost && is_due && owned.holds(id.shard()) {
-                    tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
-                    let ends = matches!(call.verdict(AGAIN, now), Verdict::End { .. });
-                    lost.push((*id, running.attempt, lease.clone(), pool.clone(), ends));
-                }
-            }
-        }
-        let stranded = stranded.into_iter().map(|(id, call)| (id, Effect::Refuse { call }));
-        for (id, effect) in stranded.chain(forsaken) {
+    }
+
+    /// Ends the calls that nobody will run, and hands back the jobs of workers that are lost.
+    pub(super) fn see_to(&mut self, Lost { forsaken, attempts }: Lost, now: Timestamp) {
+        for (id, effect) in forsaken {
             if self.may_act(id.shard()) && self.under_way.len() < EFFECTS_MAX {
                 self.perform(id, effect);
             }
         }
-        for (id, attempt, lease, pool, ends) in lost {
-            if ends {
-                self.end_lost(id, attempt.call, pool.clone());
+        for (id, attempt) in attempts {
+            let handed_back = self.handed_back.get(&(id, attempt));
+            let is_due = handed_back.is_none_or(|at| at.elapsed() >= HAND_BACK_REPEAT);
+            if is_due && self.may_act(id.shard()) {
+                self.hand_back(id, attempt, now);
             }
-            let signals = self.rim.signals.clone();
-            let of = pool.clone();
-            if self.say(async move { signals.hand_back(&of, &lease).await }) {
-                self.handed_back.insert((id, attempt), Instant::now());
-                metrics::handed_back(&pool);
-            }
+        }
+    }
+
+    fn hand_back(&mut self, id: RunId, attempt: AttemptId, now: Timestamp) {
+        let Some(call) = self.open(id).and_then(|open| open.known.run.call(attempt.call)) else { return };
+        let (CallState::Running(running), Route::Pool { pool, .. }) = (call.state(), &call.spec().route) else {
+            return;
+        };
+        let Some((worker, lease)) = &running.worker else { return };
+        tracing::warn!(run.id = %id, call.id = %call.spec().id, worker.id = %worker, "handing back a lost worker's call");
+        let ends = matches!(call.verdict(AGAIN, now), Verdict::End { .. });
+        let (signals, lease, pool) = (self.rim.signals.clone(), lease.clone(), pool.clone());
+        if ends {
+            self.end_lost(id, attempt.call, pool.clone());
+        }
+        let of = pool.clone();
+        if self.say(async move { signals.hand_back(&of, &lease).await }) {
+            self.handed_back.insert((id, attempt), Instant::now());
+            metrics::handed_back(&pool);
         }
     }
 
@@ -203,6 +201,32 @@ impl Keeper {
             self.words.spawn(word);
         }
         room
+    }
+}
+
+/// What nobody will run or end any more, because no worker for it lives.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    forsaken: Vec<(RunId, Effect)>,
+    attempts: Vec<(RunId, AttemptId)>,
+}
+
+impl Lost {
+    pub(super) fn note(&mut self, run: &Run, registry: &Registry, now: Timestamp) {
+        if !registry.settled {
+            return;
+        }
+        let id = run.id();
+        let stranded = stranded::stranded(run, registry, now).into_iter();
+        self.forsaken.extend(stranded.map(|call| (id, Effect::Refuse { call })));
+        for call in run.calls() {
+            self.forsaken.extend(stranded::forsaken(call, registry, now).map(|effect| (id, effect)));
+            let CallState::Running(running) = call.state() else { continue };
+            let (Some((worker, _)), Route::Pool { pool, .. }) = (&running.worker, &call.spec().route) else { continue };
+            if now.since(running.since) >= WORKER_LOST && !registry.is_alive(pool, worker) {
+                self.attempts.push((id, running.attempt));
+            }
+        }
     }
 }
 

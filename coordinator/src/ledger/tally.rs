@@ -1,13 +1,12 @@
-//! Counts every second what the calls of our runs wait for. Nothing is kept between two tallies, so nothing can drift.
+//! What the calls of our runs wait for, counted anew in every look at them. Nothing is kept between two, so nothing can drift.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use run::{CallState, Route, Timestamp};
+use run::{Call, CallState, PoolId, Route, Run, Timestamp};
 
 use super::Keeper;
-use super::slice::Open;
 use crate::metrics::{self, COUNTS, label};
+use crate::registry::Registry;
 
 /// Calls of one tool in one pool.
 #[derive(Debug, Default)]
@@ -22,59 +21,74 @@ struct Tally {
     oldest: Option<Timestamp>,
 }
 
+#[derive(Debug, Default)]
+pub(super) struct Tallies {
+    client_calls: u32,
+    approvals: u32,
+    /// By pool, and by the name under which the tool is counted.
+    tools: BTreeMap<PoolId, BTreeMap<String, Tally>>,
+}
+
+impl Tallies {
+    pub(super) fn note(&mut self, run: &Run, call: &Call, registry: &Registry) {
+        match call.state() {
+            CallState::WaitingForClient => self.client_calls += 1,
+            CallState::AwaitingApproval => self.approvals += 1,
+            CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) | CallState::Ended(_) => {}
+        }
+        let Route::Pool { pool, .. } = &call.spec().route else { return };
+        if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval) {
+            return;
+        }
+        let tally = self.of(pool, label(&call.spec().tool, registry));
+        let waits = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
+        if waits && registry.settled {
+            let tool = &call.spec().tool;
+            let taken = *tally.taken.get_or_insert_with(|| registry.takers(pool, tool, None) > 0);
+            // A pool may serve some tenants only.
+            let is_taken = taken || registry.takers(pool, tool, run.tenant()) > 0;
+            tally.without_worker += u32::from(!is_taken);
+        }
+        match call.state() {
+            CallState::Accepted => tally.waiting += 1,
+            CallState::Queued { since } => {
+                tally.waiting += 1;
+                tally.runnable += 1;
+                tally.oldest = Some(tally.oldest.map_or(*since, |oldest| oldest.min(*since)));
+            }
+            CallState::Running(_) => tally.running += 1,
+            CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Ended(_) => {}
+        }
+    }
+
+    /// Most calls are of a tool that was met before: no name is copied for them.
+    fn of(&mut self, pool: &PoolId, tool: &str) -> &mut Tally {
+        if !self.tools.get(pool).is_some_and(|tools| tools.contains_key(tool)) {
+            self.tools.entry(pool.clone()).or_default().insert(tool.to_owned(), Tally::default());
+        }
+        self.tools.get_mut(pool).and_then(|tools| tools.get_mut(tool)).expect("it was made above")
+    }
+}
+
 impl Keeper {
-    pub(super) fn tally(&mut self) {
-        let registry = Arc::clone(&self.rim.registry.borrow());
-        let mut tools: BTreeMap<(&str, &str), Tally> = BTreeMap::new();
-        let (mut shards, mut runs, mut client_calls, mut approvals, mut erasures) = (0_u32, 0_u32, 0_u32, 0_u32, 0_u32);
+    /// Shows what was counted, and what needs no counting.
+    pub(super) fn tell_tallies(&mut self, tallies: &Tallies, registry: &Registry) {
+        let (mut shards, mut runs, mut erasures) = (0_u32, 0_u32, 0_u32);
         for slice in self.slices.iter().filter(|slice| slice.phase.leads()) {
             shards += 1;
             runs += u32::try_from(slice.runs.len()).unwrap_or(u32::MAX);
             erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
-            let calls = slice
-                .runs
-                .values()
-                .flat_map(|Open { known, .. }| known.run.calls().iter().map(|call| (&known.run, call)));
-            for (run, call) in calls {
-                match call.state() {
-                    CallState::WaitingForClient => client_calls += 1,
-                    CallState::AwaitingApproval => approvals += 1,
-                    CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) | CallState::Ended(_) => {}
-                }
-                let Route::Pool { pool, .. } = &call.spec().route else { continue };
-                if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval) {
-                    continue;
-                }
-                let tally = tools.entry((pool.as_str(), label(&call.spec().tool, &registry))).or_default();
-                let waits = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
-                if waits && registry.settled {
-                    let tool = &call.spec().tool;
-                    let taken = *tally.taken.get_or_insert_with(|| registry.takers(pool, tool, None) > 0);
-                    // A pool may serve some tenants only.
-                    let is_taken = taken || registry.takers(pool, tool, run.tenant()) > 0;
-                    tally.without_worker += u32::from(!is_taken);
-                }
-                match call.state() {
-                    CallState::Accepted => tally.waiting += 1,
-                    CallState::Queued { since } => {
-                        tally.waiting += 1;
-                        tally.runnable += 1;
-                        tally.oldest = Some(tally.oldest.map_or(*since, |oldest| oldest.min(*since)));
-                    }
-                    CallState::Running(_) => tally.running += 1,
-                    CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Ended(_) => {}
-                }
-            }
         }
         COUNTS.shards.set(f64::from(shards));
         COUNTS.runs_open.set(f64::from(runs));
         COUNTS.erasures.set(f64::from(erasures));
-        COUNTS.client_calls.set(f64::from(client_calls));
-        COUNTS.approvals.set(f64::from(approvals));
+        COUNTS.client_calls.set(f64::from(tallies.client_calls));
+        COUNTS.approvals.set(f64::from(tallies.approvals));
         COUNTS.log_lag.set(std::mem::take(&mut self.lag).as_secs_f64());
         let now = proto::now();
         let each = |value: fn(&Tally, Timestamp) -> f64| {
-            tools.iter().map(move |((pool, tool), tally)| (vec![*pool, *tool], value(tally, now)))
+            let tools = tallies.tools.iter().flat_map(|(pool, tools)| tools.iter().map(move |tool| (pool, tool)));
+            tools.map(move |(pool, (tool, tally))| (vec![pool.as_str(), tool.as_str()], value(tally, now)))
         };
         metrics::WAITING.replace(each(|tally, _| f64::from(tally.waiting)));
         metrics::WITHOUT_WORKER.replace(each(|tally, _| f64::from(tally.without_worker)));

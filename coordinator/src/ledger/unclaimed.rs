@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use run::{CallIndex, PoolId, Route, RunId};
+use run::{Call, CallIndex, PoolId, Route, Run, RunId, Timestamp};
 use tokio::time::Instant;
 
 use super::Keeper;
 use crate::nats::queues::Given;
+use crate::paused::Paused;
+use crate::registry::Registry;
 
 /// How long a call waits before it is looked where its job is.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -31,6 +33,8 @@ const ASKED_MAX: usize = 8;
 pub(super) struct Unclaimed {
     looked: Option<Instant>,
     out: HashMap<(RunId, CallIndex), Instant>,
+    /// Those of which the queues are being asked.
+    asked: Vec<Waiting>,
     /// Those that wait and were paused at some time: workers gave them back for up to half a minute, or they stand behind others
     /// that come again. No worker is to blame for that.
     was_held: HashSet<(RunId, CallIndex)>,
@@ -40,7 +44,8 @@ pub(super) struct Unclaimed {
 pub(super) type Look = HashMap<PoolId, Given>;
 
 /// A call that waits for a worker.
-struct Waiting {
+#[derive(Debug)]
+pub(super) struct Waiting {
     run: RunId,
     call: CallIndex,
     pool: PoolId,
@@ -49,19 +54,33 @@ struct Waiting {
     is_held: bool,
 }
 
+impl Waiting {
+    /// A call that has waited for a while although workers live that may run it.
+    pub(super) fn of(run: &Run, call: &Call, registry: &Registry, paused: &Paused, now: Timestamp) -> Option<Self> {
+        let (job, _) = call.unclaimed().filter(|(_, since)| now.since(*since) >= PATIENCE)?;
+        let Route::Pool { pool, .. } = &call.spec().route else { return None };
+        // A worker keeps the calls of a tool that may not have more at once, and stores no start of them.
+        let tool = registry.catalog_of(run.tenant()).find(&call.spec().tool);
+        let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
+        let may_run = !is_kept && registry.takers(pool, &call.spec().tool, run.tenant()) > 0;
+        // What was handed back waits in a queue that stands still, or goes back there from every worker.
+        let is_held = paused.stops(pool) || paused.holds(registry.real_name(&call.spec().tool));
+        may_run.then(|| Self { run: run.id(), call: call.index(), pool: pool.clone(), job, is_held })
+    }
+}
+
 impl Keeper {
     /// Asks about the queues of calls that wait although workers live.
-    pub(super) fn look_at_queues(&mut self) {
+    pub(super) fn look_at_queues(&mut self, waiting: Vec<Waiting>) {
         if !self.looks.is_empty() {
             return;
         }
-        let waiting = self.waiting();
         let was_held = std::mem::take(&mut self.unclaimed.was_held);
         let ids = waiting.iter().map(|waiting| ((waiting.run, waiting.call), waiting.is_held));
         self.unclaimed.was_held =
             ids.filter(|(id, is_held)| *is_held || was_held.contains(id)).map(|(id, _)| id).collect();
-        let pools: BTreeSet<PoolId> =
-            waiting.into_iter().filter(|waiting| !waiting.is_held).map(|waiting| waiting.pool).collect();
+        self.unclaimed.asked = waiting.into_iter().filter(|waiting| !waiting.is_held).collect();
+        let pools: BTreeSet<PoolId> = self.unclaimed.asked.iter().map(|waiting| waiting.pool.clone()).collect();
         if pools.is_empty() {
             self.unclaimed.out.clear();
             return;
@@ -76,25 +95,6 @@ impl Keeper {
         });
     }
 
-    fn waiting(&self) -> Vec<Waiting> {
-        let (registry, paused, now) = (self.rim.registry.borrow(), self.rim.paused.borrow(), proto::now());
-        let runs = self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs);
-        let waits =
-            runs.flat_map(|(id, open)| open.known.run.calls().iter().map(move |call| (id, &open.known.run, call)));
-        let waits = waits.filter_map(|(id, run, call)| {
-            let (job, _) = call.unclaimed().filter(|(_, since)| now.since(*since) >= PATIENCE)?;
-            let Route::Pool { pool, .. } = &call.spec().route else { return None };
-            // A worker keeps the calls of a tool that may not have more at once, and stores no start of them.
-            let tool = registry.catalog_of(run.tenant()).find(&call.spec().tool);
-            let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
-            // What was handed back waits in a queue that stands still, or goes back there from every worker.
-            let is_held = paused.stops(pool) || paused.holds(registry.real_name(&call.spec().tool));
-            let may_run = registry.takers(pool, &call.spec().tool, run.tenant()) > 0 && !is_kept;
-            may_run.then(|| Waiting { run: *id, call: call.index(), pool: pool.clone(), job, is_held })
-        });
-        waits.collect()
-    }
-
     /// Takes back what is out for too long.
     pub(super) fn looked_at_queues(&mut self, look: &Look) {
         let now = Instant::now();
@@ -104,11 +104,13 @@ impl Keeper {
             before.clear();
         }
         let mut held_before = 0;
-        for Waiting { run, call, pool, job, is_held } in self.waiting() {
-            if is_held {
+        for Waiting { run, call, pool, job, .. } in std::mem::take(&mut self.unclaimed.asked) {
+            let Some(given) = look.get(&pool).filter(|given| job <= given.through) else { continue };
+            // A start may have come while the queue was asked.
+            let waits = self.open(run).and_then(|open| open.known.run.call(call)).and_then(Call::unclaimed);
+            if waits.is_none_or(|(newest, _)| newest != job) {
                 continue;
             }
-            let Some(given) = look.get(&pool).filter(|given| job <= given.through) else { continue };
             let since = before.remove(&(run, call)).unwrap_or(now);
             if now - since < SILENT || !self.may_act(run.shard()) {
                 self.unclaimed.out.insert((run, call), since);

@@ -119,10 +119,16 @@ async fn without_most_of_the_brokers_servers_nobody_says_that_it_serves_whicheve
             |what: &str| found.iter().find(|it| it.what == what).unwrap_or_else(|| panic!("{what}: {found:#?}"));
         assert!(finding("servers").found.starts_with("1 of 3 answer; gone: "), "{found:?}");
         assert_eq!(finding("servers").level, Level::Fail, "{found:?}");
-        for node in lost {
-            cluster.nodes_mut()[node].restart().await.expect("it comes back");
-        }
-        cluster.healthy().await.expect("it catches up");
+        let url = cluster.url();
+        let come_back = async {
+            for node in lost {
+                cluster.nodes_mut()[node].restart().await.expect("it comes back");
+            }
+            cluster.healthy().await.expect("it catches up");
+        };
+        // One that starts meanwhile waits for a leader.
+        let (newcomer, ()) = tokio::join!(fixture.coordinator(&url), come_back);
+        Client::connect(newcomer.address()).await.wait_for_tool("echo").await;
     }
     coordinator.until("/readyz", |status, _| status == 200).await;
     check::whole(&client.execute(vec![count("after", 3, 0)]).await.to_end().await, true);

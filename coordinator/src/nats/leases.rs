@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
-use super::setup::SetupError;
+use super::setup::{Patience, Refusal, SetupError};
 use crate::members::{LEASE, Members};
 use crate::shards::{Owned, ShardSet};
 use crate::tasks::finished;
@@ -111,13 +111,16 @@ impl Membership {
         address: String,
         published: watch::Sender<Owned>,
     ) -> Result<Self, SetupError> {
-        let (store, id) = (broker.leases.clone(), fresh_id());
-        let asked = Instant::now();
-        let joined = write(&store, &format!("{MEMBER}{id}"), Some(value(&address)), 0).await;
-        let revision = match joined {
-            Answer::Stored(revision) => revision,
-            Answer::Conflict(_) => return Err(SetupError::refused("our lease", "its key is taken")),
-            Answer::Unknown(reason) => return Err(SetupError::refused("our lease", reason)),
+        let (store, patience) = (broker.leases.clone(), Patience::new("our lease"));
+        let (id, asked, revision) = loop {
+            // A new name for each try: one that was stored without an answer is evicted like any member that is silent.
+            let (id, asked) = (fresh_id(), Instant::now());
+            let refusal = match write(&store, &format!("{MEMBER}{id}"), Some(value(&address)), 0).await {
+                Answer::Stored(revision) => break (id, asked, revision),
+                Answer::Conflict(_) => Refusal::not_yet("its key is taken"),
+                Answer::Unknown(reason) => Refusal::not_yet(reason),
+            };
+            patience.after(refusal).await?;
         };
         let mut membership = Self {
             store,

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 use super::journal::{ReadError, millis};
-use super::setup::SetupError;
+use super::setup::{SetupError, entries};
 use super::signals::Signals;
 use crate::paused::{Pausable, Paused, Word};
 use crate::registry::Registry;
@@ -44,16 +44,9 @@ pub(crate) struct Keeper {
 impl Pauses {
     /// Reads what is paused already: nothing of it may be handed out by a coordinator that starts.
     pub(crate) async fn load(broker: &Broker) -> Result<(Self, Keeper), SetupError> {
-        let refused = |error: &dyn std::fmt::Display| SetupError::refused("the pauses", error);
         let store = broker.pauses.clone();
         let mut paused = Paused::default();
-        let mut keys = store.keys().await.map_err(|error| refused(&error))?;
-        while let Some(key) = keys.next().await {
-            let key = key.map_err(|error| refused(&error))?;
-            if let Some(entry) = store.entry(key).await.map_err(|error| refused(&error))? {
-                learn(&mut paused, &entry);
-            }
-        }
+        entries("the pauses", &store).await?.iter().for_each(|entry| learn(&mut paused, entry));
         let (sender, current) = watch::channel(Arc::new(paused));
         let signals = Signals::new(broker);
         let keeper = Keeper { store: store.clone(), current: sender, signals, told: BTreeSet::new() };

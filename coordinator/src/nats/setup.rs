@@ -9,6 +9,7 @@ use async_nats::jetstream::stream::{
     Config, ConsumerError, ConsumerErrorKind, DiscardPolicy, Info, RetentionPolicy, StorageType,
 };
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
+use futures::StreamExt as _;
 use proto::{names, object};
 use run::{PoolId, limit};
 use tokio::time::Instant;
@@ -136,7 +137,7 @@ pub(crate) const RETENTION: Duration =
     Duration::from_secs(limit::RUN_LIFE_MAX.as_secs() + RETENTION_AFTER_END.as_secs());
 
 /// A refusal, and whether the broker may think otherwise in a moment.
-struct Refusal {
+pub(super) struct Refusal {
     reason: String,
     not_yet: bool,
 }
@@ -154,20 +155,66 @@ impl Refusal {
         };
         Self { reason: error.to_string(), not_yet }
     }
+
+    /// Of a request that is answered as soon as there is a leader.
+    pub(super) fn not_yet(reason: impl std::fmt::Display) -> Self {
+        Self { reason: reason.to_string(), not_yet: true }
+    }
+}
+
+/// For how long a broker that is not ready is asked again.
+pub(super) struct Patience {
+    what: &'static str,
+    give_up: Instant,
+}
+
+impl Patience {
+    pub(super) fn new(what: &'static str) -> Self {
+        Self { what, give_up: Instant::now() + SETUP_PATIENCE }
+    }
+
+    /// Waits a moment after a refusal.
+    ///
+    /// # Errors
+    /// The refusal, if it lasts or has lasted too long.
+    pub(super) async fn after(&self, Refusal { reason, not_yet }: Refusal) -> Result<(), SetupError> {
+        if !not_yet || Instant::now() >= self.give_up {
+            return Err(SetupError::refused(self.what, reason));
+        }
+        tracing::warn!(what = self.what, reason, "the broker is not ready yet, trying again");
+        tokio::time::sleep(SETUP_PAUSE).await;
+        Ok(())
+    }
+}
+
+/// What stands in a bucket, for a coordinator that starts.
+pub(super) async fn entries(what: &'static str, store: &kv::Store) -> Result<Vec<kv::Entry>, SetupError> {
+    let patience = Patience::new(what);
+    loop {
+        match entries_once(store).await {
+            Ok(entries) => return Ok(entries),
+            Err(refusal) => patience.after(refusal).await?,
+        }
+    }
+}
+
+async fn entries_once(store: &kv::Store) -> Result<Vec<kv::Entry>, Refusal> {
+    let mut entries = Vec::new();
+    let mut keys = store.keys().await.map_err(Refusal::not_yet)?;
+    while let Some(key) = keys.next().await {
+        entries.extend(store.entry(key.map_err(Refusal::not_yet)?).await.map_err(Refusal::not_yet)?);
+    }
+    Ok(entries)
 }
 
 /// Makes it, again and again for a while as long as the broker is not ready.
-async fn patiently<T>(what: &str, make: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, SetupError> {
-    let give_up = Instant::now() + SETUP_PATIENCE;
+async fn patiently<T>(what: &'static str, make: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, SetupError> {
+    let patience = Patience::new(what);
     loop {
         match make().await {
             Ok(made) => return Ok(made),
-            Err(Refusal { reason, not_yet: true }) if Instant::now() < give_up => {
-                tracing::warn!(what, reason, "the broker is not ready yet, trying again");
-            }
-            Err(Refusal { reason, .. }) => return Err(SetupError::refused(what, reason)),
+            Err(refusal) => patience.after(refusal).await?,
         }
-        tokio::time::sleep(SETUP_PAUSE).await;
     }
 }
 
@@ -266,7 +313,7 @@ async fn check_synced(client: &Client, log: &Info) -> Result<(), SetupError> {
 /// Makes a stream where there is none.
 pub(super) async fn ensure_stream(
     context: &Context,
-    what: &str,
+    what: &'static str,
     config: Config,
     options: &LogOptions,
 ) -> Result<(), SetupError> {
@@ -306,7 +353,7 @@ pub(super) fn bucket_bytes(bucket: &str, log_bytes: i64) -> i64 {
 /// `max_age` zero: what is in it stays.
 pub(crate) async fn ensure_bucket(
     context: &Context,
-    bucket: &str,
+    bucket: &'static str,
     max_age: Duration,
     options: &LogOptions,
 ) -> Result<kv::Store, SetupError> {
@@ -316,10 +363,9 @@ pub(crate) async fn ensure_bucket(
             return Ok(store);
         }
         context.create_stream(config.clone()).await.map_err(|error| Refusal::of(&error))?;
-        let reason = |error: &dyn std::fmt::Display| Refusal { reason: error.to_string(), not_yet: true };
-        context.get_key_value(bucket).await.map_err(|error| reason(&error))
+        context.get_key_value(bucket).await.map_err(Refusal::not_yet)
     };
-    let store = patiently(&format!("bucket {bucket}"), make).await?;
+    let store = patiently(bucket, make).await?;
     let found = &store.stream.cached_info().config;
     check_replicas(found, options.durability)?;
     if found.max_bytes <= 0 {

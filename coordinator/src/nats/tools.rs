@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::deserted::Deserted;
 use super::Broker;
-use super::setup::{SetupError, ensure_pool, ensure_still};
+use super::setup::{Patience, Refusal, SetupError, ensure_pool, ensure_still, entries};
 use super::signals::Signals;
 use crate::callers::Callers;
 use crate::metrics::begin_losses;
@@ -207,14 +207,13 @@ impl Keeper {
     /// Reads what is advertised already, so that nobody is told that there is no such tool by a coordinator that came late.
     /// Sets that take too long are learned later.
     pub(crate) async fn load(&mut self) -> Result<(), SetupError> {
-        let refused = |error: &dyn std::fmt::Display| SetupError::refused("the advertisements", error);
-        self.deserted.load().await.map_err(|error| refused(&error))?;
-        let mut keys = self.store.keys().await.map_err(|error| refused(&error))?;
-        while let Some(key) = keys.next().await {
-            let key = key.map_err(|error| refused(&error))?;
-            if let Some(entry) = self.store.entry(key).await.map_err(|error| refused(&error))? {
-                self.advertisement(entry).await;
-            }
+        const WHAT: &str = "the advertisements";
+        let patience = Patience::new(WHAT);
+        while let Err(reason) = self.deserted.load().await {
+            patience.after(Refusal::not_yet(reason)).await?;
+        }
+        for entry in entries(WHAT, &self.store).await? {
+            self.advertisement(entry).await;
         }
         let compiled = async {
             while let Some(compiled) = self.compiling.join_next().await {

@@ -39,14 +39,24 @@ const SERVICES: [&str; 4] = [
     <v1::object_service_server::ObjectServiceServer<objects::ObjectDoor> as NamedService>::NAME,
 ];
 
-/// Says in the health whether clients are served, until told to stop: then nothing is.
-async fn tell_health(health: HealthReporter, mut served: watch::Receiver<bool>, stop: CancellationToken) {
+/// Says in the health whether clients are served, until told to stop: then nothing is. `ready` is called once, after the
+/// health has first said so.
+async fn tell_health(
+    health: HealthReporter,
+    mut served: watch::Receiver<bool>,
+    ready: impl FnOnce() + Send,
+    stop: CancellationToken,
+) {
+    let mut ready = Some(ready);
     loop {
         let is_serving = *served.borrow_and_update() && !stop.is_cancelled();
         let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         tracing::debug!(is_serving, "health");
         for service in SERVICES {
             health.set_service_status(service, status).await;
+        }
+        if is_serving && let Some(ready) = ready.take() {
+            ready();
         }
         if stop.is_cancelled() {
             return;
@@ -64,16 +74,18 @@ async fn tell_health(health: HealthReporter, mut served: watch::Receiver<bool>, 
     }
 }
 
-/// Serves until told to stop, then lets what is under way end. Its health says whether clients are [served](crate::health).
+/// Serves until told to stop, then lets what is under way end. Its health says whether clients are [served](crate::health);
+/// `ready` is called when it first says that they are.
 pub(crate) async fn serve(
     (listener, tls): (TcpListener, Option<crate::tls::Current>),
     (connections_max, hosts): (usize, telemetry::hosts::Hosts),
     door: Door,
     served: watch::Receiver<bool>,
+    ready: impl FnOnce() + Send,
 ) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let incoming = incoming::Incoming::new(listener, tls, places::Places::new(connections_max));
-    let stopped = tell_health(health, served, door.stop.clone());
+    let stopped = tell_health(health, served, ready, door.stop.clone());
     let routes = routes(&door).add_service(health_service).prepare();
     // Innermost first.
     let service = gate::Gate::new(routes, door.runs.callers.clone());

@@ -448,10 +448,11 @@ impl Coordinator {
         let uploads = uploads::Uploads::default();
         let door =
             door::Door { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
-        let doors = grpc::serve((listener, tls), (connections_max, door_hosts), door, served);
-        tracing::info!(%address, "serving");
-        serving.store(true, Ordering::Relaxed);
-        ready();
+        let doors = grpc::serve((listener, tls), (connections_max, door_hosts), door, served, || {
+            tracing::info!(%address, "serving");
+            serving.store(true, Ordering::Relaxed);
+            ready();
+        });
         let overdue = async {
             stop.cancelled().await;
             tokio::time::sleep(DRAIN).await;

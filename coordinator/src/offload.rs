@@ -12,6 +12,9 @@ static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     Semaphore::new((cores / 2).max(1))
 });
 
+/// How much such work gives way to what serves everybody: of a core that both want it has some tenth.
+const NICE: i32 = 10;
+
 /// The right to do such work. Dropping it lets the next request in.
 #[derive(Debug)]
 pub(crate) struct Permit {
@@ -23,16 +26,30 @@ impl Permit {
         Self { _held: PERMITS.acquire().await.expect("nobody closes it") }
     }
 
-    /// Does the work. What else this thread has to do goes to another thread meanwhile.
-    pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Does the work, on a thread of its own. What else this thread has to do goes to another thread meanwhile.
+    pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(|| run_nicely(work)),
             _ => work(),
         }
     }
 }
 
+/// A thread may give its priority up, and not take it back: so it is used once.
+fn run_nicely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let span = tracing::Span::current();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            if let Err(error) = rustix::process::nice(NICE) {
+                tracing::debug!(%error, "costly work of a request does not give way");
+            }
+            span.in_scope(work)
+        });
+        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Does work that is quick here, and other work with a permit.
-pub(crate) async fn run_unless<T>(is_quick: bool, work: impl FnOnce() -> T) -> T {
+pub(crate) async fn run_unless<T: Send>(is_quick: bool, work: impl FnOnce() -> T + Send) -> T {
     if is_quick { work() } else { Permit::acquire().await.run(work) }
 }

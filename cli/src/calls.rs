@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proto::v1;
 
+use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
@@ -32,9 +33,10 @@ const CANCEL_EXAMPLES: &str = "\
 Examples:
   toolyard calls cancel --tool bash --state queued
   toolyard calls cancel --tenant acme --since 1h --reason 'a bad deployment'
-  toolyard calls cancel --all
+  toolyard calls cancel --all --dry-run
+  toolyard calls cancel --all --yes
 
-Each cancellation is stored before it is told. What runs stops a little later;
+At a terminal you are asked first. Each cancellation is stored before it is told. What runs stops a little later;
 `toolyard why` tells how far that is. For one run: toolyard runs cancel.";
 
 /// Cancel the calls that match and have not ended
@@ -46,6 +48,8 @@ pub(crate) struct Cancel {
     /// Why, for people and the model
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
+    #[command(flatten)]
+    bulk: Bulk,
 }
 
 /// A group of its own: clap counts every argument of the struct that it stands on as one of the group.
@@ -125,7 +129,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
 }
 
 async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Cancel { which: Selection { state, tool, tenant, since, all }, reason } = args;
+    let Cancel { which: Selection { state, tool, tenant, since, all }, reason, bulk: Bulk { dry_run, yes } } = args;
     let request = v1::CancelCallsRequest {
         state: state.unwrap_or_default().into(),
         tool: tool.unwrap_or_default(),
@@ -134,7 +138,15 @@ async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Ex
         created_before: None,
         reason,
         all,
+        dry_run,
     };
+    if !dry_run && !yes && terminal.has_person() {
+        let count =
+            client.cancel_calls(v1::CancelCallsRequest { dry_run: true, ..request.clone() }, |_| Ok(())).await?;
+        confirm(&format!("Cancel {}?", counted(count, "call")), "yes", terminal).await?;
+    } else if !dry_run && !yes && all {
+        return Err(needs_yes("cancelling every call"));
+    }
     let told = |call: &v1::CancelledCall| {
         if terminal.is_json() {
             return terminal.message(call);
@@ -142,7 +154,7 @@ async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Ex
         terminal.line(&format!("{}  {}", call.run_id, harmless(&call.call_id)))
     };
     let count = client.cancel_calls(request, told).await?;
-    terminal.note(&format!("{} cancelled", counted(count, "call")));
+    terminal.note(&format!("{} {}", counted(count, "call"), if dry_run { "would be cancelled" } else { "cancelled" }));
     Ok(Exit::Completed)
 }
 

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use proto::v1;
 
+use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
@@ -35,12 +36,8 @@ pub(crate) struct Erase {
     /// Only runs that are at least so old, as 30s, 10m, 2h or 1d
     #[arg(long, value_name = "SPAN", value_parser = span)]
     older_than: Option<Duration>,
-    /// Count the runs and erase none
-    #[arg(long)]
-    dry_run: bool,
-    /// Do not ask for confirmation
-    #[arg(long, short = 'y')]
-    yes: bool,
+    #[command(flatten)]
+    bulk: Bulk,
     /// Wait until the runs are gone
     #[arg(long)]
     wait: bool,
@@ -69,9 +66,14 @@ struct Count {
 }
 
 pub(crate) async fn erase(client: &Client, args: Erase, terminal: &Terminal) -> Result<Exit, Failure> {
-    let (dry_run, wait) = (args.dry_run, args.wait && !args.dry_run);
-    if !dry_run && !args.yes {
-        confirm(&args, terminal).await?;
+    let Bulk { dry_run, yes } = args.bulk;
+    let wait = args.wait && !dry_run;
+    if !dry_run && !yes {
+        if !terminal.has_person() {
+            return Err(needs_yes("erasing"));
+        }
+        let (question, expected) = question(&args);
+        confirm(&question, &expected, terminal).await?;
     }
     let Erase { which: Selection { tenant, run }, older_than, reason, .. } = args;
     let request = v1::EraseRunsRequest {
@@ -157,24 +159,6 @@ fn question(args: &Erase) -> (String, String) {
     }
 }
 
-async fn confirm(args: &Erase, terminal: &Terminal) -> Result<(), Failure> {
-    let (question, expected) = question(args);
-    if !terminal.has_person() {
-        return Err(Failure::Usage(
-            "erasing needs a confirmation, and there is no terminal to ask on: give --yes, or --dry-run to count"
-                .to_owned(),
-        ));
-    }
-    terminal.aside(&format!("{question} Type {} to confirm: ", harmless(&expected)));
-    let read = tokio::task::spawn_blocking(|| {
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).map(|_| line)
-    });
-    // Without a line there is no confirmation.
-    let line = read.await.ok().and_then(Result::ok).unwrap_or_default();
-    if line.trim() == expected { Ok(()) } else { Err(Failure::Usage("not confirmed: nothing was erased".to_owned())) }
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -198,7 +182,7 @@ mod tests {
         assert_eq!(question(&all), ("Erase all runs of tenant acme for good?".to_owned(), "acme".to_owned()));
         let one = parse(&["--run", "run_1", "--yes", "--wait"]).expect("a run is enough");
         assert_eq!(question(&one).1, "yes");
-        assert!(one.yes && one.wait && !one.dry_run);
+        assert!(one.bulk.yes && one.wait && !one.bulk.dry_run);
         let old = parse(&["--tenant", "acme", "--older-than", "30d"]).expect("a span may be given");
         assert_eq!(old.older_than, Some(Duration::from_secs(30 * 86_400)));
     }

@@ -3,6 +3,7 @@
 mod args;
 mod broker;
 mod bucket;
+mod bulk;
 
 mod call;
 mod calls;

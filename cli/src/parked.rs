@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proto::v1;
 
+use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::calls::line;
 use crate::client::Client;
 use crate::door::Door;
@@ -26,7 +27,7 @@ const REDRIVE_EXAMPLES: &str = "\
 Examples:
   toolyard parked redrive run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0
   toolyard parked redrive --tool fetch_page --since 1h
-  toolyard parked redrive --all --limit 1000
+  toolyard parked redrive --all --limit 1000 --yes
 
 The call is executed once more, with the same arguments, as the only call of a
 new run. The old one keeps its outcome. Redriving twice gives the same run.";
@@ -85,6 +86,8 @@ pub(crate) struct OneOrMany {
     all: bool,
     #[command(flatten)]
     filter: Filter,
+    #[command(flatten)]
+    bulk: Bulk,
 }
 
 #[derive(Debug, clap::Args)]
@@ -118,10 +121,10 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
             tell_coverage(coverage, terminal);
         }
         Command::Redrive(which) => {
-            each(&client, which, terminal, async |run, call| client.redrive(&run, &call).await).await?;
+            each(&client, which, "Redrive", terminal, async |run, call| client.redrive(&run, &call).await).await?;
         }
         Command::Drop(which) => {
-            each(&client, which, terminal, async |run, call| client.drop_call(&run, &call).await).await?;
+            each(&client, which, "Drop", terminal, async |run, call| client.drop_call(&run, &call).await).await?;
         }
     }
     Ok(Exit::Completed)
@@ -143,19 +146,33 @@ async fn find(client: &Client, filter: Filter) -> Result<(Vec<v1::ListedCall>, O
 async fn each(
     client: &Client,
     which: OneOrMany,
+    verb: &str,
     terminal: &Terminal,
     act: impl AsyncFn(String, String) -> Result<v1::Run, Failure>,
 ) -> Result<(), Failure> {
-    let OneOrMany { run, call, all: _, filter } = which;
+    let OneOrMany { run, call, all, filter, bulk: Bulk { dry_run, yes } } = which;
     if let (Some(run), Some(call)) = (run, call) {
+        if dry_run {
+            return terminal.line(&format!("{run}  {call}"));
+        }
         return show(&act(run, call).await?, terminal);
     }
+    if !dry_run && !yes && all && !terminal.has_person() {
+        return Err(needs_yes("acting on every parked call"));
+    }
     let (calls, coverage) = find(client, filter).await?;
+    if !dry_run && !yes && !calls.is_empty() && terminal.has_person() {
+        confirm(&format!("{verb} {}?", counted(calls.len(), "call")), "yes", terminal).await?;
+    }
     for listed in &calls {
         let call = listed.call.clone().unwrap_or_default().call_id;
-        show(&act(listed.run_id.clone(), call).await?, terminal)?;
+        match dry_run {
+            true if terminal.is_json() => terminal.message(listed)?,
+            true => terminal.line(&format!("{}  {}", listed.run_id, harmless(&call)))?,
+            false => show(&act(listed.run_id.clone(), call).await?, terminal)?,
+        }
     }
-    terminal.note(&counted(calls.len(), "call"));
+    terminal.note(&format!("{}{}", counted(calls.len(), "call"), if dry_run { ", and nothing was done" } else { "" }));
     tell_coverage(coverage, terminal);
     Ok(())
 }

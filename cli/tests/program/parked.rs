@@ -38,6 +38,9 @@ fn a_call_that_no_worker_took_up_is_parked_redriven_and_dropped() {
     let ended = dev.run(["runs", "watch", again, "-o", "json"]).json();
     assert_eq!(ended.last().unwrap()["run_ended"]["status"], "RUN_STATUS_COMPLETED");
     listed(&dev, ["parked", "ls", "-o", "json"], 1);
+    assert_eq!(dev.run(["parked", "drop", "--all"]).code(), 2, "a program says that it means it");
+    assert_eq!(dev.run(["parked", "drop", "--all", "--dry-run", "-o", "json"]).json().len(), 1);
+    listed(&dev, ["parked", "ls", "-o", "json"], 1);
     assert_eq!(dev.run(["parked", "drop", "--tool", "get_current_time"]).code(), 0);
     listed(&dev, ["parked", "ls", "-o", "json"], 0);
     assert_eq!(dev.run(["parked", "redrive"]).code(), 2, "which ones?");
@@ -60,5 +63,9 @@ fn calls_are_cancelled_by_what_they_are() {
     assert_eq!(dev.run(["calls", "cancel"]).code(), 2, "which ones?");
     assert_eq!(dev.run(["calls", "cancel", "--reason", "a reason selects nothing"]).code(), 2, "which ones?");
     listed(&dev, ["calls", "ls", "--waiting", "-o", "json"], 1);
-    assert_eq!(dev.run(["calls", "cancel", "--all", "-o", "json"]).json().len(), 1, "those that ended are not listed");
+    assert_eq!(dev.run(["calls", "cancel", "--all"]).code(), 2, "a program says that it means it");
+    let would = dev.run(["calls", "cancel", "--all", "--dry-run", "-o", "json"]).json();
+    assert_eq!(would.len(), 1, "those that ended are not listed");
+    listed(&dev, ["calls", "ls", "--waiting", "-o", "json"], 1);
+    assert_eq!(dev.run(["calls", "cancel", "--all", "--yes", "-o", "json"]).json(), would);
 }

@@ -41,7 +41,9 @@ fn what_is_paused_is_listed_explained_and_resumed() {
 #[test]
 fn dev_goes_on_when_its_worker_is_drained_and_another_worker_may_take_its_place() {
     let dev = Dev::start();
-    let listed = dev.run(["workers", "ls", "-o", "json"]).json();
+    // Its first heartbeat comes when it has connected.
+    let workers = || dev.run(["workers", "ls", "-o", "json"]).json();
+    let listed = std::iter::repeat_with(workers).find(|listed| !listed.is_empty()).expect("it repeats");
     let id = listed[0]["worker_id"].as_str().expect("it has an id");
     assert_eq!(dev.run(["workers", "drain", id]).code(), 0);
     dev.stderr().until(|line| line.contains("was drained") && line.contains(dev.nats_url()));

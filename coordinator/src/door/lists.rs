@@ -138,7 +138,8 @@ impl Door {
         let (sender, told) = mpsc::channel(WORDS_AHEAD);
         // The work ends with the stream: dropping the set ends what is in it.
         let mut working = JoinSet::new();
-        working.spawn(cancel(self.index.clone(), self.runs.clone(), (states, filter), reason, sender));
+        let why = (!request.dry_run).then_some(reason);
+        working.spawn(cancel(self.index.clone(), self.runs.clone(), (states, filter), why, sender));
         let stream = futures::stream::unfold((working, told), async |(working, mut told)| {
             let word = told.recv().await?;
             Some((word, (working, told)))
@@ -170,12 +171,12 @@ impl Door {
     }
 }
 
-/// Goes through the pages of each state and cancels what is on them, some calls at a time.
+/// Goes through the pages of each state and cancels what is on them, some calls at a time; without a reason it only tells of them.
 async fn cancel(
     index: Index,
     runs: Runs,
     (states, filter): (Vec<v1::CallState>, CallFilter),
-    reason: String,
+    reason: Option<String>,
     told: mpsc::Sender<Result<v1::CancelCallsResponse, Fault>>,
 ) {
     for state in states {
@@ -191,8 +192,10 @@ async fn cancel(
             let cancelled = futures::stream::iter(calls.collect::<Vec<_>>()).map(|(run, call)| {
                 let (runs, reason) = (&runs, &reason);
                 async move {
+                    let told = v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() };
+                    let Some(reason) = reason else { return Ok(Some(told)) };
                     match runs.cancel_open_call(run, &call, reason).await {
-                        Ok(true) => Ok(Some(v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() })),
+                        Ok(true) => Ok(Some(told)),
                         // The index is some 100 ms behind: the call had ended.
                         Ok(false) => Ok(None),
                         // The log does not hold the run any more.
@@ -228,7 +231,8 @@ fn malformed(field: &str, reason: impl ToString) -> Refusal {
 
 /// A request that selects nothing would cancel every open call of the fleet, so that must be asked for in so many words.
 fn check_selection(request: &v1::CancelCallsRequest) -> Result<(), Refusal> {
-    let v1::CancelCallsRequest { state, tool, tenant, created_from, created_before, reason: _, all } = request;
+    let v1::CancelCallsRequest { state, tool, tenant, created_from, created_before, reason: _, all, dry_run: _ } =
+        request;
     let selects =
         *state != 0 || !tool.is_empty() || !tenant.is_empty() || created_from.is_some() || created_before.is_some();
     match (selects, *all) {

@@ -203,16 +203,23 @@ fn settings(found: &Config) -> Finding {
         ("subjects", found.subjects != ours.subjects),
         ("retention", found.retention != ours.retention),
         ("discard", found.discard != ours.discard),
-        ("max_age", found.max_age != ours.max_age),
+        ("max_age", !found.max_age.is_zero() && found.max_age < ours.max_age),
         ("storage", found.storage != ours.storage),
         ("allow_direct", found.allow_direct != ours.allow_direct),
     ];
     let differ: Vec<&str> = differ.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect();
-    if differ.is_empty() {
+    if differ.is_empty() && found.max_age == ours.max_age {
         return Finding::ok("log", "its settings are as a coordinator makes them");
     }
+    if differ.is_empty() {
+        let kept = if found.max_age.is_zero() { "for ever".to_owned() } else { format!("for {:?}", found.max_age) };
+        return Finding::ok(
+            "log",
+            format!("entries are kept {kept}, which was set by hand; the rest is as a coordinator makes it"),
+        );
+    }
     let advice = format!(
-        "it wants subjects {}, limits retention, discard new, max_age {:?}, file storage and allow_direct: `nats stream edit {}`",
+        "it wants subjects {}, limits retention, discard new, max_age {:?} or longer, file storage and allow_direct: `nats stream edit {}`",
         names::STREAM_SUBJECTS,
         ours.max_age,
         names::STREAM

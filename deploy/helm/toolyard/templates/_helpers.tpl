@@ -20,6 +20,78 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{- end }}
 
+{{/* Metadata of a part's pods, with its podLabels and podAnnotations: (list . "coordinator" .Values.coordinators) */}}
+{{- define "toolyard.podMetadata" -}}
+{{- $part := index . 2 -}}
+labels:
+  {{- include "toolyard.labels" . | nindent 2 }}
+  {{- with $part.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with $part.podAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Which nodes the pods may run on: the values of a part */}}
+{{- define "toolyard.nodes" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* How the pods are scheduled: the values of a part */}}
+{{- define "toolyard.scheduling" -}}
+{{- include "toolyard.nodes" . }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The name of a part's service account: (list . "coordinator" .Values.coordinators) */}}
+{{- define "toolyard.serviceAccount" -}}
+{{- ((index . 2).serviceAccount | default dict).name | default (printf "%s-%s" (include "toolyard.name" (index . 0)) (index . 1)) }}
+{{- end }}
+
+{{/* Entries that a value adds to a list of the chart, and fails for an entry that is already there:
+     (list "coordinators.env" "name" chart's added) */}}
+{{- define "toolyard.added" -}}
+{{- $value := index . 0 }}{{ $key := index . 1 }}{{ $taken := list }}
+{{- range fromYamlArray (index . 2) }}{{ $taken = append $taken (get . $key) }}{{ end }}
+{{- range index . 3 }}
+{{- $name := get . $key }}
+{{- if has $name $taken }}{{ fail (printf "%s: %s is set by the chart, or given twice" $value $name) }}{{ end }}
+{{- $taken = append $taken $name }}
+{{- end }}
+{{- with index . 3 }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Arguments with those that a value adds. Fails for a flag that the chart sets, also by its variable:
+     (list "coordinators.extraArgs" chart's added env) */}}
+{{- define "toolyard.args" -}}
+{{- $value := index . 0 }}{{ $taken := list "-o" "--output" }}
+{{- range fromYamlArray (index . 3) }}
+{{- $taken = append $taken (printf "--%s" (.name | trimPrefix "TOOLYARD_" | trimPrefix "OTEL_EXPORTER_" | lower | replace "_" "-")) }}
+{{- end }}
+{{- range index . 2 }}
+{{- $flag := regexFind "^(--[a-z-]+|-[a-z])" . }}
+{{- if has $flag $taken }}{{ fail (printf "%s: %s is set by the chart" $value $flag) }}{{ end }}
+{{- end }}
+{{- concat (index . 1) (index . 2) | toJson }}
+{{- end }}
+
 {{/* (list name digest) */}}
 {{- define "toolyard.pinned" -}}
 {{- index . 0 }}{{ with index . 1 }}@{{ . }}{{ end }}
@@ -28,7 +100,8 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
 {{/* (list . image) */}}
 {{- define "toolyard.image" -}}
 {{- $root := index . 0 -}}{{- $image := index . 1 -}}
-image: {{ include "toolyard.pinned" (list (printf "%s:%s" $image.repository ($image.tag | default $root.Chart.AppVersion)) $image.digest) | quote }}
+{{- $tag := $image.tag | default (ternary "" $root.Chart.AppVersion (not (empty $image.digest))) -}}
+image: {{ include "toolyard.pinned" (list (trimSuffix ":" (printf "%s:%s" $image.repository $tag)) $image.digest) | quote }}
 imagePullPolicy: {{ $image.pullPolicy | default "IfNotPresent" }}
 {{- end }}
 
@@ -143,7 +216,7 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* The files of the door and of hooks: whole folders, so that what changes in a secret is seen. */}}
+{{/* The files of the API, hooks and webhooks. The whole folder is mounted, so that changes of the secret arrive. */}}
 {{- define "toolyard.doorEnv" -}}
 {{- if not .Values.door.callersSecret.name }}
 - {name: TOOLYARD_OPEN_TO_ALL, value: "true"}
@@ -215,7 +288,61 @@ securityContext:
 {{- end }}
 {{- end }}
 
-{{/* What clients speak to coordinators, and its name for whoever stands between. */}}
+{{- define "toolyard.webhooksEnv" -}}
+{{- with .Values.webhooksSecret }}
+{{- if .name }}
+- {name: TOOLYARD_WEBHOOKS, value: {{ printf "/etc/toolyard/webhooks/%s" .key | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.webhooksMounts" -}}
+{{- if .Values.webhooksSecret.name }}
+- {name: webhooks, mountPath: /etc/toolyard/webhooks, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.webhooksVolumes" -}}
+{{- with .Values.webhooksSecret.name }}
+- name: webhooks
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- end }}
+
+{{/* The address of the index and the authorities of its certificate. */}}
+{{- define "toolyard.redisEnv" -}}
+{{- if .Values.redis.deploy.enabled }}
+- {name: TOOLYARD_REDIS_URL, value: "redis://{{ include "toolyard.name" . }}-valkey:6379"}
+{{- else if .Values.redis.urlSecret.name }}
+- name: TOOLYARD_REDIS_URL
+  valueFrom:
+    secretKeyRef: {name: {{ .Values.redis.urlSecret.name }}, key: {{ .Values.redis.urlSecret.key }}}
+{{- end }}
+{{- with .Values.redis.caSecret }}
+{{- if .name }}
+- {name: TOOLYARD_REDIS_CA, value: {{ printf "/etc/toolyard/redis-ca/%s" .key | quote }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.redisMounts" -}}
+{{- if .Values.redis.caSecret.name }}
+- {name: redis-ca, mountPath: /etc/toolyard/redis-ca, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "toolyard.redisVolumes" -}}
+{{- with .Values.redis.caSecret }}
+{{- if .name }}
+- name: redis-ca
+  secret:
+    secretName: {{ .name }}
+    items: [{key: {{ .key }}, path: {{ .key }}}]
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The protocol of the coordinators, and its name for load balancers and gateways. */}}
 {{- define "toolyard.scheme" -}}
 {{- if .Values.door.tlsSecret }}https{{ else }}http{{ end }}
 {{- end }}
@@ -245,7 +372,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* The names of the coordinators' two services, with commas between them. */}}
+{{/* The names of the coordinators' two services and door.hostNames, with commas between them. */}}
 {{- define "toolyard.hostNames" -}}
 {{- $names := list -}}
 {{- range $service := list (include "toolyard.name" .) (printf "%s-admin" (include "toolyard.name" .)) -}}
@@ -254,5 +381,56 @@ imagePullSecrets:
 {{- $names = append $names (printf "%s.%s%s" $service $.Release.Namespace $end) -}}
 {{- end -}}
 {{- end -}}
-{{- join "," $names -}}
+{{- join "," (concat $names .Values.door.hostNames) -}}
 {{- end -}}
+
+{{/* All variables of a coordinator. */}}
+{{- define "toolyard.coordinatorEnv" -}}
+{{- include "toolyard.natsEnv" (list . "coordinator") }}
+{{- include "toolyard.telemetryEnv" . }}
+{{- include "toolyard.objectsEnv" (list . .Values.objects.secret) }}
+{{- include "toolyard.doorEnv" . }}
+{{- include "toolyard.hooksEnv" . }}
+{{- include "toolyard.webhooksEnv" . }}
+{{- include "toolyard.redisEnv" . }}
+- {name: TOOLYARD_LISTEN, value: "0.0.0.0:7420"}
+- {name: TOOLYARD_ADMIN_LISTEN, value: "0.0.0.0:7421"}
+# Host names that requests over HTTP may use: of clients without callers, and of autoscalers at the admin port.
+- {name: TOOLYARD_HOST_NAMES, value: {{ include "toolyard.hostNames" . | quote }}}
+- {name: TOOLYARD_CONNECTIONS_MAX, value: {{ .Values.coordinators.connectionsMax | int64 | quote }}}
+- {name: TOOLYARD_ERASE_AFTER, value: {{ .Values.coordinators.eraseAfterSeconds | int64 | quote }}}
+- {name: TOOLYARD_DURABILITY, value: {{ .Values.journal.durability }}}
+- {name: TOOLYARD_LOG_MAX_BYTES, value: {{ .Values.journal.maxBytes | int64 | quote }}}
+{{- if not .Values.objects.url }}
+- {name: TOOLYARD_OBJECTS_MAX_BYTES, value: {{ .Values.objects.maxBytes | int64 | quote }}}
+{{- end }}
+{{- end }}
+
+{{/* All variables of a worker: (list . pool) */}}
+{{- define "toolyard.workerEnv" -}}
+{{- $root := index . 0 -}}{{- $pool := index . 1 -}}
+{{- include "toolyard.natsEnv" (list $root (printf "pool-%s" $pool.name)) }}
+{{- include "toolyard.telemetryEnv" $root }}
+{{- include "toolyard.objectsEnv" (list $root $pool.objectsSecret) }}
+{{- if $pool.hooks }}
+{{- include "toolyard.hooksEnv" $root }}
+{{- end }}
+{{- if include "toolyard.hasAdmin" $pool }}
+- {name: TOOLYARD_ADMIN_LISTEN, value: "0.0.0.0:7421"}
+{{- end }}
+- {name: TOOLYARD_POOL, value: {{ $pool.name | quote }}}
+- {name: TOOLYARD_SLOTS, value: {{ $pool.slots | default 16 | int | quote }}}
+- {name: TOOLYARD_DRAIN, value: {{ include "toolyard.drain" $pool | quote }}}
+- {name: TOOLYARD_ROOT, value: /workspace}
+- {name: HOME, value: /tmp}
+{{- end }}
+
+{{/* Whether the workers of a pool serve the admin port: the pool. Empty: they do not. */}}
+{{- define "toolyard.hasAdmin" -}}
+{{- if or (not (hasKey . "admin")) .admin }}true{{ end }}
+{{- end }}
+
+{{/* drainSeconds of a pool: the pool */}}
+{{- define "toolyard.drain" -}}
+{{- if hasKey . "drainSeconds" }}{{ int .drainSeconds }}{{ else }}120{{ end }}
+{{- end }}

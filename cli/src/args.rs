@@ -4,8 +4,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::door::Door;
 use crate::{
-    call, calls, demo, dev, doctor, inbox, index, json, key, nats_config, objects, parked, pause, queues, runs, serve,
-    submit, tools, webhooks, why, workers,
+    backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, objects, parked, pause, queues,
+    runs, serve, submit, tools, webhooks, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -91,6 +91,10 @@ pub(crate) enum Command {
     Doctor(doctor::Args),
     NatsConfig(nats_config::Args),
     Queues(queues::Args),
+    #[command(subcommand)]
+    Log(log::Command),
+    Backup(backup::Backup),
+    Restore(backup::Restore),
     Coordinator(serve::CoordinatorArgs),
     Worker(serve::WorkerArgs),
 }

@@ -62,6 +62,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Coordinator(#[from] coordinator::Error),
     #[error(transparent)]
+    Operate(#[from] coordinator::OperateError),
+    #[error(transparent)]
     Worker(#[from] worker::Error),
     #[error("{}{}", .0, cause(.0))]
     Tools(#[from] worker::tools::Error),
@@ -119,6 +121,7 @@ impl Failure {
             | Self::ToolsUnknown
             | Self::Broker(_)
             | Self::Coordinator(_)
+            | Self::Operate(_)
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::ToolsUser(_)
@@ -145,6 +148,7 @@ impl Failure {
             | Self::ToolsUnknown
             | Self::Broker(_)
             | Self::Coordinator(_)
+            | Self::Operate(_)
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::ToolsUser(_)

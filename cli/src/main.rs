@@ -1,6 +1,7 @@
 //! The `toolyard` program: parses what was typed, runs the command, and turns its end into an exit code.
 
 mod args;
+mod backup;
 mod broker;
 mod bucket;
 mod bulk;
@@ -14,6 +15,7 @@ mod erase;
 mod inbox;
 mod index;
 mod key;
+mod log;
 mod nats_config;
 mod objects;
 mod parked;
@@ -103,6 +105,9 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::NatsConfig(_)
         | Command::Objects(_)
         | Command::Queues(_)
+        | Command::Log(_)
+        | Command::Backup(_)
+        | Command::Restore(_)
         | Command::Tools(_)
         | Command::Call(_)
         | Command::Calls(_)
@@ -128,6 +133,9 @@ async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit,
         Command::NatsConfig(args) => nats_config::run(args, terminal),
         Command::Objects(command) => objects::run(command, door, terminal).await,
         Command::Queues(args) => queues::run(args, terminal).await,
+        Command::Log(command) => log::run(command, terminal).await,
+        Command::Backup(args) => backup::backup(args, terminal).await,
+        Command::Restore(args) => backup::restore(args, terminal).await,
         Command::Coordinator(args) => serve::coordinator(args).await,
         Command::Worker(args) => serve::worker(args).await,
         Command::Tools(command) => tools::run(command, door, terminal).await,

@@ -31,6 +31,8 @@ It writes
   accounts.conf   accounts and permissions, for any NATS configuration
   nats.conf       a whole configuration, which includes it
   keys/*.nk       the seed of each user's NKey, mode 0600; existing keys stay
+  operator.nk     the seed of your own, for toolyard log, backup and restore:
+                  keep it away from everything that runs
 
 Only the keys are secret. Each pool lives in an account of its own. To add a
 pool, name it beside the others, give each server the new accounts.conf, and
@@ -95,14 +97,17 @@ pub(crate) fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
     let folder = out.join("keys");
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.map_err(|error| wrong(&folder, &error))?;
-    let mut parties = vec![Party::Coordinator, Party::Observer];
+    let mut parties = vec![Party::Coordinator, Party::Observer, Party::Operator];
     for pool in pools {
         let party = Party::Pool(pool);
         if !parties.contains(&party) {
             parties.push(party);
         }
     }
-    let keys: Vec<Key> = parties.into_iter().map(|party| Key::of(party, &folder)).collect::<Result<_, _>>()?;
+    // The operator's key is not among those that are given to pods and machines.
+    let folder_of = |party: &Party| if *party == Party::Operator { &out } else { &folder };
+    let keys = parties.into_iter().map(|party| Key::of(party.clone(), folder_of(&party)));
+    let keys: Vec<Key> = keys.collect::<Result<_, _>>()?;
     let users: Vec<User> = keys.iter().map(|key| key.user.clone()).collect();
     let (accounts, config) = (out.join("accounts.conf"), out.join("nats.conf"));
     write(&accounts, &config::accounts(&users))?;

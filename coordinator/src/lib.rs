@@ -62,6 +62,7 @@ pub use crate::door::inputs;
 pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;
+pub use crate::nats::operate::{Changed, OperateError, Operator, StreamUsage};
 pub use crate::nats::setup::{LogOptions, SetupError};
 pub use crate::pools::PoolsError;
 pub use crate::redis::UrlError;

@@ -31,6 +31,9 @@ pub enum Party {
     Coordinator,
     /// `toolyard doctor`: changes nothing and reads no entry of the log.
     Observer,
+    /// An operator, by hand: changes the sizes of streams, backs them up and restores them. Its key lies on no machine that runs
+    /// anything of ours.
+    Operator,
     /// The workers of a pool. They may pretend to be each other, and nobody else.
     Pool(PoolId),
 }
@@ -57,6 +60,7 @@ impl Party {
         match self {
             Self::Coordinator => "coordinator".to_owned(),
             Self::Observer => "observer".to_owned(),
+            Self::Operator => "operator".to_owned(),
             Self::Pool(pool) => names::pool_consumer(pool),
         }
     }
@@ -66,7 +70,7 @@ impl Party {
     #[must_use]
     pub fn account(&self) -> String {
         match self {
-            Self::Coordinator => ACCOUNT.to_owned(),
+            Self::Coordinator | Self::Operator => ACCOUNT.to_owned(),
             Self::Observer => format!("{ACCOUNT}-OBSERVER"),
             Self::Pool(pool) => format!("{ACCOUNT}-POOL-{pool}"),
         }
@@ -78,6 +82,7 @@ impl Party {
         match self {
             Self::Coordinator => "_INBOX.coordinator".to_owned(),
             Self::Observer => "_INBOX.observer".to_owned(),
+            Self::Operator => "_INBOX.operator".to_owned(),
             Self::Pool(pool) => format!("{POOL_INBOXES}{pool}"),
         }
     }
@@ -86,7 +91,7 @@ impl Party {
     #[must_use]
     pub fn services(&self) -> Vec<Service> {
         match self {
-            Self::Coordinator => Vec::new(),
+            Self::Coordinator | Self::Operator => Vec::new(),
             Self::Observer => observer(),
             Self::Pool(pool) => worker(pool),
         }
@@ -97,6 +102,7 @@ impl Party {
     pub fn publishes(&self) -> Vec<String> {
         match self {
             Self::Coordinator => coordinator(),
+            Self::Operator => operator(),
             Self::Observer => self
                 .services()
                 .into_iter()
@@ -116,6 +122,7 @@ impl Party {
                 [&inbox, names::HEARTBEATS, names::QUESTIONS, names::FILE_QUESTIONS].map(str::to_owned).to_vec()
             }
             Self::Observer => vec![inbox, names::HEARTBEATS.to_owned()],
+            Self::Operator => vec![inbox],
             Self::Pool(pool) => vec![inbox, names::stop(pool)],
         }
     }
@@ -221,6 +228,16 @@ fn coordinator() -> Vec<String> {
         );
     }
     subjects
+}
+
+/// All streams may be changed, backed up and restored, and none deleted.
+fn operator() -> Vec<String> {
+    let requests = ["STREAM.INFO", "STREAM.UPDATE", "STREAM.SNAPSHOT", "STREAM.RESTORE"];
+    let of = |stream: String| {
+        let requests = requests.map(|request| format!("$JS.API.{request}.{stream}"));
+        requests.into_iter().chain(["ACK", "RESTORE"].map(|what| format!("$JS.SNAPSHOT.{what}.{stream}.>")))
+    };
+    streams().chain([OBJECTS.to_owned()]).flat_map(of).collect()
 }
 
 /// It may see how everything is set, and what stands in these buckets, which hold no arguments and no results. It may make no

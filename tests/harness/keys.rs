@@ -24,7 +24,7 @@ impl Keys {
     #[must_use]
     pub fn new(pools: &[&str]) -> Self {
         let mut keys = Self { folder: tempfile::tempdir().expect("a folder"), users: Vec::new() };
-        let parties = [Party::Coordinator, Party::Observer].into_iter();
+        let parties = [Party::Coordinator, Party::Observer, Party::Operator].into_iter();
         for party in parties.chain(pools.iter().map(|pool| pool_party(pool))) {
             let public_key = keys.make(&party.name());
             keys.users.push(User { party, public_key });

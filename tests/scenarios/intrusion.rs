@@ -226,7 +226,7 @@ async fn besiege(place: &Place, party: &Party) {
     let own = format!("{}.own", party.inbox());
     let last = match party {
         Party::Pool(_) => "$JS.API.CONSUMER.INFO.ty-log.pool-other",
-        Party::Observer | Party::Coordinator => "$JS.API.INFO",
+        Party::Observer | Party::Coordinator | Party::Operator => "$JS.API.INFO",
     };
     for reply in replies(&names(&place.all).await).into_iter().chain([own]) {
         for request in requests(party) {

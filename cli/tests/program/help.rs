@@ -2,7 +2,7 @@
 
 use crate::process::{Ended, run, toolyard};
 
-const COMMANDS: [&[&str]; 51] = [
+const COMMANDS: [&[&str]; 58] = [
     &[],
     &["demo"],
     &["dev"],
@@ -46,6 +46,13 @@ const COMMANDS: [&[&str]; 51] = [
     &["doctor"],
     &["nats-config"],
     &["queues"],
+    &["log"],
+    &["log", "usage"],
+    &["log", "resize"],
+    &["log", "retention"],
+    &["log", "durability"],
+    &["backup"],
+    &["restore"],
     &["parked"],
     &["parked", "ls"],
     &["parked", "show"],
@@ -72,7 +79,8 @@ fn every_command_has_a_help_with_the_global_options() {
 
 #[test]
 fn commands_without_subcommands_show_examples() {
-    let groups: [&[&str]; 11] = [
+    let groups: [&[&str]; 12] = [
+        &["log"],
         &["key"],
         &["objects"],
         &["pause"],

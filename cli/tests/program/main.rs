@@ -11,6 +11,7 @@ mod hooks;
 mod inbox;
 mod index;
 mod key;
+mod log;
 mod nats_config;
 mod parked;
 mod pause;

@@ -40,8 +40,14 @@ fn keys_are_secret_and_stay_what_they_are_when_a_pool_is_added() {
     assert_eq!(fs::read_to_string(&file).expect("it is there"), seed);
     let accounts = fs::read_to_string(Path::new(out).join("accounts.conf")).expect("it was written");
     assert!(accounts.contains(&public) && accounts.contains("ty.run.*.*.*.out.builds"));
-    assert_eq!(accounts.matches("nkey:").count(), 4, "a coordinator, an observer, two pools: {accounts}");
-    assert_eq!(accounts.matches("users = [").count(), 4, "each in an account of its own: {accounts}");
+    assert_eq!(accounts.matches("nkey:").count(), 5, "a coordinator, an observer, an operator, two pools: {accounts}");
+    assert_eq!(
+        accounts.matches("users = [").count(),
+        4,
+        "each in an account of its own, but for the operator: {accounts}"
+    );
+    let (_, operator) = key(&first, "operator");
+    assert_eq!(Path::new(&operator).parent(), Some(Path::new(out)), "not among the keys that are given to others");
     for text in [&second.stdout(), &second.stderr(), &accounts, &first[0].to_string()] {
         assert!(!text.contains(seed.trim()), "a secret is told: {text}");
     }

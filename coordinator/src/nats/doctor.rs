@@ -279,12 +279,15 @@ async fn profile(client: &Client, info: &Info) -> Finding {
 fn room(info: &Info) -> Finding {
     let (what, bytes) = ("room", info.state.bytes);
     let Some(limit) = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0) else {
-        let advice = format!("give it one: `nats stream edit {} --max-bytes`", names::STREAM);
-        return Finding::warn(what, "the log has no limit of bytes", advice);
+        return Finding::warn(
+            what,
+            "the log has no limit of bytes",
+            "give it one: `toolyard log resize`, as the operator",
+        );
     };
     let percent = u128::from(bytes) * 100 / u128::from(limit);
     let found = format!("{percent} % of {} MiB taken, {} messages", limit >> 20, info.state.messages);
-    let advice = format!("raise its limit: `nats stream edit {} --max-bytes`", names::STREAM);
+    let advice = "give it more room: `toolyard log resize`, as the operator";
     if percent >= u128::from(ROOM_PERCENT) {
         return Finding::fail(what, format!("{found}: new work is refused from {ROOM_PERCENT} % on"), advice);
     }
@@ -337,7 +340,7 @@ fn bucket(what: String, info: &Info, bytes_max: i64, replicas: usize) -> Finding
     let stream = &info.config.name;
     let found = format!("replicas: {}, messages: {}", info.config.num_replicas, info.state.messages);
     if info.config.num_replicas != replicas {
-        let advice = format!("`nats stream edit {stream} --replicas {replicas}`, as the log has");
+        let advice = format!("the log has {replicas}: `toolyard log durability`, as the operator, changes all");
         return Finding::fail(what, found, advice);
     }
     if info.config.allow_rollup {
@@ -350,7 +353,13 @@ fn bucket(what: String, info: &Info, bytes_max: i64, replicas: usize) -> Finding
     };
     let percent = u128::from(info.state.bytes) * 100 / u128::from(limit);
     if percent >= u128::from(ROOM_SOON_PERCENT) {
-        let advice = format!("raise its limit: `nats stream edit {stream} --max-bytes`");
+        let advice = match stream.strip_prefix("KV_").unwrap_or(stream) {
+            names::OBJECTS => "`toolyard log resize --objects`, as the operator".to_owned(),
+            names::REQUESTS_BUCKET | names::SNAPSHOTS_BUCKET => {
+                "it gets its part of a larger log: `toolyard log resize`, as the operator".to_owned()
+            }
+            _ => format!("raise its limit: `nats stream edit {stream} --max-bytes`"),
+        };
         return Finding::warn(what, format!("{found}, {percent} % of {} MiB taken", limit >> 20), advice);
     }
     Finding::ok(what, found)

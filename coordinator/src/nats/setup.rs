@@ -85,8 +85,8 @@ pub enum SetupError {
     NoJetStream { server: String },
     #[error(
         "stream {stream} has {found} at the broker, --durability {asked} needs {}: {}change it with \
-         `nats stream edit {stream} --replicas {}`",
-        replicas(asked.replicas()), instead(*found), asked.replicas(), found = replicas(*found)
+         `toolyard log durability {asked}`, as the operator",
+        replicas(asked.replicas()), instead(*found), found = replicas(*found)
     )]
     Differs { stream: String, found: usize, asked: Durability },
     #[error(

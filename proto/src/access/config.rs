@@ -34,7 +34,8 @@ pub fn accounts(users: &[User]) -> String {
 fn write_accounts(out: &mut String, users: &[User]) -> fmt::Result {
     writeln!(out, "# Made by `toolyard nats-config`: who may publish and subscribe to what. Nothing in it is secret.")?;
     writeln!(out, "accounts {{")?;
-    for user in users {
+    // The operator lives in the account of the coordinators.
+    for user in users.iter().filter(|user| user.party != Party::Operator) {
         write_account(out, user, users)?;
     }
     let asks = users.iter().filter(|user| asks_for_settings(&user.party)).map(|user| quoted(&user.party.account()));
@@ -46,15 +47,14 @@ fn write_accounts(out: &mut String, users: &[User]) -> fmt::Result {
 }
 
 fn write_account(out: &mut String, user: &User, users: &[User]) -> fmt::Result {
-    let User { party, public_key } = user;
+    let party = &user.party;
     writeln!(out, "  {} {{", quoted(&party.account()))?;
     if *party == Party::Coordinator {
         writeln!(out, "    jetstream: enabled")?;
     }
-    writeln!(out, "    users = [\n      {{ # {}\n        nkey: {public_key}\n        permissions {{", party.name())?;
-    list(out, "publish", &party.publishes())?;
-    list(out, "subscribe", &party.subscribes())?;
-    writeln!(out, "        }}\n      }}\n    ]\n    exports = [")?;
+    writeln!(out, "    users = [")?;
+    users.iter().filter(|other| other.party.account() == party.account()).try_for_each(|user| write_user(out, user))?;
+    writeln!(out, "    ]\n    exports = [")?;
     for other in users.iter().map(|user| &user.party) {
         match party {
             Party::Coordinator => write_exports(out, other)?,
@@ -63,7 +63,7 @@ fn write_account(out: &mut String, user: &User, users: &[User]) -> fmt::Result {
                     service(out, &heartbeat, Answers::One, other)?;
                 }
             }
-            Party::Pool(_) => {}
+            Party::Operator | Party::Pool(_) => {}
         }
     }
     writeln!(out, "    ]\n    imports = [")?;
@@ -84,6 +84,13 @@ fn write_account(out: &mut String, user: &User, users: &[User]) -> fmt::Result {
         writeln!(out, "      {{ service: {{ account: \"{account}\", subject: \"{info}\" }}, to: \"$JS.API.INFO\" }}")?;
     }
     writeln!(out, "    ]\n  }}")
+}
+
+fn write_user(out: &mut String, User { party, public_key }: &User) -> fmt::Result {
+    writeln!(out, "      {{ # {}\n        nkey: {public_key}\n        permissions {{", party.name())?;
+    list(out, "publish", &party.publishes())?;
+    list(out, "subscribe", &party.subscribes())?;
+    writeln!(out, "        }}\n      }}")
 }
 
 /// What the account of the coordinators lends to another party's.
@@ -119,14 +126,14 @@ fn import(out: &mut String, what: &str, account: &str, subject: &str) -> fmt::Re
 fn heartbeat(of: &Party) -> Option<String> {
     match of {
         Party::Pool(pool) => Some(names::heartbeat(pool)),
-        Party::Coordinator | Party::Observer => None,
+        Party::Coordinator | Party::Observer | Party::Operator => None,
     }
 }
 
 fn asks_for_settings(party: &Party) -> bool {
     match party {
         Party::Coordinator | Party::Observer => true,
-        Party::Pool(_) => false,
+        Party::Operator | Party::Pool(_) => false,
     }
 }
 

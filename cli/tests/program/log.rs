@@ -1,0 +1,141 @@
+//! `toolyard log`, `backup` and `restore`, with the operator's key at a broker that lets everybody do what they must.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use local::{Broker, BrokerOptions};
+use serde_json::Value;
+
+use crate::process::{Background, Ended, PATIENCE, run};
+
+/// The configuration of a broker, and the keys that fit it.
+struct Configured(tempfile::TempDir);
+
+impl Configured {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let out = folder.path().to_str().expect("a path of text");
+        assert_eq!(run(["nats-config", "--out", out, "--pool", "main"]).code(), 0);
+        Self(folder)
+    }
+
+    async fn broker(&self) -> Broker {
+        let options = BrokerOptions { config: Some(self.0.path().join("accounts.conf")), ..BrokerOptions::default() };
+        Broker::start(options, |_| {}).await.expect("a broker starts")
+    }
+
+    fn key(&self, file: &str) -> PathBuf {
+        self.0.path().join(file)
+    }
+
+    fn start(&self, broker: &Broker, key: &str, command: &[&str]) -> Background {
+        Background::start(told(broker, &self.key(key), command))
+    }
+
+    /// As the operator.
+    fn run(&self, broker: &Broker, command: &[&str]) -> Ended {
+        run(told(broker, &self.key("operator.nk"), command))
+    }
+}
+
+fn told(broker: &Broker, key: &Path, command: &[&str]) -> Vec<String> {
+    let (url, key) = (broker.url(), key.to_str().expect("a path of text"));
+    command.iter().chain(&["--nats-url", &*url, "--nats-nkey", key]).map(|&word| word.to_owned()).collect()
+}
+
+/// A coordinator with a log of 1 MiB, and where it serves.
+fn coordinator(configured: &Configured, broker: &Broker) -> (Background, String) {
+    let command = ["coordinator", "-o", "json", "--listen", "127.0.0.1:0", "--log-max-bytes", "1048576"];
+    let process = configured.start(broker, "keys/coordinator.nk", &command);
+    let line = process.stderr.until(|line| line.contains("\"message\":\"serving\""));
+    let log: Value = serde_json::from_str(&line).expect("a log line is JSON");
+    (process, format!("http://{}", log["address"].as_str().expect("it says where it serves")))
+}
+
+fn worker(configured: &Configured, broker: &Broker) -> Background {
+    let worker = configured.start(broker, "keys/pool-main.nk", &["worker", "--pool", "main", "--root", "/usr"]);
+    worker.stderr.until(|line| line.contains("pulling"));
+    worker
+}
+
+fn log(usage: &Ended) -> Value {
+    let streams = usage.json();
+    streams.into_iter().find(|stream| stream["stream"] == "ty-log").expect("the log is among the streams")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_log_takes_new_work_again_when_the_operator_gives_it_room() {
+    let configured = Configured::new();
+    let broker = configured.broker().await;
+    let (_coordinator, door) = coordinator(&configured, &broker);
+    let _worker = worker(&configured, &broker);
+    let long = format!("command=true {}", "a".repeat(100_000));
+    let call = || run(["--url", &door, "call", "-o", "json", "bash", &long]);
+    let full = (0..40).map(|_| call()).find(|ended| ended.code() != 0).expect("the log is full at some time");
+    assert!(full.stderr().contains("LOG_FULL"), "{}", full.stderr());
+
+    let before = log(&configured.run(&broker, &["log", "usage", "-o", "json"]));
+    assert_eq!((&before["max_bytes"], &before["replicas"]), (&1_048_576.into(), &1.into()), "{before}");
+    let small = configured.run(&broker, &["log", "resize", "512KiB"]);
+    assert!(small.code() != 0 && small.stderr().contains("at least"), "{}", small.stderr());
+    let stranger = run(told(&broker, &configured.key("keys/coordinator.nk"), &["log", "resize", "64MiB"]));
+    assert!(stranger.code() != 0 && stranger.stderr().contains("operator.nk"), "{}", stranger.stderr());
+    let unchanged = log(&configured.run(&broker, &["log", "usage", "-o", "json"]));
+    assert_eq!(unchanged["max_bytes"], before["max_bytes"]);
+
+    let larger = configured.run(&broker, &["log", "resize", "64MiB"]);
+    assert_eq!(larger.code(), 0, "{}", larger.stderr());
+    assert!(larger.stdout().contains("ty-log: 64.0 MiB, was 1.0 MiB"), "{}", larger.stdout());
+    // Coordinators look how full the log is every second.
+    let give_up = Instant::now() + PATIENCE;
+    while call().code() != 0 {
+        assert!(Instant::now() < give_up, "the log has room");
+    }
+
+    let short = configured.run(&broker, &["log", "retention", "2h"]);
+    assert!(short.code() != 0 && short.stderr().contains("25 h"), "{}", short.stderr());
+    assert_eq!(configured.run(&broker, &["log", "retention", "3d"]).code(), 0);
+    let kept = log(&configured.run(&broker, &["log", "usage", "-o", "json"]));
+    assert_eq!((&kept["max_age_s"], &kept["max_bytes"]), (&259_200.into(), &(64 << 20).into()), "{kept}");
+    let alone = configured.run(&broker, &["log", "durability", "standard"]);
+    assert!(alone.code() != 0, "one server keeps no three copies: {}", alone.stdout());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_restored_has_the_runs_of_the_backup() {
+    let configured = Configured::new();
+    let first = configured.broker().await;
+    let (run_id, copy) = {
+        let (_coordinator, door) = coordinator(&configured, &first);
+        let _worker = worker(&configured, &first);
+        let called = run(["--url", &door, "call", "-o", "json", "bash", "command=echo kept"]);
+        let run_id = called.json()[0]["run_opened"]["run_id"].as_str().expect("a run has an id").to_owned();
+        let copy = configured.key("copy");
+        let copy = copy.to_str().expect("a path of text").to_owned();
+        let made = configured.run(&first, &["backup", &copy]);
+        assert_eq!(made.code(), 0, "{}", made.stderr());
+        assert!(made.stdout().contains("ty-log: "), "{}", made.stdout());
+        let again = configured.run(&first, &["backup", &copy]);
+        assert!(again.code() == 2 && again.stderr().contains("holds a backup already"), "{}", again.stderr());
+        (run_id, copy)
+    };
+    let over = configured.run(&first, &["restore", &copy]);
+    assert!(over.code() != 0 && over.stderr().contains("ty-log"), "nothing is written over: {}", over.stderr());
+    first.stop().await;
+
+    let second = configured.broker().await;
+    let part = configured.key("part");
+    std::fs::create_dir(&part).expect("made");
+    let part = configured.run(&second, &["restore", part.to_str().expect("a path of text")]);
+    assert!(part.code() == 2 && part.stderr().contains("no whole backup"), "{}", part.stderr());
+    let restored = configured.run(&second, &["restore", &copy, "-o", "json"]);
+    assert_eq!(restored.code(), 0, "{}", restored.stderr());
+    assert_eq!(restored.json()[0]["stream"], "ty-log");
+    let (_coordinator, door) = coordinator(&configured, &second);
+    let watched = run(["--url", &door, "runs", "watch", &run_id]);
+    assert_eq!(watched.code(), 0, "{}", watched.stderr());
+    assert!(watched.stdout().contains("kept"), "{}", watched.stdout());
+    let _worker = worker(&configured, &second);
+    let called = run(["--url", &door, "call", "bash", "command=echo goes on"]);
+    assert_eq!(called.code(), 0, "{}", called.stderr());
+}

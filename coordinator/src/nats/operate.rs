@@ -1,0 +1,384 @@
+//! What an operator does to the streams at the broker, beside coordinators that run: looks at their sizes, changes them, backs
+//! them up and restores them.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::{Client, Request};
+use bytes::Bytes;
+use futures::StreamExt as _;
+use proto::access::Party;
+use proto::names;
+use proto::nats::Credentials;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::durability::Durability;
+use super::journal::ROOM_PERCENT;
+use super::setup::{RETENTION, bucket_bytes};
+
+/// How long the broker may take for one request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a stream that was restored may take to be there.
+const RESTORED_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long the broker may send nothing of a stream that it copies.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Of a copy, one message. The broker refuses more than its largest message.
+const CHUNK_BYTES: usize = 128 << 10;
+/// The broker's word that there is no such stream.
+const NO_STREAM: u64 = 10_059;
+
+/// Streams that a backup has, in their order. The log comes first: a request id that is newer than the log is taken up again,
+/// while a run whose id is missing could be made twice. Objects come last: what the log refers to is there then.
+const BACKED_UP: [&str; 6] =
+    [names::STREAM, names::WEBHOOKS_STREAM, "KV_ty-requests", "KV_ty-tools", "KV_ty-pauses", names::OBJECTS];
+/// What a coordinator makes anew where it is missing.
+const MADE_ANEW: [&str; 2] = ["KV_ty-leases", "KV_ty-snapshots"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum OperateError {
+    #[error(transparent)]
+    Connect(#[from] proto::nats::ConnectError),
+    #[error(
+        "the broker does not answer {what}: {reason}. Does it have a leader (`toolyard doctor`), and is the key the operator's \
+         (operator.nk of `toolyard nats-config`)?"
+    )]
+    NoAnswer { what: String, reason: String },
+    #[error("the broker refuses {what}: {reason}{}", hint(.reason))]
+    Refused { what: String, reason: String },
+    #[error("{stream} has {used} bytes: with {asked} it would be full. Give at least {least}")]
+    TooSmall { stream: &'static str, used: u64, asked: u64, least: u64 },
+    #[error(
+        "entries are kept for at least {} h, as a run may last a day and is read for an hour after it",
+        RETENTION.as_secs() / 3600
+    )]
+    TooShort,
+    #[error("there is no {0} at the broker: start a coordinator, which makes it")]
+    NoStream(String),
+    #[error("{} at the broker: restore into a broker that has none of them, before coordinators start", are_there(.0))]
+    NotEmpty(Vec<String>),
+    #[error("copying {stream} was broken off: {reason}")]
+    BrokenOff { stream: String, reason: String },
+    #[error("cannot read or write the copy of {stream}: {source}")]
+    File { stream: String, source: io::Error },
+}
+
+fn hint(reason: &str) -> &'static str {
+    if reason.contains("insufficient") {
+        ". Its servers may not keep so much: raise max_file_store (`--store-bytes` of `toolyard nats-config`) and reload them"
+    } else {
+        ""
+    }
+}
+
+fn are_there(streams: &[String]) -> String {
+    format!("{} {} already", streams.join(", "), if streams.len() == 1 { "is there" } else { "are there" })
+}
+
+/// A stream as it is.
+#[derive(Debug, Clone)]
+pub struct StreamUsage {
+    pub name: String,
+    pub bytes: u64,
+    /// `None`: no limit.
+    pub bytes_max: Option<u64>,
+    pub messages: u64,
+    /// Subjects with messages. Each server keeps them in memory.
+    pub subjects: u64,
+    /// For how long messages are kept. `None`: for ever.
+    pub age_max: Option<Duration>,
+    pub replicas: u64,
+}
+
+/// A setting of a stream that was changed.
+#[derive(Debug, Clone)]
+pub struct Changed {
+    pub stream: String,
+    pub before: u64,
+    pub after: u64,
+}
+
+/// A connection with the operator's key.
+#[derive(Debug)]
+pub struct Operator {
+    client: Client,
+    context: Context,
+}
+
+#[derive(Deserialize)]
+struct Info {
+    config: Value,
+    state: State,
+}
+
+#[derive(Deserialize)]
+struct State {
+    messages: u64,
+    bytes: u64,
+    #[serde(default)]
+    num_subjects: u64,
+}
+
+impl Info {
+    fn number(&self, setting: &str) -> u64 {
+        self.config.get(setting).and_then(Value::as_u64).unwrap_or(0)
+    }
+}
+
+impl Operator {
+    /// # Errors
+    /// When no broker is there, or it does not let us in.
+    pub async fn connect(nats_url: &str, credentials: &Credentials) -> Result<Self, OperateError> {
+        let client = proto::nats::connect(nats_url, credentials, "toolyard-operator", &Party::Operator).await?;
+        let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
+        Ok(Self { client, context })
+    }
+
+    /// All of our streams.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or has no log.
+    pub async fn usage(&self) -> Result<Vec<StreamUsage>, OperateError> {
+        let mut found = Vec::new();
+        for stream in BACKED_UP.into_iter().chain(MADE_ANEW) {
+            let Some(info) = self.info(stream).await? else { continue };
+            let age_max = Duration::from_nanos(info.number("max_age"));
+            found.push(StreamUsage {
+                name: stream.to_owned(),
+                bytes: info.state.bytes,
+                bytes_max: Some(info.number("max_bytes")).filter(|most| *most > 0),
+                messages: info.state.messages,
+                subjects: info.state.num_subjects,
+                age_max: Some(age_max).filter(|age| !age.is_zero()),
+                replicas: info.number("num_replicas"),
+            });
+        }
+        if found.is_empty() { Err(OperateError::NoStream(names::STREAM.to_owned())) } else { Ok(found) }
+    }
+
+    /// Gives the log so many bytes, and the buckets beside it their part.
+    ///
+    /// # Errors
+    /// When the log has more already, or the broker has no room.
+    pub async fn resize(&self, bytes: u64) -> Result<Vec<Changed>, OperateError> {
+        self.must_hold(names::STREAM, bytes).await?;
+        let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let mut changed = Vec::from_iter(self.set(names::STREAM, "max_bytes", bytes).await?);
+        for bucket in [names::REQUESTS_BUCKET, names::SNAPSHOTS_BUCKET] {
+            let stream = format!("KV_{bucket}");
+            let Some(info) = self.info(&stream).await? else { continue };
+            let part = u64::try_from(bucket_bytes(bucket, log_bytes)).unwrap_or(0);
+            // What is in it stays, however small the log becomes.
+            if info.state.bytes < part {
+                changed.extend(self.set(&stream, "max_bytes", part).await?);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Gives objects so many bytes.
+    ///
+    /// # Errors
+    /// When they have more already, or the broker has no room.
+    pub async fn resize_objects(&self, bytes: u64) -> Result<Vec<Changed>, OperateError> {
+        self.must_hold(names::OBJECTS, bytes).await?;
+        Ok(Vec::from_iter(self.set(names::OBJECTS, "max_bytes", bytes).await?))
+    }
+
+    /// New work is refused when the log is full to some percent.
+    async fn must_hold(&self, stream: &'static str, bytes: u64) -> Result<(), OperateError> {
+        let used = self.needed(stream).await?.state.bytes;
+        let least = used.saturating_mul(100) / ROOM_PERCENT + 1;
+        if bytes < least { Err(OperateError::TooSmall { stream, used, asked: bytes, least }) } else { Ok(()) }
+    }
+
+    /// Keeps entries, and what belongs to them, for so long.
+    ///
+    /// # Errors
+    /// When that is shorter than runs may last.
+    pub async fn retain(&self, age: Duration) -> Result<Vec<Changed>, OperateError> {
+        if age < RETENTION {
+            return Err(OperateError::TooShort);
+        }
+        let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        let mut changed = Vec::new();
+        // The log last: what its entries refer to is there as long as they are.
+        for stream in [names::OBJECTS, "KV_ty-requests", names::STREAM] {
+            if stream == names::STREAM || self.info(stream).await?.is_some() {
+                changed.extend(self.set(stream, "max_age", nanos).await?);
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Gives every stream as many copies as the profile asks for.
+    ///
+    /// # Errors
+    /// When the broker has too few servers.
+    pub async fn replicate(&self, durability: Durability) -> Result<Vec<Changed>, OperateError> {
+        let replicas = u64::try_from(durability.replicas()).unwrap_or(1);
+        let mut changed = Vec::new();
+        for usage in self.usage().await? {
+            changed.extend(self.set(&usage.name, "num_replicas", replicas).await?);
+        }
+        Ok(changed)
+    }
+
+    /// The streams that a backup of this broker has, and their bytes.
+    ///
+    /// # Errors
+    /// When the broker does not answer, or has no log.
+    pub async fn to_back_up(&self) -> Result<Vec<StreamUsage>, OperateError> {
+        let mut usage = self.usage().await?;
+        usage.retain(|stream| BACKED_UP.contains(&stream.name.as_str()));
+        Ok(usage)
+    }
+
+    /// Writes a copy of a stream. What is needed to restore it beside the copy is returned. `progress` hears of bytes.
+    ///
+    /// # Errors
+    /// When the broker breaks off, or the copy cannot be written.
+    pub async fn back_up(
+        &self,
+        stream: &str,
+        to: &mut (impl Write + Send),
+        mut progress: impl FnMut(usize) + Send,
+    ) -> Result<Value, OperateError> {
+        let broken_off = |reason: String| OperateError::BrokenOff { stream: stream.to_owned(), reason };
+        let inbox = self.client.new_inbox();
+        let mut chunks = self.client.subscribe(inbox.clone()).await.map_err(|error| broken_off(error.to_string()))?;
+        let asked = json!({ "deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": false });
+        let settings = self.ask("SNAPSHOT", stream, &asked).await?;
+        loop {
+            let chunk = tokio::time::timeout(SILENCE, chunks.next()).await;
+            let chunk = chunk.map_err(|_| broken_off(format!("nothing came for {SILENCE:?}")))?;
+            let chunk = chunk.ok_or_else(|| broken_off("the connection was lost".to_owned()))?;
+            if let Some(status) = chunk.status.filter(|status| status.as_u16() >= 400) {
+                return Err(broken_off(chunk.description.unwrap_or_else(|| status.to_string())));
+            }
+            if chunk.payload.is_empty() {
+                return Ok(json!({ "config": settings.get("config"), "state": settings.get("state") }));
+            }
+            to.write_all(&chunk.payload).map_err(|source| OperateError::File { stream: stream.to_owned(), source })?;
+            progress(chunk.payload.len());
+            if let Some(reply) = chunk.reply {
+                let said = self.client.publish(reply, Bytes::new()).await;
+                said.map_err(|error| broken_off(error.to_string()))?;
+            }
+        }
+    }
+
+    /// Fails where something would be written over.
+    ///
+    /// # Errors
+    /// When one of our streams is there.
+    pub async fn must_be_empty(&self) -> Result<(), OperateError> {
+        let mut there = Vec::new();
+        for stream in BACKED_UP.into_iter().chain(MADE_ANEW) {
+            if self.info(stream).await?.is_some() {
+                there.push(stream.to_owned());
+            }
+        }
+        if there.is_empty() { Ok(()) } else { Err(OperateError::NotEmpty(there)) }
+    }
+
+    /// Makes a stream of its copy, with the settings that [`Self::back_up`] returned.
+    ///
+    /// # Errors
+    /// When the copy cannot be read, or the broker does not take it.
+    pub async fn restore(
+        &self,
+        stream: &str,
+        settings: &Value,
+        from: &mut (impl Read + Send),
+        mut progress: impl FnMut(usize) + Send,
+    ) -> Result<(), OperateError> {
+        let begun = self.ask("RESTORE", stream, settings).await?;
+        let to = begun.get("deliver_subject").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            let read =
+                fill(from, &mut chunk).map_err(|source| OperateError::File { stream: stream.to_owned(), source })?;
+            let payload = Bytes::copy_from_slice(chunk.get(..read).unwrap_or_default());
+            // An empty message ends the copy, and is answered when the stream is there.
+            let patience = if read == 0 { RESTORED_TIMEOUT } else { SILENCE };
+            let request = Request::new().payload(payload).timeout(Some(patience));
+            let answer = self.client.send_request(to.clone(), request).await;
+            let answer = answer
+                .map_err(|error| OperateError::BrokenOff { stream: stream.to_owned(), reason: error.to_string() })?;
+            if !answer.payload.is_empty() {
+                checked(
+                    &format!("to restore {stream}"),
+                    serde_json::from_slice(&answer.payload).unwrap_or(Value::Null),
+                )?;
+            }
+            if read == 0 {
+                return Ok(());
+            }
+            progress(read);
+        }
+    }
+
+    async fn needed(&self, stream: &str) -> Result<Info, OperateError> {
+        self.info(stream).await?.ok_or_else(|| OperateError::NoStream(stream.to_owned()))
+    }
+
+    /// `None` where there is no such stream.
+    async fn info(&self, stream: &str) -> Result<Option<Info>, OperateError> {
+        let what = format!("what {stream} is like");
+        let answer = self.request("INFO", stream, &json!({}), &what).await?;
+        if answer.pointer("/error/err_code").and_then(Value::as_u64) == Some(NO_STREAM) {
+            return Ok(None);
+        }
+        let info = serde_json::from_value(checked(&what, answer)?);
+        info.map(Some).map_err(|error| OperateError::Refused { what, reason: error.to_string() })
+    }
+
+    /// Changes one setting, and leaves all others as they are, those too that this release does not know.
+    async fn set(&self, stream: &str, setting: &str, value: u64) -> Result<Option<Changed>, OperateError> {
+        let info = self.needed(stream).await?;
+        let before = info.number(setting);
+        if before == value {
+            return Ok(None);
+        }
+        let mut config = info.config;
+        if let Some(settings) = config.as_object_mut() {
+            settings.insert(setting.to_owned(), value.into());
+        }
+        self.ask("UPDATE", stream, &config).await?;
+        Ok(Some(Changed { stream: stream.to_owned(), before, after: value }))
+    }
+
+    async fn ask(&self, request: &str, stream: &str, what: &Value) -> Result<Value, OperateError> {
+        let told = format!("{} of {stream}", request.to_lowercase());
+        checked(&told, self.request(request, stream, what, &told).await?)
+    }
+
+    async fn request(&self, request: &str, stream: &str, what: &Value, told: &str) -> Result<Value, OperateError> {
+        let answer = self.context.request(format!("STREAM.{request}.{stream}"), what).await;
+        answer.map_err(|error| OperateError::NoAnswer { what: told.to_owned(), reason: error.to_string() })
+    }
+}
+
+fn checked(what: &str, answer: Value) -> Result<Value, OperateError> {
+    match answer.pointer("/error/description").and_then(Value::as_str) {
+        Some(reason) => Err(OperateError::Refused { what: what.to_owned(), reason: reason.to_owned() }),
+        None => Ok(answer),
+    }
+}
+
+/// As much as there is, up to the whole chunk.
+fn fill(from: &mut impl Read, chunk: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = chunk.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match from.read(rest) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}

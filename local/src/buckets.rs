@@ -1,12 +1,12 @@
 //! One SeaweedFS on free loopback ports: a store that speaks S3, with keys, conditions and all.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 
 use crate::error::Error;
 use crate::find::{Lookup, find};
 use crate::folder::Folder;
+use crate::ports::free_port;
 use crate::program::Program;
 use crate::server::Server;
 use crate::store::PORTS_TRIED_MAX;
@@ -135,16 +135,10 @@ fn args(folder: &Path, ports: [u16; PORTS.len()]) -> Vec<OsString> {
     args
 }
 
-/// Taken together, so that no two are the same.
 fn free_ports() -> Result<[u16; PORTS.len()], Error> {
-    let none = |source| Error::NoPort { source };
-    let mut listeners = Vec::with_capacity(PORTS.len());
-    for _ in PORTS {
-        listeners.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(none)?);
-    }
     let mut ports = [0; PORTS.len()];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr().map_err(none)?.port();
+    for port in &mut ports {
+        *port = free_port().map_err(|source| Error::NoPort { source })?;
     }
     Ok(ports)
 }

@@ -1,7 +1,6 @@
 //! Three `nats-server` on loopback ports that form a cluster: what tests of replicas kill, pause and bring back.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use tokio::time::{Instant, sleep};
 use crate::error::Error;
 use crate::find::{Lookup, find};
 use crate::folder::Folder;
+use crate::ports::free_port;
 use crate::program::Program;
 use crate::ready;
 use crate::server::Server;
@@ -254,10 +254,5 @@ fn cluster_name(routes: &[u16]) -> String {
 
 /// Ports that are free now, all at the same time. Nodes must know each other's ports before any of them runs.
 fn free_ports(count: usize) -> Result<Vec<u16>, Error> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let listeners: Result<Vec<TcpListener>, _> = (0..count).map(|_| bind()).collect();
-    let ports = listeners.and_then(|listeners| {
-        listeners.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()
-    });
-    ports.map_err(|source| Error::NoPort { source })
+    (0..count).map(|_| free_port().map_err(|source| Error::NoPort { source })).collect()
 }

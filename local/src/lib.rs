@@ -8,6 +8,7 @@ mod cluster;
 mod store;
 
 mod folder;
+mod ports;
 mod process;
 mod ready;
 mod server;
@@ -23,5 +24,6 @@ pub use buckets::Buckets;
 pub use cluster::{Cluster, ClusterOptions, Node};
 pub use error::Error;
 pub use find::{Lookup, find};
+pub use ports::free_port;
 pub use program::Program;
 pub use store::Store;

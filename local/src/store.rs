@@ -1,12 +1,12 @@
 //! One Valkey or Redis server that keeps everything in memory, on a free loopback port.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 
 use crate::error::Error;
 use crate::find::{Lookup, find};
 use crate::folder::Folder;
+use crate::ports::free_port;
 use crate::program::Program;
 use crate::server::Server;
 
@@ -31,7 +31,7 @@ impl Store {
         let mut tried = 1;
         loop {
             // Unlike nats-server it cannot pick a port itself, so the port may be taken before it binds.
-            let port = free_port()?;
+            let port = free_port().map_err(|source| Error::NoPort { source })?;
             let args = args(server.folder(), port);
             match server.come_up(port, &args).await {
                 Ok(port) => return Ok(Self { server, port }),
@@ -99,11 +99,4 @@ fn args(folder: &Path, port: u16) -> Vec<OsString> {
         "--dir".into(),
         folder.into(),
     ]
-}
-
-fn free_port() -> Result<u16, Error> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|source| Error::NoPort { source })
 }

@@ -17,8 +17,7 @@ impl Admin {
     /// When no port is free.
     #[must_use]
     pub fn anywhere() -> Self {
-        let free = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-        Self(free.local_addr().expect("it has an address"))
+        Self((Ipv4Addr::LOCALHOST, local::free_port().expect("a port is free")).into())
     }
 
     #[must_use]

@@ -3,6 +3,7 @@
 
 pub(crate) mod bodies;
 mod connections;
+pub(crate) mod counted;
 mod deadline;
 mod fleet;
 mod gate;
@@ -90,7 +91,8 @@ pub(crate) async fn serve(
     // Innermost first.
     let service = gate::Gate::new(routes, door.runs.callers.clone());
     let service = trace::Traces::new(deadline::Deadlines::new(service));
-    let service = unread::Unread::new(pages::Pages::new(service, hosts));
+    let service = counted::Counted::new(pages::Pages::new(service, hosts));
+    let service = unread::Unread::new(service);
     connections::serve(incoming, service, stopped).await;
 }
 

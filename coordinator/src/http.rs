@@ -15,8 +15,9 @@ use std::convert::Infallible;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Request};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::MethodRouter;
 use http::StatusCode;
 use http::request::Parts;
 
@@ -25,6 +26,7 @@ use self::routes::{Needs, OPERATIONS};
 use crate::audit;
 use crate::callers::Role;
 use crate::door::{Door, Fault};
+use crate::grpc::counted::Answers;
 use crate::runs::Refusal;
 
 /// Everything that is served over HTTP; who asks for anything else is to be told so by [`no_such_route`].
@@ -39,9 +41,17 @@ pub(crate) fn router(door: Door) -> Router {
                 handler.route_layer(from_fn_with_state(door.clone(), judge))
             }
         };
-        routes.route(operation.path, handler)
+        routes.route(operation.path, answering(handler, operation.meaning.name()))
     });
     routes.merge(openai::routes(&door)).method_not_allowed_fallback(no_such_method).with_state(door)
+}
+
+/// Has each answer say which method it answers, for those who count.
+fn answering(handler: MethodRouter<Door>, name: &'static str) -> MethodRouter<Door> {
+    handler.route_layer(map_response(move |mut response: Response| {
+        response.extensions_mut().insert(Answers(name));
+        std::future::ready(response)
+    }))
 }
 
 /// Who asks for this is not asked who they are.

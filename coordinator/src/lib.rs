@@ -416,6 +416,7 @@ impl Coordinator {
         parts.spawn(usage::keep(journal.clone(), index.clone(), inner.clone()));
         parts.spawn(health::keep(led, owned.clone(), served_sender, (stop.clone(), inner.clone())));
         let serving = Arc::new(AtomicBool::new(false));
+        telemetry::process::begin("coordinator");
         if let Some(listener) = admin {
             let process = process(&broker, registry.clone(), Arc::clone(&serving), served.clone(), stop.clone());
             parts.spawn(telemetry::admin::serve(listener, process, admin_hosts, inner.clone()));

@@ -117,7 +117,32 @@ static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
     &[],
 );
 
-const METRICS: [Metric; 35] = [
+/// By protocol (`grpc`, `http`), method, and how it was answered: a code of gRPC, or a status of HTTP.
+pub(crate) static REQUESTS: Family<Counter> = Family::new(
+    "toolyard_requests_total",
+    "Requests that were answered, by how. A stream counts when it begins.",
+    &["protocol", "method", "code"],
+);
+pub(crate) static REQUEST_SECONDS: Family<Histogram> = Family::new(
+    "toolyard_request_seconds",
+    "How long it took until the answer of a request began.",
+    &["protocol", "method"],
+);
+static REFUSALS: Family<Counter> = Family::new(
+    "toolyard_refusals_total",
+    "Refusals of requests, by the reason that the client is told, also in the middle of a stream.",
+    &["reason"],
+);
+
+/// A client is told why something is not done.
+pub(crate) fn refused(reason: &'static str) {
+    REFUSALS.with(&[reason]).add(1);
+}
+
+const METRICS: [Metric; 38] = [
+    Metric::Counter(&REQUESTS),
+    Metric::Histogram(&REQUEST_SECONDS),
+    Metric::Counter(&REFUSALS),
     Metric::Gauge(&WAITING),
     Metric::Gauge(&WITHOUT_WORKER),
     Metric::Gauge(&RUNNABLE),

@@ -107,7 +107,7 @@ async fn ready(State(process): State<Arc<Process>>) -> impl IntoResponse {
 }
 
 async fn scrape() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::text())
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::text() + &crate::process::text())
 }
 
 async fn stats(State(process): State<Arc<Process>>) -> impl IntoResponse {

@@ -9,6 +9,7 @@ pub mod admin;
 pub mod hosts;
 pub mod metrics;
 pub mod otlp;
+pub mod process;
 pub mod trace;
 
 use std::env::VarError;

@@ -153,3 +153,34 @@ async fn what_happens_to_calls_is_counted_where_it_happens() {
 
 /// Bytes of what a call of `count` says in 100 pieces.
 const COUNTED: u32 = 10 * 4 + 90 * 5;
+
+#[tokio::test]
+async fn requests_are_counted_by_method_and_by_how_they_were_answered() {
+    let door = Admin::anywhere();
+    let yard = Yard::start_with(door.of(&Fixture::new(FIXTURE))).await;
+    let _worker = Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 4).await;
+    yard.client.wait_for_tool("echo").await;
+    yard.client.execute(vec![call("a", "echo", json!({ "text": "hi" }))]).await.to_end().await;
+    let nothing = yard.client.execute_request(proto::v1::ExecuteRunRequest::default()).await;
+    nothing.expect_err("a run needs a call");
+    let http = yard.http();
+    let unknown = http.get("/v1/tools/nobody").await.problem();
+    assert_eq!(unknown, (404, "TOOL_NOT_FOUND".to_owned()));
+    assert_eq!(http.get("/v1/nonsense/of/a/caller").await.problem().0, 404);
+    let (_, text) = door.get("/metrics").await;
+    let requests = |protocol: &str, method: &str, code: &str| {
+        let labels = format!("protocol=\"{protocol}\",method=\"{method}\",code=\"{code}\"");
+        value(&text, &format!("toolyard_requests_total{{{labels}}}"))
+    };
+    assert_eq!(requests("grpc", "ExecuteRun", "OK"), Some(1.0), "{text}");
+    assert_eq!(requests("grpc", "ExecuteRun", "INVALID_ARGUMENT"), Some(1.0), "{text}");
+    assert_eq!(requests("http", "GetTool", "404"), Some(1.0), "{text}");
+    assert_eq!(requests("http", "other", "404"), Some(1.0), "{text}");
+    assert!(!text.contains("nonsense"), "a caller makes up no series");
+    let took = "toolyard_request_seconds_count{protocol=\"grpc\",method=\"ExecuteRun\"}";
+    assert_eq!(value(&text, took), Some(2.0), "{text}");
+    assert_eq!(value(&text, "toolyard_refusals_total{reason=\"TOOL_NOT_FOUND\"}"), Some(1.0), "{text}");
+    let release = format!("toolyard_build_info{{version=\"{}\",part=\"coordinator\"}}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(value(&text, &release), Some(1.0), "{text}");
+    assert!(value(&text, "process_resident_memory_bytes").is_some_and(|bytes| bytes > 1e6), "{text}");
+}

@@ -34,7 +34,7 @@ impl Clustered {
 }
 
 /// The node that leads the log, as a node that runs says.
-async fn leader(cluster: &Cluster) -> usize {
+pub async fn leader(cluster: &Cluster) -> usize {
     let nats = async_nats::connect(cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
     let stream = async_nats::jetstream::new(nats).get_stream("ty-log").await.expect("the log is there");
     let leader = stream.cached_info().cluster.as_ref().and_then(|cluster| cluster.leader.clone());

@@ -157,6 +157,7 @@ async fn work(
     let slots = limit_slots(options.slots);
     let (inner, mut parts) = (CancellationToken::new(), JoinSet::new());
     // On this thread, so that it answers while this thread does its work, whatever the tools do with theirs.
+    telemetry::process::begin("worker");
     if let Some(listener) = admin {
         let process = core.progress.process(&core.worker, &options.pool, slots, stop.clone());
         let hosts = telemetry::hosts::Hosts::new(options.host_names.iter().map(String::as_str));

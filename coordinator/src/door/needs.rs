@@ -40,6 +40,11 @@ const NEEDS: [(&str, &str, Role); 35] = [
     ("WebhookService", "RedriveWebhooks", Role::Admin),
 ];
 
+/// All methods: the service and the name of each.
+pub(crate) fn methods() -> impl Iterator<Item = (&'static str, &'static str)> {
+    NEEDS.iter().map(|(service, name, _)| (*service, *name))
+}
+
 /// The role that a method needs. What is not listed is for admins.
 pub(crate) fn needs(service: &str, method: &str) -> Role {
     let listed = NEEDS.iter().find(|(in_service, name, _)| (*in_service, *name) == (service, method));

@@ -8,6 +8,7 @@ use tonic::body::Body;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
 use crate::door::fault::{Code, DOMAIN, Fault};
+use crate::metrics::refused;
 
 fn code(code: Code) -> tonic::Code {
     match code {
@@ -28,6 +29,7 @@ fn code(code: Code) -> tonic::Code {
 impl From<Fault> for Status {
     fn from(fault: Fault) -> Self {
         let Fault { code: kind, reason, message, metadata, violations, retry_after } = fault;
+        refused(reason);
         let metadata: HashMap<String, String> =
             metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         let mut details = ErrorDetails::with_error_info(reason, DOMAIN, metadata);
@@ -43,6 +45,7 @@ impl From<Fault> for Status {
 
 /// A fault as a part of a message.
 pub(super) fn refusal(fault: Fault) -> v1::RunRefusal {
+    refused(fault.reason);
     let run = fault.metadata.iter().find(|(name, _)| *name == "run_id");
     let run_id = run.map_or_else(String::new, |(_, run)| run.clone());
     v1::RunRefusal { code: code(fault.code).into(), reason: fault.reason.to_owned(), message: fault.message, run_id }

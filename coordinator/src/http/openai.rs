@@ -22,11 +22,12 @@ use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::problem::{Problem, remedy, status};
-use super::sse;
+use super::{answering, sse};
 use crate::audit;
 use crate::callers::{Denied, Role};
 use crate::door::output::{Piece, Streaming};
 use crate::door::{Door, Fault};
+use crate::metrics::refused;
 use crate::runs::Refusal;
 use crate::watch::Reader;
 
@@ -60,6 +61,7 @@ pub(crate) fn routes(door: &Door) -> Router<Door> {
     list_of_routes().fold(Router::new(), |routes, route| {
         let judge = move |door: Door, request: Request, next: Next| judged(route, door, request, next);
         let handler = (route.handler)().route_layer(from_fn_with_state(door.clone(), judge));
+        let handler = answering(handler, route.name);
         routes.route(route.path, handler.clone()).route(&format!("/v1{}", route.path), handler)
     })
 }
@@ -149,6 +151,7 @@ impl From<Refused> for Wrong {
 
 impl From<Fault> for Wrong {
     fn from(fault: Fault) -> Self {
+        refused(fault.reason);
         let place = fault.violations.first().map(|(place, _)| place.as_str());
         let wrong = Self::new(status(fault.code, fault.reason), fault.reason, fault.message, place);
         Self { retry_after: fault.retry_after.map(|wait| wait.as_secs().max(1)), ..wrong }

@@ -7,6 +7,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde_json::{Map, Value, json};
 
 use crate::door::fault::{Code, DOMAIN, Fault};
+use crate::metrics::refused;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
 
@@ -64,8 +65,9 @@ impl Problem {
         }
     }
 
-    /// The JSON of it, for a response or an event.
+    /// The JSON of it, for a response or an event. So it is counted here.
     pub(crate) fn json(&self) -> Value {
+        refused(self.reason);
         let mut problem = json!({
             "type": "about:blank",
             "title": self.status.canonical_reason().unwrap_or_default(),

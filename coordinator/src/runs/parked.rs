@@ -14,7 +14,7 @@ use crate::requests::RequestKey;
 impl Runs {
     /// Asks for a parked call once more, as the only call of a run of its own. Asking twice gives the same run.
     pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
-        let work = self.redrive_call(id, call_id);
+        let work = Box::pin(self.redrive_call(id, call_id));
         self.judged(("RedriveCall", Role::Submit), (id, Some(call_id)), work).await
     }
 

@@ -266,7 +266,11 @@ impl Runs {
             found = find(&known.run);
         }
         if may_be_lifted(&found) {
-            known = self.behind_the_wall(self.journal.known_for_certain(id).await?)?;
+            known = self.journal.known_for_certain(id).await?;
+            if known.run.opened_at().is_none() {
+                return Err(missing(id));
+            }
+            known = self.behind_the_wall(known)?;
             found = find(&known.run);
         }
         Ok((known, found?))

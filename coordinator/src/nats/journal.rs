@@ -87,7 +87,7 @@ pub(crate) struct Parts {
     turns: Turns,
     /// Until when the feed counts as behind, in milliseconds since 1970.
     behind_until: AtomicU64,
-    last_mark: tokio::sync::Mutex<Option<absent::Mark>>,
+    last_mark: tokio::sync::Mutex<absent::LastMark>,
 }
 
 /// Turns of those who read the log for somebody who watches.

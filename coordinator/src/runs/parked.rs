@@ -28,7 +28,7 @@ impl Runs {
             run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
             Ok((call.clone(), None))
         };
-        let (Known { run, .. }, (call, redriven)) = self.found_in(self.known(id).await?, find).await?;
+        let (Known { run, .. }, (call, redriven)) = self.found_in(self.replay(id).await?, find).await?;
         if let Some(into) = redriven {
             return self.known(into).await.map(|known| known.run);
         }

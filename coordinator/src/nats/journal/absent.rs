@@ -13,12 +13,17 @@ use crate::nats::setup::RETENTION;
 /// The shortest time between two marks. Marks stay in the log as long as entries, and clients may ask for any number of unknown runs.
 const APART: Duration = Duration::from_millis(250);
 
-/// A mark, and when it was asked for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Mark {
-    asked: Instant,
-    sequence: u64,
+/// The last mark.
+#[derive(Debug, Default)]
+pub(super) struct LastMark {
+    /// When it was asked for; also if whoever asked did not wait for the answer.
+    asked: Option<Instant>,
+    /// What came of it.
+    answer: Option<Result<u64, ReadError>>,
 }
+
+/// How long a mark may take to be stored. Those who wait for it share a failure, too.
+const MARK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Journal {
     /// Proves whether the log has no entry of a run. Asked after a server said that it has none.
@@ -47,20 +52,25 @@ impl Journal {
         }
     }
 
-    /// A mark behind everything that is in the log now. Those who ask at once share one.
+    /// A mark behind everything that is in the log now. Those who ask at once share one, or its failure.
     pub(super) async fn mark_behind(&self, id: RunId) -> Result<u64, ReadError> {
         let now = Instant::now();
         let mut last = self.last_mark.lock().await;
-        if let Some(mark) = *last {
-            if mark.asked >= now {
-                return Ok(mark.sequence);
+        if let Some(asked) = last.asked {
+            if asked >= now
+                && let Some(answer) = &last.answer
+            {
+                return answer.clone();
             }
-            tokio::time::sleep_until(mark.asked + APART).await;
+            tokio::time::sleep_until(asked + APART).await;
         }
-        let asked = Instant::now();
-        let sequence = self.patiently("leaving a mark in the log again", || self.mark(id.shard())).await?;
-        *last = Some(Mark { asked, sequence });
-        Ok(sequence)
+        // Before it is sent: who asks may go away, and the mark is stored all the same.
+        *last = LastMark { asked: Some(Instant::now()), answer: None };
+        let stored = self.patiently("leaving a mark in the log again", || self.mark(id.shard()));
+        let stored = tokio::time::timeout(MARK_PATIENCE, stored).await;
+        let stored = stored.unwrap_or_else(|_| Err(ReadError("no mark can be stored in the log".to_owned())));
+        last.answer = Some(stored.clone());
+        stored
     }
 }
 

@@ -121,6 +121,11 @@ enum Hearing {
     Ignored,
 }
 
+/// Whether a call in the [state](Call::state_name) of this name has ended.
+pub(crate) fn is_end(state: &str) -> bool {
+    matches!(state, "completed" | "failed" | "cancelled" | "expired")
+}
+
 impl Call {
     pub(crate) fn accept(index: CallIndex, spec: Arc<CallSpec>, at: Timestamp, heard: &mut Vec<Heard>) -> Self {
         let state = match &spec.route {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::approval::Decision;
+use crate::call::is_end;
 use crate::erasure::Erasure;
 use crate::event::{CallError, CallSpec, Content};
 use crate::fields::Fields;
@@ -145,12 +146,12 @@ impl Rejection {
     #[must_use]
     pub fn lasts(&self) -> bool {
         match self {
-            // The call may have joined, begun to wait, been answered by others, or failed.
-            Self::UnknownCall { .. }
-            | Self::CallNotWaiting { .. }
-            | Self::AnswersMissing { .. }
-            | Self::NotAwaitingApproval { .. }
-            | Self::NotParked { .. } => false,
+            // The call may have joined, or been answered by others.
+            Self::UnknownCall { .. } | Self::AnswersMissing { .. } => false,
+            // The call may have begun to wait, or have failed. One that has ended stays as it is.
+            Self::CallNotWaiting { state, .. }
+            | Self::NotAwaitingApproval { state, .. }
+            | Self::NotParked { state, .. } => is_end(state),
             Self::NoCalls
             | Self::TooManyCalls { .. }
             | Self::DuplicateCallId { .. }

@@ -502,3 +502,30 @@ fn revisions_follow_the_subject_that_commands_append_to() {
     assert_eq!(story.call(0).state_name(), "completed");
     assert_eq!(attempt(0, 1).call, story.call(0).index());
 }
+
+#[test]
+fn a_run_that_expires_fails_the_calls_that_no_worker_could_run() {
+    let mut story = Story::of([repeatable("queued"), repeatable("runs"), client("asks")]);
+    for event in [dispatched(0), dispatched(1), started(1, 1)] {
+        story.tell(event);
+    }
+    story.tell(Event::RunExpired { without_worker: vec![CallIndex(0), CallIndex(1), CallIndex(9)] });
+    assert_eq!([0, 1, 2].map(|call| story.call(call).state_name()), ["failed", "expired", "expired"]);
+    let Some(Outcome::Failed(error)) = story.call(0).outcome() else { panic!("it failed") };
+    assert_eq!((error.kind, story.run.status()), (ErrorKind::NoWorker, RunStatus::Expired));
+}
+
+#[test]
+fn a_refusal_lasts_if_nothing_that_happens_can_lift_it() {
+    let call: toolyard_run::CallId = "a".parse().expect("an id");
+    for (state, lasts) in [("running", false), ("awaiting approval", false), ("completed", true), ("expired", true)] {
+        for refusal in [
+            Rejection::CallNotWaiting { call: call.clone(), state },
+            Rejection::NotAwaitingApproval { call: call.clone(), state },
+            Rejection::NotParked { call: call.clone(), state },
+        ] {
+            assert_eq!(refusal.lasts(), lasts, "{refusal}");
+        }
+    }
+    assert!(!Rejection::UnknownCall { call }.lasts() && Rejection::RunEnded.lasts());
+}

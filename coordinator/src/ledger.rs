@@ -41,6 +41,7 @@ use self::erasure::Erasures;
 use self::letters::{Posted, owe_letters};
 use self::slice::{Open, Slice};
 use self::takeover::{Joined, Taken, Written};
+use self::tally::Lag;
 use self::unclaimed::{Look, Unclaimed};
 use self::watcher::Watcher;
 use crate::callers::Callers;
@@ -70,7 +71,7 @@ pub(crate) use self::watcher::{Before, Live, Standing};
 const REQUESTS_MAX: usize = 4096;
 /// How long the feed may take to bring what is in the log; then it is read.
 const STATE_PATIENCE: Duration = Duration::from_secs(2);
-/// How often every open call is looked at.
+/// How often all is done that is done for no entry and no request.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How often it is written down how far we came. The next owner reads so much of the log.
 const SNAPSHOT: Duration = Duration::from_secs(5);
@@ -157,6 +158,8 @@ pub(crate) struct Keeper {
     /// When jobs of lost workers were handed back.
     handed_back: HashMap<(RunId, AttemptId), Instant>,
     census: Option<Census>,
+    /// When the next look at all calls begins.
+    census_due: Instant,
     unclaimed: Unclaimed,
     looks: JoinSet<Look>,
     /// Runs of others in which what is overdue is being ended.
@@ -177,8 +180,7 @@ pub(crate) struct Keeper {
     /// Of some tenant or tool only so many calls may run at once, and what runs is counted.
     limited: bool,
     ends: Ends,
-    /// How old the newest entry was when it came, at worst since the last tally.
-    lag: Duration,
+    lag: Lag,
 }
 
 pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
@@ -197,6 +199,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         words: JoinSet::new(),
         handed_back: HashMap::new(),
         census: None,
+        census_due: Instant::now(),
         unclaimed: Unclaimed::default(),
         looks: JoinSet::new(),
         seen_to: HashSet::new(),
@@ -212,7 +215,7 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
         stopping: HashSet::new(),
         limited: false,
         ends: Ends::default(),
-        lag: Duration::ZERO,
+        lag: Lag::default(),
     };
     (ledger, keeper)
 }
@@ -233,7 +236,7 @@ impl Keeper {
             };
             // Not a branch below: those before it may always be ready.
             self.step_census();
-            let census = census::turn(self.census.as_ref());
+            let census = tokio::time::sleep_until(self.next_of_census());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
@@ -266,7 +269,6 @@ impl Keeper {
                     self.follow_taken();
                     self.report_takeovers();
                     self.sweep_handed_back();
-                    self.begin_census();
                     self.count_for_quotas();
                     self.count_log_bytes();
                     self.count_running();
@@ -315,7 +317,7 @@ impl Keeper {
 
     fn take_batch(&mut self, batch: &mut Batch) {
         if let Some(Fed { what: Decoded::Entry(_, newest), .. }) = batch.entries.last() {
-            self.lag = self.lag.max(proto::now().since(newest.at));
+            self.lag.note(proto::now().since(newest.at), Instant::now());
         }
         for fed in batch.entries.drain(..) {
             self.take(fed);

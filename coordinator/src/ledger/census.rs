@@ -1,6 +1,6 @@
 //! Once a second every open call of our shards is looked at: whether its worker is lost or its pool has none, whether its job is
-//! out with nobody, and what it waits for, for the metrics. A few hundred runs at a time, between which entries and requests
-//! have their turn: nobody waits until a hundred thousand calls are looked at.
+//! out with nobody, and what it waits for, for the metrics. For half a millisecond at a time, between which entries and
+//! requests have their turn: nobody waits until a hundred thousand calls are looked at.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,14 +12,18 @@ use super::Keeper;
 use super::act::Lost;
 use super::tally::Tallies;
 use super::unclaimed::Waiting;
+use crate::registry::Registry;
 
-/// Runs that are looked at in one step: well under a millisecond.
-const STEP: usize = 256;
-/// Between two steps. A hundred thousand runs take 0.8 s.
-const PAUSE: Duration = Duration::from_millis(2);
+/// How often a look begins, unless the last one is not over.
+const PERIOD: Duration = Duration::from_secs(1);
+/// For how long runs are looked at in one step; one run is always looked at whole.
+const STEP: Duration = Duration::from_micros(500);
+/// Between two steps, or as long as the step took.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// How far the look has come, and what was seen.
 pub(super) struct Census {
+    began: Instant,
     next: Instant,
     left: Vec<RunId>,
     tallies: Tallies,
@@ -27,51 +31,53 @@ pub(super) struct Census {
 }
 
 impl Keeper {
-    /// Begins to look at every open call, unless the last look is not over.
-    pub(super) fn begin_census(&mut self) {
-        if self.census.is_some() {
-            return;
-        }
-        let left = self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| slice.runs.keys().copied());
-        let (next, left) = (Instant::now(), left.collect());
-        self.census = Some(Census { next, left, tallies: Tallies::default(), waiting: Vec::new() });
-    }
-
-    /// Looks at the next runs, when it is time. Those that were opened since the look began have their turn in the next look.
+    /// Begins to look at every open call, or looks at the next runs, when it is time. Runs that were opened since a look began
+    /// have their turn in the next.
     pub(super) fn step_census(&mut self) {
-        let Some(mut census) = self.census.take_if(|census| census.next <= Instant::now()) else { return };
-        let (registry, paused, now) = (Arc::clone(&self.rim.registry.borrow()), self.rim.paused.borrow(), proto::now());
-        let mut lost = Lost::default();
-        let rest = census.left.len().saturating_sub(STEP);
-        for id in census.left.drain(rest..) {
-            let Some(slice) = self.slices.get(usize::from(id.shard().0)).filter(|slice| slice.phase.leads()) else {
-                continue;
-            };
-            let Some(open) = slice.runs.get(&id) else { continue };
-            let run = &open.known.run;
-            lost.note(run, &registry, now);
-            for call in run.calls() {
-                census.tallies.note(run, call, &registry);
-                census.waiting.extend(Waiting::of(run, call, &registry, &paused, now));
-            }
+        let now = Instant::now();
+        if self.census.is_none() && self.census_due <= now {
+            self.census_due = now + PERIOD;
+            let leading = self.slices.iter().filter(|slice| slice.phase.leads());
+            let left = leading.flat_map(|slice| slice.runs.keys().copied()).collect();
+            let (tallies, waiting) = (Tallies::default(), Vec::new());
+            self.census = Some(Census { began: now, next: now, left, tallies, waiting });
         }
-        drop(paused);
-        self.see_to(lost, now);
+        let Some(mut census) = self.census.take_if(|census| census.next <= now) else { return };
+        let registry = Arc::clone(&self.rim.registry.borrow());
+        let lost = self.look_at_some(&mut census, &registry, now);
+        self.see_to(lost, proto::now());
         if census.left.is_empty() {
-            let Census { tallies, waiting, .. } = census;
+            let Census { began, tallies, waiting, .. } = census;
             self.tell_tallies(&tallies, &registry);
-            self.look_at_queues(waiting);
+            self.look_at_queues(waiting, began.elapsed());
         } else {
-            census.next = Instant::now() + PAUSE;
+            census.next = Instant::now() + now.elapsed().max(PAUSE);
             self.census = Some(census);
         }
     }
-}
 
-/// Waits until it is time for the next step.
-pub(super) async fn turn(census: Option<&Census>) {
-    match census {
-        Some(census) => tokio::time::sleep_until(census.next).await,
-        None => std::future::pending().await,
+    fn look_at_some(&self, census: &mut Census, registry: &Registry, began: Instant) -> Lost {
+        let (paused, now) = (self.rim.paused.borrow(), proto::now());
+        let mut lost = Lost::default();
+        while let Some(id) = census.left.pop() {
+            let slice = self.slices.get(usize::from(id.shard().0)).filter(|slice| slice.phase.leads());
+            if let Some(open) = slice.and_then(|slice| slice.runs.get(&id)) {
+                let run = &open.known.run;
+                lost.note(run, registry, now);
+                for call in run.calls() {
+                    census.tallies.note(run, call, registry);
+                    census.waiting.extend(Waiting::of(run, call, registry, &paused, now));
+                }
+            }
+            if began.elapsed() >= STEP {
+                break;
+            }
+        }
+        lost
+    }
+
+    /// When it is time for the next step.
+    pub(super) fn next_of_census(&self) -> Instant {
+        self.census.as_ref().map_or(self.census_due, |census| census.next)
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use run::{Call, CallState, PoolId, Route, Run, Timestamp};
+use tokio::time::{Duration, Instant};
 
 use super::Keeper;
 use crate::metrics::{self, COUNTS, label};
@@ -70,6 +71,39 @@ impl Tallies {
     }
 }
 
+/// For how long a lag is shown at least: scrapes come less often than lags do.
+const LAG_SHOWN: Duration = Duration::from_secs(20);
+
+/// How old the newest entry was when it came, at worst in the last 20 to 40 seconds.
+#[derive(Debug, Default)]
+pub(super) struct Lag {
+    newer: Duration,
+    older: Duration,
+    /// Since when lags are the newer ones.
+    since: Option<Instant>,
+}
+
+impl Lag {
+    pub(super) fn note(&mut self, lag: Duration, now: Instant) {
+        self.turn(now);
+        self.newer = self.newer.max(lag);
+    }
+
+    fn worst(&mut self, now: Instant) -> Duration {
+        self.turn(now);
+        self.newer.max(self.older)
+    }
+
+    fn turn(&mut self, now: Instant) {
+        let since = *self.since.get_or_insert(now);
+        if now - since >= LAG_SHOWN {
+            // Of one that slept for longer, the older ones are too old as well.
+            self.older = if now - since < 2 * LAG_SHOWN { self.newer } else { Duration::ZERO };
+            (self.newer, self.since) = (Duration::ZERO, Some(now));
+        }
+    }
+}
+
 impl Keeper {
     /// Shows what was counted, and what needs no counting.
     pub(super) fn tell_tallies(&mut self, tallies: &Tallies, registry: &Registry) {
@@ -84,7 +118,7 @@ impl Keeper {
         COUNTS.erasures.set(f64::from(erasures));
         COUNTS.client_calls.set(f64::from(tallies.client_calls));
         COUNTS.approvals.set(f64::from(tallies.approvals));
-        COUNTS.log_lag.set(std::mem::take(&mut self.lag).as_secs_f64());
+        COUNTS.log_lag.set(self.lag.worst(Instant::now()).as_secs_f64());
         let now = proto::now();
         let each = |value: fn(&Tally, Timestamp) -> f64| {
             let tools = tallies.tools.iter().flat_map(|(pool, tools)| tools.iter().map(move |tool| (pool, tool)));
@@ -103,6 +137,7 @@ impl Keeper {
         metrics::POOL_WORKERS.replace(each(|living| living.live as f64));
         metrics::POOL_PULLING.replace(each(|living| living.pulling as f64));
         metrics::POOL_SLOTS.replace(each(|living| living.slots as f64));
+        metrics::POOL_DRAINING.replace(each(|living| (living.live - living.taking) as f64));
         let mut refused: BTreeMap<&str, u32> = BTreeMap::new();
         for it in registry.catalog.refused.iter().filter(|it| !it.gives_way) {
             *refused.entry(it.hosts.0.as_str()).or_default() += 1;
@@ -111,5 +146,22 @@ impl Keeper {
         let paused = self.rim.paused.borrow();
         metrics::POOL_PAUSED.replace(paused.pools().map(|(pool, _)| (vec![pool.as_str()], 1.0)));
         metrics::TOOL_PAUSED.replace(paused.tools().map(|(tool, _)| (vec![tool.as_str()], 1.0)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lag_is_shown_for_a_while_and_not_for_ever() {
+        let (begin, second) = (Instant::now(), Duration::from_secs(1));
+        let mut lag = Lag::default();
+        lag.note(7 * second, begin);
+        lag.note(second, begin + 19 * second);
+        assert_eq!(lag.worst(begin + 21 * second), 7 * second);
+        lag.note(2 * second, begin + 22 * second);
+        assert_eq!(lag.worst(begin + 42 * second), 2 * second, "the first one is 42 s old");
+        assert_eq!(lag.worst(begin + 90 * second), Duration::ZERO);
     }
 }

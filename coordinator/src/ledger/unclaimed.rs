@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A job that is out for this long with no start stored is given to another. Should its worker live after all, the start
 /// that is stored first counts; so it may be shorter than what it takes to be sure of a death, and outlast a change of owner.
 const SILENT: Duration = Duration::from_secs(3);
-/// A longer pause between two looks proves nothing: the broker was away, and workers could not store a start.
+/// A longer pause between two looks, beside what it took to look at all calls, proves nothing: the broker was away, and workers
+/// could not store a start.
 const GAP_MAX: Duration = Duration::from_secs(3);
 /// Jobs that were paused and are taken back in one look. There may be as many as a queue gives out, and they come again by
 /// themselves: it is only sooner.
@@ -32,9 +33,11 @@ const ASKED_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Unclaimed {
     looked: Option<Instant>,
-    out: HashMap<(RunId, CallIndex), Instant>,
+    out: HashMap<(RunId, CallIndex, u64), Instant>,
     /// Those of which the queues are being asked.
     asked: Vec<Waiting>,
+    /// How long it took to find them.
+    took: Duration,
     /// Those that wait and were paused at some time: workers gave them back for up to half a minute, or they stand behind others
     /// that come again. No worker is to blame for that.
     was_held: HashSet<(RunId, CallIndex)>,
@@ -71,10 +74,11 @@ impl Waiting {
 
 impl Keeper {
     /// Asks about the queues of calls that wait although workers live.
-    pub(super) fn look_at_queues(&mut self, waiting: Vec<Waiting>) {
+    pub(super) fn look_at_queues(&mut self, waiting: Vec<Waiting>, took: Duration) {
         if !self.looks.is_empty() {
             return;
         }
+        self.unclaimed.took = took;
         let was_held = std::mem::take(&mut self.unclaimed.was_held);
         let ids = waiting.iter().map(|waiting| ((waiting.run, waiting.call), waiting.is_held));
         self.unclaimed.was_held =
@@ -98,7 +102,7 @@ impl Keeper {
     /// Takes back what is out for too long.
     pub(super) fn looked_at_queues(&mut self, look: &Look) {
         let now = Instant::now();
-        let gap = self.unclaimed.looked.replace(now).is_none_or(|looked| now - looked > GAP_MAX);
+        let gap = self.unclaimed.looked.replace(now).is_none_or(|looked| now - looked > GAP_MAX + self.unclaimed.took);
         let mut before = std::mem::take(&mut self.unclaimed.out);
         if gap {
             before.clear();
@@ -111,14 +115,14 @@ impl Keeper {
             if waits.is_none_or(|(newest, _)| newest != job) {
                 continue;
             }
-            let since = before.remove(&(run, call)).unwrap_or(now);
+            let since = before.remove(&(run, call, job)).unwrap_or(now);
             if now - since < SILENT || !self.may_act(run.shard()) {
-                self.unclaimed.out.insert((run, call), since);
+                self.unclaimed.out.insert((run, call, job), since);
                 continue;
             }
             if self.unclaimed.was_held.contains(&(run, call)) {
                 if held_before == WAS_HELD_MAX {
-                    self.unclaimed.out.insert((run, call), since);
+                    self.unclaimed.out.insert((run, call, job), since);
                     continue;
                 }
                 held_before += 1;

@@ -1,6 +1,6 @@
 //! CPU-bound work of requests, kept from the threads that serve everybody.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -35,18 +35,27 @@ impl Permit {
     }
 }
 
-/// A thread may give its priority up, and not take it back: so it is used once.
+/// A thread may give its priority up, and not take it back: so it is used once. Where none can be made, this one does the work.
 fn run_nicely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let span = tracing::Span::current();
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(|| {
+    let work = Mutex::new(Some(work));
+    let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let done = std::thread::scope(|scope| {
+        let worker = std::thread::Builder::new().spawn_scoped(scope, || {
             if let Err(error) = rustix::process::nice(NICE) {
                 tracing::debug!(%error, "costly work of a request does not give way");
             }
-            span.in_scope(work)
+            take().map(|work| span.in_scope(work))
         });
-        worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+        match worker {
+            Ok(worker) => worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(error) => {
+                tracing::warn!(%error, "no thread can be made for costly work of a request");
+                None
+            }
+        }
+    });
+    done.or_else(|| take().map(|work| work())).expect("one of the two takes it")
 }
 
 /// Does work that is quick here, and other work with a permit.

@@ -45,6 +45,8 @@ const BUCKET_BYTES_MIN: i64 = 2 << 20;
 /// How long the broker is asked for what we need: a cluster that starts with us elects its leaders first, in 4-9 s.
 const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 const SETUP_PAUSE: Duration = Duration::from_secs(1);
+/// How long a bucket may take to be read.
+const ENTRIES_PATIENCE: Duration = Duration::from_secs(10);
 /// Refusals of a cluster that is not ready yet, or of one where another coordinator was faster with other options: the
 /// next look tells.
 const NOT_YET: [ErrorCode; 8] = [
@@ -199,6 +201,12 @@ pub(super) async fn entries(what: &'static str, store: &kv::Store) -> Result<Vec
 }
 
 async fn entries_once(store: &kv::Store) -> Result<Vec<kv::Entry>, Refusal> {
+    // A consumer whose leader is lost gives nothing more, and no error.
+    let read = tokio::time::timeout(ENTRIES_PATIENCE, all_entries(store)).await;
+    read.unwrap_or_else(|_| Err(Refusal::not_yet("the broker stopped in the middle of a list")))
+}
+
+async fn all_entries(store: &kv::Store) -> Result<Vec<kv::Entry>, Refusal> {
     let mut entries = Vec::new();
     let mut keys = store.keys().await.map_err(Refusal::not_yet)?;
     while let Some(key) = keys.next().await {

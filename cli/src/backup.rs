@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,8 @@ pub(crate) async fn backup(Backup { folder, broker }: Backup, terminal: &Termina
         let settings = operator.back_up(&stream.name, &mut file, |bytes| progress.add(bytes)).await?;
         let written = file.flush().and_then(|()| file.get_ref().sync_all());
         written.map_err(|error| wrong(&path, &error))?;
-        let copied = Copied { stream: stream.name.clone(), messages: stream.messages, bytes: progress.bytes, settings };
+        let messages = settings.pointer("/state/messages").and_then(serde_json::Value::as_u64).unwrap_or(0);
+        let copied = Copied { stream: stream.name.clone(), messages, bytes: progress.bytes, settings };
         tell(&copied, terminal)?;
         streams.push(copied);
     }
@@ -142,7 +143,10 @@ fn file_of(folder: &Path, stream: &str) -> PathBuf {
 
 /// It holds arguments and results: nobody else reads it.
 fn create(path: &Path) -> Result<File, Failure> {
-    let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).and_then(|file| {
+        // Of an earlier try it has the rights that it had.
+        file.set_permissions(fs::Permissions::from_mode(0o600)).map(|()| file)
+    });
     opened.map_err(|error| wrong(path, &error))
 }
 

@@ -150,7 +150,7 @@ fn line(stream: &StreamUsage) -> [String; 6] {
 
 fn tell(changed: &[Changed], value: impl Fn(u64) -> String, terminal: &Terminal) -> Result<(), Failure> {
     if changed.is_empty() && !terminal.is_json() {
-        terminal.note("it is so already");
+        terminal.note("nothing to change");
     }
     changed.iter().try_for_each(|Changed { stream, before, after }| {
         if terminal.is_json() {

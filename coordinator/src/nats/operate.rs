@@ -57,7 +57,11 @@ pub enum OperateError {
     TooShort,
     #[error("there is no {0} at the broker: start a coordinator, which makes it")]
     NoStream(String),
-    #[error("{} at the broker: restore into a broker that has none of them, before coordinators start", are_there(.0))]
+    #[error(
+        "{} at the broker: restore into a broker that has none of them, before coordinators start. If a restore broke off, empty \
+         its data folder first",
+        are_there(.0)
+    )]
     NotEmpty(Vec<String>),
     #[error("copying {stream} was broken off: {reason}")]
     BrokenOff { stream: String, reason: String },
@@ -204,8 +208,12 @@ impl Operator {
         }
         let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         let mut changed = Vec::new();
-        // The log last: what its entries refer to is there as long as they are.
-        for stream in [names::OBJECTS, "KV_ty-requests", names::STREAM] {
+        // What entries refer to is there as long as they are, wherever this breaks off.
+        let mut streams = [names::OBJECTS, "KV_ty-requests", names::STREAM];
+        if nanos < self.needed(names::STREAM).await?.number("max_age") {
+            streams.reverse();
+        }
+        for stream in streams {
             if stream == names::STREAM || self.info(stream).await?.is_some() {
                 changed.extend(self.set(stream, "max_age", nanos).await?);
             }
@@ -236,7 +244,11 @@ impl Operator {
         Ok(usage)
     }
 
-    /// Writes a copy of a stream. What is needed to restore it beside the copy is returned. `progress` hears of bytes.
+    /// Writes a copy of a stream. What is needed to restore it beside the copy is returned. `progress` is called with the bytes
+    /// of each part.
+    ///
+    /// How far queues were given out is not copied: it may be ahead of the copy. Coordinators make the queues again, which then
+    /// give out every job, and jobs that have ended are acknowledged and not run.
     ///
     /// # Errors
     /// When the broker breaks off, or the copy cannot be written.
@@ -249,7 +261,7 @@ impl Operator {
         let broken_off = |reason: String| OperateError::BrokenOff { stream: stream.to_owned(), reason };
         let inbox = self.client.new_inbox();
         let mut chunks = self.client.subscribe(inbox.clone()).await.map_err(|error| broken_off(error.to_string()))?;
-        let asked = json!({ "deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": false });
+        let asked = json!({ "deliver_subject": inbox, "chunk_size": CHUNK_BYTES, "no_consumers": true });
         let settings = self.ask("SNAPSHOT", stream, &asked).await?;
         loop {
             let chunk = tokio::time::timeout(SILENCE, chunks.next()).await;

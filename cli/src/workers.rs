@@ -9,7 +9,7 @@ use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::list::columns;
 use crate::terminal::Terminal;
-use crate::words::counted;
+use crate::words::{counted, harmless};
 
 const LS_EXAMPLES: &str = "\
 Examples:
@@ -78,12 +78,14 @@ fn paused_pools<'a>(paused: &'a [v1::Pause]) -> HashSet<&'a str> {
     paused.iter().filter_map(pool).collect()
 }
 
-fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 4] {
+fn line(worker: &v1::Worker, paused: &HashSet<&str>) -> [String; 5] {
     let does = match (worker.draining, worker.pulling) {
         (true, _) => "drains",
         (false, _) if paused.contains(worker.pool.as_str()) => "its pool is paused",
         (false, true) => "takes calls",
         (false, false) => "gets no calls",
     };
-    [worker.worker_id.clone(), worker.pool.clone(), counted(worker.slots as usize, "slot"), does.to_owned()]
+    let release = if worker.release.is_empty() { "release not told" } else { &worker.release };
+    let slots = counted(worker.slots as usize, "slot");
+    [worker.worker_id.clone(), worker.pool.clone(), slots, harmless(release), does.to_owned()]
 }

@@ -421,7 +421,8 @@ impl Coordinator {
             let process = process(&broker, registry.clone(), Arc::clone(&serving), served.clone(), stop.clone());
             parts.spawn(telemetry::admin::serve(listener, process, admin_hosts, inner.clone()));
         }
-        let joining = nats::leases::Membership::join(&broker, address.to_string(), owned_sender);
+        let who = format!("{address} {}", env!("CARGO_PKG_VERSION"));
+        let joining = nats::leases::Membership::join(&broker, who, owned_sender);
         let membership = Box::pin(joining).await?;
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));

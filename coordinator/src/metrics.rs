@@ -28,6 +28,11 @@ pub(crate) static POOL_PULLING: Family<Gauge> = Family::new(
     "Workers that jobs reach and that do not drain, as any coordinator sees them.",
     &["pool"],
 );
+pub(crate) static POOL_DRAINING: Family<Gauge> = Family::new(
+    "toolyard_pool_workers_draining",
+    "Workers that end their calls and take no more, as any coordinator sees them.",
+    &["pool"],
+);
 pub(crate) static POOL_SLOTS: Family<Gauge> =
     Family::new("toolyard_pool_slots", "Calls that the living workers that do not drain run at once.", &["pool"]);
 pub(crate) static POOL_PAUSED: Family<Gauge> =
@@ -84,7 +89,7 @@ static TAKEOVER_AGE: Family<Gauge> = Family::new(
 );
 static LOG_LAG: Family<Gauge> = Family::new(
     "toolyard_log_lag_seconds",
-    "How old the newest entry was when it came here, at worst within the last second.",
+    "How old the newest entry was when it came here, at worst in the last 20 to 40 s.",
     &[],
 );
 static LOG_REACHED: Family<Gauge> = Family::new(
@@ -139,7 +144,7 @@ pub(crate) fn refused(reason: &'static str) {
     REFUSALS.with(&[reason]).add(1);
 }
 
-const METRICS: [Metric; 38] = [
+const METRICS: [Metric; 39] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -150,6 +155,7 @@ const METRICS: [Metric; 38] = [
     Metric::Gauge(&QUEUE_AGE),
     Metric::Gauge(&POOL_WORKERS),
     Metric::Gauge(&POOL_PULLING),
+    Metric::Gauge(&POOL_DRAINING),
     Metric::Gauge(&POOL_SLOTS),
     Metric::Gauge(&POOL_PAUSED),
     Metric::Gauge(&TOOL_PAUSED),

@@ -50,6 +50,8 @@ pub(crate) struct Worker {
     pub(crate) slots: u32,
     /// It takes no more calls, and those that it runs may end.
     pub(crate) draining: bool,
+    /// The release of its library; empty if it does not say.
+    pub(crate) release: String,
 }
 
 /// How many workers of a pool live.

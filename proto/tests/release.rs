@@ -216,7 +216,16 @@ fn manifest() -> Manifest {
 fn heartbeat() -> Heartbeat {
     let worker = "worker-1".parse().expect("an id");
     let tools = "0123456789abcdef".parse().expect("an id");
-    Heartbeat { worker, slots: 16, running: 3, leaving: true, pulling: true, tools, draining: false }
+    Heartbeat {
+        worker,
+        slots: 16,
+        running: 3,
+        leaving: true,
+        pulling: true,
+        tools,
+        draining: false,
+        release: String::new(),
+    }
 }
 
 fn question() -> Question {

@@ -107,6 +107,7 @@ async fn advertise(broker: &async_nats::Client) -> anyhow::Result<Vec<(String, H
                 pulling: true,
                 tools: set.clone(),
                 draining: false,
+                release: "0.1.0".to_owned(),
             };
             workers.push((names::heartbeat(&pool), heartbeat));
         }

@@ -205,7 +205,8 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_heard() {
 /// Says a heartbeat with the key of `pool`, as the worker that calls itself `worker`.
 async fn say_alive(intruder: &Intruder, pool: &str, worker: &str, leaving: bool) {
     let (worker, tools) = (worker.parse().expect("an id"), "none".parse().expect("an id"));
-    let heartbeat = Heartbeat { worker, slots: 1, running: 0, leaving, pulling: true, tools, draining: false };
+    let release = String::new();
+    let heartbeat = Heartbeat { worker, slots: 1, running: 0, leaving, pulling: true, tools, draining: false, release };
     intruder.client.publish(format!("ty.alive.{pool}"), heartbeat.encode()).await.expect("it is sent");
     intruder.client.flush().await.expect("the broker answers");
 }

@@ -34,7 +34,7 @@ fn a_yard_that_is_well_is_found_well() {
         ("bucket ty-leases", "replicas: 1"),
         ("coordinators", "shards"),
         ("clock", "give or take"),
-        ("pool local", "workers alive: 1, pulling: 1"),
+        ("pool local", concat!("workers alive: 1 (", env!("CARGO_PKG_VERSION"), ": 1), pulling: 1")),
     ] {
         let finding = finding(&said, what);
         assert_eq!(finding["level"], "ok", "{finding}");

@@ -197,12 +197,13 @@ fn paused_out(what: Paused, word: &Word) -> v1::Pause {
 }
 
 fn worker_out((id, pool): (&WorkerId, &PoolId), worker: &Worker) -> v1::Worker {
-    let Worker { slots, pulling, draining, .. } = worker;
+    let Worker { slots, pulling, draining, release, .. } = worker;
     v1::Worker {
         worker_id: id.to_string(),
         pool: pool.to_string(),
         slots: *slots,
         pulling: *pulling,
         draining: *draining,
+        release: release.clone(),
     }
 }

@@ -393,7 +393,10 @@ async fn owners(context: &Context) -> Finding {
     }
     let mut found: Vec<String> = counts.iter().map(|(owner, count)| format!("{owner} has {count} shards")).collect();
     if !members.is_empty() {
-        found.insert(0, format!("{} members", members.len()));
+        let told = members.iter().filter_map(|member| std::str::from_utf8(&member.value).ok());
+        let told = told.filter(|told| !told.is_empty());
+        let releases = releases(told.map(|told| told.split_once(' ').map_or("", |(_, release)| release)));
+        found.insert(0, format!("{} members{releases}", members.len()));
     }
     let newest = entries.iter().filter(|entry| !entry.value.is_empty()).map(|entry| entry.created).max();
     let now = clocks(context).await.map(|clocks| clocks.broker);
@@ -440,13 +443,17 @@ async fn clock(context: &Context) -> Finding {
     }
 }
 
-/// The workers that are heard: of each whether the broker answers its requests for jobs.
-type Workers = BTreeMap<PoolId, BTreeMap<WorkerId, bool>>;
+/// The workers that are heard, each by its last heartbeat.
+type Workers = BTreeMap<PoolId, BTreeMap<WorkerId, Heartbeat>>;
+
+fn takes_jobs(worker: &Heartbeat) -> bool {
+    worker.pulling && !worker.draining
+}
 
 async fn listen(mut heartbeats: Subscriber, since: Instant) -> Workers {
     let mut workers = Workers::new();
     loop {
-        let all_pull = workers.values().flat_map(BTreeMap::values).all(|pulling| *pulling);
+        let all_pull = workers.values().flat_map(BTreeMap::values).all(takes_jobs);
         let until = since + if all_pull { LISTEN } else { LISTEN_LONGEST };
         let Ok(Some(message)) = tokio::time::timeout_at(until, heartbeats.next()).await else { return workers };
         let Some(pool) = names::heartbeat_pool(&message.subject) else { continue };
@@ -455,7 +462,7 @@ async fn listen(mut heartbeats: Subscriber, since: Instant) -> Workers {
         if heartbeat.leaving {
             pool.remove(&heartbeat.worker);
         } else {
-            pool.insert(heartbeat.worker, heartbeat.pulling && !heartbeat.draining);
+            pool.insert(heartbeat.worker.clone(), heartbeat);
         }
     }
 }
@@ -518,15 +525,26 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         .collect()
 }
 
+/// Who runs what, as ` (0.1.0: 2, 0.2.0: 1)`. Nothing for nobody.
+fn releases<'a>(told: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for release in told {
+        *counts.entry(if release.is_empty() { "release not told" } else { release }).or_default() += 1;
+    }
+    let counts: Vec<String> = counts.iter().map(|(release, count)| format!("{release}: {count}")).collect();
+    if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
+}
+
 fn pool(
     id: &PoolId,
     (tools, paused): (usize, bool),
     queue: Option<&jetstream::consumer::Info>,
-    workers: &BTreeMap<WorkerId, bool>,
+    workers: &BTreeMap<WorkerId, Heartbeat>,
 ) -> Finding {
     let what = format!("pool {id}");
-    let (live, pulling) = (workers.len(), workers.values().filter(|pulling| **pulling).count());
-    let hosted = format!("tools: {tools}, workers alive: {live}, pulling: {pulling}");
+    let (live, pulling) = (workers.len(), workers.values().filter(|worker| takes_jobs(worker)).count());
+    let releases = releases(workers.values().map(|worker| worker.release.as_str()));
+    let hosted = format!("tools: {tools}, workers alive: {live}{releases}, pulling: {pulling}");
     let Some(queue) = queue else {
         return Finding::fail(what, format!("{hosted}, no queue"), "a coordinator makes it: see whether one is alive");
     };

@@ -49,8 +49,8 @@ const SHARD: &str = "shard.";
 /// Our place among the coordinators.
 pub(crate) struct Membership {
     store: kv::Store,
-    /// For people who look at the bucket.
-    address: String,
+    /// Its address and release, for people who look at the bucket, and for doctor.
+    who: String,
     id: String,
     /// The revision of our own key; `None` while we are no member.
     revision: Option<u64>,
@@ -108,14 +108,14 @@ impl Membership {
     /// Makes ourselves known to the others.
     pub(crate) async fn join(
         broker: &Broker,
-        address: String,
+        who: String,
         published: watch::Sender<Owned>,
     ) -> Result<Self, SetupError> {
         let (store, patience) = (broker.leases.clone(), Patience::new("our lease"));
         let (id, asked, revision) = loop {
             // A new name for each try: one that was stored without an answer is evicted like any member that is silent.
             let (id, asked) = (fresh_id(), Instant::now());
-            let refusal = match write(&store, &format!("{MEMBER}{id}"), Some(value(&address)), 0).await {
+            let refusal = match write(&store, &format!("{MEMBER}{id}"), Some(value(&who)), 0).await {
                 Answer::Stored(revision) => break (id, asked, revision),
                 Answer::Conflict(_) => Refusal::not_yet("its key is taken"),
                 Answer::Unknown(reason) => Refusal::not_yet(reason),
@@ -124,7 +124,7 @@ impl Membership {
         };
         let mut membership = Self {
             store,
-            address,
+            who,
             id,
             revision: None,
             renewed: asked,
@@ -175,7 +175,7 @@ impl Membership {
             return;
         }
         let key = format!("{MEMBER}{}", self.id);
-        self.ask(What::Renew, key, Some(value(&self.address)), self.revision.unwrap_or(0));
+        self.ask(What::Renew, key, Some(value(&self.who)), self.revision.unwrap_or(0));
     }
 
     fn confirmed(&mut self, revision: u64, asked: Instant) {
@@ -239,7 +239,7 @@ impl Membership {
         match answer {
             Answer::Stored(revision) => self.confirmed(revision, asked),
             // Our own renewal, whose confirmation was lost: it counts, but from when is not known, so we ask again.
-            Answer::Conflict(Some(Found { value: Some(found), revision })) if found == self.address.as_bytes() => {
+            Answer::Conflict(Some(Found { value: Some(found), revision })) if found == self.who.as_bytes() => {
                 self.revision = Some(revision);
                 self.renew();
             }

@@ -450,8 +450,8 @@ impl Keeper {
             false
         } else {
             self.heard.insert((pool.clone(), heartbeat.worker.clone()), Instant::now());
-            let Heartbeat { worker: id, tools, pulling, slots, draining, .. } = heartbeat;
-            self.registry.worker_lives(pool, id, Worker { tools, pulling, slots, draining })
+            let Heartbeat { worker: id, tools, pulling, slots, draining, release, .. } = heartbeat;
+            self.registry.worker_lives(pool, id, Worker { tools, pulling, slots, draining, release })
         };
         if changed {
             self.publish_soon();

@@ -235,7 +235,8 @@ fn several_pools_of_a_tool_get_calls_by_their_slots_and_not_by_their_names() {
     let both = rules("[pools.one]\ntools = [\"x\"]\n[pools.two]\ntools = [\"x\"]");
     let mut seen = seen(&[("one", "a", named("x")), ("two", "b", named("x"))], both, Tenancy::Open);
     for (pool, set, slots) in [("one", "a", 1), ("two", "b", 3)] {
-        let worker = Worker { tools: set.parse().unwrap(), pulling: true, slots, draining: false };
+        let (tools, release) = (set.parse().unwrap(), String::new());
+        let worker = Worker { tools, pulling: true, slots, draining: false, release };
         seen.0.worker_lives(pool.parse().unwrap(), "w".parse().unwrap(), worker);
     }
     let tool = "x".parse().unwrap();

@@ -25,6 +25,16 @@ pub struct Heartbeat {
     pub tools: ToolSetId,
     /// It takes no more calls, and those that it runs may end.
     pub draining: bool,
+    /// The release of its library; empty if it does not say.
+    pub release: String,
+}
+
+/// The longest name of a release that is kept. A worker may say what it likes.
+const RELEASE_BYTES_MAX: usize = 32;
+
+fn release_in(release: String) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+-".contains(&byte);
+    if release.len() <= RELEASE_BYTES_MAX && release.bytes().all(is_plain) { release } else { String::new() }
 }
 
 impl Heartbeat {
@@ -39,6 +49,7 @@ impl Heartbeat {
             pulling: self.pulling,
             tool_set: self.tools.to_string(),
             draining: self.draining,
+            release: self.release.clone(),
         }
         .encode_to_vec()
         .into()
@@ -50,8 +61,8 @@ impl Heartbeat {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
         check_version(wire.version)?;
         let (worker, tools) = (wire.worker_id.parse()?, wire.tool_set.parse()?);
-        let wire::WorkerHeartbeat { slots, running, leaving, pulling, draining, .. } = wire;
-        Ok(Self { worker, slots, running, leaving, pulling, tools, draining })
+        let wire::WorkerHeartbeat { slots, running, leaving, pulling, draining, release, .. } = wire;
+        Ok(Self { worker, slots, running, leaving, pulling, tools, draining, release: release_in(release) })
     }
 }
 

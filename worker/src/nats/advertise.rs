@@ -80,7 +80,8 @@ async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     core.progress.note(pulling && !leaving, running);
     core.counts.note(slots, running);
     let (worker, tools, draining) = (core.worker.clone(), core.set.clone(), core.stop.is_cancelled());
-    let heartbeat = Heartbeat { worker, slots, running, leaving, pulling, tools, draining };
+    let release = env!("CARGO_PKG_VERSION").to_owned();
+    let heartbeat = Heartbeat { worker, slots, running, leaving, pulling, tools, draining, release };
     if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {
         tracing::warn!(%error, "a heartbeat was not sent");
     }

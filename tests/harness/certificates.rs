@@ -1,8 +1,9 @@
 //! Certificates for tests: an authority, and what it signs, in files.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// An authority, and the folder in which its files are as long as this lives.
@@ -49,18 +50,27 @@ impl Authority {
     /// A certificate for a server on this machine, of this name.
     #[must_use]
     pub fn server(&self, name: &str) -> Certified {
-        self.sign(name, vec![SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into())])
+        self.sign(name, vec![SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into())], None)
+    }
+
+    /// The same, for a certificate that expires after this time.
+    #[must_use]
+    pub fn server_for(&self, name: &str, life: Duration) -> Certified {
+        self.sign(name, vec![SanType::IpAddress(std::net::Ipv4Addr::LOCALHOST.into())], Some(life))
     }
 
     /// A certificate for a client: its name, and an address of its kind of service.
     #[must_use]
     pub fn client(&self, name: &str, uri: Option<&str>) -> Certified {
         let uri = uri.map(|uri| SanType::URI(uri.try_into().expect("an address")));
-        self.sign(name, uri.into_iter().collect())
+        self.sign(name, uri.into_iter().collect(), None)
     }
 
-    fn sign(&self, name: &str, names: Vec<SanType>) -> Certified {
+    fn sign(&self, name: &str, names: Vec<SanType>, life: Option<Duration>) -> Certified {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        if let Some(life) = life {
+            params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_millis(proto::now().0) + life;
+        }
         params.subject_alt_names = names;
         params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");

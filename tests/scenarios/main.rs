@@ -4,6 +4,7 @@
 
 mod acceptance;
 mod admin;
+mod alerts;
 mod approvals;
 mod attempts;
 mod backup;

@@ -92,6 +92,14 @@ priorityClassName: {{ . | quote }}
 {{- concat (index . 1) (index . 2) | toJson }}
 {{- end }}
 
+{{/* The part of a memory limit that a Go program may use before it collects harder: 85 %. Empty for a limit that is not in
+     Mi or Gi. */}}
+{{- define "toolyard.goMemLimit" -}}
+{{- $limit := toString . }}
+{{- if regexMatch "^[0-9]+Gi$" $limit }}{{ div (mul (trimSuffix "Gi" $limit | int) 1024 85) 100 }}MiB{{ end }}
+{{- if regexMatch "^[0-9]+Mi$" $limit }}{{ div (mul (trimSuffix "Mi" $limit | int) 85) 100 }}MiB{{ end }}
+{{- end }}
+
 {{/* (list name digest) */}}
 {{- define "toolyard.pinned" -}}
 {{- index . 0 }}{{ with index . 1 }}@{{ . }}{{ end }}

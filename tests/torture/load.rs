@@ -344,6 +344,7 @@ impl Drive {
             );
             self.outcome.violations.push(Violation { broken: Broken::Lost, what });
         }
+        self.evidence.was_erased = read == Read::Erased;
         self.note_to_erase();
         let (story, wrong) = check::read(&self.live, self.plan.policy, ended);
         self.outcome.violations.extend(wrong);

@@ -19,6 +19,8 @@ pub(crate) struct Evidence {
     pub(crate) asking: u32,
     /// The client was told that the opening is not confirmed: the run may have expired as it began.
     pub(crate) may_be_void: bool,
+    /// The run is not to be stored, and was erased before its reader came to its end, or to its beginning.
+    pub(crate) was_erased: bool,
 }
 
 /// How often a line may and must stand in the file of effects.
@@ -54,6 +56,9 @@ pub(crate) fn judge_call(
     let Some(call) = plan.calls.get(index) else { return (None, found) };
     let call_id = Plan::call_id(index);
     let Some(told) = story.calls.get(&call_id) else {
+        if evidence.was_erased {
+            return (None, found);
+        }
         found.push(Violation { broken: Broken::Lost, what: format!("{call_id} is not in the run") });
         return (None, found);
     };

@@ -117,6 +117,16 @@ fn nothing_is_found_in_a_stream_that_is_right() {
 }
 
 #[test]
+fn a_call_that_is_not_in_the_run_is_lost_unless_the_run_was_erased_before_it_was_read() {
+    let (story, _) = read(&[], FloorPolicy::Arrival, false);
+    for (was_erased, lost) in [(false, vec![Broken::Lost]), (true, vec![])] {
+        let evidence = Evidence { was_erased, ..Evidence::default() };
+        let (_, found) = judge(&plan(Work::Count { pieces: 2, every_ms: 0 }), &story, &evidence);
+        assert_eq!(kinds(&found), lost);
+    }
+}
+
+#[test]
 fn nothing_is_found_where_an_older_attempt_was_withdrawn() {
     let events = vec![
         opened(&["c0"]),

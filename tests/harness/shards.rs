@@ -40,13 +40,15 @@ impl Shards {
                 values.insert(key, String::from_utf8(value.to_vec()).expect("a text"));
             }
         }
-        let members = values.iter().filter_map(|(key, address)| Some((key.strip_prefix("member.")?, address)));
+        // Behind its address stands its release.
+        let address = |told: &str| told.split_once(' ').map_or(told, |(address, _)| address).to_owned();
+        let members = values.iter().filter_map(|(key, told)| Some((key.strip_prefix("member.")?, address(told))));
         let shards: Vec<(u8, &String)> = values
             .iter()
             .filter_map(|(key, owner)| Some((u8::from_str_radix(key.strip_prefix("shard.")?, 16).ok()?, owner)))
             .collect();
         let share = |id: &str| shards.iter().filter(|(_, owner)| *owner == id).map(|(shard, _)| *shard).collect();
-        members.map(|(id, address)| ((address.clone(), id.to_owned()), share(id))).collect()
+        members.map(|(id, address)| ((address, id.to_owned()), share(id))).collect()
     }
 
     /// How many shards each member has, the fewest first.

@@ -21,7 +21,7 @@ pub(crate) fn needs_yes(what: &str) -> Failure {
     ))
 }
 
-/// Asks whoever sits at the terminal to type `expected`.
+/// Asks the person at the terminal to type `expected`.
 pub(crate) async fn confirm(question: &str, expected: &str, terminal: &Terminal) -> Result<(), Failure> {
     terminal.aside(&format!("{question} Type {} to confirm: ", harmless(expected)));
     let read = tokio::task::spawn_blocking(|| {

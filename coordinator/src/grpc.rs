@@ -40,8 +40,8 @@ const SERVICES: [&str; 4] = [
     <v1::object_service_server::ObjectServiceServer<objects::ObjectDoor> as NamedService>::NAME,
 ];
 
-/// Says in the health whether clients are served, until told to stop: then nothing is. `ready` is called once, after the
-/// health has first said so.
+/// Says in the health whether clients are served, until told to stop: then nothing is. `ready` is called once, after
+/// the health has first said so.
 async fn tell_health(
     health: HealthReporter,
     mut served: watch::Receiver<bool>,
@@ -75,8 +75,8 @@ async fn tell_health(
     }
 }
 
-/// Serves until told to stop, then lets what is under way end. Its health says whether clients are [served](crate::health);
-/// `ready` is called when it first says that they are.
+/// Serves until told to stop, then lets what is under way end. Its health says whether clients are
+/// [served](crate::health); `ready` is called when it first says that they are.
 pub(crate) async fn serve(
     (listener, tls): (TcpListener, Option<crate::tls::Current>),
     (connections_max, hosts): (usize, telemetry::hosts::Hosts),

@@ -35,7 +35,8 @@ impl Permit {
     }
 }
 
-/// A thread may give its priority up, and not take it back: so it is used once. Where none can be made, this one does the work.
+/// A thread may give its priority up, and not take it back: so it is used once. Where none can be made, this one does
+/// the work.
 fn run_nicely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let span = tracing::Span::current();
     let work = Mutex::new(Some(work));

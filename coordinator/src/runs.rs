@@ -250,8 +250,8 @@ impl Runs {
         if known.run.opened_at().is_none() { Err(missing(id)) } else { self.behind_the_wall(known) }
     }
 
-    /// What is found in a run. The ledger may be a moment behind the log, and so may a server of the broker that was its
-    /// leader. A refusal that another state could lift rests on neither.
+    /// What is found in a run. The ledger may be a moment behind the log, and so may a server of the broker that was
+    /// its leader. A refusal that another state could lift rests on neither.
     async fn found_in<T>(
         &self,
         known: Known,

@@ -23,8 +23,8 @@ const REAP_LIMIT: Duration = Duration::from_secs(5);
 const SPAWN_LIMIT: Duration = Duration::from_secs(10);
 /// How long a drop may block for a killed server to disappear.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
-/// How long the threads of a server may take to stand still after SIGSTOP, and how often they are looked at. It takes less than a
-/// millisecond, unless the machine has too much to do or a thread waits for its disk.
+/// How long the threads of a server may take to stand still after SIGSTOP, and how often they are looked at. It takes
+/// less than a millisecond, unless the machine has too much to do or a thread waits for its disk.
 const STILL_LIMIT: Duration = Duration::from_secs(1);
 const STILL_POLL: Duration = Duration::from_millis(1);
 
@@ -101,7 +101,8 @@ impl Process {
         }
     }
 
-    /// SIGSTOP; returns when none of its threads runs any more. Until each has heard of it, the server may still take something in.
+    /// SIGSTOP; returns when none of its threads runs any more. Until each has heard of it, the server may still take
+    /// something in.
     pub(crate) fn stop_still(&self) {
         self.send(Signal::STOP);
         let give_up = Instant::now() + STILL_LIMIT;

@@ -31,8 +31,8 @@ pub enum Party {
     Coordinator,
     /// `toolyard doctor`: changes nothing and reads no entry of the log.
     Observer,
-    /// An operator, by hand: changes the sizes of streams, backs them up and restores them. Its key lies on no machine that runs
-    /// anything of ours.
+    /// An operator, by hand: changes the sizes of streams, backs them up and restores them. Its key lies on no
+    /// machine that runs anything of ours.
     Operator,
     /// The workers of a pool. They may pretend to be each other, and nobody else.
     Pool(PoolId),
@@ -230,7 +230,8 @@ fn coordinator() -> Vec<String> {
     subjects
 }
 
-/// All streams may be changed, backed up and restored. None may be deleted, but a smaller limit of bytes or age removes entries.
+/// All streams may be changed, backed up and restored. None may be deleted, but a smaller limit of bytes or age
+/// removes entries.
 fn operator() -> Vec<String> {
     let requests = ["STREAM.INFO", "STREAM.UPDATE", "STREAM.SNAPSHOT", "STREAM.RESTORE"];
     let of = |stream: String| {

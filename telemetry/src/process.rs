@@ -1,5 +1,5 @@
-//! What every process tells of itself: which release it is, and what it takes of its machine, under the names that Prometheus'
-//! own clients use.
+//! What every process tells of itself: which release it is, and what it takes of its machine, under the names that
+//! Prometheus' own clients use.
 
 use std::fmt::Write as _;
 

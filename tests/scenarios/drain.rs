@@ -153,8 +153,8 @@ async fn a_worker_that_is_told_to_stop_while_the_broker_takes_nothing_in_ends_wi
     yard.client.wait_for_tool("writes").await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("effects");
-    // The job reaches the worker's machine while the worker stands still. Its start is then sent for 20 s, and that it is taken
-    // back for 20 s more.
+    // The job reaches the worker's machine while the worker stands still. Its start is then sent for 20 s, and that
+    // it is taken back for 20 s more.
     proxy.hold(Direction::ToClient);
     let writes = call("w", "writes", json!({ "path": path, "line": "once", "then_wait_ms": 0 }));
     let mut stream = yard.client.execute(vec![writes]).await;

@@ -171,7 +171,8 @@ impl Door {
     }
 }
 
-/// Goes through the pages of each state and cancels what is on them, some calls at a time; without a reason it only tells of them.
+/// Goes through the pages of each state and cancels what is on them, some calls at a time; without a reason it only
+/// tells of them.
 async fn cancel(
     index: Index,
     runs: Runs,

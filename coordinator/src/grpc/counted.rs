@@ -15,11 +15,11 @@ use tower::Service;
 use crate::door::needs::methods;
 use crate::metrics::{REQUEST_SECONDS, REQUESTS};
 
-/// The method whose answer a response of HTTP is, as its route says.
+/// An extension of HTTP responses: the name of the method that the route belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answers(pub(crate) &'static str);
 
-/// Health and reflection: nobody's request.
+/// Health and reflection, which are not counted.
 const UNCOUNTED: &str = "/grpc.";
 
 #[derive(Debug)]

@@ -204,7 +204,7 @@ impl Keeper {
     }
 }
 
-/// What nobody will run or end any more, because no worker for it lives.
+/// Calls and attempts without a living worker: calls to be ended, and attempts whose jobs are to be handed back.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     forsaken: Vec<(RunId, Effect)>,

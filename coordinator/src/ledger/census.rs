@@ -1,4 +1,5 @@
-//! Once a second every open call of our shards is looked at: whether its worker is lost or its pool has none, whether its job is
+//! Once a second every open call of our shards is looked at: whether its worker is lost or its pool has none, whether
+//! its job is
 //! out with nobody, and what it waits for, for the metrics. For half a millisecond at a time, between which entries and
 //! requests have their turn: nobody waits until a hundred thousand calls are looked at.
 
@@ -18,7 +19,7 @@ use crate::registry::Registry;
 const PERIOD: Duration = Duration::from_secs(1);
 /// For how long runs are looked at in one step; one run is always looked at whole.
 const STEP: Duration = Duration::from_micros(500);
-/// Between two steps, or as long as the step took.
+/// The shortest pause between two steps. A longer step is followed by a pause of its own length.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// How far the look has come, and what was seen.
@@ -31,8 +32,8 @@ pub(super) struct Census {
 }
 
 impl Keeper {
-    /// Begins to look at every open call, or looks at the next runs, when it is time. Runs that were opened since a look began
-    /// have their turn in the next.
+    /// Begins to look at every open call, or looks at the next runs, when it is time. Runs that were opened since a
+    /// look began have their turn in the next.
     pub(super) fn step_census(&mut self) {
         let now = Instant::now();
         if self.census.is_none() && self.census_due <= now {

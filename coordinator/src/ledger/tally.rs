@@ -1,4 +1,4 @@
-//! What the calls of our runs wait for, counted anew in every look at them. Nothing is kept between two, so nothing can drift.
+//! Counts what the calls of this coordinator's runs wait for. Each count starts from zero, so no error adds up.
 
 use std::collections::BTreeMap;
 

@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A job that is out for this long with no start stored is given to another. Should its worker live after all, the start
 /// that is stored first counts; so it may be shorter than what it takes to be sure of a death, and outlast a change of owner.
 const SILENT: Duration = Duration::from_secs(3);
-/// A longer pause between two looks, beside what it took to look at all calls, proves nothing: the broker was away, and workers
-/// could not store a start.
+/// A longer pause between two looks, beside what it took to look at all calls, proves nothing: the broker was away,
+/// and workers could not store a start.
 const GAP_MAX: Duration = Duration::from_secs(3);
 /// Jobs that were paused and are taken back in one look. There may be as many as a queue gives out, and they come again by
 /// themselves: it is only sooner.

@@ -318,7 +318,8 @@ impl Journal {
         }
     }
 
-    /// A run with everything that was stored before this was asked: for an answer that would be wrong if something were missing.
+    /// A run with everything that was stored before this was asked: for an answer that would be wrong if something
+    /// were missing.
     ///
     /// # Errors
     /// If no mark can be stored, or no server that has it answers.

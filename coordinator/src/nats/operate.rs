@@ -1,5 +1,5 @@
-//! What an operator does to the streams at the broker, beside coordinators that run: looks at their sizes, changes them, backs
-//! them up and restores them.
+//! What an operator does to the streams at the broker, beside coordinators that run: looks at their sizes, changes
+//! them, backs them up and restores them.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -30,11 +30,12 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// The broker's word that there is no such stream.
 const NO_STREAM: u64 = 10_059;
 
-/// Streams that a backup has, in their order. The log comes first: a request id that is newer than the log is taken up again,
+/// Streams that a backup has, in their order. The log comes first: a request id that is newer than the log is taken
+/// up again,
 /// while a run whose id is missing could be made twice. Objects come last: what the log refers to is there then.
 const BACKED_UP: [&str; 6] =
     [names::STREAM, names::WEBHOOKS_STREAM, "KV_ty-requests", "KV_ty-tools", "KV_ty-pauses", names::OBJECTS];
-/// What a coordinator makes anew where it is missing.
+/// Streams that a coordinator creates if they are missing, and that no backup has.
 const MADE_ANEW: [&str; 2] = ["KV_ty-leases", "KV_ty-snapshots"];
 
 #[derive(Debug, thiserror::Error)]
@@ -244,11 +245,11 @@ impl Operator {
         Ok(usage)
     }
 
-    /// Writes a copy of a stream. What is needed to restore it beside the copy is returned. `progress` is called with the bytes
-    /// of each part.
+    /// Writes a copy of a stream. What is needed to restore it beside the copy is returned. `progress` is called with
+    /// the bytes of each part.
     ///
-    /// How far queues were given out is not copied: it may be ahead of the copy. Coordinators make the queues again, which then
-    /// give out every job, and jobs that have ended are acknowledged and not run.
+    /// How far queues were given out is not copied: it may be ahead of the copy. Coordinators make the queues again,
+    /// which then give out every job, and jobs that have ended are acknowledged and not run.
     ///
     /// # Errors
     /// When the broker breaks off, or the copy cannot be written.

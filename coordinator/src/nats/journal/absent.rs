@@ -10,13 +10,14 @@ use tokio::time::{Duration, Instant};
 use super::{Journal, LAG_PAUSE, READ_PATIENCE, ReadError};
 use crate::nats::setup::RETENTION;
 
-/// The shortest time between two marks. Marks stay in the log as long as entries, and clients may ask for any number of unknown runs.
+/// The shortest time between two marks. Marks stay in the log as long as entries, and clients may ask for any number
+/// of unknown runs.
 const APART: Duration = Duration::from_millis(250);
 
 /// The last mark.
 #[derive(Debug, Default)]
 pub(super) struct LastMark {
-    /// When it was asked for; also if whoever asked did not wait for the answer.
+    /// When its request was sent. It is set even if the requester went away before the answer.
     asked: Option<Instant>,
     /// What came of it.
     answer: Option<Result<u64, ReadError>>,

@@ -285,19 +285,25 @@ async fn a_rolling_restart_of_all_coordinators_under_load_fails_no_call() {
     other_client.wait_for_tool("echo").await;
     let clients = [yard.client.clone(), other_client];
     let stop = tokio_util::sync::CancellationToken::new();
+    let (finished, mut progress) = tokio::sync::watch::channel(0);
     let callers = [0, 1, 2, 3].map(|caller| {
-        let (clients, stop) = (clients.clone(), stop.clone());
+        let (clients, stop, finished) = (clients.clone(), stop.clone(), finished.clone());
         tokio::spawn(async move {
             let mut runs = Vec::new();
             while !stop.is_cancelled() {
                 let id = format!("caller-{caller}-run-{}", runs.len());
                 runs.push((id.clone(), carried_through(&clients, id).await));
+                finished.send_modify(|count| *count += 1);
             }
             runs
         })
     });
     for _ in 0..2 {
         for coordinator in [&mut yard.coordinator, &mut other] {
+            // A restart takes milliseconds: each begins while runs are under way.
+            let before = *progress.borrow();
+            let more = tokio::time::timeout(PATIENCE, progress.wait_for(|count| *count >= before + 4)).await;
+            more.expect("runs end in time").expect("callers go on");
             let address = coordinator.address();
             coordinator.terminate().await;
             let alone = shards.until(&[16]).await;
@@ -319,7 +325,7 @@ async fn a_rolling_restart_of_all_coordinators_under_load_fails_no_call() {
         }
     }
     eprintln!("{count} runs of three calls while every coordinator was restarted twice");
-    assert!(count >= 8, "there was load: {count} runs");
+    assert!(count >= 16, "there was load: {count} runs");
 }
 
 #[tokio::test]

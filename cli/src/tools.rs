@@ -168,7 +168,13 @@ fn place(tool: &v1::Tool) -> String {
             live => counted(live as usize, "worker"),
         };
         let paused = if pool.paused { ", paused" } else { "" };
-        format!("{}: {workers}{paused}", pool.pool)
+        let rollout = if pool.replaces.is_empty() {
+            String::new()
+        } else {
+            let version = if pool.version.is_empty() { String::new() } else { format!("version {}, ", pool.version) };
+            format!(" ({version}{} % of the calls of {})", pool.share, pool.replaces)
+        };
+        format!("{}: {workers}{paused}{rollout}", pool.pool)
     });
     let paused = tool.paused.then(|| "paused".to_owned());
     paused.into_iter().chain(pools).collect::<Vec<_>>().join(", ")

@@ -79,8 +79,8 @@ pub(crate) struct Offer<'a> {
 
 impl<'a> Offer<'a> {
     /// Where calls of a worker's tool go, unless a tool of the request has its name.
-    fn route(&self, tool: &ToolName) -> Option<(&'a PoolId, &'a Entry)> {
-        self.registry.route(tool, self.tenant).filter(|(_, entry)| self.holds(entry))
+    fn route(&self, tool: &ToolName, fit: impl FnOnce(&Entry) -> bool) -> Option<(&'a PoolId, &'a Entry)> {
+        self.registry.route(tool, self.tenant, fit).filter(|(_, entry)| self.holds(entry))
     }
 
     /// Nobody here knows the tool, and the run may name it: who knows tools elsewhere may be asked.
@@ -100,7 +100,8 @@ impl<'a> Offer<'a> {
             Some(custom) => custom.is_quick(&call.arguments),
             None => {
                 let entry = self.registry.catalog_of(self.tenant).find(&call.tool);
-                entry.is_none_or(|entry| entry.hosted.is_quick(&call.arguments))
+                let mut versions = entry.into_iter().flat_map(Entry::versions);
+                versions.all(|entry| entry.hosted.is_quick(&call.arguments))
             }
         }
     }
@@ -180,10 +181,12 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>, steps: &m
     let takes_object = custom.is_none_or(Custom::takes_object);
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
+    // A version that is rolled out gets what it can execute: callers know the one that is listed.
+    let fit = |next: &Entry| scope.denies(next).is_none() && fits(next, &arguments);
     let found = match &unlisted {
-        Some(Unlisted::Alias) => offer.registry.route(&tool, offer.tenant),
+        Some(Unlisted::Alias) => offer.registry.route(&tool, offer.tenant, fit),
         Some(Unlisted::Client) => None,
-        Some(Unlisted::Unresolved(_)) | None => offer.route(&tool),
+        Some(Unlisted::Unresolved(_)) | None => offer.route(&tool, fit),
     };
     let wanted = Wanted { tool: &tool, arguments: &arguments, without_worker, custom, unlisted: unlisted.as_ref() };
     let route = match (route(&wanted, scope, found, steps), scope.client_only) {
@@ -224,6 +227,13 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>, steps: &m
         context,
         files,
     }
+}
+
+/// Whether a tool takes these arguments, as far as can be said within the steps of a call.
+fn fits(entry: &Entry, arguments: &Bytes) -> bool {
+    let mut steps = Steps::of_request(arguments.len());
+    arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX
+        && entry.hosted.schema.check_within(arguments, &mut steps).is_ok()
 }
 
 /// What a tool is given: of the run's context, with the call's over it, the keys that it declares. The place of the run's history is
@@ -316,7 +326,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     if fails && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
         return Route::Refused(run::no_worker(tool, pool));
     }
-    Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone() }
+    Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone(), version: entry.version().cloned() }
 }
 
 /// Arguments that somebody put in the place of a call's own fit its tool, as it is known now; the worker checks them once
@@ -326,8 +336,9 @@ pub(crate) fn check_changed(
     arguments: &Bytes,
     (registry, tenant): (&Registry, Option<&TenantId>),
 ) -> Result<(), Refusal> {
-    let Route::Pool { .. } = &spec.route else { return Ok(()) };
+    let Route::Pool { pool, .. } = &spec.route else { return Ok(()) };
     let entry = registry.catalog_of(tenant).find(&spec.tool).ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
+    let entry = entry.of(pool);
     // Oversized ones are refused by the run.
     if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
         return Ok(());

@@ -46,7 +46,7 @@ mod tests {
 
     fn opened(events: &[Event]) -> Run {
         let pool = "main".parse().expect("a pool");
-        let route = Route::Pool { pool, policy: Policy::of(Effects::default()) };
+        let route = Route::Pool { pool, policy: Policy::of(Effects::default()), version: None };
         let spec = CallSpec { route, files: vec![file()], ..by_hand::call("a") };
         let opened = RunOpened { deadline: Timestamp(u64::MAX), calls: vec![Arc::new(spec)], ..RunOpened::default() };
         let events = std::iter::once(Event::RunOpened(opened)).chain(events.iter().cloned()).collect();

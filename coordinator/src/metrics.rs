@@ -238,7 +238,7 @@ pub(crate) fn label<'a>(tool: &ToolName, registry: &'a Registry) -> &'a str {
 /// Counters of what may be lost begin at 0 when it is known that they may count: an increase is only seen from a value on.
 pub(crate) fn begin_losses(catalog: &Catalog) {
     for entry in catalog.after(None).iter().filter(|entry| entry.alias_of.is_none()) {
-        for pool in &entry.pools {
+        for pool in entry.all_pools() {
             HANDED_BACK.with(&[pool.as_str()]);
             PARKED.with(&[pool.as_str(), entry.name.as_str()]);
         }

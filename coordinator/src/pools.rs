@@ -27,6 +27,15 @@ pub enum PoolsError {
 pub(crate) struct PoolRules {
     /// `None`: there is no file.
     pools: Option<BTreeMap<PoolId, PoolRule>>,
+    /// Pools that take a share of the calls of others, and have their rules.
+    replacing: BTreeMap<PoolId, Replacing>,
+}
+
+#[derive(Debug)]
+struct Replacing {
+    of: PoolId,
+    /// In percent.
+    share: u8,
 }
 
 #[derive(Debug)]
@@ -87,8 +96,16 @@ impl PoolRules {
 
     /// Whether a pool may host a tool of this name. Without a file every pool may, and the first one has it.
     pub(crate) fn may_host(&self, pool: &PoolId, tool: &ToolName) -> bool {
-        let Some(pools) = &self.pools else { return true };
-        pools.get(pool).is_some_and(|rule| rule.tools.is_match(tool.as_str()))
+        self.pools.is_none() || self.rule(pool).is_some_and(|rule| rule.tools.is_match(tool.as_str()))
+    }
+
+    fn rule(&self, pool: &PoolId) -> Option<&PoolRule> {
+        self.pools.as_ref()?.get(self.replacing.get(pool).map_or(pool, |replacing| &replacing.of))
+    }
+
+    /// The pool that a pool replaces, and the share of its calls that it takes, in percent.
+    pub(crate) fn replaces(&self, pool: &PoolId) -> Option<(&PoolId, u8)> {
+        self.replacing.get(pool).map(|replacing| (&replacing.of, replacing.share))
     }
 
     /// The tenants that the file names.
@@ -103,7 +120,7 @@ impl PoolRules {
         tenant: Option<&TenantId>,
         (machines, tenancy): (&HashSet<PoolId>, &Tenancy),
     ) -> Result<Access, Closed> {
-        let rule = self.pools.as_ref().and_then(|pools| pools.get(pool));
+        let rule = self.rule(pool);
         let is_shared = !machines.contains(pool) || rule.is_some_and(|rule| rule.shared);
         let Some(tenants) = rule.and_then(|rule| rule.tenants.as_ref()) else {
             let is_alone = match tenancy {

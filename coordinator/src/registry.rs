@@ -9,7 +9,7 @@ mod views;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use run::{CallError, PoolId, TenantId, ToolName, ToolSetId, WorkerId};
+use run::{CallError, CallSpec, PoolId, Route, TenantId, ToolName, ToolSetId, Version, WorkerId};
 
 pub(crate) use catalog::{Catalog, Differing, Entry, Hosted, Refused, Unusable, proves_a_claim};
 pub(crate) use views::Views;
@@ -155,20 +155,27 @@ impl Registry {
 
     /// All pools that host a tool, or in which a worker has lived since we listen.
     pub(crate) fn pools(&self) -> BTreeSet<PoolId> {
-        let hosts = self.catalog.after(None).iter().flat_map(|entry| &entry.pools);
+        let hosts = self.catalog.after(None).iter().flat_map(Entry::all_pools);
         self.pools.keys().chain(hosts).cloned().collect()
     }
 
     /// The living workers of a pool that host a tool.
     pub(crate) fn living_hosts(&self, pool: &PoolId, entry: &Entry) -> Living {
-        let Some(of) = self.pools.get(pool) else { return Living::default() };
-        let sets = entry.sets.iter().filter(|(hosting, _)| hosting == pool);
-        sets.filter_map(|(_, set)| of.by_set.get(set)).fold(Living::default(), |all, set| all.and(*set))
+        self.living_since(pool, entry.of(pool), None)
     }
 
-    /// How many workers of a pool take calls of a tool, as it is known to a tenant.
-    pub(crate) fn takers(&self, pool: &PoolId, tool: &ToolName, tenant: Option<&TenantId>) -> usize {
-        self.catalog_of(tenant).find(tool).map_or(0, |entry| self.living_hosts(pool, entry).taking)
+    /// Of these the ones that host a version that is not older than this one.
+    fn living_since(&self, pool: &PoolId, entry: &Entry, oldest: Option<&Version>) -> Living {
+        let Some(of) = self.pools.get(pool) else { return Living::default() };
+        let sets = entry.sets.iter().filter(|((hosting, _), version)| hosting == pool && version.as_ref() >= oldest);
+        sets.filter_map(|((_, set), _)| of.by_set.get(set)).fold(Living::default(), |all, set| all.and(*set))
+    }
+
+    /// How many workers take a call that a pool executes, whose tool is as a tenant knows it.
+    pub(crate) fn takers(&self, call: &CallSpec, tenant: Option<&TenantId>) -> usize {
+        let Route::Pool { pool, version, .. } = &call.route else { return 0 };
+        let entry = self.catalog_of(tenant).find(&call.tool);
+        entry.map_or(0, |entry| self.living_since(pool, entry.of(pool), version.as_ref()).taking)
     }
 
     /// Who hosts something.
@@ -193,9 +200,18 @@ impl Registry {
     }
 
     /// Where calls of a tool go: to a pool where it is alive, if there is one. Of several pools each gets as many calls as its workers
-    /// have slots for, on average.
-    pub(crate) fn route(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Option<(&PoolId, &Entry)> {
-        let entry = self.catalog_of(tenant).find(tool)?;
+    /// have slots for, on average. A version that is rolled out gets its share of the calls that are `fit` for it.
+    pub(crate) fn route(
+        &self,
+        tool: &ToolName,
+        tenant: Option<&TenantId>,
+        fit: impl FnOnce(&Entry) -> bool,
+    ) -> Option<(&PoolId, &Entry)> {
+        let listed = self.catalog_of(tenant).find(tool)?;
+        let takes = |entry: &Entry| entry.pools.iter().any(|pool| self.living_hosts(pool, entry).taking > 0);
+        let next = listed.beside.as_ref().filter(|beside| rand::random_range(0..100) < beside.share);
+        let next = next.map(|beside| &beside.entry).filter(|entry| takes(entry) && fit(entry));
+        let entry = next.unwrap_or(listed);
         if let [pool] = entry.pools.as_slice() {
             return Some((pool, entry));
         }
@@ -219,7 +235,7 @@ impl Registry {
         let (tenant, entry) = (tenant?, self.catalog.find(tool)?);
         let closed = |pool| self.views.closed(pool, tenant).map(|closed| (closed, pool));
         // What the operator can do about it is worth more than that other tenants have it.
-        let why = entry.pools.iter().filter_map(closed).max_by_key(|(closed, _)| *closed == Closed::NotShared);
+        let why = entry.all_pools().filter_map(closed).max_by_key(|(closed, _)| *closed == Closed::NotShared);
         why.map(|(closed, pool)| not_permitted(tool, &closed.why(pool)))
     }
 

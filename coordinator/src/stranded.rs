@@ -44,8 +44,8 @@ fn no_worker(run: &Run, call: &Call, registry: &Registry) -> Option<CallError> {
     let is_queued = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
     match &call.spec().route {
         Route::Pool { pool, .. } if is_queued && registry.settled => {
-            let tool = &call.spec().tool;
-            (registry.takers(pool, tool, run.tenant()) == 0).then(|| run::no_worker(tool, pool))
+            let is_stranded = registry.takers(call.spec(), run.tenant()) == 0;
+            is_stranded.then(|| run::no_worker(&call.spec().tool, pool))
         }
         Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
     }

@@ -118,7 +118,7 @@ impl Calls {
 
 fn place(route: &Route) -> Place {
     match route {
-        Route::Pool { pool, policy } => Place::Pool {
+        Route::Pool { pool, policy, .. } => Place::Pool {
             name: pool.to_string(),
             may_restart: policy.after_partial_output == AfterPartialOutput::Restart
                 && (policy.repeatable || policy.attempts_max > 1),

@@ -30,7 +30,11 @@ fn spec(id: &str, route: Route) -> CallSpec {
 
 /// A run in which the client answered so, and a last call wants to know of it.
 fn asked(answers: Vec<Result<Vec<Content>, CallError>>) -> Vec<PastCall> {
-    let route = Route::Pool { pool: "main".parse().expect("a pool"), policy: Policy::of(run::Effects::default()) };
+    let route = Route::Pool {
+        pool: "main".parse().expect("a pool"),
+        policy: Policy::of(run::Effects::default()),
+        version: None,
+    };
     let mut context = Fields::default();
     context.set(TOOL_CALL_HISTORY, NONE);
     context.set("user", "\"ada\"");
@@ -114,7 +118,11 @@ fn what_is_nested_too_deeply_for_readers_is_told_as_text() {
 
 #[test]
 fn a_call_that_asks_for_no_history_is_stored_as_it_is() {
-    let route = Route::Pool { pool: "main".parse().expect("a pool"), policy: Policy::of(run::Effects::default()) };
+    let route = Route::Pool {
+        pool: "main".parse().expect("a pool"),
+        policy: Policy::of(run::Effects::default()),
+        version: None,
+    };
     let calls = vec![Arc::new(spec("c", route))];
     let opened = RunOpened { deadline: Timestamp(9_000), calls: calls.clone(), ..RunOpened::default() };
     let mut run = Run::new("run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run"));

@@ -53,7 +53,7 @@ fn spec() -> CallSpec {
         tool: "bash".parse().expect("a tool"),
         arguments: Bytes::from_static(br#"{"command":"ls"}"#),
         metadata: [("user".to_owned(), "ada".to_owned())].into(),
-        route: Route::Pool { pool: pool(), policy: policy() },
+        route: Route::Pool { pool: pool(), policy: policy(), version: None },
         deadline: Timestamp(1_763_000_000_000),
         queue_deadline: Some(Timestamp(1_762_999_000_000)),
         without_worker: WithoutWorker::Fail,

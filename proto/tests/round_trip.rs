@@ -147,7 +147,10 @@ fn fields() -> impl Strategy<Value = run::Fields> {
 
 fn spec() -> impl Strategy<Value = Arc<CallSpec>> {
     let route = prop_oneof![
-        policy().prop_map(|policy| Route::Pool { pool: pool(), policy }),
+        (policy(), prop::option::of("[0-9]{1,9}(\\.[0-9]{1,9}){0,3}")).prop_map(|(policy, version)| {
+            let version = version.map(|text| text.parse().expect("a version"));
+            Route::Pool { pool: pool(), policy, version }
+        }),
         Just(Route::Client),
         error().prop_map(Route::Refused),
     ];

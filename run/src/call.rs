@@ -266,7 +266,7 @@ impl Call {
 
     pub(crate) fn policy(&self) -> Option<(&PoolId, &Policy)> {
         match &self.spec.route {
-            Route::Pool { pool, policy } => Some((pool, policy)),
+            Route::Pool { pool, policy, .. } => Some((pool, policy)),
             Route::Client | Route::Refused(_) => None,
         }
     }

@@ -16,7 +16,7 @@ use crate::id::{
 use crate::limit::{ERROR_BYTES_MAX, RETRY_AFTER_MAX};
 use crate::object::{File, Object};
 use crate::rules::Rules;
-use crate::tool::{Concurrency, Policy, ResultUse};
+use crate::tool::{Concurrency, Policy, ResultUse, Version};
 
 /// One message of the log: events that were stored together.
 #[derive(Debug, Clone, PartialEq)]
@@ -202,6 +202,9 @@ pub enum Route {
     Pool {
         pool: PoolId,
         policy: Policy,
+        /// The oldest version of the tool that has the schemas by which the call was accepted. A worker that hosts an
+        /// older one leaves the call to others.
+        version: Option<Version>,
     },
     /// Only the client can answer it.
     Client,

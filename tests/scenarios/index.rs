@@ -384,7 +384,7 @@ fn finished(id: RunId) -> Vec<Stored> {
         tool: "noop".parse().expect("a name"),
         arguments: "{}".into(),
         metadata: std::collections::BTreeMap::new(),
-        route: run::Route::Pool { pool: pool.clone(), policy: run::Policy::of(run::Effects::default()) },
+        route: run::Route::Pool { pool: pool.clone(), policy: run::Policy::of(run::Effects::default()), version: None },
         deadline,
         queue_deadline: None,
         without_worker: run::WithoutWorker::Wait,

@@ -60,6 +60,7 @@ mod registry;
 mod requests;
 mod resolvers;
 mod results;
+mod rollout;
 mod room;
 mod tenants;
 mod tls;

@@ -242,7 +242,7 @@ fn pooled(net: &mut Net<'_>) -> Route {
         after_partial_output: net.chance.of(&modes).copied().unwrap_or_default(),
         ..Policy::of(run::Effects { idempotent: repeatable, ..run::Effects::default() })
     };
-    Route::Pool { pool, policy }
+    Route::Pool { pool, policy, version: None }
 }
 
 /// A wish as a command, where the run has anything that it could be about.

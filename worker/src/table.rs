@@ -8,7 +8,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use hooks::{Hooks, Moment};
 use proto::convert::manifest::{InvalidManifest, Usable, manifest_in};
 use proto::schema::{self, Schema};
-use run::{AfterPartialOutput, CallError, ErrorKind, Manifest, ToolName};
+use run::{AfterPartialOutput, CallError, ErrorKind, Manifest, ToolName, Version};
 use schemars::JsonSchema;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -269,6 +269,12 @@ impl Table {
     pub(crate) fn is_quick(&self, tool: &ToolName, arguments: &[u8]) -> bool {
         let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool));
         hosted.is_none_or(|hosted| hosted.schema.is_quick(arguments))
+    }
+
+    /// Whether calls of a tool can be executed here that want a version not older than `oldest`.
+    pub(crate) fn executes(&self, tool: &ToolName, oldest: Option<&Version>) -> bool {
+        let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool)).filter(|hosted| hosted.body.is_some());
+        hosted.is_some_and(|hosted| hosted.manifest.version.as_ref() >= oldest)
     }
 
     /// Finds a call's tool and checks its arguments.

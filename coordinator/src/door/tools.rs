@@ -58,7 +58,7 @@ impl Door {
                 && request.tags.iter().all(|tag| manifest.tags.contains(tag))
                 && permission.is_none_or(|permission| manifest.permission == permission)
                 && name.as_ref().is_none_or(|name| name.is_match(entry.name.as_str()))
-                && pool.as_ref().is_none_or(|pool| entry.pools.contains(pool))
+                && pool.as_ref().is_none_or(|pool| entry.all_pools().any(|it| it == pool))
         };
         let mut page = registry.catalog_of(self.runs.caller.tenant()).after(after.as_ref()).iter().filter(wanted);
         let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry, &paused)).collect();
@@ -86,13 +86,17 @@ impl Door {
 }
 
 fn tool(entry: &Entry, registry: &Registry, paused: &Paused) -> v1::Tool {
-    let pools = entry.pools.iter().map(|pool| {
+    let pools = entry.all_pools().map(|pool| {
         let living = registry.living_hosts(pool, entry);
+        let replaces = registry.views.replaces(pool).filter(|(of, _)| entry.all_pools().any(|it| it == *of));
         v1::ToolPool {
             pool: pool.to_string(),
             live_workers: u32::try_from(living.live).unwrap_or(u32::MAX),
             pulling_workers: u32::try_from(living.pulling).unwrap_or(u32::MAX),
             paused: paused.stops(pool),
+            version: entry.of(pool).hosted.manifest.version.as_ref().map(ToString::to_string).unwrap_or_default(),
+            replaces: replaces.map(|(of, _)| of.to_string()).unwrap_or_default(),
+            share: replaces.map(|(_, share)| u32::from(share)).unwrap_or_default(),
         }
     });
     v1::Tool {

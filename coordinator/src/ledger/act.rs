@@ -306,7 +306,11 @@ pub(super) fn act(known: &Known, effect: Effect, registry: &Registry, callers: &
 fn denied(run: &Run, effect: Effect, registry: &Registry, callers: &Callers) -> Option<CallError> {
     let Effect::Dispatch { call } = effect else { return None };
     let spec = run.call(call)?.spec();
-    let entry = registry.catalog_of(run.tenant()).find(&spec.tool);
+    let listed = registry.catalog_of(run.tenant()).find(&spec.tool);
+    let entry = match &spec.route {
+        Route::Pool { pool, .. } => listed.map(|entry| entry.of(pool)),
+        Route::Client | Route::Refused(_) => listed,
+    };
     let closed = || match &spec.route {
         Route::Pool { pool, .. } => registry.views.keeps_from(pool, &spec.tool, run.tenant()),
         Route::Client | Route::Refused(_) => None,

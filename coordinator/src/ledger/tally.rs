@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use run::{Call, CallState, PoolId, Route, Run, Timestamp};
+use run::{Call, CallState, PoolId, Route, Run, Timestamp, Version};
 use tokio::time::{Duration, Instant};
 
 use super::Keeper;
@@ -18,7 +18,7 @@ struct Tally {
     /// Of those that wait, the ones that no worker takes.
     without_worker: u32,
     /// Whether workers take calls of the tool as it is known to those without a tenant.
-    taken: Option<bool>,
+    taken: Option<(Option<Version>, bool)>,
     oldest: Option<Timestamp>,
 }
 
@@ -37,17 +37,20 @@ impl Tallies {
             CallState::AwaitingApproval => self.approvals += 1,
             CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) | CallState::Ended(_) => {}
         }
-        let Route::Pool { pool, .. } = &call.spec().route else { return };
+        let Route::Pool { pool, version, .. } = &call.spec().route else { return };
         if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval) {
             return;
         }
         let tally = self.of(pool, label(&call.spec().tool, registry));
         let waits = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
         if waits && registry.settled {
-            let tool = &call.spec().tool;
-            let taken = *tally.taken.get_or_insert_with(|| registry.takers(pool, tool, None) > 0);
+            let taken = match &tally.taken {
+                Some((of, taken)) if of == version => *taken,
+                _ => registry.takers(call.spec(), None) > 0,
+            };
+            tally.taken = Some((version.clone(), taken));
             // A pool may serve some tenants only.
-            let is_taken = taken || registry.takers(pool, tool, run.tenant()) > 0;
+            let is_taken = taken || registry.takers(call.spec(), run.tenant()) > 0;
             tally.without_worker += u32::from(!is_taken);
         }
         match call.state() {

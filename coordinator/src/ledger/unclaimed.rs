@@ -64,8 +64,8 @@ impl Waiting {
         let Route::Pool { pool, .. } = &call.spec().route else { return None };
         // A worker keeps the calls of a tool that may not have more at once, and stores no start of them.
         let tool = registry.catalog_of(run.tenant()).find(&call.spec().tool);
-        let is_kept = tool.is_some_and(|tool| tool.hosted.manifest.max_concurrent.is_some());
-        let may_run = !is_kept && registry.takers(pool, &call.spec().tool, run.tenant()) > 0;
+        let is_kept = tool.is_some_and(|tool| tool.of(pool).hosted.manifest.max_concurrent.is_some());
+        let may_run = !is_kept && registry.takers(call.spec(), run.tenant()) > 0;
         // What was handed back waits in a queue that stands still, or goes back there from every worker.
         let is_held = paused.stops(pool) || paused.holds(registry.real_name(&call.spec().tool));
         may_run.then(|| Self { run: run.id(), call: call.index(), pool: pool.clone(), job, is_held })

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{PoolRule, PoolRules, PoolsError};
+use super::{PoolRule, PoolRules, PoolsError, Replacing};
 use crate::tls::LOOK;
 
 /// The file as it is written.
@@ -24,10 +24,11 @@ struct File {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawPool {
-    tools: Vec<String>,
+    tools: Option<Vec<String>>,
     tenants: Option<Vec<String>>,
-    #[serde(default)]
-    shared: bool,
+    shared: Option<bool>,
+    replaces: Option<String>,
+    share: Option<u64>,
 }
 
 /// Reads the file again when it changes. If it cannot be used, the rules read before stay in force.
@@ -95,28 +96,44 @@ fn parse(path: &Path, text: &str) -> Result<PoolRules, PoolsError> {
 impl File {
     fn check(self) -> Result<PoolRules, Vec<String>> {
         let (mut pools, mut mistakes) = (BTreeMap::new(), Vec::new());
+        let mut replacing: BTreeMap<PoolId, Replacing> = BTreeMap::new();
         for (name, raw) in self.pools {
             let place = format!("pools.{name}");
             let pool: Result<PoolId, run::InvalidId> = name.parse();
-            let rule = raw.check(&place, &mut mistakes);
-            match (pool, rule) {
-                (Ok(pool), Some(rule)) => drop(pools.insert(pool, rule)),
-                (Ok(_), None) => {}
-                (Err(error), _) => mistakes.push(format!("pools: {error}")),
+            let pool = pool.map_err(|error| mistakes.push(format!("pools: {error}"))).ok();
+            if raw.replaces.is_some() {
+                replacing.extend(pool.zip(raw.replacing(&place, &mut mistakes)));
+            } else {
+                pools.extend(pool.zip(raw.check(&place, &mut mistakes)));
             }
         }
-        if mistakes.is_empty() { Ok(PoolRules { pools: Some(pools) }) } else { Err(mistakes) }
+        let mut replaced: BTreeMap<&PoolId, &PoolId> = BTreeMap::new();
+        for (pool, Replacing { of, .. }) in &replacing {
+            if let Some(first) = replaced.insert(of, pool) {
+                mistakes.push(format!("pools.{pool}.replaces: pool {first} replaces {of} already: remove one of them"));
+            }
+            if !pools.contains_key(of) && mistakes.is_empty() {
+                let why = "the pool has no tools of its own in this file";
+                mistakes.push(format!("pools.{pool}.replaces: \"{of}\": {why}: name one that has"));
+            }
+        }
+        if mistakes.is_empty() { Ok(PoolRules { pools: Some(pools), replacing }) } else { Err(mistakes) }
     }
 }
 
 impl RawPool {
+    /// A pool with rules of its own.
     fn check(self, place: &str, mistakes: &mut Vec<String>) -> Option<PoolRule> {
         let before = mistakes.len();
-        if self.tools.is_empty() {
+        let tools = self.tools.unwrap_or_default();
+        if tools.is_empty() {
             mistakes.push(format!("{place}.tools: names no tool: write [\"*\"] for every name, or remove the pool"));
         }
+        if self.share.is_some() {
+            mistakes.push(format!("{place}.share: only a pool that replaces another has a share of its calls"));
+        }
         let mut patterns = GlobSetBuilder::new();
-        for (number, text) in self.tools.iter().enumerate() {
+        for (number, text) in tools.iter().enumerate() {
             match Glob::new(text) {
                 Ok(glob) => drop(patterns.add(glob)),
                 Err(error) => mistakes.push(format!("{place}.tools[{number}]: {error}")),
@@ -133,8 +150,27 @@ impl RawPool {
             .tenants
             .map(|names| names.into_iter().enumerate().filter_map(|(number, text)| tenant(text, number)).collect());
         let tools = patterns.build().map_err(|error| mistakes.push(format!("{place}.tools: {error}"))).ok();
-        let rule = PoolRule { tools: tools?, tenants, shared: self.shared };
+        let rule = PoolRule { tools: tools?, tenants, shared: self.shared.unwrap_or_default() };
         (mistakes.len() == before).then_some(rule)
+    }
+
+    /// A pool that takes a share of the calls of another, whose rules it has.
+    fn replacing(self, place: &str, mistakes: &mut Vec<String>) -> Option<Replacing> {
+        let Self { tools, tenants, shared, replaces, share } = self;
+        let of: Result<PoolId, run::InvalidId> = replaces?.parse();
+        let of = of.map_err(|error| mistakes.push(format!("{place}.replaces: {error}"))).ok()?;
+        for (field, is_there) in
+            [("tools", tools.is_some()), ("tenants", tenants.is_some()), ("shared", shared.is_some())]
+        {
+            if is_there {
+                mistakes.push(format!("{place}.{field}: leave it out: the pool has what pool {of} has"));
+            }
+        }
+        let share = share.and_then(|share| u8::try_from(share).ok()).filter(|share| *share <= 100);
+        if share.is_none() {
+            mistakes.push(format!("{place}.share: say which percentage of the calls of pool {of} it takes, 0 to 100"));
+        }
+        Some(Replacing { of, share: share? })
     }
 }
 
@@ -159,5 +195,27 @@ mod tests {
             parse(Path::new("pools.toml"), "[pools.a]\ntools = [\"x\"]\ntenant = \"y\"").is_err(),
             "unknown fields"
         );
+    }
+
+    #[test]
+    fn a_pool_replaces_one_other_with_a_share_and_has_its_rules() {
+        let rules = rules("[pools.a]\ntools = [\"x\"]\n[pools.b]\nreplaces = \"a\"\nshare = 5");
+        let [a, b] = ["a", "b"].map(|name| name.parse::<PoolId>().unwrap());
+        assert_eq!((rules.replaces(&a), rules.replaces(&b)), (None, Some((&a, 5))));
+        let [x, y] = ["x", "y"].map(|name| name.parse().unwrap());
+        assert!(rules.may_host(&b, &x) && !rules.may_host(&b, &y));
+        for (text, mistake) in [
+            ("[pools.b]\nreplaces = \"a\"", "pools.b.share"),
+            ("[pools.b]\nreplaces = \"a\"\nshare = 101", "0 to 100"),
+            ("[pools.b]\nreplaces = \"a\"\nshare = 1\ntools = [\"x\"]", "pools.b.tools: leave it out"),
+            ("[pools.b]\nreplaces = \"c\"\nshare = 1", "pools.b.replaces: \"c\""),
+            ("[pools.b]\nreplaces = \"b\"\nshare = 1", "pools.b.replaces: \"b\""),
+            ("[pools.b]\nreplaces = \"a\"\nshare = 1\n[pools.c]\nreplaces = \"a\"\nshare = 1", "replaces a already"),
+            ("[pools.b]\ntools = [\"x\"]\nshare = 1", "pools.b.share: only"),
+        ] {
+            let text = format!("[pools.a]\ntools = [\"x\"]\n{text}");
+            let error = parse(Path::new("pools.toml"), &text).expect_err("a mistake").to_string();
+            assert!(error.contains(mistake), "{mistake} is missing in {error}");
+        }
     }
 }

@@ -35,9 +35,40 @@ pub(crate) struct Entry {
     pub(crate) alias_of: Option<ToolName>,
     /// Where it is hosted by workers that live, or where it was, with the same manifest: in the order of their names, at least one.
     pub(crate) pools: Vec<PoolId>,
-    /// The sets of these pools with this tool: who hosts one of them can run its calls.
-    pub(super) sets: Vec<Hosts>,
+    /// The sets of these pools with this tool, and its version there: who hosts one of them can run its calls.
+    pub(super) sets: Vec<(Hosts, Option<Version>)>,
     pub(crate) is_hosted: bool,
+    /// The same name in pools that replace these, or that these replace.
+    pub(super) beside: Option<Box<Beside>>,
+}
+
+/// A version of a tool that is rolled out in pools of its own.
+#[derive(Debug)]
+pub(super) struct Beside {
+    /// How many calls of a hundred go there.
+    pub(super) share: u8,
+    pub(super) entry: Entry,
+}
+
+impl Entry {
+    /// The tool as a pool hosts it.
+    pub(crate) fn of(&self, pool: &PoolId) -> &Self {
+        self.versions().find(|entry| entry.pools.contains(pool)).unwrap_or(self)
+    }
+
+    /// The tool in all its pools: the version that is listed first.
+    pub(crate) fn versions(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.beside.as_ref().map(|beside| &beside.entry))
+    }
+
+    pub(crate) fn all_pools(&self) -> impl Iterator<Item = &PoolId> {
+        self.versions().flat_map(|entry| &entry.pools)
+    }
+
+    /// The oldest version with the schemas that count.
+    pub(crate) fn version(&self) -> Option<&Version> {
+        self.sets.iter().map(|(_, version)| version.as_ref()).min().flatten()
+    }
 }
 
 /// A tool as it was advertised. Cheap to clone.
@@ -76,6 +107,13 @@ pub(crate) struct Differing {
     pub(crate) hosts: Hosts,
     pub(crate) holder: Hosts,
     pub(crate) what: String,
+}
+
+/// Whether calls of a tool need less permission, or it is given more, than before.
+fn loosens(new: &Manifest, old: &Manifest) -> bool {
+    new.permission < old.permission
+        || (old.requires_confirmation && !new.requires_confirmation)
+        || !new.context_keys.iter().all(|key| old.context_keys.contains(key))
 }
 
 /// In what two manifests of one tool differ, the schemas aside.
@@ -157,10 +195,7 @@ impl Candidate<'_> {
 
     /// Whether calls of this tool need less permission, or it is given more, than another tool of its name.
     fn loosens(&self, other: &Self) -> bool {
-        let (new, old) = (&self.hosted.manifest, &other.hosted.manifest);
-        new.permission < old.permission
-            || (old.requires_confirmation && !new.requires_confirmation)
-            || !new.context_keys.iter().all(|key| old.context_keys.contains(key))
+        loosens(&self.hosted.manifest, &other.hosted.manifest)
     }
 }
 
@@ -169,13 +204,14 @@ impl Candidate<'_> {
 pub(crate) struct Candidates<'a> {
     by_name: HashMap<&'a ToolName, Vec<Candidate<'a>>>,
     refused: Vec<Refused>,
+    rules: &'a PoolRules,
 }
 
 impl<'a> Candidates<'a> {
     /// Without rules of the operator a name belongs to the pool that advertised it first, for as long as the broker knows a set of
     /// that pool with the name. The order is that of the bucket's revisions, so all coordinators agree on it, also after restarts.
-    pub(crate) fn new(sets: &'a Sets, alive: &HashSet<Hosts>, rules: &PoolRules) -> Self {
-        let mut found = Self { by_name: HashMap::new(), refused: Vec::new() };
+    pub(crate) fn new(sets: &'a Sets, alive: &HashSet<Hosts>, rules: &'a PoolRules) -> Self {
+        let mut found = Self { by_name: HashMap::new(), refused: Vec::new(), rules };
         let mut firsts: HashMap<&ToolName, (u64, &Hosts)> = HashMap::new();
         for (hosts, set) in sets {
             for name in set.tools.iter().flat_map(|hosted| names_of(&hosted.manifest)) {
@@ -224,8 +260,10 @@ impl<'a> Candidates<'a> {
     /// The catalog of all pools to which there is access.
     pub(crate) fn catalog(&self, access: impl Fn(&PoolId) -> Option<Access>) -> Catalog {
         let mut told = Told { refused: self.refused.clone(), differing: Vec::new() };
-        let mut entries: Vec<Entry> =
-            self.by_name.iter().filter_map(|(name, candidates)| entry(name, candidates, &access, &mut told)).collect();
+        let by_name = self.by_name.iter();
+        let mut entries: Vec<Entry> = by_name
+            .filter_map(|(name, candidates)| entry(name, candidates, (&access, self.rules), &mut told))
+            .collect();
         let Told { mut refused, differing } = told;
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         refused.sort_by(|one, other| (&one.tool, &one.hosts).cmp(&(&other.tool, &other.hosts)));
@@ -280,7 +318,7 @@ impl Catalog {
 
     /// Whether calls of a name may go to a pool.
     pub(super) fn serves(&self, name: &str, pool: &PoolId) -> bool {
-        name.parse().ok().and_then(|name| self.find(&name)).is_some_and(|entry| entry.pools.contains(pool))
+        name.parse().ok().and_then(|name| self.find(&name)).is_some_and(|entry| entry.all_pools().any(|it| it == pool))
     }
 
     /// Tools in the order of their names, beginning after `after`.
@@ -305,10 +343,16 @@ struct Hosting<'a> {
     all: Vec<&'a Candidate<'a>>,
 }
 
+impl<'a> Hosting<'a> {
+    fn pool(&self) -> &'a PoolId {
+        &self.best.hosts.0
+    }
+}
+
 fn entry<'a>(
     name: &ToolName,
     candidates: &'a [Candidate<'a>],
-    access: &impl Fn(&PoolId) -> Option<Access>,
+    (access, rules): (&impl Fn(&PoolId) -> Option<Access>, &PoolRules),
     told: &mut Told,
 ) -> Option<Entry> {
     let mut by_pool: BTreeMap<&PoolId, Vec<&Candidate<'_>>> = BTreeMap::new();
@@ -324,19 +368,46 @@ fn entry<'a>(
     hosting.sort_by_key(|pool| (pool.access == Access::Common, pool.first));
     let nearest = hosting.first()?.access;
     hosting.retain(|pool| pool.access == nearest);
+    let pools: HashSet<&PoolId> = hosting.iter().map(Hosting::pool).collect();
+    // A pool that replaces another is one like any other for names that the other does not have.
+    let share = |hosting: &Hosting<'_>| rules.replaces(hosting.pool()).filter(|(of, _)| pools.contains(of));
+    let (next, usual): (Vec<_>, Vec<_>) = hosting.into_iter().partition(|hosting| share(hosting).is_some());
+    let share = next.iter().filter_map(share).map(|(_, share)| share).max().unwrap_or_default();
+    let usual = agreed(name, &usual, told)?;
+    Some(match agreed(name, &next, told) {
+        Some(next) => rolled_out(usual, next, share),
+        None => usual,
+    })
+}
+
+/// A tool with the version that replaces it, and how many calls of a hundred go to that one. Where one has no worker that lives,
+/// the other has all of them.
+fn rolled_out(usual: Entry, next: Entry, share: u8) -> Entry {
+    let is_alone = !usual.is_hosted && !loosens(&next.hosted.manifest, &usual.hosted.manifest);
+    let (mut listed, share, other) = match next.is_hosted {
+        true if is_alone || share == 100 => (next, 0, usual),
+        true if usual.is_hosted => (usual, share, next),
+        true | false => (usual, 0, next),
+    };
+    listed.beside = Some(Box::new(Beside { share, entry: other }));
+    listed
+}
+
+/// What pools say together of a tool.
+fn agreed(name: &ToolName, hosting: &[Hosting<'_>], told: &mut Told) -> Option<Entry> {
     // A pool that lives stands in for those before it that do not, unless its word would loosen theirs.
     let stands_in = |place: &usize| {
         let (before, pool) = (&hosting[..*place], &hosting[*place]);
         pool.best.is_alive && before.iter().all(|before| !pool.best.loosens(before.best))
     };
-    let best = hosting[(0..hosting.len()).find(stands_in).unwrap_or(0)].best;
+    let best = hosting.get((0..hosting.len()).find(stands_in).unwrap_or(0))?.best;
     let (mut pools, mut sets) = (Vec::new(), Vec::new());
-    for pool in &hosting {
+    for pool in hosting {
         match pool.best.difference(best) {
             None if pool.best.is_alive == best.is_alive => {
-                pools.push(pool.best.hosts.0.clone());
+                pools.push(pool.pool().clone());
                 let same = pool.all.iter().filter(|candidate| candidate.is_replica_of(best));
-                sets.extend(same.map(|candidate| candidate.hosts.clone()));
+                sets.extend(same.map(|candidate| (candidate.hosts.clone(), candidate.version().cloned())));
                 judge_within(name, pool, told);
             }
             Some(what) if pool.best.is_alive => {
@@ -356,7 +427,7 @@ fn entry<'a>(
         hosted.manifest = Arc::new(under_alias(&hosted.manifest, name));
     }
     let alias_of = best.alias_of.cloned();
-    Some(Entry { name: name.clone(), hosted, alias_of, pools, sets, is_hosted: best.is_alive })
+    Some(Entry { name: name.clone(), hosted, alias_of, pools, sets, is_hosted: best.is_alive, beside: None })
 }
 
 /// Reports workers of one pool that advertise different tools under one name.

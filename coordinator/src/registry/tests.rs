@@ -240,9 +240,45 @@ fn several_pools_of_a_tool_get_calls_by_their_slots_and_not_by_their_names() {
         seen.0.worker_lives(pool.parse().unwrap(), "w".parse().unwrap(), worker);
     }
     let tool = "x".parse().unwrap();
-    let routed = |registry: &Registry| registry.route(&tool, None).expect("a pool").0.as_str().to_owned();
+    let routed = |registry: &Registry| registry.route(&tool, None, |_| true).expect("a pool").0.as_str().to_owned();
     let two = (0..2000).filter(|_| routed(&seen.0) == "two").count();
     assert!((1300..1700).contains(&two), "{two} of 2000 went to three of four slots");
     seen.0.worker_left(&"two".parse().unwrap(), &"w".parse().unwrap());
     assert!((0..100).all(|_| routed(&seen.0) == "one"), "the other one has no worker");
+}
+
+/// How many of 2,000 calls of tool `x` go to pool `next`, which replaces pool `usual` with this share; and which version is listed.
+fn rolled_out(share: u8, lives: [bool; 2], fit: bool) -> (usize, String) {
+    let rules = rules(&format!("[pools.usual]\ntools = [\"x\"]\n[pools.next]\nreplaces = \"usual\"\nshare = {share}"));
+    let version = |version: &str| v1::Tool { version: version.to_owned(), description: "d".repeat(9), ..named("x") };
+    let advertised = [("usual", "a", version("1")), ("next", "b", v1::Tool { tags: vec!["t".into()], ..version("2") })];
+    let (sets, alive) = sets(&advertised);
+    let alive = alive.into_iter().filter(|(pool, _)| lives[usize::from(pool.as_str() == "next")]).collect();
+    let (catalog, views) = Views::new(&sets, &alive, (rules.into(), Tenancy::Open));
+    assert!(catalog.refused.is_empty(), "{:?}", catalog.refused);
+    let mut registry = Registry { catalog: catalog.into(), views: views.into(), ..Registry::default() };
+    for (pool, tools) in alive {
+        let worker = Worker { tools, pulling: true, slots: 1, draining: false, release: String::new() };
+        registry.worker_lives(pool, "w".parse().unwrap(), worker);
+    }
+    let tool = "x".parse().unwrap();
+    let routed = || registry.route(&tool, None, |_| fit).expect("a pool").0.as_str() == "next";
+    let listed = registry.catalog.find(&tool).unwrap().hosted.manifest.version.as_ref().unwrap().to_string();
+    ((0..2000).filter(|_| routed()).count(), listed)
+}
+
+#[test]
+fn a_pool_that_replaces_another_gets_its_share_of_the_calls_that_fit() {
+    let (tenth, listed) = rolled_out(10, [true, true], true);
+    assert!((120..280).contains(&tenth) && listed == "1", "{tenth} of 2000, {listed} is listed");
+    assert_eq!(rolled_out(10, [true, true], false), (0, "1".to_owned()), "no call fits");
+    assert_eq!(rolled_out(0, [true, true], true), (0, "1".to_owned()));
+    assert_eq!(rolled_out(100, [true, true], false), (2000, "2".to_owned()), "it is the one that callers know");
+}
+
+#[test]
+fn of_a_pool_and_the_one_that_replaces_it_whichever_lives_has_all_calls() {
+    assert_eq!(rolled_out(100, [true, false], true), (0, "1".to_owned()));
+    assert_eq!(rolled_out(10, [false, true], true), (2000, "2".to_owned()));
+    assert_eq!(rolled_out(10, [false, false], true), (0, "1".to_owned()), "its calls wait there");
 }

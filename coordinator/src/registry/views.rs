@@ -70,6 +70,11 @@ impl Views {
         self.named.get(tenant).or(self.others.as_ref()).map(AsRef::as_ref)
     }
 
+    /// The pool that a pool replaces, and the share of its calls that it takes, in percent.
+    pub(crate) fn replaces(&self, pool: &PoolId) -> Option<(&PoolId, u8)> {
+        self.rules.replaces(pool)
+    }
+
     /// Why a pool does not serve a tenant.
     pub(crate) fn closed(&self, pool: &PoolId, tenant: &TenantId) -> Option<Closed> {
         self.access(pool, Some(tenant)).err()

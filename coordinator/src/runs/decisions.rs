@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hooks::Moment;
-use run::{CallId, CallSpec, Command, Decision, Rejection, Run, RunId, TenantId};
+use run::{CallId, CallSpec, Command, Decision, Rejection, Route, Run, RunId, TenantId};
 
 use super::{Refusal, Runs};
 use crate::callers::Denied;
 use crate::known::Known;
-use crate::registry::Registry;
+use crate::registry::{Entry, Registry};
 use crate::{accept, offload};
 
 fn changes(decision: &Decision) -> bool {
@@ -48,7 +48,11 @@ impl Runs {
 
     /// A caller who replaces a call's arguments decides what is executed, so it needs the right to call its tool.
     fn may_change(&self, spec: &CallSpec, (registry, tenant): (&Registry, Option<&TenantId>)) -> Result<(), Refusal> {
-        match registry.catalog_of(tenant).find(&spec.tool) {
+        let entry = registry.catalog_of(tenant).find(&spec.tool).map(|entry| match &spec.route {
+            Route::Pool { pool, .. } => entry.of(pool),
+            Route::Client | Route::Refused(_) => entry,
+        });
+        match entry {
             Some(entry) if !self.caller.may_call(entry) => Err(Denied::tool(&spec.tool).into()),
             Some(_) | None => Ok(()),
         }
@@ -60,7 +64,7 @@ async fn check_changed(
     arguments: &Bytes,
     (registry, tenant): (&Registry, Option<&TenantId>),
 ) -> Result<(), Refusal> {
-    let entry = registry.catalog_of(tenant).find(&spec.tool);
-    let is_quick = entry.is_none_or(|entry| entry.hosted.is_quick(arguments));
+    let mut versions = registry.catalog_of(tenant).find(&spec.tool).into_iter().flat_map(Entry::versions);
+    let is_quick = versions.all(|entry| entry.hosted.is_quick(arguments));
     offload::run_unless(is_quick, || accept::check_changed(spec, arguments, (registry, tenant))).await
 }

@@ -24,9 +24,7 @@ impl Runs {
             );
         }
         let workers = match &call.spec().route {
-            Route::Pool { pool, .. } if registry.settled => {
-                Some(registry.takers(pool, &call.spec().tool, run.tenant()))
-            }
+            Route::Pool { .. } if registry.settled => Some(registry.takers(call.spec(), run.tenant())),
             Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
         };
         run.why(call, proto::now(), workers)

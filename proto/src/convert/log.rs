@@ -349,9 +349,11 @@ fn specs_in(calls: Vec<wire::CallSpec>) -> Result<Vec<Arc<CallSpec>>, InvalidMes
 
 fn spec_out(spec: &CallSpec) -> wire::CallSpec {
     let route = match &spec.route {
-        Route::Pool { pool, policy } => {
-            wire::call_spec::Route::Pool(wire::PoolRoute { pool: pool.to_string(), policy: Some(policy_out(policy)) })
-        }
+        Route::Pool { pool, policy, version } => wire::call_spec::Route::Pool(wire::PoolRoute {
+            pool: pool.to_string(),
+            policy: Some(policy_out(policy)),
+            version: version.as_ref().map(ToString::to_string).unwrap_or_default(),
+        }),
         Route::Client => wire::call_spec::Route::Client(wire::ClientRoute {}),
         Route::Refused(error) => wire::call_spec::Route::Refused(error_out(error)),
     };
@@ -386,6 +388,7 @@ fn spec_in(wire: wire::CallSpec) -> Result<CallSpec, InvalidMessage> {
         wire::call_spec::Route::Pool(route) => Route::Pool {
             pool: route.pool.parse()?,
             policy: policy_in(route.policy.ok_or(InvalidMessage::Missing("the policy of a call"))?),
+            version: (!route.version.is_empty()).then(|| route.version.parse()).transpose()?,
         },
         wire::call_spec::Route::Client(_) => Route::Client,
         wire::call_spec::Route::Refused(error) => Route::Refused(error_in(error)),

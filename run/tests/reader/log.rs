@@ -33,7 +33,7 @@ pub(crate) fn fails_fast(log: &[Entry]) -> bool {
 
 pub(crate) fn pooled(call: &Call) -> Option<(&PoolId, &Policy)> {
     match &call.spec().route {
-        Route::Pool { pool, policy } => Some((pool, policy)),
+        Route::Pool { pool, policy, .. } => Some((pool, policy)),
         Route::Client | Route::Refused(_) => None,
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
 }
 
 pub(crate) fn with_policy(name: &str, policy: Policy) -> CallSpec {
-    spec(name, Route::Pool { pool: pool("alpha"), policy })
+    spec(name, Route::Pool { pool: pool("alpha"), policy, version: None })
 }
 
 /// A call that may be attempted three times.

@@ -65,7 +65,7 @@ fn call() -> impl Strategy<Value = Arc<CallSpec>> {
                 after_partial_output,
                 ..Policy::of(Effects::default())
             };
-            Route::Pool { pool, policy }
+            Route::Pool { pool, policy, version: None }
         });
     let route =
         prop_oneof![5 => pooled, 2 => Just(Route::Client), 1 => Just(Route::Refused(error(ErrorKind::UnknownTool)))];

@@ -261,7 +261,7 @@ impl World {
             _ => fold(seen).call(call).map(|call| call.verdict(delivered, now)),
         };
         let spec = Arc::clone(self.run.call(call).expect("picked from the run").spec());
-        let Route::Pool { pool, policy } = &spec.route else { return };
+        let Route::Pool { pool, policy, .. } = &spec.route else { return };
         // What is stored behind the last output that the owner saw is not stored where there is more.
         let says_of = |event: &Event| attempt_of(event).is_some_and(|attempt| attempt.call == call);
         let is_behind = unseen.iter().flat_map(|entry| &entry.events).any(says_of);

@@ -218,7 +218,7 @@ fn call() -> impl Strategy<Value = CallSpec> {
                 after_partial_output,
                 ..Policy::of(Effects::default())
             };
-            Route::Pool { pool: pool(name), policy }
+            Route::Pool { pool: pool(name), policy, version: None }
         },
     );
     let route = prop_oneof![

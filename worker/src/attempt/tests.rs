@@ -114,7 +114,7 @@ where
         tool: Acts::NAME.parse().expect("a tool name"),
         arguments: arguments.to_string().into(),
         metadata: std::collections::BTreeMap::new(),
-        route: Route::Pool { pool: pool.clone(), policy },
+        route: Route::Pool { pool: pool.clone(), policy, version: None },
         deadline: Timestamp(u64::MAX),
         queue_deadline: None,
         without_worker: WithoutWorker::Wait,

@@ -15,8 +15,8 @@ use proto::names;
 use proto::nats::unstored::Unstored;
 use proto::subject::{Place, Subject};
 use run::{
-    AttemptId, AttemptNumber, AttemptOutcome, CallError, ChunkIndex, ErrorKind, Event, Nonce, Retry, Route, RunId,
-    ToolName, Verdict, after_failure,
+    AttemptId, AttemptNumber, AttemptOutcome, CallError, ChunkIndex, Event, Nonce, Retry, Route, RunId, ToolName,
+    Verdict, after_failure,
 };
 use tokio::time::Instant;
 
@@ -44,6 +44,10 @@ const ASK_PAUSE_LONGEST: Duration = Duration::from_millis(200);
 const SOLELY_OURS: Duration = Duration::from_secs(2);
 /// A job that this worker cannot read may be one for a newer worker of the pool: it goes back, and not at once.
 const UNREADABLE: &str = r#"-NAK {"delay": 5000000000}"#;
+/// A call of a tool that this worker does not host goes back after this, then after twice as long each time: a worker that
+/// hosts it may have a free slot at once, or be about to start.
+const NOT_HOSTED_PAUSE: Duration = Duration::from_millis(50);
+const NOT_HOSTED_PAUSE_LONGEST: Duration = Duration::from_secs(5);
 
 /// A job as the broker delivered it.
 struct Delivery {
@@ -216,18 +220,26 @@ async fn prepare(core: &Rc<Core>, tool: &ToolName, arguments: &Bytes) -> Result<
     checked.unwrap_or_else(|_| core.table.prepare(tool, arguments))
 }
 
+/// Gives a call back that others of the pool host, delivered for the `delivered`-th time.
+fn not_hosted(delivered: u32) -> Bytes {
+    let times = 1_u32.checked_shl(delivered.saturating_sub(1)).unwrap_or(u32::MAX);
+    let delay = NOT_HOSTED_PAUSE.saturating_mul(times).min(NOT_HOSTED_PAUSE_LONGEST);
+    format!(r#"-NAK {{"delay": {}}}"#, delay.as_nanos()).into()
+}
+
 async fn execute(core: &Rc<Core>, delivery: &Delivery, go: Go, lease: super::leases::Lease) {
     let Delivery { job, reply, .. } = delivery;
     let Go { number, used, from, last_output } = go;
-    let Route::Pool { policy, .. } = &job.spec.route else { return };
-    let prepared = prepare(core, &job.spec.tool, &job.spec.arguments).await;
-    if let Err(error) = &prepared
-        && error.kind == ErrorKind::UnknownTool
-    {
+    let Route::Pool { policy, version, .. } = &job.spec.route else { return };
+    if !core.table.executes(&job.spec.tool, version.as_ref()) {
         // Another worker of the pool, newer or older, hosts it.
-        tracing::warn!(run.id = %job.run, tool = %job.spec.tool, "giving back a call of a tool that is not hosted here");
-        return settle(core, reply.clone(), UNREADABLE.into()).await;
+        tracing::info!(
+            run.id = %job.run, tool = %job.spec.tool, version = version.as_ref().map(tracing::field::display),
+            "giving back a call of a tool, or of a version of it, that is not hosted here"
+        );
+        return settle(core, reply.clone(), not_hosted(delivery.delivered)).await;
     }
+    let prepared = prepare(core, &job.spec.tool, &job.spec.arguments).await;
     let began = Instant::now();
     let id = AttemptId { call: job.call, number, nonce: Nonce(rand::random()) };
     let mut traced = trace::begin(job, id, delivery.sequence, &core.worker, core.include_content);

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
@@ -21,12 +22,24 @@ const LOOK: Duration = Duration::from_secs(60);
 /// bucket.
 pub(super) async fn tools(core: &Core, pool: &PoolId) {
     while let Err(error) = try_tools(core, pool).await {
-        tracing::warn!(error, "cannot advertise the tools yet, trying again; does a coordinator run?");
+        tracing::warn!(%error, %pool, "cannot advertise the tools yet, trying again: {}", likely(&error));
         tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
-async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), String> {
+/// What an operator should look at.
+fn likely(error: &PublishError) -> &'static str {
+    match error.kind() {
+        PublishErrorKind::StreamNotFound => "no coordinator has made the bucket of tools yet: start one",
+        // The broker does not answer what it forbids.
+        PublishErrorKind::TimedOut => {
+            "the broker does not answer: it has no leader, or the key (--nats-nkey) is not the one of this pool"
+        }
+        _ => "the broker did not store the advertisement",
+    }
+}
+
+async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), PublishError> {
     // Without a look at what is stored there, which a worker may not read. And never twice: its place says who came first.
     let (set, value) = encode_advertisement(core.table.manifests());
     let subject = format!("$KV.{}.{}", names::TOOLS_BUCKET, names::advertisement(pool, &set));
@@ -36,7 +49,7 @@ async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), String> {
         Err(error) => Err(error),
     };
     match confirmed {
-        Err(error) if Unstored::of(&error) != Unstored::Conflict => Err(error.to_string()),
+        Err(error) if Unstored::of(&error) != Unstored::Conflict => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -49,7 +62,7 @@ pub(super) async fn keep(core: Rc<Core>, pool: PoolId, stop: CancellationToken) 
             () = stop.cancelled() => return,
         }
         if let Err(error) = try_tools(&core, &pool).await {
-            tracing::warn!(error, "cannot see whether the tools are still advertised, trying again");
+            tracing::warn!(%error, "cannot see whether the tools are still advertised, trying again");
         }
     }
 }

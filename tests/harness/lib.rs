@@ -4,6 +4,7 @@ mod admin;
 mod bucket;
 mod callers;
 mod certificates;
+pub mod check;
 mod client;
 mod collector;
 mod costly;

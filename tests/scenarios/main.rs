@@ -14,7 +14,6 @@ mod broker_crash;
 mod buckets;
 mod callers;
 mod cancel;
-mod check;
 mod client_calls;
 mod clock_skew;
 mod cluster;
@@ -71,6 +70,8 @@ mod uploads;
 mod webhooks;
 mod worker_crash;
 mod worker_life;
+
+use harness::check;
 
 /// The program that scenarios start as coordinators and workers.
 const FIXTURE: &str = env!("CARGO_BIN_EXE_fixture");

@@ -2,11 +2,16 @@
 //! store what they are given, and the log has a leader. An answer of one server proves neither: a server that lost the
 //! others goes on to answer questions.
 
+use std::sync::Arc;
+
+use proto::names;
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::COUNTS;
+use crate::nats::signals::Signals;
+use crate::registry::Registry;
 use crate::shards::Owned;
 
 /// How long after the last look at a log with a leader it counts as led.
@@ -39,6 +44,32 @@ pub(crate) async fn keep(
             changed = led.changed() => if changed.is_err() { return },
             changed = owned.changed() => if changed.is_err() { return },
             () = tokio::time::sleep_until(until), if now => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Tells all workers while nothing is stored, which they cannot see: the server to which they are connected may go on to
+/// answer them. A coordinator that never served, or that leaves, says nothing.
+pub(crate) async fn tell_workers(
+    (mut served, registry, signals): (watch::Receiver<bool>, watch::Receiver<Arc<Registry>>, Signals),
+    (leaving, stop): (CancellationToken, CancellationToken),
+) {
+    let mut told = true;
+    let mut has_served = false;
+    loop {
+        let now = *served.borrow_and_update();
+        has_served |= now;
+        if has_served && (!now || !told) && !leaving.is_cancelled() {
+            let pools = registry.borrow().pools();
+            for pool in &pools {
+                signals.storing(pool, now).await;
+            }
+            told = now;
+        }
+        tokio::select! {
+            changed = served.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(names::UNSTORED_TOLD), if !now => {}
             () = stop.cancelled() => return,
         }
     }

@@ -415,6 +415,8 @@ impl Coordinator {
         parts.spawn(journal.clone().watch_room(led_sender, inner.clone()));
         parts.spawn(usage::keep(journal.clone(), index.clone(), inner.clone()));
         parts.spawn(health::keep(led, owned.clone(), served_sender, (stop.clone(), inner.clone())));
+        let told = (served.clone(), registry.clone(), signals.clone());
+        parts.spawn(health::tell_workers(told, (stop.clone(), inner.clone())));
         let serving = Arc::new(AtomicBool::new(false));
         telemetry::process::begin("coordinator");
         if let Some(listener) = admin {

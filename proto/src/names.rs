@@ -45,6 +45,10 @@ pub const JOB_FRESH: Duration = Duration::from_secs(1);
 pub const HELD_TOLD: Duration = Duration::from_secs(1);
 pub const HELD_FOR: Duration = Duration::from_secs(30);
 
+/// How often workers are told that the broker stores nothing, while it does not, and for how long they hold to it.
+pub const UNSTORED_TOLD: Duration = Duration::from_secs(1);
+pub const UNSTORED_FOR: Duration = Duration::from_secs(3);
+
 /// The durable consumer from which a pool's workers pull.
 #[must_use]
 pub fn pool_consumer(pool: &PoolId) -> String {

@@ -360,7 +360,8 @@ proptest! {
         let (run, call, attempt) = (run_id(), attempt.call, attempt);
         let question = Question { run, call, delivered, sequence, attempt: Some(attempt), executed };
         prop_assert_eq!(Question::decode(question.encode()).expect("a question"), question);
-        for stop in [Stop::Attempt(run_id(), attempt), Stop::Worker("worker-1".parse().expect("a worker id"))] {
+        let worker = Stop::Worker("worker-1".parse().expect("a worker id"));
+        for stop in [Stop::Attempt(run_id(), attempt), worker, Stop::Storing(false), Stop::Storing(true)] {
             prop_assert_eq!(Stop::decode(stop.encode()).expect("a stop"), stop);
         }
         let go = Answer { verdict: Verdict::Go { number: attempt.number, used, from: ChunkIndex(used) }, last_output };

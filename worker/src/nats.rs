@@ -79,6 +79,8 @@ pub(crate) struct Core {
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
     pub(crate) answered: Rc<Cell<Option<Instant>>>,
+    /// When a coordinator last said that the broker stores nothing.
+    unstored: Cell<Option<Instant>>,
     /// Jobs have begun to reach this worker: its next heartbeat does not wait for its time.
     reached: Rc<Notify>,
     progress: Arc<progress::Progress>,
@@ -129,6 +131,7 @@ pub(crate) async fn serve(
         source: files::source(client.clone(), options.pool.clone()),
         give_back: CancellationToken::new(),
         answered: Rc::default(),
+        unstored: Cell::default(),
         reached: Rc::default(),
         progress: Arc::default(),
         running: RefCell::default(),
@@ -272,6 +275,13 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
                 }
             }
             Ok(Stop::Held(tools)) => core.held.replace(tools),
+            Ok(Stop::Storing(storing)) => {
+                let was = core.is_unstored();
+                core.unstored.set((!storing).then(Instant::now));
+                if was == storing {
+                    core.reached.notify_one();
+                }
+            }
             Ok(Stop::Refused(set, names)) if set == core.set && refused != names => {
                 for (tool, reason) in &names {
                     tracing::error!(tool, reason, "coordinators route no calls to a tool of this worker");
@@ -289,7 +299,13 @@ impl Core {
     pub(crate) fn is_pulling(&self, slots: u32) -> bool {
         let busy = self.running_count() + self.waiting.get();
         let is_full = u32::try_from(busy).is_ok_and(|running| running >= slots);
-        is_full || self.answered.get().is_some_and(|answered| answered.elapsed() < pull::LOST)
+        let is_answered = self.answered.get().is_some_and(|answered| answered.elapsed() < pull::LOST);
+        (is_full || is_answered) && !self.is_unstored()
+    }
+
+    /// Whether a coordinator said a moment ago that the broker stores nothing.
+    fn is_unstored(&self) -> bool {
+        self.unstored.get().is_some_and(|said| said.elapsed() < names::UNSTORED_FOR)
     }
 
     pub(crate) fn register(

@@ -53,6 +53,11 @@ impl Signals {
         self.send(names::stop(pool), Stop::Refused(set.clone(), names).encode()).await;
     }
 
+    /// Tells a pool whether the broker stores what it is given. Not confirmed: that it does not is repeated.
+    pub(crate) async fn storing(&self, pool: &PoolId, storing: bool) {
+        self.send(names::stop(pool), Stop::Storing(storing).encode()).await;
+    }
+
     /// Hands a lost worker's job back to its queue: `lease` is where its acknowledgement would have gone. Should this be
     /// lost too, the broker hands it back when the lease runs out.
     pub(crate) async fn hand_back(&self, pool: &PoolId, lease: &Bytes) {

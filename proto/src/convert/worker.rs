@@ -196,6 +196,9 @@ pub enum Stop {
     Held(Vec<ToolName>),
     /// Names that workers with this tool set advertise and no call is routed to, each with the reason. It stops nothing.
     Refused(ToolSetId, Vec<(String, String)>),
+    /// Whether most of the broker's servers store what they are given, as a coordinator sees it. It stops nothing. That they
+    /// do not counts for [`UNSTORED_FOR`](crate::names::UNSTORED_FOR).
+    Storing(bool),
 }
 
 impl Stop {
@@ -222,6 +225,10 @@ impl Stop {
                 let refused = wire::RefusedNames { tool_set: set.to_string(), names };
                 wire::StopAttempt { refused: Some(refused), ..wire::StopAttempt::default() }
             }
+            Self::Storing(storing) => {
+                let storing = Some(wire::Storing { storing: *storing });
+                wire::StopAttempt { storing, ..wire::StopAttempt::default() }
+            }
         };
         wire::StopAttempt { version: VERSION, ..wire }.encode_to_vec().into()
     }
@@ -240,6 +247,9 @@ impl Stop {
         if let Some(refused) = wire.refused {
             let names = refused.names.into_iter().map(|name| (name.tool, name.reason)).collect();
             return Ok(Self::Refused(refused.tool_set.parse()?, names));
+        }
+        if let Some(storing) = wire.storing {
+            return Ok(Self::Storing(storing.storing));
         }
         let call = index_in(wire.call)?;
         let attempt = attempt_in(wire.attempt.ok_or(InvalidMessage::Missing("the attempt"))?, call);

@@ -24,6 +24,7 @@ mod costly;
 mod deadlines;
 mod doors;
 mod drain;
+mod drill;
 mod erasure;
 mod forged;
 mod full_log;

@@ -1,0 +1,82 @@
+//! Causes the failures of the runbook with real processes, one after another, and measures what a client sees of each. Ends
+//! with 1 if one of them is not within its promise.
+
+mod brokers;
+mod coordinators;
+mod load;
+mod report;
+mod rest;
+mod rows;
+mod workers;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, ValueEnum};
+
+use crate::report::{Outcome, Seen};
+use crate::rows::{ROWS, Row};
+
+#[derive(Debug, Parser)]
+#[command(
+    about = "Causes the failures of the runbook with real processes, and measures what a client sees of each",
+    after_help = "Exit codes: 0 if every row is within its promise, 1 if not.\n\nExamples:\n  drill\n  drill worker broker-leader\n  drill --format markdown\n  drill --write-docs docs/operations.md"
+)]
+struct Arguments {
+    /// Rows whose name contains one of these; all where none is given
+    rows: Vec<String>,
+    /// Print the names of the rows and what is promised, and do nothing
+    #[arg(long)]
+    list: bool,
+    /// How the rows are printed at the end
+    #[arg(long, short = 'o', value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Put the table between the two markers of this document. All rows must be run
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rows", "list"])]
+    write_docs: Option<std::path::PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+    Markdown,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    let is_wanted =
+        |row: &&Row| arguments.rows.is_empty() || arguments.rows.iter().any(|part| row.name.contains(part.as_str()));
+    let wanted: Vec<&Row> = ROWS.iter().filter(is_wanted).collect();
+    anyhow::ensure!(!wanted.is_empty(), "no row has such a name; `drill --list` has them all");
+    if arguments.list {
+        for row in wanted {
+            println!("{:<24} {} -> {} (within {} s)", row.name, row.cause, row.promised, row.within.as_secs());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut outcomes = Vec::new();
+    for (row, number) in wanted.iter().zip(1..) {
+        eprintln!("{number}/{} {}: {}", wanted.len(), row.name, row.cause);
+        let began = Instant::now();
+        // What goes wrong in a row must not end the others.
+        let seen: Result<Seen, String> = match tokio::spawn((row.run)()).await {
+            Ok(seen) => Ok(seen),
+            Err(error) => Err(report::panicked(error)),
+        };
+        let outcome = Outcome { row, seen };
+        eprintln!("    {} [{:.1} s with everything around it]", outcome.sentence(), began.elapsed().as_secs_f64());
+        outcomes.push(outcome);
+    }
+    match arguments.format {
+        Format::Text => print!("{}", report::text(&outcomes)),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&report::json(&outcomes))?),
+        Format::Markdown => print!("{}", report::markdown(&outcomes)),
+    }
+    if let Some(file) = arguments.write_docs {
+        report::write(&file, &outcomes)?;
+    }
+    let all = outcomes.iter().all(Outcome::is_kept);
+    Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -196,7 +196,8 @@ fn advice(reason: &str) -> Option<&'static str> {
         "INDEX_UNAVAILABLE" => "look at the Redis or Valkey server; nothing else depends on it",
         "CREDENTIAL_MISSING" => "--key-file names the file of your key",
         "KEY_UNKNOWN" => "is it the key of this coordinator, and still in its file of callers?",
-        "LOG_FULL" | "CONTENDED" | "SHUTTING_DOWN" => "try again in a moment",
+        "LOG_FULL" => "entries leave the log 25 h after their run was opened; `toolyard log usage` shows what is full",
+        "CONTENDED" | "SHUTTING_DOWN" => "try again in a moment",
         _ => return None,
     })
 }

@@ -20,15 +20,18 @@ Examples:
   toolyard log usage -o json | jq 'select(.stream == \"ty-log\").bytes'
 
 With -o json it writes a line for each stream: {stream, bytes, max_bytes,
-messages, subjects, max_age_s, replicas}. 0 is no limit. Each server keeps
-all subjects in memory, some 1 KiB for each.";
+messages, max_messages, subjects, max_age_s, replicas}. 0 is no limit. Each
+server keeps all subjects in memory, some 1 KiB for each.";
 
 const RESIZE_EXAMPLES: &str = "\
 Examples:
   toolyard log resize 8GiB --nats-nkey operator.nk
+  toolyard log resize --messages 4194304 --nats-nkey operator.nk
   toolyard log resize 4GiB --objects --nats-nkey operator.nk
 
-The buckets of request ids and snapshots get their part. A full log takes new
+A size changes the bytes alone. Each server keeps the subjects of all messages
+in memory: more messages may need more memory (`toolyard doctor`, line memory).
+The buckets of request ids and snapshots get their part of the bytes. A full log takes new
 work again at once. Each server must be allowed to keep so much:
 max_file_store in its configuration (`toolyard nats-config --store-bytes`).
 With -o json it writes a line for each change: {stream, before, after}.";
@@ -53,17 +56,20 @@ with the same profile. With -o json it writes a line for each change:
 #[derive(Debug, clap::Subcommand)]
 #[command(after_help = KEY)]
 pub(crate) enum Command {
-    /// Show the streams at the broker: bytes, messages, limits, copies
+    /// Show the streams at the broker: bytes, messages, subjects, limits, copies
     #[command(after_help = USAGE_EXAMPLES)]
     Usage(BrokerArgs),
     /// Give the log more room, or less
     #[command(after_help = RESIZE_EXAMPLES)]
     Resize {
         /// Bytes, as 8GiB, 512MiB or 8589934592
-        #[arg(value_name = "SIZE", value_parser = size)]
-        bytes: u64,
-        /// Give the room to objects instead
-        #[arg(long)]
+        #[arg(value_name = "SIZE", value_parser = size, required_unless_present = "messages")]
+        bytes: Option<u64>,
+        /// Messages that the log may hold
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=i64::MAX as u64))]
+        messages: Option<u64>,
+        /// Give the bytes to objects instead
+        #[arg(long, requires = "bytes", conflicts_with = "messages")]
         objects: bool,
         #[command(flatten)]
         broker: BrokerArgs,
@@ -92,10 +98,19 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
     match command {
         Command::Usage(broker) => usage(&connect(broker).await?.usage().await?, terminal)?,
-        Command::Resize { bytes, objects, broker } => {
+        Command::Resize { bytes, messages, objects, broker } => {
             let operator = connect(broker).await?;
-            let changed = if objects { operator.resize_objects(bytes).await? } else { operator.resize(bytes).await? };
-            tell(&changed, readable, terminal)?;
+            if let Some(bytes) = bytes {
+                let changed =
+                    if objects { operator.resize_objects(bytes).await? } else { operator.resize(bytes).await? };
+                tell(&changed, readable, terminal)?;
+            }
+            if let Some(messages) = messages {
+                let changed = Vec::from_iter(operator.bound_messages(messages).await?);
+                let messages =
+                    |count: u64| if count == 0 { "no bound".to_owned() } else { format!("{count} messages") };
+                tell(&changed, messages, terminal)?;
+            }
         }
         Command::Retention { age, broker } => {
             tell(&connect(broker).await?.retain(age).await?, |nanos| duration(Duration::from_nanos(nanos)), terminal)?;
@@ -128,20 +143,23 @@ fn described(stream: &StreamUsage) -> Object {
         .field("bytes", stream.bytes)
         .field("max_bytes", stream.bytes_max.unwrap_or(0))
         .field("messages", stream.messages)
+        .field("max_messages", stream.messages_max.unwrap_or(0))
         .field("subjects", stream.subjects)
         .field("max_age_s", stream.age_max.unwrap_or_default().as_secs())
         .field("replicas", stream.replicas)
 }
 
 fn line(stream: &StreamUsage) -> [String; 6] {
-    let room = stream.bytes_max.map(|most| {
-        let percent = stream.bytes.saturating_mul(100) / most.max(1);
-        format!("{} of {}, {percent} %", readable(stream.bytes), readable(most))
-    });
+    let percent = |of: u64, most: u64| u128::from(of) * 100 / u128::from(most.max(1));
+    let room = stream
+        .bytes_max
+        .map(|most| format!("{} of {}, {} %", readable(stream.bytes), readable(most), percent(stream.bytes, most)));
+    let messages =
+        stream.messages_max.map(|most| format!("{} of {most}, {} %", stream.messages, percent(stream.messages, most)));
     [
         stream.name.clone(),
         room.unwrap_or_else(|| readable(stream.bytes)),
-        stream.messages.to_string(),
+        messages.unwrap_or_else(|| stream.messages.to_string()),
         stream.subjects.to_string(),
         stream.age_max.map_or_else(|| "for ever".to_owned(), duration),
         stream.replicas.to_string(),

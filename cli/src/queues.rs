@@ -34,11 +34,20 @@ pub(crate) struct Args {
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_bytes: i64,
+    /// Messages that the log may hold where it is made, as coordinators are told [default: its bytes / 512]
+    #[arg(long, env = "TOOLYARD_LOG_MAX_MESSAGES", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    log_max_messages: Option<i64>,
 }
 
 pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
-    let log = LogOptions { durability: args.durability, bytes_max: args.log_max_bytes, ..LogOptions::default() };
+    let log = LogOptions {
+        durability: args.durability,
+        bytes_max: args.log_max_bytes,
+        messages_max: args.log_max_messages,
+        ..LogOptions::default()
+    };
     coordinator::make_queues(&nats_url, &credentials, &log, &args.pools).await?;
     let names: Vec<String> = args.pools.iter().map(proto::names::pool_consumer).collect();
     if terminal.is_json() {

@@ -47,6 +47,15 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_bytes: i64,
+    /// Messages that the log may hold: each server of the broker keeps their subjects in memory, two for each call
+    /// [default: the log's bytes / 512]
+    #[arg(long, env = "TOOLYARD_LOG_MAX_MESSAGES", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(i64).range(1..))]
+    log_max_messages: Option<i64>,
+    /// Bytes of memory that each server of the broker may use, its GOMEMLIMIT. Metrics and alerts compare the need with it
+    #[arg(long, env = "TOOLYARD_BROKER_MEMORY", value_name = "B")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    broker_memory: Option<u64>,
     /// Bytes that objects may take beside the log: results that are too large for it, and uploads. Not in a bucket
     #[arg(long, env = "TOOLYARD_OBJECTS_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().objects_bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
@@ -177,11 +186,17 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let CoordinatorArgs { listen, durability, redis_url, redis_ca, observe, tls, hooks, .. } = args;
     let (auth, pools, open_to_all) = (args.auth, args.pools, args.open_to_all);
     let erase_after = Duration::from_secs(args.erase_after);
-    let (bytes_max, objects_bytes_max) = (args.log_max_bytes, args.objects_max_bytes);
     let hooks = read_hooks(hooks.as_deref())?;
     let webhooks = read_webhooks(args.webhooks.as_deref())?;
     let bucket = args.bucket.open()?;
-    let (log, admin) = (LogOptions { durability, bytes_max, objects_bytes_max }, observe.admin_listen);
+    let log = LogOptions {
+        durability,
+        bytes_max: args.log_max_bytes,
+        messages_max: args.log_max_messages,
+        objects_bytes_max: args.objects_max_bytes,
+        broker_memory: args.broker_memory,
+    };
+    let admin = observe.admin_listen;
     let (host_names, connections_max) =
         (observe.host_names.clone(), usize::try_from(args.connections_max).unwrap_or(usize::MAX));
     let door = DoorOptions { tls: tls.files(), callers: auth, pools, open_to_all, host_names, connections_max };

@@ -228,7 +228,7 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::ObjectsUnavailable(_) => "OBJECTS_UNAVAILABLE",
         Refusal::ObjectTooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::OutOfObject { .. } => "OUT_OF_OBJECT",
-        Refusal::LogFull | Refusal::RequestIdsFull => "LOG_FULL",
+        Refusal::LogFull(_) | Refusal::RequestIdsFull => "LOG_FULL",
         Refusal::TooLarge => "PAYLOAD_TOO_LARGE",
         Refusal::Contended => "CONTENDED",
         Refusal::BrokerUnavailable(_) => "BROKER_UNAVAILABLE",

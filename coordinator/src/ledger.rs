@@ -49,7 +49,7 @@ use crate::index::projector::Projector;
 use crate::known::Known;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
-use crate::nats::journal::{Decoded, Journal, stored_bytes};
+use crate::nats::journal::{Decoded, Journal, counted_bytes};
 use crate::nats::letters::Queue;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
@@ -387,7 +387,7 @@ impl Keeper {
         if self.rim.quotas.counts_log()
             && let Some(tenant) = open.known.run.tenant()
         {
-            let stored = stored_bytes(bytes);
+            let stored = counted_bytes(bytes);
             slice.log_bytes.add(tenant, entry.at, stored);
             if leads {
                 is_beyond = log_bytes::spend(&mut self.log_left, tenant, stored, &self.rim.quotas);

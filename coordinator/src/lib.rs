@@ -413,7 +413,7 @@ impl Coordinator {
         let (led_sender, led) = watch_channel::channel(tokio::time::Instant::now());
         let (served_sender, served) = watch_channel::channel(false);
         parts.spawn(journal.clone().watch_room(led_sender, inner.clone()));
-        parts.spawn(usage::keep(journal.clone(), index.clone(), inner.clone()));
+        parts.spawn(usage::keep((*broker).clone(), log_options.broker_memory, index.clone(), inner.clone()));
         parts.spawn(health::keep(led, owned.clone(), served_sender, (stop.clone(), inner.clone())));
         let told = (served.clone(), registry.clone(), signals.clone());
         parts.spawn(health::tell_workers(told, (stop.clone(), inner.clone())));

@@ -101,6 +101,23 @@ static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that 
 static LOG_BYTES_MAX: Family<Gauge> =
     Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
 static LOG_MESSAGES: Family<Gauge> = Family::new("toolyard_log_messages", "Messages that the log holds.", &[]);
+static LOG_MESSAGES_MAX: Family<Gauge> = Family::new(
+    "toolyard_log_max_messages",
+    "Messages that the log may hold; from 85 % on nothing new is accepted. +Inf if the log has no such bound.",
+    &[],
+);
+static LOG_SUBJECTS: Family<Gauge> =
+    Family::new("toolyard_log_subjects", "Subjects of the log. Each server of the broker keeps all in memory.", &[]);
+static BROKER_MEMORY: Family<Gauge> = Family::new(
+    "toolyard_broker_memory_estimated_bytes",
+    "Memory that a server of the broker needs for what it holds: estimated from subjects, not measured.",
+    &[],
+);
+static BROKER_MEMORY_MAX: Family<Gauge> = Family::new(
+    "toolyard_broker_memory_max_bytes",
+    "Memory that a server of the broker may use, as set with --broker-memory.",
+    &[],
+);
 static LOG_REPLICAS: Family<Gauge> =
     Family::new("toolyard_log_replicas", "Copies that the log should have, each on a server of its own.", &[]);
 static LOG_REPLICAS_CURRENT: Family<Gauge> =
@@ -144,7 +161,7 @@ pub(crate) fn refused(reason: &'static str) {
     REFUSALS.with(&[reason]).add(1);
 }
 
-const METRICS: [Metric; 39] = [
+const METRICS: [Metric; 43] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -177,6 +194,10 @@ const METRICS: [Metric; 39] = [
     Metric::Gauge(&LOG_BYTES),
     Metric::Gauge(&LOG_BYTES_MAX),
     Metric::Gauge(&LOG_MESSAGES),
+    Metric::Gauge(&LOG_MESSAGES_MAX),
+    Metric::Gauge(&LOG_SUBJECTS),
+    Metric::Gauge(&BROKER_MEMORY),
+    Metric::Gauge(&BROKER_MEMORY_MAX),
     Metric::Gauge(&LOG_REPLICAS),
     Metric::Gauge(&LOG_REPLICAS_CURRENT),
     Metric::Gauge(&OBJECTS_BYTES),
@@ -202,6 +223,8 @@ pub(crate) struct Counts {
     pub(crate) log_bytes: Gauge,
     pub(crate) log_bytes_max: Gauge,
     pub(crate) log_messages: Gauge,
+    pub(crate) log_messages_max: Gauge,
+    pub(crate) log_subjects: Gauge,
     pub(crate) log_replicas: Gauge,
     pub(crate) log_replicas_current: Gauge,
     pub(crate) erasures_failed: Counter,
@@ -223,6 +246,8 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
         log_bytes: LOG_BYTES.with(&[]),
         log_bytes_max: LOG_BYTES_MAX.with(&[]),
         log_messages: LOG_MESSAGES.with(&[]),
+        log_messages_max: LOG_MESSAGES_MAX.with(&[]),
+        log_subjects: LOG_SUBJECTS.with(&[]),
         log_replicas: LOG_REPLICAS.with(&[]),
         log_replicas_current: LOG_REPLICAS_CURRENT.with(&[]),
         erasures_failed: ERASURES_FAILED.with(&[]),
@@ -254,6 +279,14 @@ pub(crate) fn begin_webhook(endpoint: &str) {
 pub(crate) fn objects(bytes: u64, bytes_max: u64) {
     OBJECTS_BYTES.with(&[]).set(bytes as f64);
     OBJECTS_BYTES_MAX.with(&[]).set(bytes_max as f64);
+}
+
+/// How much memory a server of the broker needs for so many subjects, and may use.
+pub(crate) fn broker_memory(bytes: u64, bytes_max: Option<u64>) {
+    BROKER_MEMORY.with(&[]).set(bytes as f64);
+    if let Some(bytes_max) = bytes_max {
+        BROKER_MEMORY_MAX.with(&[]).set(bytes_max as f64);
+    }
 }
 
 pub(crate) fn index_is_complete(complete: bool) {

@@ -9,6 +9,7 @@ pub(crate) mod files;
 pub(crate) mod journal;
 pub(crate) mod leases;
 pub(crate) mod letters;
+pub(crate) mod memory;
 pub(crate) mod operate;
 pub(crate) mod pauses;
 pub(crate) mod queues;

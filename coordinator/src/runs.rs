@@ -278,7 +278,7 @@ impl Runs {
 
     /// New work is refused while there is still room for what was accepted to end in.
     fn check_room(&self) -> Result<(), Refusal> {
-        if self.journal.is_crowded() { Err(Refusal::LogFull) } else { Ok(()) }
+        self.journal.crowded().map_or(Ok(()), |bound| Err(Refusal::LogFull(Some(bound))))
     }
 
     /// A command of a caller, who must have a role. The audit hears how it went.

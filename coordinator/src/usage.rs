@@ -1,4 +1,5 @@
-//! Shows every quarter of a minute what nobody else looks at: the room that objects take, and whether the index is complete.
+//! Shows every quarter of a minute what nothing else reads: the room that objects take, the memory that the broker needs,
+//! and whether the index is complete.
 
 use std::time::Duration;
 
@@ -6,21 +7,24 @@ use tokio_util::sync::CancellationToken;
 
 use crate::index::Index;
 use crate::metrics;
-use crate::nats::journal::Journal;
+use crate::nats::{Broker, memory};
 
 const LOOK: Duration = Duration::from_secs(15);
 
-/// Looks until told to stop.
-pub(crate) async fn keep(journal: Journal, index: Index, stop: CancellationToken) {
+/// Looks until told to stop. `memory_max`: bytes of memory that a server of the broker may use.
+pub(crate) async fn keep(broker: Broker, memory_max: Option<u64>, index: Index, stop: CancellationToken) {
     let mut look = tokio::time::interval(LOOK);
     loop {
         tokio::select! {
             _ = look.tick() => {}
             () = stop.cancelled() => return,
         }
-        // Where objects lie in a bucket there is no such room.
-        if let Some((bytes, bytes_max)) = journal.room_for_objects().await {
-            metrics::objects(bytes, bytes_max);
+        if let Some(held) = broker.held().await {
+            metrics::broker_memory(memory::of_subjects(held.subjects), memory_max);
+            // Objects in a bucket have no such room.
+            if let Some((bytes, bytes_max)) = held.objects {
+                metrics::objects(bytes, bytes_max);
+            }
         }
         // An index in memory has the runs of its own shards only, and is meant to.
         if index.redis().is_some() {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use harness::{Fixture, PATIENCE, Run, Yard, call, reason};
+use async_nats::jetstream::stream::Config;
+use harness::{Fixture, PATIENCE, Run, Yard, call, client_answer, reason};
+use proto::nats::Credentials;
 use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::json;
 use tonic::{Code, Status};
 
-use crate::{FIXTURE, check};
+use crate::{FIXTURE, check, question};
 
 const LOG_BYTES: u64 = 8 << 20;
 /// So large that some dozens of calls fill the log. What they answer is as large, and needs room too.
@@ -113,4 +115,81 @@ async fn a_full_log_refuses_new_work_ends_what_it_accepted_and_takes_work_again(
     for run in kept {
         ends_completed(run).await;
     }
+}
+
+/// Small calls fill the messages that the log may hold long before its bytes: each costs the broker memory.
+#[tokio::test]
+async fn a_log_refuses_new_work_by_its_messages_ends_what_it_accepted_and_takes_work_again_with_a_larger_bound() {
+    const MESSAGES: u64 = 200;
+    let yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_MESSAGES", MESSAGES)).await;
+    let worker = yard.worker().await;
+    worker.pause();
+    // Their jobs are not executed yet, so each has still to end in the log.
+    let mut waiting = Vec::new();
+    for _ in 0..10 {
+        waiting.push(create(&yard, "waits").await.expect("there is room"));
+    }
+    let open = yard.client.create(vec![question("c")]).await;
+    worker.resume();
+    let mut accepted = Vec::new();
+    let refusal = loop {
+        assert!((accepted.len() as u64) < MESSAGES, "a log of {MESSAGES} messages takes this much");
+        match create(&yard, "small").await {
+            Ok(run) => accepted.push(run),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert_eq!((refusal.code(), reason(&refusal).as_str()), (Code::ResourceExhausted, "LOG_FULL"), "{refusal:?}");
+    assert!(refusal.message().contains("200 messages") && refusal.message().contains("--messages"), "{refusal:?}");
+
+    open.submit(vec![client_answer("c", "the left one")]).await.expect("its run was accepted");
+    for run in waiting.iter().chain(&accepted).chain([&open]) {
+        ends_completed(run).await;
+    }
+    let log = log(&yard).await;
+    let state = &log.cached_info().state;
+    assert!(state.messages <= MESSAGES && state.first_sequence == 1, "nothing was discarded: {state:?}");
+
+    // As `toolyard log resize --messages` does it.
+    let config = Config { max_messages: 1000, ..log.cached_info().config.clone() };
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    async_nats::jetstream::new(nats).update_stream(config).await.expect("the bound may be changed");
+    let again = async {
+        while let Err(refusal) = create(&yard, "room again").await {
+            assert_eq!(reason(&refusal), "LOG_FULL", "{refusal:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.expect("work is taken again");
+}
+
+/// A log that an older release made has no bound of messages.
+#[tokio::test]
+async fn a_log_without_a_bound_of_messages_goes_on_and_doctor_says_how_to_bound_it() {
+    let mut yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_BYTES", LOG_BYTES)).await;
+    let _worker = yard.worker().await;
+    let unbounded = Config { max_messages: -1, ..log(&yard).await.cached_info().config.clone() };
+    let nats = async_nats::connect(yard.broker.url()).await.expect("the broker is there");
+    async_nats::jetstream::new(nats).update_stream(unbounded).await.expect("it may be changed");
+    yard.coordinator.kill().await;
+    let address = yard.coordinator.address();
+    yard.coordinator = yard.fixture.coordinator_at(&yard.broker.url(), address).await;
+    yard.client.wait_for_tool("echo").await;
+    ends_completed(&create(&yard, "as before").await.expect("it takes work")).await;
+
+    let found = memory(&yard).await;
+    assert_eq!(found.level, coordinator::Level::Warn, "{found:?}");
+    assert!(found.advice.contains("`toolyard log resize --messages 16384`"), "{found:?}");
+    let operator = coordinator::Operator::connect(&yard.broker.url(), &Credentials::default()).await;
+    let changed = operator.expect("it is let in").bound_messages(16_384).await.expect("it may be changed");
+    assert_eq!(changed.map(|changed| changed.after), Some(16_384));
+    let found = memory(&yard).await;
+    assert_eq!(found.level, coordinator::Level::Ok, "{found:?}");
+    ends_completed(&create(&yard, "as before").await.expect("it takes work")).await;
+}
+
+/// What doctor finds of the broker's memory.
+async fn memory(yard: &Yard) -> coordinator::Finding {
+    let findings = coordinator::examine(&yard.broker.url(), &Credentials::default()).await;
+    findings.into_iter().find(|finding| finding.what == "memory").expect("it examines the memory")
 }

@@ -31,6 +31,7 @@ fn a_yard_that_is_well_is_found_well() {
         ("replicas", "1"),
         ("durability", "dev: one copy"),
         ("room", "0 %"),
+        ("memory", "when the log is full"),
         ("bucket ty-leases", "replicas: 1"),
         ("coordinators", "shards"),
         ("clock", "give or take"),

@@ -102,6 +102,22 @@ async fn a_full_log_takes_new_work_again_when_the_operator_gives_it_room() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_operator_says_how_many_messages_the_log_may_hold() {
+    let configured = Configured::new();
+    let broker = configured.broker().await;
+    let (_coordinator, _) = coordinator(&configured, &broker);
+    let usage = || log(&configured.run(&broker, &["log", "usage", "-o", "json"]));
+    assert_eq!(usage()["max_messages"], 2048, "a part of its bytes");
+    let few = configured.run(&broker, &["log", "resize", "--messages", "1"]);
+    assert!(few.code() != 0 && few.stderr().contains("at least"), "{}", few.stderr());
+    let both = configured.run(&broker, &["log", "resize", "2MiB", "--messages", "4096"]);
+    assert_eq!(both.code(), 0, "{}", both.stderr());
+    assert!(both.stdout().contains("ty-log: 2.0 MiB, was 1.0 MiB"), "{}", both.stdout());
+    assert!(both.stdout().contains("ty-log: 4096 messages, was 2048 messages"), "{}", both.stdout());
+    assert_eq!((&usage()["max_messages"], &usage()["max_bytes"]), (&4096.into(), &(2 << 20).into()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_restored_has_the_runs_of_the_backup() {
     let configured = Configured::new();
     let first = configured.broker().await;

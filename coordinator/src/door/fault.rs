@@ -127,7 +127,9 @@ impl From<Refusal> for Fault {
             Refusal::RequestIdTaken { run } => {
                 Self::new(Code::AlreadyExists, "REQUEST_ID_TAKEN", message, [("run_id", run.to_string())])
             }
-            Refusal::LogFull | Refusal::RequestIdsFull => Self::passing(Code::ResourceExhausted, "LOG_FULL", message),
+            Refusal::LogFull(_) | Refusal::RequestIdsFull => {
+                Self::passing(Code::ResourceExhausted, "LOG_FULL", message)
+            }
             Refusal::TooLarge => Self::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, []),
             Refusal::Contended => Self::passing(Code::Aborted, "CONTENDED", message),
             Refusal::BrokerUnavailable(_) => Self::passing(Code::Unavailable, "BROKER_UNAVAILABLE", message),

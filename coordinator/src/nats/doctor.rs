@@ -1,5 +1,7 @@
 //! Examines a broker by itself, without a coordinator: is everything there, is it as we make it, and does it move?
 
+mod room;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
@@ -17,7 +19,7 @@ use run::{PoolId, WorkerId};
 use tokio::time::Instant;
 
 use super::durability::{self, Synced};
-use super::journal::{ROOM_PERCENT, SILENT, current_replicas, millis};
+use super::journal::{SILENT, current_replicas, millis};
 use super::pauses::paused_pool;
 
 use super::setup::{JOBS_UNDER_WAY_MAX, LogOptions, bucket_bytes, log_config};
@@ -105,7 +107,8 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
                 settings(&info.config),
                 copies(info),
                 profile(&client, info).await,
-                room(info),
+                room::room(info),
+                room::memory(&context, info).await,
                 consumers(info),
             ]);
             findings.extend(buckets(&context, &info.config).await);
@@ -274,27 +277,6 @@ async fn profile(client: &Client, info: &Info) -> Finding {
             Finding::warn(what, format!("no profile has {copies} copies"), "make it 1 or 3: coordinators refuse it")
         }
     }
-}
-
-fn room(info: &Info) -> Finding {
-    let (what, bytes) = ("room", info.state.bytes);
-    let Some(limit) = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0) else {
-        return Finding::warn(
-            what,
-            "the log has no limit of bytes",
-            "give it one: `toolyard log resize`, as the operator",
-        );
-    };
-    let percent = u128::from(bytes) * 100 / u128::from(limit);
-    let found = format!("{percent} % of {} MiB taken, {} messages", limit >> 20, info.state.messages);
-    let advice = "give it more room: `toolyard log resize`, as the operator";
-    if percent >= u128::from(ROOM_PERCENT) {
-        return Finding::fail(what, format!("{found}: new work is refused from {ROOM_PERCENT} % on"), advice);
-    }
-    if percent >= u128::from(ROOM_SOON_PERCENT) {
-        return Finding::warn(what, format!("{found}: new work is refused from {ROOM_PERCENT} % on"), advice);
-    }
-    Finding::ok(what, found)
 }
 
 /// Pools' queues and coordinators' feeds. At the limit no feed can be made, so no shard can be taken over.

@@ -10,7 +10,7 @@ mod room;
 pub(crate) use self::pages::RunPages;
 use self::pages::all_of;
 use self::pages::{Batch, Stored};
-pub(super) use self::room::ROOM_PERCENT;
+pub(crate) use self::room::{Bound, ROOM_PERCENT};
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use async_nats::HeaderMap;
 use async_nats::jetstream;
 use async_nats::jetstream::message::StreamMessage;
-use async_nats::jetstream::stream::{Info, PeerInfo};
+use async_nats::jetstream::stream::{Config, Info, PeerInfo};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
@@ -33,8 +33,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::append::{APPEND_PAUSE, UNHEARD_MAX};
-use self::room::Room;
+use self::room::{Amount, Room};
 use super::Broker;
+use super::setup::LOG_BYTES_PER_MESSAGE;
 use crate::known::Known;
 use crate::metrics::COUNTS;
 
@@ -150,7 +151,7 @@ pub(crate) struct Page {
     pub(crate) last: bool,
     /// Where something stands that could not be understood, and its sequence.
     pub(crate) unread: Vec<(Place, u64)>,
-    /// Bytes that its entries take in the log.
+    /// Bytes that its entries count for their tenant.
     pub(crate) bytes: u64,
 }
 
@@ -303,7 +304,7 @@ impl Journal {
         self.known_with_bytes(id).await.map(|(known, _)| known)
     }
 
-    /// A run as the log's leader has it, and the bytes that its entries take in the log.
+    /// A run as the log's leader has it, and the bytes that its entries count for their tenant.
     pub(crate) async fn known_with_bytes(&self, id: RunId) -> Result<(Known, u64), ReadError> {
         let give_up = Instant::now() + AGREE_PATIENCE;
         loop {
@@ -371,8 +372,8 @@ impl Journal {
                     if info.cluster.as_ref().is_none_or(|cluster| cluster.leader.is_some()) {
                         led.send_replace(Instant::now());
                     }
-                    let limit = u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
-                    self.room.seen(info.state.bytes, limit, counted);
+                    let seen = Amount { bytes: info.state.bytes, messages: info.state.messages };
+                    self.room.seen(seen, limits(&info.config), counted);
                     count(info);
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "cannot see how full the log is"),
@@ -385,16 +386,9 @@ impl Journal {
         }
     }
 
-    /// Bytes that objects take at the broker, and may take.
-    pub(crate) async fn room_for_objects(&self) -> Option<(u64, u64)> {
-        let objects = self.broker.context.get_stream(names::OBJECTS).await.ok()?;
-        let info = objects.cached_info();
-        Some((info.state.bytes, u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX)))
-    }
-
-    /// The log is so full that nothing new should be accepted.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.room.is_crowded()
+    /// The bound of the log that is reached so far that nothing new should be accepted.
+    pub(crate) fn crowded(&self) -> Option<Bound> {
+        self.room.crowded()
     }
 
     /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is made again for a while
@@ -446,7 +440,7 @@ impl Journal {
             follows(reply.headers.as_ref(), before)?;
             let message = StreamMessage::try_from(reply).map_err(|error| unavailable(&error))?;
             let at = millis(message.time.unix_timestamp_nanos());
-            let bytes = stored_bytes(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
+            let bytes = counted_bytes(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
             let what = decode(&message.subject, message.payload, message.sequence, at);
             let (sequence, subject) = (message.sequence, message.subject.to_string());
             batch.messages.push(Stored { sequence, subject, bytes, what });
@@ -482,6 +476,12 @@ where
 /// What an entry takes in the log.
 pub(crate) fn stored_bytes(payload: u32) -> u64 {
     u64::from(payload) + ENTRY_BYTES
+}
+
+/// What an entry counts for its tenant: its bytes in the log, or its part of the messages that the log may hold if that is more.
+/// So a tenant that may take half of the log takes at most half of either.
+pub(crate) fn counted_bytes(payload: u32) -> u64 {
+    stored_bytes(payload).max(LOG_BYTES_PER_MESSAGE.unsigned_abs())
 }
 
 /// Each message of a page names the one before it: one that was lost on its way is noticed.
@@ -520,11 +520,21 @@ pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp
     }
 }
 
+/// What the log may hold. A log that an older release made has no bound of messages.
+fn limits(config: &Config) -> Amount {
+    let limit = |found: i64| u64::try_from(found).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
+    Amount { bytes: limit(config.max_bytes), messages: limit(config.max_messages) }
+}
+
 /// Shows what a look at the log saw.
 fn count(info: &Info) {
+    let limits = limits(&info.config);
     COUNTS.log_bytes.set(info.state.bytes as f64);
-    COUNTS.log_bytes_max.set(u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX) as f64);
+    COUNTS.log_bytes_max.set(limits.bytes as f64);
     COUNTS.log_messages.set(info.state.messages as f64);
+    // A ratio to this is 0 in a log without the bound.
+    COUNTS.log_messages_max.set(if limits.messages == u64::MAX { f64::INFINITY } else { limits.messages as f64 });
+    COUNTS.log_subjects.set(info.state.subjects_count as f64);
     COUNTS.log_replicas.set(info.config.num_replicas as f64);
     COUNTS.log_replicas_current.set(current_replicas(info) as f64);
 }

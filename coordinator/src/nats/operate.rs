@@ -51,6 +51,8 @@ pub enum OperateError {
     Refused { what: String, reason: String },
     #[error("{stream} has {used} bytes: with {asked} it would be full. Give at least {least}")]
     TooSmall { stream: &'static str, used: u64, asked: u64, least: u64 },
+    #[error("{stream} has {used} messages: with {asked} it would be full. Give at least {least}")]
+    TooFew { stream: &'static str, used: u64, asked: u64, least: u64 },
     #[error(
         "entries are kept for at least {} h, as a run may last a day and is read for an hour after it",
         RETENTION.as_secs() / 3600
@@ -90,6 +92,8 @@ pub struct StreamUsage {
     /// `None`: no limit.
     pub bytes_max: Option<u64>,
     pub messages: u64,
+    /// `None`: no limit.
+    pub messages_max: Option<u64>,
     /// Subjects with messages. Each server keeps them in memory.
     pub subjects: u64,
     /// For how long messages are kept. `None`: for ever.
@@ -155,6 +159,7 @@ impl Operator {
                 bytes: info.state.bytes,
                 bytes_max: Some(info.number("max_bytes")).filter(|most| *most > 0),
                 messages: info.state.messages,
+                messages_max: Some(info.number("max_msgs")).filter(|most| *most > 0),
                 subjects: info.state.num_subjects,
                 age_max: Some(age_max).filter(|age| !age.is_zero()),
                 replicas: info.number("num_replicas"),
@@ -183,6 +188,20 @@ impl Operator {
         Ok(changed)
     }
 
+    /// Lets the log hold so many messages.
+    ///
+    /// # Errors
+    /// When the log has more already.
+    pub async fn bound_messages(&self, messages: u64) -> Result<Option<Changed>, OperateError> {
+        let stream = names::STREAM;
+        let used = self.needed(stream).await?.state.messages;
+        let least = least(used);
+        if messages < least {
+            return Err(OperateError::TooFew { stream, used, asked: messages, least });
+        }
+        self.set(stream, "max_msgs", messages).await
+    }
+
     /// Gives objects so many bytes.
     ///
     /// # Errors
@@ -195,7 +214,7 @@ impl Operator {
     /// New work is refused when the log is full to some percent.
     async fn must_hold(&self, stream: &'static str, bytes: u64) -> Result<(), OperateError> {
         let used = self.needed(stream).await?.state.bytes;
-        let least = used.saturating_mul(100) / ROOM_PERCENT + 1;
+        let least = least(used);
         if bytes < least { Err(OperateError::TooSmall { stream, used, asked: bytes, least }) } else { Ok(()) }
     }
 
@@ -373,6 +392,11 @@ impl Operator {
         let answer = self.context.request(format!("STREAM.{request}.{stream}"), what).await;
         answer.map_err(|error| OperateError::NoAnswer { what: told.to_owned(), reason: error.to_string() })
     }
+}
+
+/// The least limit with which new work is accepted beside so much.
+fn least(used: u64) -> u64 {
+    used.saturating_mul(100) / ROOM_PERCENT + 1
 }
 
 fn checked(what: &str, answer: Value) -> Result<Value, OperateError> {

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::durability::{self, Durability, Synced};
 use super::letters;
+use super::memory;
 
 /// How much longer than the longest run the log keeps events: none may age out under an open run.
 const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
@@ -33,9 +34,14 @@ const PULLS_WAITING_MAX: i64 = 8192;
 const SMALL_BUCKET_BYTES: i64 = 2 << 20;
 /// Bytes of the bucket of tool sets: hundreds of pools that host some dozen tools.
 const TOOLS_BUCKET_BYTES: i64 = 16 << 20;
-/// Which part of the log's bytes request ids may take. An id takes 190 bytes, so they have as much room as the log if a run takes
-/// 1.5 KiB of it.
+/// The log's bound of messages, if none is given, is this part of its bytes: 2,097,152 messages for 1 GiB. A small call takes
+/// two messages of 250 bytes, so the memory for subjects bounds such calls before the bytes do; a call of 1 KiB or more is bounded
+/// by its bytes.
+pub(super) const LOG_BYTES_PER_MESSAGE: i64 = 512;
+/// Which part of the log's bytes request ids may take. They have as much room as the log if a run takes 1.9 KiB of it.
 const LOG_BYTES_PER_REQUEST_BYTE: i64 = 8;
+/// What a request id takes of its bucket (measured: 243).
+pub(super) const REQUEST_ID_BYTES: i64 = 240;
 /// Which part snapshots may take. A run that is to be erased takes 70 bytes there with a request id and 35 without, and twice
 /// that while a new snapshot is written: room for as many as request ids or the log have. All together fits a broker of 2 GiB
 /// beside a log of 1 GiB.
@@ -65,13 +71,36 @@ pub struct LogOptions {
     pub durability: Durability,
     /// Bytes that the log may take. A full log refuses new work and keeps what it accepted.
     pub bytes_max: i64,
+    /// Messages that the log may hold: each subject costs the broker memory, and a call has two. `None`: a part of `bytes_max`.
+    pub messages_max: Option<i64>,
     /// Bytes that objects may take, beside the log. Where they do, calls whose results are too large for the log fail.
     pub objects_bytes_max: i64,
+    /// Bytes of memory that a server of the broker may use. It changes nothing: metrics and alerts compare the need with it.
+    pub broker_memory: Option<u64>,
+}
+
+impl LogOptions {
+    /// The bound of messages, which is derived from the bytes if it is not given.
+    #[must_use]
+    pub fn messages_max(&self) -> i64 {
+        self.messages_max.unwrap_or_else(|| messages_max(self.bytes_max))
+    }
+}
+
+/// The bound of messages for a log of so many bytes.
+pub(super) fn messages_max(log_bytes: i64) -> i64 {
+    (log_bytes / LOG_BYTES_PER_MESSAGE).max(1)
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { durability: Durability::default(), bytes_max: 1 << 30, objects_bytes_max: 1 << 29 }
+        Self {
+            durability: Durability::default(),
+            bytes_max: 1 << 30,
+            messages_max: None,
+            objects_bytes_max: 1 << 29,
+            broker_memory: None,
+        }
     }
 }
 
@@ -243,6 +272,7 @@ pub(crate) fn log_config(options: &LogOptions) -> Config {
         discard: DiscardPolicy::New,
         max_age: RETENTION,
         max_bytes: options.bytes_max,
+        max_messages: options.messages_max(),
         max_message_size: MESSAGE_BYTES_MAX,
         max_consumers: CONSUMERS_MAX,
         storage: StorageType::File,
@@ -261,16 +291,28 @@ pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &Log
     let stream = patiently("the log", make).await?;
     let info = stream.cached_info();
     check_replicas(&info.config, options.durability)?;
-    if info.config.max_bytes != options.bytes_max {
-        tracing::warn!(
-            found = info.config.max_bytes,
-            asked = options.bytes_max,
-            "the log keeps the size that it was made with"
-        );
-    }
+    warn_of_size(&info.config, options);
+    memory::warn_of(&info.config, options.broker_memory);
     match options.durability {
         Durability::Dev | Durability::Standard => Ok(()),
         Durability::Strict => check_synced(client, info).await,
+    }
+}
+
+/// The log keeps the size that it has: only the operator changes it.
+fn warn_of_size(found: &Config, options: &LogOptions) {
+    let (bytes, messages) = (options.bytes_max, options.messages_max());
+    if found.max_bytes != bytes {
+        tracing::warn!(found = found.max_bytes, asked = bytes, "the log keeps the size that it was made with");
+    }
+    if found.max_messages <= 0 {
+        tracing::warn!(
+            "the log has no bound of messages, as an older release made it, so the broker may run out of memory before the log is \
+             full: `toolyard log resize --messages {messages}`, as the operator"
+        );
+    } else if found.max_messages != messages {
+        let found = found.max_messages;
+        tracing::warn!(found, asked = messages, "the log keeps the bound of messages that it was made with");
     }
 }
 

@@ -101,7 +101,7 @@ mod tests {
         for passing in [
             Refusal::BrokerUnavailable(reason()),
             Refusal::Unconfirmed { run, reason: reason() },
-            Refusal::LogFull,
+            Refusal::LogFull(None),
             Refusal::Contended,
             Refusal::ShuttingDown,
         ] {

@@ -6,7 +6,7 @@ use store::{NotKept, Unread};
 
 use crate::callers::Denied;
 use crate::ledger::Stopped;
-use crate::nats::journal::{AppendError, ReadError};
+use crate::nats::journal::{AppendError, Bound, ROOM_PERCENT, ReadError};
 use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
 use crate::quotas::Exceeded;
@@ -62,8 +62,9 @@ pub(crate) enum Refusal {
     OutOfObject { size: u64 },
     #[error("the request id was used for another request, which made run {run}: use another id")]
     RequestIdTaken { run: RunId },
-    #[error("the log is full: it accepts nothing new until it has drained")]
-    LogFull,
+    /// With the bound that is reached; without, the broker itself refused the entry.
+    #[error("the log is full: {}", why_full(.0.as_ref()))]
+    LogFull(Option<Bound>),
     #[error(
         "the broker has no room for another request id: they fill the bucket `ty-requests` and are forgotten after {hours} hours; \
          send it without a request id if it may be done twice, ask again later, or give the stream KV_ty-requests more bytes",
@@ -93,6 +94,22 @@ impl Refusal {
             Self::BrokerUnavailable(_) | Self::ShuttingDown => Self::Unconfirmed { run, reason: self.to_string() },
             other => other,
         }
+    }
+}
+
+fn why_full(bound: Option<&Bound>) -> String {
+    match bound {
+        Some(Bound::Bytes(limit)) => format!(
+            "{ROOM_PERCENT} % of its {limit} bytes are taken. Nothing new is accepted until entries have aged out, or the operator \
+             gives it more bytes: `toolyard log resize SIZE`"
+        ),
+        Some(Bound::Messages(limit)) => format!(
+            "it has {ROOM_PERCENT} % of its {limit} messages. Nothing new is accepted until entries have aged out, or the operator \
+             allows more, for which the broker needs memory: `toolyard log resize --messages N`"
+        ),
+        None => "the broker has no room for the entry. Nothing new is accepted until entries have aged out, or the operator gives \
+                 it more: `toolyard log usage` shows what it lacks, `toolyard log resize` changes it"
+            .to_owned(),
     }
 }
 
@@ -136,7 +153,7 @@ impl From<AppendError> for Refusal {
     fn from(error: AppendError) -> Self {
         match error {
             AppendError::Conflict => Self::Contended,
-            AppendError::Full { .. } => Self::LogFull,
+            AppendError::Full { .. } => Self::LogFull(None),
             AppendError::TooLarge => Self::TooLarge,
             AppendError::Unavailable(reason) => Self::BrokerUnavailable(reason),
             AppendError::Unconfirmed { run, reason } => Self::Unconfirmed { run, reason },

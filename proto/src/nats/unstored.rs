@@ -5,9 +5,9 @@ use std::error::Error as _;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, ErrorCode};
 
-/// What the server says when a stream's limit of bytes is reached and it may not discard. The same code stands for other
-/// failures of the store, which pass.
-const STREAM_IS_FULL: &str = "maximum bytes exceeded";
+/// What the server answers when a stream's limit of bytes or of messages is reached and it may not discard. The same code
+/// stands for other failures of the store, which pass.
+const STREAM_IS_FULL: [&str; 2] = ["maximum bytes exceeded", "maximum messages exceeded"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unstored {
@@ -43,7 +43,11 @@ impl Unstored {
         match answer.error_code() {
             ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM => Self::TooLarge,
             ErrorCode::INSUFFICIENT_RESOURCES | ErrorCode::STORAGE_RESOURCES_EXCEEDED => Self::Full,
-            ErrorCode::STREAM_STORE_FAILED if answer.to_string().contains(STREAM_IS_FULL) => Self::Full,
+            ErrorCode::STREAM_STORE_FAILED => {
+                let answer = answer.to_string();
+                let is_full = STREAM_IS_FULL.iter().any(|reason| answer.contains(reason));
+                if is_full { Self::Full } else { Self::Unconfirmed }
+            }
             _ => Self::Unconfirmed,
         }
     }
@@ -65,6 +69,7 @@ mod tests {
         assert_eq!(answered(10023, "insufficient resources"), Unstored::Full);
         assert_eq!(answered(10047, "insufficient storage resources available"), Unstored::Full);
         assert_eq!(answered(10077, "maximum bytes exceeded"), Unstored::Full);
+        assert_eq!(answered(10077, "maximum messages exceeded"), Unstored::Full);
         assert_eq!(answered(10077, "write: input/output error"), Unstored::Unconfirmed);
         assert_eq!(answered(10008, "JetStream system temporarily unavailable"), Unstored::Unconfirmed);
         assert_eq!(Unstored::of(&PublishError::new(PublishErrorKind::TimedOut)), Unstored::Unconfirmed);

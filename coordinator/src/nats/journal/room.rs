@@ -12,28 +12,50 @@ pub(crate) const ROOM_PERCENT: u64 = 85;
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_PERCENT: u64 = 1;
 
+/// A size of the log, in both of its measures.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Amount {
+    pub(super) bytes: u64,
+    pub(super) messages: u64,
+}
+
+/// The bound of the log that leaves no room for new work, with its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bound {
+    Bytes(u64),
+    Messages(u64),
+}
+
 #[derive(Debug)]
 pub(super) struct Room {
+    bytes: Filled,
+    messages: Filled,
+    look: Notify,
+}
+
+/// How far the log is filled, in one measure of it.
+#[derive(Debug)]
+struct Filled {
     limit: AtomicU64,
     seen: AtomicU64,
     /// Appended here since the log was last looked at.
     since: AtomicU64,
-    look: Notify,
 }
 
 impl Default for Room {
     /// Before the first look there is room.
     fn default() -> Self {
-        Self { limit: AtomicU64::new(u64::MAX), seen: AtomicU64::new(0), since: AtomicU64::new(0), look: Notify::new() }
+        let filled = || Filled { limit: AtomicU64::new(u64::MAX), seen: AtomicU64::new(0), since: AtomicU64::new(0) };
+        Self { bytes: filled(), messages: filled(), look: Notify::new() }
     }
 }
 
 impl Room {
-    /// Something was appended.
+    /// A message of so many bytes was appended.
     pub(super) fn take(&self, bytes: usize) {
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let since = self.since.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        if since >= percent(self.limit.load(Ordering::Relaxed), LOOK_PERCENT) {
+        let by_bytes = self.bytes.take(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let by_messages = self.messages.take(1);
+        if by_bytes || by_messages {
             self.look.notify_one();
         }
     }
@@ -47,23 +69,47 @@ impl Room {
     }
 
     /// What was appended here before a look, and so is in what it sees.
-    pub(super) fn counted(&self) -> u64 {
-        self.since.load(Ordering::Relaxed)
+    pub(super) fn counted(&self) -> Amount {
+        Amount {
+            bytes: self.bytes.since.load(Ordering::Relaxed),
+            messages: self.messages.since.load(Ordering::Relaxed),
+        }
     }
 
     /// Takes in what a look saw. What was appended while it was under way stays counted.
-    pub(super) fn seen(&self, bytes: u64, limit: u64, counted: u64) {
+    pub(super) fn seen(&self, seen: Amount, limit: Amount, counted: Amount) {
+        self.bytes.see(seen.bytes, limit.bytes, counted.bytes);
+        self.messages.see(seen.messages, limit.messages, counted.messages);
+    }
+
+    /// The bound that is reached so far that nothing new should be accepted.
+    pub(super) fn crowded(&self) -> Option<Bound> {
+        let bytes = self.bytes.crowded().map(Bound::Bytes);
+        bytes.or_else(|| self.messages.crowded().map(Bound::Messages))
+    }
+}
+
+impl Filled {
+    /// Whether so much was appended here that it is time to look.
+    fn take(&self, amount: u64) -> bool {
+        let since = self.since.fetch_add(amount, Ordering::Relaxed).saturating_add(amount);
+        since >= percent(self.limit.load(Ordering::Relaxed), LOOK_PERCENT)
+    }
+
+    fn see(&self, seen: u64, limit: u64, counted: u64) {
         self.limit.store(limit, Ordering::Relaxed);
-        self.seen.store(bytes, Ordering::Relaxed);
+        self.seen.store(seen, Ordering::Relaxed);
         self.since.fetch_sub(counted, Ordering::Relaxed);
     }
 
-    pub(super) fn is_crowded(&self) -> bool {
+    /// The limit, if new work would take the room in which what was accepted has to end.
+    fn crowded(&self) -> Option<u64> {
         let taken = self.seen.load(Ordering::Relaxed).saturating_add(self.since.load(Ordering::Relaxed));
-        taken >= percent(self.limit.load(Ordering::Relaxed), ROOM_PERCENT)
+        let limit = self.limit.load(Ordering::Relaxed);
+        (taken >= percent(limit, ROOM_PERCENT)).then_some(limit)
     }
 }
 
 fn percent(of: u64, part: u64) -> u64 {
-    of / 100 * part
+    u64::try_from(u128::from(of) * u128::from(part) / 100).unwrap_or(u64::MAX)
 }

@@ -168,6 +168,30 @@ async fn what_does_not_fit_and_what_finds_no_room_are_told_apart_at_once() {
     assert!(began.elapsed() < APPEND_PATIENCE, "neither is tried again");
 }
 
+#[tokio::test]
+async fn a_log_with_as_many_messages_as_it_may_hold_refuses_more_and_keeps_all() {
+    let server = local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts");
+    let log = LogOptions { bytes_max: 4 << 20, messages_max: Some(20), ..LogOptions::default() };
+    let broker = Broker::connect(&server.url(), &Credentials::default(), &log).await.expect("it can be set up");
+    let journal = Journal::new(&broker);
+    let began = Instant::now();
+    for stored in 1..=20 {
+        assert_eq!(journal.append(fresh(), &[Event::RunClosed], None, 0).await.expect("there is room"), stored);
+    }
+    let refused = journal.append(fresh(), &[Event::RunClosed], None, 0).await;
+    assert!(matches!(refused, Err(AppendError::Full { is_certain: true })), "{refused:?}");
+    assert!(began.elapsed() < APPEND_PATIENCE, "it is not tried again");
+    let extent = journal.extent().await.expect("the log is there");
+    assert_eq!((extent.first, extent.last), (1, 20), "nothing was discarded");
+}
+
+#[test]
+fn a_tenant_whose_entries_are_as_small_as_they_get_has_no_more_of_the_messages_than_of_the_bytes() {
+    let log = LogOptions::default();
+    assert_eq!(counted_bytes(0) * log.messages_max().unsigned_abs(), log.bytes_max.unsigned_abs());
+    assert_eq!(counted_bytes(10_000), 10_000 + ENTRY_BYTES, "large ones count by their bytes");
+}
+
 #[test]
 fn a_page_that_lost_a_message_on_its_way_is_refused() {
     let naming = |before: &str| {

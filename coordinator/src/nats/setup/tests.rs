@@ -15,7 +15,12 @@ const FETCHED_MAX: usize = 1000;
 
 /// Of which a machine has room for many.
 fn small() -> LogOptions {
-    LogOptions { bytes_max: 256 << 20, objects_bytes_max: 4 << 20, ..LogOptions::default() }
+    LogOptions {
+        bytes_max: 256 << 20,
+        messages_max: Some(4_000_000),
+        objects_bytes_max: 4 << 20,
+        ..LogOptions::default()
+    }
 }
 
 async fn broker() -> (local::Broker, Broker) {

@@ -1,0 +1,67 @@
+//! Whether the log has room, and whether its bounds bound the memory of the broker.
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::stream::Info;
+use proto::names;
+
+use super::super::journal::ROOM_PERCENT;
+use super::super::memory as need;
+use super::super::setup::messages_max;
+use super::{Finding, ROOM_SOON_PERCENT};
+
+pub(super) fn room(info: &Info) -> Finding {
+    let (what, messages) = ("room", info.state.messages);
+    let Some(bytes_max) = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0) else {
+        let advice = "give it one: `toolyard log resize`, as the operator";
+        return Finding::warn(what, "the log has no limit of bytes", advice);
+    };
+    let percent = |of: u64, limit: u64| u128::from(of) * 100 / u128::from(limit);
+    let by_bytes = percent(info.state.bytes, bytes_max);
+    let found = format!("{by_bytes} % of {} MiB taken", bytes_max >> 20);
+    // Without the bound of messages there is always room by it.
+    let (by_messages, found) = match u64::try_from(info.config.max_messages).ok().filter(|limit| *limit > 0) {
+        Some(limit) => {
+            let percent = percent(messages, limit);
+            (percent, format!("{found}, {percent} % of {limit} messages ({messages})"))
+        }
+        None => (0, format!("{found}, {messages} messages")),
+    };
+    let advice = if by_messages > by_bytes {
+        "allow it more messages, for which the broker needs memory: `toolyard log resize --messages`, as the operator"
+    } else {
+        "give it more room: `toolyard log resize`, as the operator"
+    };
+    let refused = format!("{found}: new work is refused from {ROOM_PERCENT} % on");
+    match by_bytes.max(by_messages) {
+        percent if percent >= u128::from(ROOM_PERCENT) => Finding::fail(what, refused, advice),
+        percent if percent >= u128::from(ROOM_SOON_PERCENT) => Finding::warn(what, refused, advice),
+        _ => Finding::ok(what, found),
+    }
+}
+
+/// What each server of the broker needs now, and once the log is full. How much it has is not known here.
+pub(super) async fn memory(context: &Context, log: &Info) -> Finding {
+    let mut subjects = log.state.subjects_count;
+    for stream in [format!("KV_{}", names::REQUESTS_BUCKET), names::OBJECTS.to_owned()] {
+        // That one of them is missing is another finding.
+        if let Ok(found) = context.get_stream(&stream).await {
+            subjects += found.cached_info().state.subjects_count;
+        }
+    }
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    let found =
+        format!("{subjects} subjects, for which each server needs some {} MiB", mib(need::of_subjects(subjects)));
+    let Some(full) = need::of_full(&log.config) else {
+        let found = format!("{found}; the log has no bound of messages, so nothing bounds that");
+        let advice = format!(
+            "an older coordinator made it: `toolyard log resize --messages {}`, as the operator",
+            messages_max(log.config.max_bytes)
+        );
+        return Finding::warn("memory", found, advice);
+    };
+    let limit = mib(need::limit(full));
+    Finding::ok(
+        "memory",
+        format!("{found}; {} MiB when the log is full (GOMEMLIMIT), which takes a limit of {limit} MiB", mib(full)),
+    )
+}

@@ -1,0 +1,89 @@
+//! How much memory a server of the broker needs: it keeps all subjects of its streams in memory. The server reports
+//! its memory only to its system account, so this is an estimate (docs/performance.md has the measurements).
+
+use async_nats::jetstream::stream::{Config, Info};
+use proto::names;
+
+use super::Broker;
+use super::setup::{REQUEST_ID_BYTES, bucket_bytes};
+
+/// Memory of a server that holds nothing: the program, connections, consumers, copies of blocks.
+const IDLE_BYTES: u64 = 128 << 20;
+/// Memory of a subject, with what the server's garbage collection needs beside it.
+const SUBJECT_BYTES: u64 = 1 << 10;
+/// Of a limit of memory, the part that the server may use before it collects harder (`GOMEMLIMIT`), in percent.
+const LIMIT_PERCENT: u64 = 85;
+
+/// Memory that a server needs for so many subjects.
+pub(crate) fn of_subjects(subjects: u64) -> u64 {
+    IDLE_BYTES.saturating_add(subjects.saturating_mul(SUBJECT_BYTES))
+}
+
+/// Memory that a server needs if the log and the request ids beside it are full. `None`: the log has no bound of
+/// messages, so nothing bounds the memory.
+pub(crate) fn of_full(log: &Config) -> Option<u64> {
+    let messages = u64::try_from(log.max_messages).ok().filter(|messages| *messages > 0)?;
+    let ids = bucket_bytes(names::REQUESTS_BUCKET, log.max_bytes) / REQUEST_ID_BYTES;
+    Some(of_subjects(messages.saturating_add(u64::try_from(ids).unwrap_or(0))))
+}
+
+/// The limit of memory within which a server may use so much.
+pub(crate) fn limit(bytes: u64) -> u64 {
+    bytes / LIMIT_PERCENT * 100
+}
+
+/// Warns of a log that, once it is full, needs more memory than a server of the broker may use.
+pub(super) fn warn_of(log: &Config, memory_max: Option<u64>) {
+    let Some(memory_max) = memory_max else { return };
+    match of_full(log) {
+        Some(needed) if needed > memory_max => tracing::warn!(
+            needed,
+            memory_max,
+            "the broker needs more memory for a full log than --broker-memory: give it more, or lower the log's bounds with \
+             `toolyard log resize`"
+        ),
+        Some(_) | None => {}
+    }
+}
+
+/// What streams hold that costs the broker memory or may be full.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// Of the log, request ids and objects.
+    pub(crate) subjects: u64,
+    /// Bytes that objects take at the broker, and may take. `None`: they are in a bucket.
+    pub(crate) objects: Option<(u64, u64)>,
+}
+
+impl Broker {
+    /// `None`: the broker does not answer.
+    pub(crate) async fn held(&self) -> Option<Held> {
+        let log = self.context.get_stream(names::STREAM).await.ok()?.cached_info().state.subjects_count;
+        let requests = self.requests.stream.get_info().await.ok()?.state.subjects_count;
+        let objects = self.context.get_stream(names::OBJECTS).await.ok();
+        let objects = objects.as_ref().map(|objects| objects.cached_info());
+        let subjects = log + requests + objects.map_or(0, |info| info.state.subjects_count);
+        let bytes_max = |info: &Info| u64::try_from(info.config.max_bytes).unwrap_or(u64::MAX);
+        Some(Held { subjects, objects: objects.map(|info| (info.state.bytes, bytes_max(info))) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nats::setup::{LogOptions, log_config};
+
+    #[test]
+    fn a_full_log_of_the_default_size_fits_the_memory_that_the_chart_gives_the_broker() {
+        let chart = (4_u64 << 30) / 100 * LIMIT_PERCENT;
+        let needed = of_full(&log_config(&LogOptions::default())).expect("it has a bound of messages");
+        assert!(needed <= chart, "{needed} of {chart}");
+        let large = LogOptions { bytes_max: 2 << 30, ..LogOptions::default() };
+        assert!(
+            of_full(&log_config(&large)).expect("it has a bound of messages") > chart,
+            "the memory is planned by the size"
+        );
+        let unbounded = Config { max_messages: -1, ..log_config(&LogOptions::default()) };
+        assert_eq!(of_full(&unbounded), None);
+    }
+}

@@ -10,8 +10,9 @@ use harness::{
     Sample, Stream, Worker, Yard, alert_names, call, dashboard_panels, reason,
 };
 use local::Cluster;
-use proto::names;
 use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
+use proto::{names, object};
+use run::ObjectId;
 use serde_json::json;
 use tempfile::TempDir;
 use tonic::Status;
@@ -34,6 +35,9 @@ const OBJECTS_BYTES: u64 = 2 << 20;
 /// Three such results take 86 % of the room for objects.
 const RESULT_BYTES: usize = 600_000;
 const LOG_BYTES: u64 = 8 << 20;
+const LOG_MESSAGES: u64 = 1400;
+/// A coordinator estimates 128 MiB for a broker that holds nothing, and 1 KiB for each subject: 1 MiB more is 90 % of this.
+const BROKER_MEMORY: u64 = (129 << 20) * 10 / 9;
 /// Echoed, so that it is stored twice.
 const TEXT_BYTES: usize = 100 << 10;
 /// More calls than the log has room for.
@@ -121,6 +125,7 @@ impl Fleet {
             "ToolyardCallsParked",
             "ToolyardNoticesParked",
             "ToolyardObjectsFilling",
+            "ToolyardObjectsFull",
             "ToolyardTelemetryDropped",
         ] {
             self.prometheus.until_inactive(alert).await;
@@ -222,9 +227,21 @@ async fn redis_is_lost(prometheus: &Prometheus, store: &mut local::Store) {
 
 async fn objects_take_their_room(fleet: &Fleet) {
     fleet.prometheus.until_firing("ToolyardObjectsFilling").await;
+    assert!(!fleet.prometheus.is_firing("ToolyardObjectsFull").await, "there is room for another object");
     let nats = async_nats::connect(fleet.broker.url()).await.expect("the broker is there");
-    let objects = jetstream::new(nats).get_stream(names::OBJECTS).await.expect("there are objects");
+    let nats = jetstream::new(nats);
+    // Chunks of an upload, until the broker has no room.
+    for index in 0.. {
+        let chunk = object::chunk(&ObjectId::Upload(uuid::Uuid::now_v7()), index);
+        let stored = nats.publish(chunk, vec![0; 60_000].into()).await.expect("the broker is there");
+        if stored.await.is_err() {
+            break;
+        }
+    }
+    fleet.prometheus.until_firing("ToolyardObjectsFull").await;
+    let objects = nats.get_stream(names::OBJECTS).await.expect("there are objects");
     objects.purge().await.expect("objects may be removed");
+    fleet.prometheus.until_inactive("ToolyardObjectsFull").await;
     fleet.prometheus.until_inactive("ToolyardObjectsFilling").await;
 }
 
@@ -349,9 +366,12 @@ async fn missing_permissions_are_alerted_by_what_they_prevent_until_the_broker_h
 
 /// A fleet with a small log whose processes Prometheus scrapes.
 async fn scraped_yard() -> (Yard, Worker, Prometheus) {
+    scraped(&Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_BYTES", LOG_BYTES)).await
+}
+
+async fn scraped(coordinator: &Fixture) -> (Yard, Worker, Prometheus) {
     let admins = [Admin::anywhere(), Admin::anywhere()];
-    let fixture = Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_BYTES", LOG_BYTES);
-    let yard = Yard::start_with(admins[0].of(&fixture)).await;
+    let yard = Yard::start_with(admins[0].of(coordinator)).await;
     let worker = admins[1].of(&Fixture::new(FIXTURE)).worker(&yard.broker.url(), "main", 16).await;
     yard.client.wait_for_tool("echo").await;
     let prometheus = Prometheus::start(&admins).await;
@@ -408,6 +428,36 @@ async fn a_log_that_fills_is_alerted_before_it_is_full_and_when_it_is_until_it_h
     }
     prometheus.until_inactive("ToolyardLogFull").await;
     prometheus.until_inactive("ToolyardLogFilling").await;
+}
+
+/// Small calls: the messages of the log are full long before its bytes, and the broker needs memory for them.
+#[tokio::test]
+async fn a_log_full_of_small_calls_and_the_memory_that_it_takes_are_alerted_until_it_has_room_again() {
+    let fixture = Fixture::new(FIXTURE)
+        .with("TOOLYARD_LOG_MAX_BYTES", LOG_BYTES)
+        .with("TOOLYARD_LOG_MAX_MESSAGES", LOG_MESSAGES)
+        .with("TOOLYARD_BROKER_MEMORY", BROKER_MEMORY);
+    let (yard, _worker, prometheus) = scraped(&fixture).await;
+    let mut runs = Vec::new();
+    loop {
+        match create(&yard.client, echo("small")).await {
+            Ok(run) => runs.push(run),
+            Err(refusal) => {
+                assert_eq!(reason(&refusal), "LOG_FULL", "{refusal}");
+                break;
+            }
+        }
+    }
+    prometheus.until_firing("ToolyardLogFull").await;
+    prometheus.until_firing("ToolyardBrokerMemory").await;
+    let log = log(&yard).await;
+    for run in runs {
+        ends(&run).await;
+        log.purge().filter(format!("ty.run.*.{}.>", run.id)).await.expect("it may be purged");
+    }
+    prometheus.until_inactive("ToolyardLogFull").await;
+    prometheus.until_inactive("ToolyardLogFilling").await;
+    prometheus.until_inactive("ToolyardBrokerMemory").await;
 }
 
 /// The coordinator stands still again and again, as if it had too little CPU. Entries that are written meanwhile reach

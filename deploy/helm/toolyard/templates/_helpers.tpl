@@ -95,9 +95,41 @@ priorityClassName: {{ . | quote }}
 {{/* The part of a memory limit that a Go program may use before it collects harder: 85 %. Empty for a limit that is not in
      Mi or Gi. */}}
 {{- define "toolyard.goMemLimit" -}}
+{{- with include "toolyard.goMemMi" . }}{{ . }}MiB{{ end }}
+{{- end }}
+
+{{/* The same, in MiB. */}}
+{{- define "toolyard.goMemMi" -}}
 {{- $limit := toString . }}
-{{- if regexMatch "^[0-9]+Gi$" $limit }}{{ div (mul (trimSuffix "Gi" $limit | int) 1024 85) 100 }}MiB{{ end }}
-{{- if regexMatch "^[0-9]+Mi$" $limit }}{{ div (mul (trimSuffix "Mi" $limit | int) 85) 100 }}MiB{{ end }}
+{{- if regexMatch "^[0-9]+Gi$" $limit }}{{ div (mul (trimSuffix "Gi" $limit | int) 1024 85) 100 }}{{ end }}
+{{- if regexMatch "^[0-9]+Mi$" $limit }}{{ div (mul (trimSuffix "Mi" $limit | int) 85) 100 }}{{ end }}
+{{- end }}
+
+{{- define "toolyard.logEnv" -}}
+- {name: TOOLYARD_DURABILITY, value: {{ .Values.journal.durability }}}
+- {name: TOOLYARD_LOG_MAX_BYTES, value: {{ .Values.journal.maxBytes | int64 | quote }}}
+- {name: TOOLYARD_LOG_MAX_MESSAGES, value: {{ include "toolyard.logMessages" . | quote }}}
+{{- end }}
+
+{{- define "toolyard.logMessages" -}}
+{{ .Values.journal.maxMessages | int64 | default (div (.Values.journal.maxBytes | int64) 512) }}
+{{- end }}
+
+{{/* MiB of memory that a server of NATS may use in this release. Empty without NATS in it, or without a limit in Mi or Gi.
+     Fails for a limit that does not fit the log, as coordinator/src/nats/memory.rs calculates it. */}}
+{{- define "toolyard.brokerMemoryMi" -}}
+{{- if .Values.nats.deploy.enabled }}
+{{- $limit := (((.Values.nats.deploy).resources).limits).memory | default "" }}
+{{- with include "toolyard.goMemMi" $limit }}
+{{- $ids := div (max (div ($.Values.journal.maxBytes | int64) 8) 2097152) 240 }}
+{{- $messages := include "toolyard.logMessages" $ | int64 }}
+{{- $needed := add 129 (div (add $messages $ids) 1024) }}
+{{- if lt (int64 .) $needed }}
+{{- fail (printf "nats.deploy.resources: a log of %d messages needs up to %d MiB of each server's memory, and 85 %% of the limit %v is %s MiB: raise it to %dMi, or lower journal.maxMessages or journal.maxBytes" $messages $needed $limit . (add1 (div (mul $needed 100) 85))) }}
+{{- end }}
+{{- . }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* (list name digest) */}}
@@ -407,8 +439,10 @@ imagePullSecrets:
 - {name: TOOLYARD_HOST_NAMES, value: {{ include "toolyard.hostNames" . | quote }}}
 - {name: TOOLYARD_CONNECTIONS_MAX, value: {{ .Values.coordinators.connectionsMax | int64 | quote }}}
 - {name: TOOLYARD_ERASE_AFTER, value: {{ .Values.coordinators.eraseAfterSeconds | int64 | quote }}}
-- {name: TOOLYARD_DURABILITY, value: {{ .Values.journal.durability }}}
-- {name: TOOLYARD_LOG_MAX_BYTES, value: {{ .Values.journal.maxBytes | int64 | quote }}}
+{{ include "toolyard.logEnv" . }}
+{{- with include "toolyard.brokerMemoryMi" . }}
+- {name: TOOLYARD_BROKER_MEMORY, value: {{ mul (int64 .) 1048576 | quote }}}
+{{- end }}
 {{- if not .Values.objects.url }}
 - {name: TOOLYARD_OBJECTS_MAX_BYTES, value: {{ .Values.objects.maxBytes | int64 | quote }}}
 {{- end }}

@@ -170,7 +170,7 @@ pub(crate) async fn connect(address: &str) -> anyhow::Result<RunServiceClient<Ch
 }
 
 /// The tools may take a moment to be known.
-async fn until_known(client: &RunServiceClient<Channel>) -> anyhow::Result<()> {
+pub(crate) async fn until_known(client: &RunServiceClient<Channel>) -> anyhow::Result<()> {
     for _ in 0..100 {
         if noop(client.clone()).await.is_ok() {
             return Ok(());

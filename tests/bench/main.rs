@@ -13,6 +13,7 @@ mod idle;
 mod index;
 mod latency;
 mod measure;
+mod memory;
 mod open;
 mod peers;
 mod probe;
@@ -66,6 +67,9 @@ struct Arguments {
     /// Calls that the log holds at the end of the growth section.
     #[arg(long, default_value_t = 100_000)]
     retained_max: u64,
+    /// MiB of the log in the memory section; the chart has 1024.
+    #[arg(long, default_value_t = 256, conflicts_with = "quick")]
+    memory_log_mib: u64,
     /// Be one of the processes that are measured.
     #[command(subcommand)]
     role: Option<roles::Role>,
@@ -99,6 +103,9 @@ enum Section {
     Registry,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
+    /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and cgroup v1;
+    /// left out without them unless it is asked for.
+    Memory,
     /// Making the index anew from the log, in memory and in Redis.
     Index,
     /// Erasing runs of which nothing is kept, among 100,000 others.
@@ -120,15 +127,28 @@ struct Effort {
     /// By how much less there is of everything that is counted.
     divisor: u32,
     retained_max: u64,
+    memory_log_mib: u64,
 }
 
 impl Effort {
     fn of(arguments: &Arguments) -> Self {
         if arguments.quick {
-            return Self { rounds: 1, time: Duration::from_secs(1), divisor: 10, retained_max: 10_000 };
+            return Self {
+                rounds: 1,
+                time: Duration::from_secs(1),
+                divisor: 10,
+                retained_max: 10_000,
+                memory_log_mib: 128,
+            };
         }
         let (rounds, retained_max) = (arguments.rounds.max(1), arguments.retained_max);
-        Self { rounds, time: Duration::from_secs(3), divisor: 1, retained_max }
+        Self {
+            rounds,
+            time: Duration::from_secs(3),
+            divisor: 1,
+            retained_max,
+            memory_log_mib: arguments.memory_log_mib,
+        }
     }
 
     /// As many as this, or fewer when only a look is taken.
@@ -196,6 +216,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Growth) {
         growth::measure(effort, &mut results).await?;
+    }
+    if arguments.only.contains(&Section::Memory) || (arguments.only.is_empty() && memory::is_possible()) {
+        memory::measure(effort, &mut results).await?;
     }
     if wanted(Section::Index) {
         index::measure(effort, &mut results).await?;

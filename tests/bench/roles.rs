@@ -16,7 +16,11 @@ use worker::{About, Context, Output, Table, Tool, ToolError};
 #[derive(Debug, Clone, clap::Subcommand)]
 pub(crate) enum Role {
     #[command(hide = true)]
-    Coordinator { nats_url: String },
+    Coordinator {
+        nats_url: String,
+        #[arg(long, default_value_t = LOG_BYTES_MAX)]
+        log_max_bytes: i64,
+    },
     /// Some workers, each with connections and threads of its own.
     #[command(hide = true)]
     Workers { nats_url: String, slots: u32, count: u32, tools: u32 },
@@ -69,9 +73,9 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let admin = std::env::var("TOOLYARD_ADMIN_LISTEN").ok().map(|address| address.parse()).transpose()?;
     match role {
-        Role::Coordinator { nats_url } => {
+        Role::Coordinator { nats_url, log_max_bytes } => {
             let listen = ([127, 0, 0, 1], 0).into();
-            let log = coordinator::LogOptions { bytes_max: LOG_BYTES_MAX, ..coordinator::LogOptions::default() };
+            let log = coordinator::LogOptions { bytes_max: log_max_bytes, ..coordinator::LogOptions::default() };
             let redis_url = std::env::var("TOOLYARD_REDIS_URL").ok();
             let options = coordinator::Options {
                 nats_url,

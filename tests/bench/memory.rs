@@ -35,6 +35,7 @@ const IN_FLIGHT: usize = 256;
 /// Messages that are on their way at once.
 const PUBLISHED: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(60);
+const REMOVED_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -110,8 +111,14 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir(&self.0) {
-            eprintln!("{} stays: {error}", self.0.display());
+        // A server that was just killed is in it for a moment longer.
+        let give_up = Instant::now() + REMOVED_PATIENCE;
+        while let Err(error) = std::fs::remove_dir(&self.0) {
+            if Instant::now() >= give_up {
+                eprintln!("{} stays: {error}", self.0.display());
+                return;
+            }
+            std::thread::sleep(PAUSE);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! How a process that serves lets be seen what it does.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use telemetry::otlp::{Exporter, Settings};
 
@@ -19,9 +18,9 @@ pub(crate) struct ObserveArgs {
     /// [default: none]. A coordinator with --auth or TLS serves every name, but at its admin port
     #[arg(long, env = "TOOLYARD_HOST_NAMES", value_name = "NAMES", value_delimiter = ',')]
     pub(crate) host_names: Vec<String>,
-    /// The OpenTelemetry collector that traces and metrics are sent to, over gRPC without TLS, as in http://127.0.0.1:4317.
-    /// The variables OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TIMEOUT,
-    /// OTEL_METRIC_EXPORT_INTERVAL, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and OTEL_SDK_DISABLED count [default: nobody]
+    /// The OpenTelemetry collector that traces and metrics are sent to, as in http://127.0.0.1:4317, or https:// for TLS.
+    /// OTEL_EXPORTER_OTLP_PROTOCOL chooses grpc (the default) or http/protobuf. OpenTelemetry's other variables for headers,
+    /// TLS, timeouts, batches, sampling and the resource count as well; docs/operations.md lists them [default: nobody]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<String>,
 }
@@ -30,8 +29,7 @@ impl ObserveArgs {
     /// Begins to export telemetry, where somebody said where to.
     pub(crate) fn exporter(&self, service: &str) -> Result<Option<Exporter>, Failure> {
         let settings = Settings::read(self.otlp_endpoint.as_deref(), service, |name| std::env::var(name).ok())?;
-        let now = || Duration::from_millis(proto::now().0);
-        Ok(settings.map(|settings| Exporter::start(settings, now)).transpose()?)
+        Ok(settings.map(|settings| Exporter::start(&settings)).transpose()?)
     }
 }
 

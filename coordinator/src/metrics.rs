@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use opentelemetry_semantic_conventions::metric::RPC_SERVER_CALL_DURATION;
 use run::{Call, Outcome, PoolId, Route, ToolName};
 use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
 
@@ -12,149 +13,192 @@ use crate::registry::{Catalog, Registry};
 const OF_TOOL: &[&str] = &["pool", "tool"];
 
 pub(crate) static WAITING: Family<Gauge> =
-    Family::new("toolyard_calls_waiting", "Calls that no attempt of has begun, their turn included.", OF_TOOL);
+    Family::new("toolyard_calls_waiting", "Calls that no attempt of has begun, their turn included.", OF_TOOL)
+        .exported_as("toolyard.calls.waiting", "{call}");
 pub(crate) static WITHOUT_WORKER: Family<Gauge> =
-    Family::new("toolyard_calls_without_worker", "Calls that wait while no worker of their pool takes them.", OF_TOOL);
+    Family::new("toolyard_calls_without_worker", "Calls that wait while no worker of their pool takes them.", OF_TOOL)
+        .exported_as("toolyard.calls.without_worker", "{call}");
 pub(crate) static RUNNABLE: Family<Gauge> =
-    Family::new("toolyard_calls_runnable", "Calls in the queue, that a worker could begin now.", OF_TOOL);
+    Family::new("toolyard_calls_runnable", "Calls in the queue, that a worker could begin now.", OF_TOOL)
+        .exported_as("toolyard.calls.runnable", "{call}");
 pub(crate) static RUNNING: Family<Gauge> =
-    Family::new("toolyard_calls_running", "Calls that an attempt runs.", OF_TOOL);
+    Family::new("toolyard_calls_running", "Calls that an attempt runs.", OF_TOOL)
+        .exported_as("toolyard.calls.running", "{call}");
 pub(crate) static QUEUE_AGE: Family<Gauge> =
-    Family::new("toolyard_queue_age_seconds", "For how long the oldest call in the queue is there.", OF_TOOL);
+    Family::new("toolyard_queue_age_seconds", "For how long the oldest call in the queue is there.", OF_TOOL)
+        .exported_as("toolyard.queue.age", "s");
 pub(crate) static POOL_WORKERS: Family<Gauge> =
-    Family::new("toolyard_pool_workers", "Workers that live, as any coordinator sees them.", &["pool"]);
+    Family::new("toolyard_pool_workers", "Workers that live, as any coordinator sees them.", &["pool"])
+        .exported_as("toolyard.pool.workers", "{worker}");
 pub(crate) static POOL_PULLING: Family<Gauge> = Family::new(
     "toolyard_pool_workers_pulling",
     "Workers that jobs reach and that do not drain, as any coordinator sees them.",
     &["pool"],
-);
+)
+.exported_as("toolyard.pool.workers_pulling", "{worker}");
 pub(crate) static POOL_DRAINING: Family<Gauge> = Family::new(
     "toolyard_pool_workers_draining",
     "Workers that end their calls and take no more, as any coordinator sees them.",
     &["pool"],
-);
+)
+.exported_as("toolyard.pool.workers_draining", "{worker}");
 pub(crate) static POOL_SLOTS: Family<Gauge> =
-    Family::new("toolyard_pool_slots", "Calls that the living workers that do not drain run at once.", &["pool"]);
+    Family::new("toolyard_pool_slots", "Calls that the living workers that do not drain run at once.", &["pool"])
+        .exported_as("toolyard.pool.slots", "{slot}");
 pub(crate) static POOL_PAUSED: Family<Gauge> =
-    Family::new("toolyard_pool_paused", "1 for a pool whose queue somebody paused.", &["pool"]);
+    Family::new("toolyard_pool_paused", "1 for a pool whose queue somebody paused.", &["pool"])
+        .exported_as("toolyard.pool.paused", "1");
 pub(crate) static TOOL_PAUSED: Family<Gauge> =
-    Family::new("toolyard_tool_paused", "1 for a tool that somebody paused.", &["tool"]);
+    Family::new("toolyard_tool_paused", "1 for a tool that somebody paused.", &["tool"])
+        .exported_as("toolyard.tool.paused", "1");
 
 pub(crate) static TOOLS_REFUSED: Family<Gauge> = Family::new(
     "toolyard_tools_refused",
     "Tools that live workers of a pool host and no call is routed to; `tools ls` has the reasons.",
     &["pool"],
-);
+)
+.exported_as("toolyard.tools.refused", "{tool}");
 
 static ENDED: Family<Counter> =
-    Family::new("toolyard_calls_ended_total", "Calls that ended, by how.", &["pool", "tool", "outcome"]);
+    Family::new("toolyard_calls_ended_total", "Calls that ended, by how.", &["pool", "tool", "outcome"])
+        .exported_as("toolyard.calls.ended", "{call}");
 static PARKED: Family<Counter> = Family::new(
     "toolyard_calls_parked_total",
     "Calls that ended without a result although another attempt might have given one.",
     OF_TOOL,
-);
+)
+.exported_as("toolyard.calls.parked", "{call}");
 static HANDED_BACK: Family<Counter> =
-    Family::new("toolyard_jobs_handed_back_total", "Jobs of lost workers that went back to their queue.", &["pool"]);
+    Family::new("toolyard_jobs_handed_back_total", "Jobs of lost workers that went back to their queue.", &["pool"])
+        .exported_as("toolyard.jobs.handed_back", "{job}");
 static WEBHOOKS: Family<Counter> = Family::new(
     "toolyard_webhooks_total",
     "Attempts to deliver a notice, by how they ended, and notices that are parked.",
     &["endpoint", "outcome"],
-);
+)
+.exported_as("toolyard.webhooks", "{delivery}");
 static REPEATED: Family<Counter> = Family::new(
     "toolyard_requests_repeated_total",
     "Requests under an id that was there already, and so made no second run.",
     &[],
-);
+)
+.exported_as("toolyard.requests.repeated", "{request}");
 static FLOOR_WAIT: Family<Histogram> = Family::new(
     "toolyard_floor_wait_seconds",
     "For how long a call's first output waited until the call might speak, for each reader.",
     &[],
-);
+)
+.exported_as("toolyard.floor.wait.duration", "s");
 static CLIENT_CALLS: Family<Gauge> =
-    Family::new("toolyard_client_calls_waiting", "Calls that wait for their client's answer.", &[]);
+    Family::new("toolyard_client_calls_waiting", "Calls that wait for their client's answer.", &[])
+        .exported_as("toolyard.client_calls.waiting", "{call}");
 static APPROVALS: Family<Gauge> =
-    Family::new("toolyard_approvals_waiting", "Calls that wait for somebody to approve them.", &[]);
-static RUNS_OPEN: Family<Gauge> = Family::new("toolyard_runs_open", "Runs that have not ended.", &[]);
+    Family::new("toolyard_approvals_waiting", "Calls that wait for somebody to approve them.", &[])
+        .exported_as("toolyard.approvals.waiting", "{call}");
+static RUNS_OPEN: Family<Gauge> =
+    Family::new("toolyard_runs_open", "Runs that have not ended.", &[]).exported_as("toolyard.runs.open", "{run}");
 static SHARDS: Family<Gauge> =
-    Family::new("toolyard_shards_owned", "Shards that this coordinator acts for, of 16 in all.", &[]);
+    Family::new("toolyard_shards_owned", "Shards that this coordinator acts for, of 16 in all.", &[])
+        .exported_as("toolyard.shards.owned", "{shard}");
 static ERASURES: Family<Gauge> = Family::new(
     "toolyard_erasures_pending",
     "Ended runs of which nothing is to be kept and that are not erased yet, due or not.",
     &[],
-);
+)
+.exported_as("toolyard.erasures.pending", "{run}");
 static TAKEOVER_AGE: Family<Gauge> = Family::new(
     "toolyard_takeover_seconds",
     "How long the oldest takeover of a shard has been going on; 0 if there is none. Runs of that shard stand still.",
     &[],
-);
+)
+.exported_as("toolyard.takeover.age", "s");
 static LOG_LAG: Family<Gauge> = Family::new(
     "toolyard_log_lag_seconds",
     "How old the newest entry was when it came here, at worst in the last 20 to 40 s.",
     &[],
-);
+)
+.exported_as("toolyard.log.lag", "s");
 static LOG_REACHED: Family<Gauge> = Family::new(
     "toolyard_log_reachable",
     "1 while the log has a leader and this coordinator's lease is renewed, else 0.",
     &[],
-);
-static LOG_BYTES: Family<Gauge> = Family::new("toolyard_log_bytes", "Bytes that the log takes.", &[]);
+)
+.exported_as("toolyard.log.reachable", "1");
+static LOG_BYTES: Family<Gauge> =
+    Family::new("toolyard_log_bytes", "Bytes that the log takes.", &[]).exported_as("toolyard.log.size", "By");
 static LOG_BYTES_MAX: Family<Gauge> =
-    Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[]);
-static LOG_MESSAGES: Family<Gauge> = Family::new("toolyard_log_messages", "Messages that the log holds.", &[]);
+    Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[])
+        .exported_as("toolyard.log.size_max", "By");
+static LOG_MESSAGES: Family<Gauge> = Family::new("toolyard_log_messages", "Messages that the log holds.", &[])
+    .exported_as("toolyard.log.messages", "{message}");
 static LOG_MESSAGES_MAX: Family<Gauge> = Family::new(
     "toolyard_log_max_messages",
     "Messages that the log may hold; from 85 % on nothing new is accepted. +Inf if the log has no such bound.",
     &[],
-);
+)
+.exported_as("toolyard.log.messages_max", "{message}");
 static LOG_SUBJECTS: Family<Gauge> =
-    Family::new("toolyard_log_subjects", "Subjects of the log. Each server of the broker keeps all in memory.", &[]);
+    Family::new("toolyard_log_subjects", "Subjects of the log. Each server of the broker keeps all in memory.", &[])
+        .exported_as("toolyard.log.subjects", "{subject}");
 static BROKER_MEMORY: Family<Gauge> = Family::new(
     "toolyard_broker_memory_estimated_bytes",
     "Memory that a server of the broker needs for what it holds: estimated from subjects, not measured.",
     &[],
-);
+)
+.exported_as("toolyard.broker.memory_estimated", "By");
 static BROKER_MEMORY_MAX: Family<Gauge> = Family::new(
     "toolyard_broker_memory_max_bytes",
     "Memory that a server of the broker may use, as set with --broker-memory.",
     &[],
-);
+)
+.exported_as("toolyard.broker.memory_max", "By");
 static LOG_REPLICAS: Family<Gauge> =
-    Family::new("toolyard_log_replicas", "Copies that the log should have, each on a server of its own.", &[]);
+    Family::new("toolyard_log_replicas", "Copies that the log should have, each on a server of its own.", &[])
+        .exported_as("toolyard.log.replicas", "{replica}");
 static LOG_REPLICAS_CURRENT: Family<Gauge> =
-    Family::new("toolyard_log_replicas_current", "Copies of the log that have everything that is stored.", &[]);
+    Family::new("toolyard_log_replicas_current", "Copies of the log that have everything that is stored.", &[])
+        .exported_as("toolyard.log.replicas_current", "{replica}");
 static OBJECTS_BYTES: Family<Gauge> =
-    Family::new("toolyard_objects_bytes", "Bytes that objects take at the broker; not of those in a bucket.", &[]);
+    Family::new("toolyard_objects_bytes", "Bytes that objects take at the broker; not of those in a bucket.", &[])
+        .exported_as("toolyard.objects.size", "By");
 static OBJECTS_BYTES_MAX: Family<Gauge> =
-    Family::new("toolyard_objects_max_bytes", "Bytes that objects may take at the broker.", &[]);
+    Family::new("toolyard_objects_max_bytes", "Bytes that objects may take at the broker.", &[])
+        .exported_as("toolyard.objects.size_max", "By");
 static INDEX_COMPLETE: Family<Gauge> = Family::new(
     "toolyard_index_complete",
     "1 while the index in Redis has every run, 0 while it is rebuilt or Redis does not answer.",
     &[],
-);
+)
+.exported_as("toolyard.index.complete", "1");
 static ERASURES_FAILED: Family<Counter> =
-    Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are made again.", &[]);
+    Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are made again.", &[])
+        .exported_as("toolyard.erasures.failed", "{attempt}");
 static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
     "toolyard_certificate_expires_seconds",
     "When the certificate of the client port expires, in seconds since 1970.",
     &[],
-);
+)
+.exported_as("toolyard.certificate.expires", "s");
 
 /// By protocol (`grpc`, `http`), method, and how it was answered: a code of gRPC, or a status of HTTP.
 pub(crate) static REQUESTS: Family<Counter> = Family::new(
     "toolyard_requests_total",
     "Requests that were answered, by how. A stream counts when it begins.",
     &["protocol", "method", "code"],
-);
+)
+.exported_as("toolyard.requests", "{request}");
 pub(crate) static REQUEST_SECONDS: Family<Histogram> = Family::new(
     "toolyard_request_seconds",
     "How long it took until the answer of a request began.",
     &["protocol", "method"],
-);
+)
+.exported_as(RPC_SERVER_CALL_DURATION, "s");
 static REFUSALS: Family<Counter> = Family::new(
     "toolyard_refusals_total",
     "Refusals of requests, by the reason that the client is told, also in the middle of a stream.",
     &["reason"],
-);
+)
+.exported_as("toolyard.refusals", "{refusal}");
 
 /// A client is told why something is not done.
 pub(crate) fn refused(reason: &'static str) {

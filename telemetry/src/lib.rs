@@ -108,6 +108,9 @@ pub fn set_level(text: &str) -> Result<(), SetLevelError> {
     Ok(set(filter)?)
 }
 
+/// Libraries that would log each export of telemetry that fails. We log the first of them, and count all.
+const SILENT: &str = "opentelemetry-otlp=off,opentelemetry_sdk=off";
+
 /// The target of the audit log.
 pub const AUDIT: &str = "toolyard::audit";
 
@@ -134,7 +137,7 @@ fn bounded(text: &str) -> Result<String, SetLevelError> {
 
 fn default_filter(level: LevelFilter) -> EnvFilter {
     // Every crate of ours has a name that begins so.
-    EnvFilter::new(format!("{},toolyard={level}", level.min(LevelFilter::WARN)))
+    EnvFilter::new(format!("{},toolyard={level},{SILENT}", level.min(LevelFilter::WARN)))
 }
 
 fn colours() -> bool {
@@ -148,10 +151,10 @@ mod tests {
     #[test]
     fn nobody_ends_the_audit_log_or_has_libraries_tell_what_they_carry() {
         for (text, filter) in [
-            ("off", "toolyard::audit=info,toolyard=off,off"),
-            ("trace", "toolyard::audit=info,toolyard=trace,warn"),
-            ("warn,toolyard=debug", "toolyard::audit=info,toolyard=debug,warn"),
-            ("toolyard_worker::tools=trace", "toolyard_worker::tools=trace,toolyard::audit=info"),
+            ("off", format!("{SILENT},toolyard::audit=info,toolyard=off,off")),
+            ("trace", format!("{SILENT},toolyard::audit=info,toolyard=trace,warn")),
+            ("warn,toolyard=debug", format!("{SILENT},toolyard::audit=info,toolyard=debug,warn")),
+            ("toolyard_worker::tools=trace", "toolyard_worker::tools=trace,toolyard::audit=info".to_owned()),
         ] {
             let bounded: EnvFilter = bounded(text).expect("it may be set").parse().expect("it is a filter");
             assert_eq!(bounded.to_string(), filter, "{text}");
@@ -164,7 +167,7 @@ mod tests {
 
     #[test]
     fn libraries_are_never_louder_than_a_warning() {
-        assert_eq!(default_filter(LevelFilter::INFO).to_string(), "toolyard=info,warn");
-        assert_eq!(default_filter(LevelFilter::ERROR).to_string(), "toolyard=error,error");
+        assert_eq!(default_filter(LevelFilter::INFO).to_string(), format!("{SILENT},toolyard=info,warn"));
+        assert_eq!(default_filter(LevelFilter::ERROR).to_string(), format!("{SILENT},toolyard=error,error"));
     }
 }

@@ -1,16 +1,19 @@
 //! What a process counts. A family is a static with a name and labels; a series of it is a handle to atomics, made once
-//! and kept by whoever counts, so that counting allocates nothing and takes no lock. Everybody who looks (the scrape, the
-//! export) reads the same atomics.
-//!
-//! It is our own, of some hundred lines, because each library failed one of three demands: handles without a lookup a
-//! call, no limit of 2,000 series in a family, and one set of numbers behind both Prometheus and OTLP.
+//! and kept by the code that counts, so that counting allocates nothing and takes no lock. The scrape reads these atomics.
+//! The OpenTelemetry SDK reads them too when it exports, except histograms: a histogram's values are recorded in the SDK's
+//! own histogram as well, if metrics are exported.
 
 mod text;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+
+use opentelemetry::metrics::{BoundHistogram, Meter};
+
+use crate::otlp::{attributes, register};
 
 pub use text::text;
 
@@ -79,6 +82,8 @@ struct Buckets {
     /// Of each bucket alone; the last is for what is longer than every bound.
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     sum_us: AtomicU64,
+    /// The same series in the OpenTelemetry SDK, if it is exported.
+    exported: OnceLock<BoundHistogram<f64>>,
 }
 
 /// A histogram as it was read. What was recorded meanwhile may be in the counts and not yet in the sum.
@@ -96,6 +101,9 @@ impl Histogram {
             count.fetch_add(1, Relaxed);
         }
         self.0.sum_us.fetch_add(us, Relaxed);
+        if let Some(exported) = self.0.exported.get() {
+            exported.record(took.as_secs_f64());
+        }
     }
 
     pub(crate) fn read(&self) -> Read {
@@ -123,14 +131,47 @@ pub struct Family<M> {
     name: &'static str,
     help: &'static str,
     labels: &'static [&'static str],
+    /// Its name and unit at OpenTelemetry, if somebody chose them.
+    otel: Option<(&'static str, &'static str)>,
     series: Mutex<BTreeMap<Values, M>>,
+    /// The SDK's instrument, of a histogram that is exported.
+    histogram: OnceLock<opentelemetry::metrics::Histogram<f64>>,
 }
 
 impl<M> Family<M> {
     /// A counter's name ends in `_total`, a histogram's in `_seconds`.
     #[must_use]
     pub const fn new(name: &'static str, help: &'static str, labels: &'static [&'static str]) -> Self {
-        Self { name, help, labels, series: Mutex::new(BTreeMap::new()) }
+        Self { name, help, labels, otel: None, series: Mutex::new(BTreeMap::new()), histogram: OnceLock::new() }
+    }
+
+    /// Names it for OpenTelemetry, with a unit of UCUM. Without this the name follows from that for Prometheus.
+    #[must_use]
+    pub const fn exported_as(mut self, name: &'static str, unit: &'static str) -> Self {
+        self.otel = Some((name, unit));
+        self
+    }
+
+    /// Its name and unit at OpenTelemetry.
+    pub(crate) fn exported(&self) -> (Cow<'static, str>, &'static str) {
+        if let Some((name, unit)) = self.otel {
+            return (Cow::Borrowed(name), unit);
+        }
+        let name = self.name.strip_suffix("_total").unwrap_or(self.name);
+        let (name, unit) = match (name.strip_suffix("_seconds"), name.strip_suffix("_bytes")) {
+            (Some(name), _) => (name, "s"),
+            (None, Some(name)) => (name, "By"),
+            (None, None) => (name, ""),
+        };
+        (Cow::Owned(name.replacen('_', ".", 1)), unit)
+    }
+
+    pub(crate) fn help(&self) -> &'static str {
+        self.help
+    }
+
+    fn labelled(&self, values: &Values) -> Vec<(&'static str, Box<str>)> {
+        self.labels.iter().copied().zip(values.iter().cloned()).collect()
     }
 
     fn series(&self) -> MutexGuard<'_, BTreeMap<Values, M>> {
@@ -139,12 +180,28 @@ impl<M> Family<M> {
     }
 }
 
-impl<M: Clone + Default> Family<M> {
+/// What a series of a family is made of.
+pub trait Kind: Clone + Default {
+    /// Lets what is recorded from now on be seen by the OpenTelemetry SDK, too.
+    fn export(&self, exported: impl FnOnce() -> BoundHistogram<f64>) {
+        // The SDK reads counters and gauges by itself.
+        drop(exported);
+    }
+}
+
+impl Kind for Counter {}
+impl Kind for Gauge {}
+impl Kind for Histogram {
+    fn export(&self, exported: impl FnOnce() -> BoundHistogram<f64>) {
+        self.0.exported.get_or_init(exported);
+    }
+}
+
+impl<M: Kind> Family<M> {
     /// All series there are now.
     pub(crate) fn read(&self) -> Vec<Series<M>> {
-        let labelled = |values: &Values| self.labels.iter().copied().zip(values.iter().cloned()).collect();
         let series = self.series();
-        series.iter().map(|(values, metric)| Series { labels: labelled(values), metric: metric.clone() }).collect()
+        series.iter().map(|(values, metric)| Series { labels: self.labelled(values), metric: metric.clone() }).collect()
     }
 
     /// The series with these values, one a label. To be kept: looking it up takes a lock.
@@ -154,7 +211,26 @@ impl<M: Clone + Default> Family<M> {
         let key: Values = values.iter().map(|value| Box::from(*value)).collect();
         let is_known = series.len() < SERIES_MAX || series.contains_key(&key);
         let key = if is_known { key } else { self.labels.iter().map(|_| Box::from(OTHER)).collect() };
-        series.entry(key).or_default().clone()
+        if let Some(known) = series.get(&key) {
+            return known.clone();
+        }
+        let fresh = M::default();
+        if let Some(histogram) = self.histogram.get() {
+            fresh.export(|| histogram.bind(&attributes(self.labelled(&key))));
+        }
+        series.insert(key, fresh.clone());
+        fresh
+    }
+}
+
+impl Family<Histogram> {
+    /// Has all series, those to come included, recorded in this histogram, too.
+    pub(crate) fn export(&self, histogram: opentelemetry::metrics::Histogram<f64>) {
+        let series = self.series();
+        let histogram = self.histogram.get_or_init(|| histogram);
+        for (values, metric) in series.iter() {
+            metric.export(|| histogram.bind(&attributes(self.labelled(values))));
+        }
     }
 }
 
@@ -187,30 +263,47 @@ impl Metric {
             Self::Histogram(family) => family.name,
         }
     }
-
-    pub(crate) fn help(&self) -> &'static str {
-        match self {
-            Self::Counter(family) => family.help,
-            Self::Gauge(family) => family.help,
-            Self::Histogram(family) => family.help,
-        }
-    }
 }
 
-static PUBLISHED: Mutex<Vec<Metric>> = Mutex::new(Vec::new());
+#[derive(Debug)]
+struct Published {
+    metrics: Vec<Metric>,
+    /// Of the OpenTelemetry SDK, once it exports.
+    meter: Option<Meter>,
+}
+
+static PUBLISHED: Mutex<Published> = Mutex::new(Published { metrics: Vec::new(), meter: None });
+
+fn all() -> MutexGuard<'static, Published> {
+    PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Lets these be seen from now on. Twice is once: a process may hold two parts that count the same.
 pub fn publish(metrics: &[Metric]) {
-    let mut published = PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut published = all();
     for metric in metrics {
-        if published.iter().all(|known| known.name() != metric.name()) {
-            published.push(*metric);
+        if published.metrics.iter().all(|known| known.name() != metric.name()) {
+            published.metrics.push(*metric);
+            if let Some(meter) = &published.meter {
+                register(meter, *metric);
+            }
         }
     }
 }
 
+/// Has the OpenTelemetry SDK export all that is published, and what is published later. `false` if another one does.
+pub(crate) fn export_to(meter: Meter) -> bool {
+    let mut published = all();
+    if published.meter.is_some() {
+        return false;
+    }
+    published.metrics.iter().for_each(|metric| register(&meter, *metric));
+    published.meter = Some(meter);
+    true
+}
+
 pub(crate) fn published() -> Vec<Metric> {
-    PUBLISHED.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    all().metrics.clone()
 }
 
 #[cfg(test)]

@@ -1,45 +1,54 @@
-//! The way to an OpenTelemetry collector, over gRPC: spans as they come, and what is counted every now and then.
+//! The way to an OpenTelemetry collector, by the OpenTelemetry SDK: spans in batches, and metrics every minute.
 //!
-//! It has a thread and a queue of its own. Where the collector is slow or gone, what does not fit is dropped and counted,
-//! and nobody else notices: nothing is sent twice, and nobody waits.
+//! It has threads and queues of its own. If the collector is slow or gone, what does not fit is dropped and counted, and
+//! no call waits for it.
 
+mod instruments;
 mod settings;
-mod wire;
+mod transport;
+mod watched;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use tokio::runtime::Builder;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
-use tonic::Request;
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
-use tonic::transport::{Channel, Endpoint};
+use opentelemetry::metrics::MeterProvider as _;
+use opentelemetry_otlp::ExporterBuildError;
+use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
+use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProcessor as _};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::wire::Resource;
-use crate::metrics::{Counter, Family, Metric, publish};
-use crate::trace::{Span, Tracing, WAITING_MAX, turn_on};
+use crate::metrics::{Counter, Family, Metric, SERIES_MAX, export_to, publish};
+use crate::process;
+use crate::trace::{Tracing, tracing, turn_on};
 
+use self::settings::Signal;
+use self::watched::Watched;
+
+pub(crate) use self::instruments::{attributes, register};
 pub use self::settings::{Settings, SettingsError};
 
-/// Spans that go together, and how long the first of them waits for others.
-const BATCH_MAX: usize = 512;
-const LINGER: Duration = Duration::from_millis(500);
-/// How long what is left may take to go when the process ends.
+/// How long the rest may take to be exported when the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
 static DROPPED: Family<Counter> = Family::new(
     "toolyard_telemetry_dropped_total",
     "Spans, and exports of metrics, that no collector took in time.",
     &["what"],
-);
+)
+.exported_as("toolyard.telemetry.dropped", "{item}");
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("the thread that exports telemetry could not be started: {0}")]
     Thread(#[from] std::io::Error),
+    #[error("telemetry cannot be exported: {0}")]
+    Exporter(#[from] ExporterBuildError),
+    #[error(transparent)]
+    Tls(#[from] transport::TlsError),
     #[error("this process exports its telemetry already")]
     Twice,
 }
@@ -47,169 +56,87 @@ pub enum StartError {
 /// The export of a process, until it is finished or dropped.
 #[derive(Debug)]
 pub struct Exporter {
-    stop: CancellationToken,
-    done: oneshot::Receiver<()>,
+    metrics: Option<SdkMeterProvider>,
+    /// The runtime of the connections runs until this is dropped.
+    connections: DropGuard,
 }
 
 impl Exporter {
-    /// Begins to export, and so to trace. The collector need not be there. `now` tells the time since 1970, by the clock that
-    /// spans are told by.
+    /// Begins to export, and so to trace. The collector need not be there.
     ///
     /// # Errors
-    /// When there is no thread for it, or it was begun already.
-    pub fn start(settings: Settings, now: fn() -> Duration) -> Result<Self, StartError> {
+    /// If it was begun already, or there is no thread for it, or an endpoint or a file for TLS cannot be used.
+    pub fn start(settings: &Settings) -> Result<Self, StartError> {
         publish(&[Metric::Counter(&DROPPED)]);
-        let (spans, waiting) = mpsc::channel(WAITING_MAX);
-        let dropped = DROPPED.with(&["spans"]);
-        if !turn_on(Tracing { spans, sampler: settings.sampler, dropped: dropped.clone() }) {
-            return Err(StartError::Twice);
+        let stop = CancellationToken::new();
+        let runtime = connections(stop.clone())?;
+        let connections = stop.drop_guard();
+        // The connections of gRPC are driven by the runtime in which they are made.
+        let _entered = runtime.enter();
+        if settings.endpoint(Signal::Traces).is_some() {
+            start_traces(settings, &runtime)?;
         }
-        let (stop, (end, done)) = (CancellationToken::new(), oneshot::channel());
-        let stopped = stop.clone();
-        tracing::info!(endpoint = settings.endpoint, sampler = ?settings.sampler, "exporting telemetry");
-        std::thread::Builder::new().name("toolyard-otlp".to_owned()).spawn(move || {
-            match Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime.block_on(export(settings, now, waiting, dropped, stopped)),
-                Err(error) => tracing::error!(%error, "no telemetry is exported"),
-            }
-            // Whoever waits for the end hears that nobody can tell it any more.
-            drop(end);
-        })?;
-        Ok(Self { stop, done })
+        let metrics = settings.endpoint(Signal::Metrics).is_some().then(|| start_metrics(settings, &runtime));
+        tracing::info!(
+            traces = settings.endpoint(Signal::Traces),
+            metrics = settings.endpoint(Signal::Metrics),
+            sampler = ?settings.sampler,
+            "exporting telemetry"
+        );
+        Ok(Self { metrics: metrics.transpose()?, connections })
     }
 
-    /// Exports what is left, as far as that goes quickly.
+    /// Exports what is left, for 3 s at most.
     pub async fn finish(self) {
-        self.stop.cancel();
-        if timeout(LAST_WORDS, self.done).await.is_err() {
+        let Self { metrics, connections } = self;
+        let (end, done) = oneshot::channel();
+        // A thread that is not waited for: a collector that does not answer would hold up the end of the process.
+        std::thread::spawn(move || {
+            let spans = tracing().map(|tracing| tracing.processor.shutdown_with_timeout(LAST_WORDS));
+            let metrics = metrics.map(|metrics| metrics.shutdown_with_timeout(LAST_WORDS));
+            let is_done = spans.is_none_or(|ended| ended.is_ok()) && metrics.is_none_or(|ended| ended.is_ok());
+            // It may be too late to tell.
+            end.send(is_done).ok();
+        });
+        if !matches!(timeout(LAST_WORDS, done).await, Ok(Ok(true))) {
             tracing::warn!("the last telemetry was lost: the collector does not take it");
         }
+        drop(connections);
     }
 }
 
-async fn export(
-    settings: Settings,
-    now: fn() -> Duration,
-    spans: mpsc::Receiver<Span>,
-    dropped: Counter,
-    stop: CancellationToken,
-) {
-    let Settings { endpoint, headers, timeout, resource, interval, .. } = settings;
-    let channel = match Endpoint::from_shared(endpoint) {
-        Ok(endpoint) => endpoint.connect_timeout(timeout).timeout(timeout).connect_lazy(),
-        Err(error) => return tracing::error!(%error, "no telemetry is exported"),
-    };
-    let way = Way { channel, headers, resource };
-    let traces = export_spans(way.clone(), spans, dropped, stop.clone());
-    tokio::join!(traces, export_metrics(way, interval, now, stop));
+/// A thread with the runtime of the connections.
+fn connections(stop: CancellationToken) -> Result<Handle, StartError> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let handle = runtime.handle().clone();
+    let turn = move || runtime.block_on(stop.cancelled());
+    std::thread::Builder::new().name("toolyard-otlp".to_owned()).spawn(turn)?;
+    Ok(handle)
 }
 
-#[derive(Debug, Clone)]
-struct Way {
-    channel: Channel,
-    headers: Vec<(AsciiMetadataKey, AsciiMetadataValue)>,
-    resource: Resource,
+fn start_traces(settings: &Settings, runtime: &Handle) -> Result<(), StartError> {
+    let (waiting, dropped) = (Arc::new(AtomicUsize::new(0)), DROPPED.with(&["spans"]));
+    let exporter = transport::spans(settings, runtime)?;
+    let exporter = Watched::new("spans", exporter, dropped.clone(), Arc::clone(&waiting));
+    let config = BatchConfigBuilder::default().with_max_queue_size(settings.queue_max).build();
+    let mut processor = BatchSpanProcessor::builder(exporter).with_batch_config(config).build();
+    processor.set_resource(&settings.resource());
+    let (sampler, waiting_max) = (settings.sampler.clone(), settings.queue_max);
+    let is_first = turn_on(Tracing { processor, sampler, waiting, waiting_max, dropped });
+    if is_first { Ok(()) } else { Err(StartError::Twice) }
 }
 
-impl Way {
-    fn request<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        for (key, value) in &self.headers {
-            request.metadata_mut().insert(key.clone(), value.clone());
-        }
-        request
+fn start_metrics(settings: &Settings, runtime: &Handle) -> Result<SdkMeterProvider, StartError> {
+    let exporter = transport::metrics(settings, runtime)?;
+    let exporter = Watched::new("metrics", exporter, DROPPED.with(&["metrics"]), Arc::default());
+    // Our families bound their series; the SDK's own bound of 2,000 would be smaller.
+    let bound = |_: &Instrument| Stream::builder().with_cardinality_limit(SERIES_MAX + 1).build().ok();
+    let provider = SdkMeterProvider::builder().with_resource(settings.resource());
+    let provider = provider.with_periodic_exporter(exporter).with_view(bound).build();
+    let meter = provider.meter("toolyard");
+    process::export_to(&meter);
+    if !export_to(meter) {
+        return Err(StartError::Twice);
     }
-}
-
-/// Says once that the collector does not take what it should, and once that it does again.
-#[derive(Debug, Default)]
-struct Complaint {
-    said: bool,
-}
-
-impl Complaint {
-    fn note<T>(&mut self, what: &str, result: &Result<T, tonic::Status>) -> bool {
-        match (result, self.said) {
-            (Ok(_), true) => tracing::info!(what, "the collector takes telemetry again"),
-            (Err(status), false) => {
-                let (code, message) = (status.code(), status.message());
-                tracing::warn!(
-                    what,
-                    ?code,
-                    message,
-                    "the collector does not take telemetry; it is dropped and counted"
-                );
-            }
-            (Ok(_), false) | (Err(_), true) => {}
-        }
-        self.said = result.is_err();
-        !self.said
-    }
-}
-
-async fn export_spans(way: Way, mut spans: mpsc::Receiver<Span>, dropped: Counter, stop: CancellationToken) {
-    let mut client = TraceServiceClient::new(way.channel.clone());
-    let (mut batch, mut complaint) = (Vec::with_capacity(BATCH_MAX), Complaint::default());
-    loop {
-        let stopping = gather(&mut spans, &mut batch, &stop).await;
-        if !batch.is_empty() {
-            let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
-            let message = wire::spans(&way.resource, batch.drain(..));
-            let result = client.export(way.request(message)).await;
-            if !complaint.note("spans", &result) {
-                dropped.add(count);
-            }
-        } else if stopping {
-            return;
-        }
-    }
-}
-
-/// Gathers spans that go together: many, or those of a short while. `true` when told to stop.
-async fn gather(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>, stop: &CancellationToken) -> bool {
-    if stop.is_cancelled() {
-        while batch.len() < BATCH_MAX
-            && let Ok(span) = spans.try_recv()
-        {
-            batch.push(span);
-        }
-        return true;
-    }
-    let mut until = None;
-    while batch.len() < BATCH_MAX {
-        let room = BATCH_MAX - batch.len();
-        let over = async {
-            match until {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = spans.recv_many(batch, room) => {
-                until.get_or_insert_with(|| Instant::now() + LINGER);
-            }
-            () = over => return false,
-            () = stop.cancelled() => return true,
-        }
-    }
-    false
-}
-
-async fn export_metrics(way: Way, interval: Duration, now: fn() -> Duration, stop: CancellationToken) {
-    let mut client = MetricsServiceClient::new(way.channel.clone());
-    let (dropped, mut complaint) = (DROPPED.with(&["metrics"]), Complaint::default());
-    let began = now();
-    loop {
-        let stopping = tokio::select! {
-            () = tokio::time::sleep(interval) => false,
-            () = stop.cancelled() => true,
-        };
-        let result = client.export(way.request(wire::metrics(&way.resource, began, now()))).await;
-        if !complaint.note("metrics", &result) {
-            dropped.add(1);
-        }
-        if stopping {
-            return;
-        }
-    }
+    Ok(provider)
 }

@@ -3,13 +3,19 @@
 
 use std::fmt::Write as _;
 
+use opentelemetry::metrics::{AsyncInstrument, Meter};
+use opentelemetry_semantic_conventions::metric::{
+    PROCESS_CPU_TIME, PROCESS_MEMORY_USAGE, PROCESS_MEMORY_VIRTUAL, PROCESS_THREAD_COUNT,
+    PROCESS_UNIX_FILE_DESCRIPTOR_COUNT,
+};
 use procfs::process::{LimitValue, Process};
 use procfs::{Current as _, Uptime, WithCurrentSystemInfo as _};
 
 use crate::metrics::{Family, Gauge, Metric, publish};
 
 static BUILD_INFO: Family<Gauge> =
-    Family::new("toolyard_build_info", "1, with the release that runs, and as what.", &["version", "part"]);
+    Family::new("toolyard_build_info", "1, with the release that runs, and as what.", &["version", "part"])
+        .exported_as("toolyard.build.info", "1");
 
 /// Lets be seen which release runs. `part` is `coordinator` or `worker`.
 pub fn begin(part: &str) {
@@ -17,41 +23,98 @@ pub fn begin(part: &str) {
     BUILD_INFO.with(&[env!("CARGO_PKG_VERSION"), part]).set(1.0);
 }
 
+/// Something that this process takes.
+struct Taken {
+    /// At Prometheus.
+    name: &'static str,
+    help: &'static str,
+    /// Name and unit at OpenTelemetry, which has no name for some.
+    otel: Option<(&'static str, &'static str)>,
+    value: f64,
+}
+
+impl Taken {
+    fn is_counter(&self) -> bool {
+        self.name.ends_with("_total")
+    }
+}
+
 /// What this process takes, in the text format of Prometheus. Empty where the kernel does not tell.
 pub(crate) fn text() -> String {
     let mut out = String::new();
-    let Ok(process) = Process::myself() else { return out };
-    let mut say = |name: &str, kind: &str, help: &str, value: f64| {
+    for taken in taken() {
+        let kind = if taken.is_counter() { "counter" } else { "gauge" };
+        let Taken { name, help, value, .. } = taken;
         writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}").expect("a string takes everything");
-    };
+    }
+    out
+}
+
+/// Has the OpenTelemetry SDK export what this process takes.
+pub(crate) fn export_to(meter: &Meter) {
+    for Taken { name, help, otel, .. } in taken() {
+        let Some((exported, unit)) = otel else { continue };
+        let value = move || taken().into_iter().find(|taken| taken.name == name).map(|taken| taken.value);
+        if name.ends_with("_total") {
+            let counter = meter.f64_observable_counter(exported).with_unit(unit).with_description(help);
+            counter.with_callback(move |observer| observe(observer, value())).build();
+        } else {
+            let counter = meter.f64_observable_up_down_counter(exported).with_unit(unit).with_description(help);
+            counter.with_callback(move |observer| observe(observer, value())).build();
+        }
+    }
+}
+
+fn observe(observer: &dyn AsyncInstrument<f64>, value: Option<f64>) {
+    if let Some(value) = value {
+        observer.observe(value, &[]);
+    }
+}
+
+fn taken() -> Vec<Taken> {
+    let mut all = Vec::new();
+    let Ok(process) = Process::myself() else { return all };
+    let mut take = |name, help, otel, value| all.push(Taken { name, help, otel, value });
     if let Ok(stat) = process.stat() {
         let ticks = stat.utime.saturating_add(stat.stime) as f64;
         let cpu_s = ticks / procfs::ticks_per_second() as f64;
-        say("process_cpu_seconds_total", "counter", "Processor time of this process, in seconds.", cpu_s);
-        let resident = stat.rss_bytes().get() as f64;
-        say("process_resident_memory_bytes", "gauge", "Memory that this process has, in bytes.", resident);
-        say("process_virtual_memory_bytes", "gauge", "Addresses that this process has, in bytes.", stat.vsize as f64);
-        say("process_threads", "gauge", "Threads of this process.", stat.num_threads as f64);
+        let (resident, virtual_) = (stat.rss_bytes().get() as f64, stat.vsize as f64);
+        take(
+            "process_cpu_seconds_total",
+            "Processor time of this process, in seconds.",
+            Some((PROCESS_CPU_TIME, "s")),
+            cpu_s,
+        );
+        take(
+            "process_resident_memory_bytes",
+            "Memory that this process has, in bytes.",
+            Some((PROCESS_MEMORY_USAGE, "By")),
+            resident,
+        );
+        take(
+            "process_virtual_memory_bytes",
+            "Addresses that this process has, in bytes.",
+            Some((PROCESS_MEMORY_VIRTUAL, "By")),
+            virtual_,
+        );
+        let threads = Some((PROCESS_THREAD_COUNT, "{thread}"));
+        take("process_threads", "Threads of this process.", threads, stat.num_threads as f64);
         if let (Ok(up), Ok(now)) = (Uptime::current(), std::time::UNIX_EPOCH.elapsed()) {
             let began_s = stat.starttime as f64 / procfs::ticks_per_second() as f64;
-            let start = now.as_secs_f64() - (up.uptime - began_s);
-            say(
-                "process_start_time_seconds",
-                "gauge",
-                "When this process began, in seconds since 1970.",
-                start.round(),
-            );
+            let start = (now.as_secs_f64() - (up.uptime - began_s)).round();
+            take("process_start_time_seconds", "When this process began, in seconds since 1970.", None, start);
         }
     }
     if let Ok(open) = process.fd_count() {
-        say("process_open_fds", "gauge", "Open files and connections of this process.", open as f64);
+        let otel = Some((PROCESS_UNIX_FILE_DESCRIPTOR_COUNT, "{file_descriptor}"));
+        take("process_open_fds", "Open files and connections of this process.", otel, open as f64);
     }
     if let Ok(limits) = process.limits()
         && let LimitValue::Value(most) = limits.max_open_files.soft_limit
     {
-        say("process_max_fds", "gauge", "Open files and connections that this process may have.", most as f64);
+        take("process_max_fds", "Open files and connections that this process may have.", None, most as f64);
     }
-    out
+    all
 }
 
 #[cfg(test)]

@@ -5,27 +5,34 @@
 //! from the run's and the attempt's, so that nobody has to hand them over. What is not sampled has no [`SpanContext`] and
 //! costs nothing; while tracing is off nothing has.
 //!
-//! It is not the `tracing` crate's spans, because a call's life is in no process's stack, nor the OpenTelemetry SDK's,
-//! whose spans have ids of its own making.
+//! A span of the OpenTelemetry SDK begins and ends in one process, and a call's life does not. So ended spans are given to
+//! the SDK's batch processor as data; the SDK samples, batches and exports them.
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use tokio::sync::mpsc;
+use opentelemetry::trace::{FutureExt as _, SpanContext as Remote, SpanId, Status, TraceContextExt as _, TraceFlags};
+use opentelemetry::trace::{TraceId, TraceState, WithContext};
+use opentelemetry::{Context, InstrumentationScope, KeyValue};
+use opentelemetry_sdk::trace::{BatchSpanProcessor, IdGenerator as _, RandomIdGenerator, Sampler, ShouldSample as _};
+use opentelemetry_sdk::trace::{SamplingDecision, SpanData, SpanProcessor as _};
+use opentelemetry_semantic_conventions::attribute::ERROR_TYPE;
 
 use crate::metrics::Counter;
 
+pub use opentelemetry::trace::SpanKind as Kind;
+
 /// Under which name a request's header and a call's metadata hold the context.
 pub const TRACEPARENT: &str = "traceparent";
-/// Spans that may wait to be exported; what comes then is dropped and counted.
-pub(crate) const WAITING_MAX: usize = 8192;
 
-/// A span that is sampled, by which others hang themselves below it.
+/// A span that is sampled: the parent of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpanContext {
-    trace: u128,
-    span: u64,
+    trace: TraceId,
+    span: SpanId,
 }
 
 impl SpanContext {
@@ -37,21 +44,28 @@ impl SpanContext {
 
     #[must_use]
     pub fn traceparent(self) -> String {
-        format!("00-{:032x}-{:016x}-01", self.trace, self.span)
+        format!("00-{}-{}-01", self.trace, self.span)
     }
 
-    pub(crate) fn ids(self) -> (u128, u64) {
-        (self.trace, self.span)
+    /// The trace's id, in 32 hexadecimal digits.
+    #[must_use]
+    pub fn trace_id(self) -> String {
+        self.trace.to_string()
     }
 
     /// A span of the same trace.
     #[must_use]
     pub fn with_span(self, span: u64) -> Self {
-        Self { span: span.max(1), ..self }
+        Self { span: SpanId::from(span.max(1)), ..self }
+    }
+
+    fn to_sdk(self) -> Remote {
+        Remote::new(self.trace, self.span, TraceFlags::SAMPLED, false, TraceState::NONE)
     }
 }
 
-/// The context, and whether it is sampled. Of a version that is not known yet its first four fields count.
+/// The context, and whether it is sampled. Of a version that is not known yet its first four fields count. The SDK's own
+/// reader is not used, because it accepts ids that are too short.
 fn parse(traceparent: &str) -> Option<(SpanContext, bool)> {
     let mut fields = traceparent.split('-');
     let mut hex = |digits: usize| {
@@ -65,7 +79,7 @@ fn parse(traceparent: &str) -> Option<(SpanContext, bool)> {
         return None;
     }
     let span = u64::try_from(span).ok()?;
-    Some((SpanContext { trace, span }, flags & 1 == 1))
+    Some((SpanContext { trace: TraceId::from(trace), span: SpanId::from(span) }, flags & 1 == 1))
 }
 
 /// The span of a call: the same for whoever knows the run, by its bytes, and the call's place in it.
@@ -76,29 +90,13 @@ pub fn call_span(run: [u8; 16], call: u16) -> u64 {
     u64::from_be_bytes(random).wrapping_add((u64::from(call) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
-/// Which requests are traced.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Sampler {
-    /// Where the caller says whether, it has the last word.
-    pub(crate) follows_caller: bool,
-    /// The part of all others that is traced.
-    pub(crate) ratio: f64,
-}
-
-impl Sampler {
-    fn takes(&self, parent: Option<(SpanContext, bool)>, trace: u128) -> bool {
-        match parent {
-            Some((_, sampled)) if self.follows_caller => sampled,
-            Some(_) | None if self.ratio >= 1.0 => true,
-            // As the SDKs do it, so that all who sample by the same ratio take the same traces.
-            Some(_) | None => ((trace as u64) >> 1) < (self.ratio * (1_u64 << 63) as f64) as u64,
-        }
-    }
-}
-
 pub(crate) struct Tracing {
-    pub(crate) spans: mpsc::Sender<Span>,
+    pub(crate) processor: BatchSpanProcessor,
     pub(crate) sampler: Sampler,
+    /// Spans that were given to the processor and not yet by it to the exporter.
+    pub(crate) waiting: Arc<AtomicUsize>,
+    /// As many as the processor's queue holds, so that the spans which it would drop uncounted are counted here.
+    pub(crate) waiting_max: usize,
     pub(crate) dropped: Counter,
 }
 
@@ -108,13 +106,17 @@ pub(crate) fn turn_on(tracing: Tracing) -> bool {
     TRACING.set(tracing).is_ok()
 }
 
-/// Whether anything is traced at all. The first thing to ask where asking for more costs something.
+pub(crate) fn tracing() -> Option<&'static Tracing> {
+    TRACING.get()
+}
+
+/// Whether anything is traced at all. Cheap: check it before anything that costs more.
 #[must_use]
 pub fn is_on() -> bool {
     TRACING.get().is_some()
 }
 
-/// Begins the span of a request that comes in with this `traceparent` or none; `None` where it is not traced.
+/// Begins the span of a request that comes in with this `traceparent` or none; `None` if it is not traced.
 #[must_use]
 pub fn begin(
     traceparent: Option<&str>,
@@ -123,32 +125,48 @@ pub fn begin(
     name: impl FnOnce() -> Cow<'static, str>,
 ) -> Option<Span> {
     let tracing = TRACING.get()?;
+    let ids = RandomIdGenerator::default();
     let parent = traceparent.and_then(parse);
-    let trace = parent.map_or_else(|| rand::random::<u128>().max(1), |(parent, _)| parent.trace);
-    tracing.sampler.takes(parent, trace).then(|| {
-        let context = SpanContext { trace, span: rand::random::<u64>().max(1) };
-        Span { parent: parent.map(|(parent, _)| parent.span), ..Span::new(context, name(), kind, start) }
+    let trace = parent.map_or_else(|| ids.new_trace_id(), |(parent, _)| parent.trace);
+    is_sampled(&tracing.sampler, parent, trace).then(|| {
+        let context = SpanContext { trace, span: ids.new_span_id() };
+        let mut span = Span::new(context, name(), kind, start);
+        if let Some((parent, _)) = parent {
+            (span.data.parent_span_id, span.data.parent_span_is_remote) = (parent.span, true);
+        }
+        span
     })
 }
 
-tokio::task_local! {
-    static CURRENT: SpanContext;
+fn is_sampled(sampler: &Sampler, parent: Option<(SpanContext, bool)>, trace: TraceId) -> bool {
+    let parent = parent.map(|(parent, is_sampled)| {
+        let flags = TraceFlags::default().with_sampled(is_sampled);
+        let parent = Remote::new(parent.trace, parent.span, flags, true, TraceState::NONE);
+        Context::new().with_remote_span_context(parent)
+    });
+    let result = sampler.should_sample(parent.as_ref(), trace, "", &Kind::Server, &[], &[]);
+    result.decision == SamplingDecision::RecordAndSample
 }
 
-/// The span of the request that is being served here, where it is traced.
+/// The span of the request that is being served here, if it is traced.
 #[must_use]
 pub fn current() -> Option<SpanContext> {
-    CURRENT.try_with(|context| *context).ok()
+    Context::map_current(|context| {
+        let span = context.span();
+        let found = span.span_context();
+        found.is_sampled().then(|| SpanContext { trace: found.trace_id(), span: found.span_id() })
+    })
 }
 
 /// What `future` does is done for this span.
-pub fn scope<F: Future>(context: SpanContext, future: F) -> impl Future<Output = F::Output> {
-    CURRENT.scope(context, future)
+pub fn scope<F: Future>(context: SpanContext, future: F) -> WithContext<F> {
+    future.with_context(Context::new().with_remote_span_context(context.to_sdk()))
 }
 
 /// As [`scope`], for what is polled.
 pub fn poll_within<T>(context: SpanContext, poll: impl FnOnce() -> T) -> T {
-    CURRENT.sync_scope(context, poll)
+    let _entered = Context::new().with_remote_span_context(context.to_sdk()).attach();
+    poll()
 }
 
 /// A moment by a clock that others share, with a finer one of our own for what follows it.
@@ -177,37 +195,32 @@ impl Moment {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Internal,
-    Server,
-    Producer,
-    Consumer,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Value {
-    Text(String),
-    Number(i64),
-}
-
-/// Something that took a time, with what is known of it. Seen by others once it is told by [`Span::end`]. Times are counted
-/// from 1970.
+/// Something that took a time, with what is known of it. Exported once [`Span::end`] is called. Times are counted from
+/// 1970.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
-    pub(crate) context: SpanContext,
-    pub(crate) parent: Option<u64>,
-    pub(crate) name: Cow<'static, str>,
-    pub(crate) kind: Kind,
-    pub(crate) start: Duration,
-    pub(crate) end: Duration,
-    pub(crate) attributes: Vec<(&'static str, Value)>,
-    pub(crate) failed: bool,
+    data: SpanData,
 }
 
 impl Span {
     fn new(context: SpanContext, name: Cow<'static, str>, kind: Kind, start: Duration) -> Self {
-        Self { context, parent: None, name, kind, start, end: start, attributes: Vec::new(), failed: false }
+        let start = UNIX_EPOCH + start;
+        let data = SpanData {
+            span_context: context.to_sdk(),
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: kind,
+            name,
+            start_time: start,
+            end_time: start,
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: Default::default(),
+            links: Default::default(),
+            status: Status::Unset,
+            instrumentation_scope: InstrumentationScope::builder("toolyard").build(),
+        };
+        Self { data }
     }
 
     /// A span below another one, with an id of its own choice; 0 for any.
@@ -219,40 +232,49 @@ impl Span {
         kind: Kind,
         start: Duration,
     ) -> Self {
-        let id = if id == 0 { rand::random::<u64>() } else { id };
-        Self { parent: Some(parent.span), ..Self::new(parent.with_span(id), name.into(), kind, start) }
+        let context = match id {
+            0 => SpanContext { span: RandomIdGenerator::default().new_span_id(), ..parent },
+            id => parent.with_span(id),
+        };
+        let mut span = Self::new(context, name.into(), kind, start);
+        span.data.parent_span_id = parent.span;
+        span
     }
 
-    /// By which others hang themselves below it.
+    /// The parent of spans below it.
     #[must_use]
     pub fn context(&self) -> SpanContext {
-        self.context
+        let context = &self.data.span_context;
+        SpanContext { trace: context.trace_id(), span: context.span_id() }
     }
 
     #[must_use]
     pub fn text(mut self, key: &'static str, value: impl ToString) -> Self {
-        self.attributes.push((key, Value::Text(value.to_string())));
+        self.data.attributes.push(KeyValue::new(key, value.to_string()));
         self
     }
 
     #[must_use]
     pub fn number(mut self, key: &'static str, value: impl TryInto<i64>) -> Self {
-        self.attributes.push((key, Value::Number(value.try_into().unwrap_or(i64::MAX))));
+        self.data.attributes.push(KeyValue::new(key, value.try_into().unwrap_or(i64::MAX)));
         self
     }
 
-    /// It did not come to what it was for; in a word of a small set.
+    /// Marks it as failed; the error type is one word of a small set.
     #[must_use]
     pub fn failed(mut self, error_type: impl ToString) -> Self {
-        self.failed = true;
-        self.text("error.type", error_type)
+        self.data.status = Status::error("");
+        self.text(ERROR_TYPE, error_type)
     }
 
-    /// Tells it. Never waits: what finds no room is dropped and counted.
+    /// Hands it to the exporter. Never waits: a span that finds the queue full is dropped and counted.
     pub fn end(mut self, end: Duration) {
         let Some(tracing) = TRACING.get() else { return };
-        self.end = end.max(self.start);
-        if tracing.spans.try_send(self).is_err() {
+        self.data.end_time = self.data.start_time.max(UNIX_EPOCH + end);
+        if tracing.waiting.fetch_add(1, Relaxed) < tracing.waiting_max {
+            tracing.processor.on_end(self.data);
+        } else {
+            tracing.waiting.fetch_sub(1, Relaxed);
             tracing.dropped.add(1);
         }
     }
@@ -291,13 +313,14 @@ mod tests {
 
     #[test]
     fn a_caller_decides_for_its_own_and_the_ratio_for_all_others() {
-        let sampler = Sampler { follows_caller: true, ratio: 0.25 };
+        let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(0.25)));
         let context = SpanContext::sampled(CALLER).expect("it is well formed");
-        assert!(sampler.takes(Some((context, true)), u128::MAX) && !sampler.takes(Some((context, false)), 0));
-        let taken = (0..64_u128).filter(|part| sampler.takes(None, part << 58)).count();
+        let (high, low) = (TraceId::from(u128::MAX), TraceId::from(1));
+        assert!(is_sampled(&sampler, Some((context, true)), high));
+        assert!(!is_sampled(&sampler, Some((context, false)), low));
+        let taken = (0..64_u128).filter(|part| is_sampled(&sampler, None, TraceId::from(part << 58))).count();
         assert_eq!(taken, 16);
-        let alone = Sampler { follows_caller: false, ratio: 0.0 };
-        assert!(!alone.takes(Some((context, true)), context.trace));
+        assert!(!is_sampled(&Sampler::AlwaysOff, Some((context, true)), context.trace));
     }
 
     #[test]

@@ -63,9 +63,8 @@ pub(crate) async fn start(arguments: &[&str], environment: &[(&str, String)]) ->
 pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
     let endpoint = std::env::var("OTEL_EXPORTER_OTLP_ENDPOINT").ok();
     let settings = Settings::read(endpoint.as_deref(), "bench", |name| std::env::var(name).ok())?;
-    let now = || Duration::from_millis(proto::now().0);
     // Until the process is killed.
-    let _exporter = settings.map(|settings| Exporter::start(settings, now)).transpose()?;
+    let _exporter = settings.map(|settings| Exporter::start(&settings)).transpose()?;
     std::thread::spawn(|| {
         let ended = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(i32::from(ended.is_err()));

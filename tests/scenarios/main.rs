@@ -26,6 +26,7 @@ mod doors;
 mod drain;
 mod drill;
 mod erasure;
+mod export;
 mod forged;
 mod full_log;
 mod functions;

@@ -142,6 +142,7 @@ async fn a_collector_that_is_not_there_or_never_answers_holds_nobody_up() {
     let admin = Admin::anywhere();
     for (endpoint, drops) in [("http://127.0.0.1:1".to_owned(), true), (format!("http://{}", silent.1), false)] {
         let fixture = admin.of(&Fixture::new(FIXTURE)).with("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint);
+        let fixture = fixture.with("OTEL_BSP_SCHEDULE_DELAY", 200);
         let mut yard = Yard::start_with(fixture).await;
         let _worker = Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 16).await;
         yard.client.wait_for_tool("echo").await;
@@ -194,7 +195,7 @@ async fn a_secret_that_went_through_is_in_no_log_no_trace_and_no_metric() {
     drop(stream);
     collector.until(TRACE, |spans| named(spans, "toolyard.v1.RunService/ExecuteRun").len() == 1).await;
     collector.until(TRACE, |spans| named(spans, "execute_tool echo").len() == 1).await;
-    collector.until_metric("toolyard_attempts_total").await;
+    collector.until_metric("toolyard.attempts", |_| true).await;
     let scraped = [door.get("/metrics").await.1, hosts.get("/metrics").await.1];
     assert!(scraped[1].contains("toolyard_attempts_total{pool=\"main\",tool=\"echo\",outcome=\"completed\"} 1"));
     worker.terminate().await;

@@ -11,44 +11,55 @@ use tokio::time::Instant;
 use crate::attempt::Ending;
 
 static ATTEMPTS: Family<Counter> =
-    Family::new("toolyard_attempts_total", "Attempts that ended, by how.", &["pool", "tool", "outcome"]);
+    Family::new("toolyard_attempts_total", "Attempts that ended, by how.", &["pool", "tool", "outcome"])
+        .exported_as("toolyard.attempts", "{attempt}");
 static ATTEMPT: Family<Histogram> = Family::new(
     "toolyard_attempt_seconds",
     "From an attempt's beginning until its end was stored in the log.",
     &["pool", "tool"],
-);
+)
+.exported_as("toolyard.attempt.duration", "s");
 static QUEUE_WAIT: Family<Histogram> = Family::new(
     "toolyard_queue_wait_seconds",
     "From a job's entry in the log to its first delivery to a worker.",
     &["pool", "tool"],
-);
+)
+.exported_as("toolyard.queue.wait.duration", "s");
 static FIRST_CHUNK: Family<Histogram> = Family::new(
     "toolyard_first_chunk_seconds",
     "From a job's entry in the log to the first piece of output of an attempt.",
     &["pool", "tool"],
-);
+)
+.exported_as("toolyard.first_chunk.duration", "s");
 static OUTPUT_BYTES: Family<Counter> =
-    Family::new("toolyard_output_bytes_total", "Output that attempts said, results not counted.", &["pool", "tool"]);
+    Family::new("toolyard_output_bytes_total", "Output that attempts said, results not counted.", &["pool", "tool"])
+        .exported_as("toolyard.output.io", "By");
 static REDELIVERIES: Family<Counter> = Family::new(
     "toolyard_redeliveries_total",
     "Jobs that were delivered again: after a failed attempt, a lost worker or a lost acknowledgement.",
     &["pool"],
-);
+)
+.exported_as("toolyard.jobs.redelivered", "{job}");
 static DUPLICATES: Family<Counter> = Family::new(
     "toolyard_duplicates_suppressed_total",
     "Jobs that were delivered though nothing was left to do, and so were not executed.",
     &["pool"],
-);
+)
+.exported_as("toolyard.jobs.duplicates_suppressed", "{job}");
 static LEASES_LOST: Family<Counter> = Family::new(
     "toolyard_leases_lost_total",
     "Jobs whose lease the broker did not confirm in time, so that their attempts were given up.",
     &["pool"],
-);
-static SLOTS: Family<Gauge> = Family::new("toolyard_worker_slots", "Calls that this worker runs at once.", &["pool"]);
-static RUNNING: Family<Gauge> = Family::new("toolyard_worker_running", "Calls that this worker runs now.", &["pool"]);
+)
+.exported_as("toolyard.leases.lost", "{job}");
+static SLOTS: Family<Gauge> = Family::new("toolyard_worker_slots", "Calls that this worker runs at once.", &["pool"])
+    .exported_as("toolyard.worker.slots", "{slot}");
+static RUNNING: Family<Gauge> = Family::new("toolyard_worker_running", "Calls that this worker runs now.", &["pool"])
+    .exported_as("toolyard.worker.running", "{call}");
 
 static FREE_SLOTS: Family<Gauge> =
-    Family::new("toolyard_worker_free_slots", "Calls that this worker could begin now.", &["pool"]);
+    Family::new("toolyard_worker_free_slots", "Calls that this worker could begin now.", &["pool"])
+        .exported_as("toolyard.worker.free_slots", "{slot}");
 
 const METRICS: [Metric; 11] = [
     Metric::Counter(&ATTEMPTS),

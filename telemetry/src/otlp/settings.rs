@@ -1,41 +1,84 @@
-//! Where telemetry goes and how much of it: the standard variables of OpenTelemetry, as far as they are here.
+//! Where telemetry goes and how much of it: the standard variables of OpenTelemetry. Those that the SDK reads itself are
+//! only checked here, because it would ignore what it does not understand.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TraceId;
+use opentelemetry_otlp::Protocol;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator, Sampler};
+use opentelemetry_semantic_conventions::attribute::{SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION};
 
-use super::wire::Resource;
-use crate::trace::Sampler;
+use super::transport::TlsFiles;
 
 /// How long the collector may take: the standard's own.
 const TIMEOUT_MS: u64 = 10_000;
-/// How often what is counted is exported: the standard's own.
-const INTERVAL_MS: u64 = 60_000;
+/// Spans that may wait to be exported: the standard's own.
+const QUEUE_MAX: u64 = 2048;
+
+/// What is exported. Each may have an endpoint, a protocol, a timeout and TLS of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Signal {
+    Traces,
+    Metrics,
+}
+
+impl Signal {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Traces => "TRACES",
+            Self::Metrics => "METRICS",
+        }
+    }
+
+    /// The path of its endpoint over HTTP.
+    fn path(self) -> &'static str {
+        match self {
+            Self::Traces => "v1/traces",
+            Self::Metrics => "v1/metrics",
+        }
+    }
+}
 
 /// Where telemetry goes, and how much of it.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    pub(super) endpoint: String,
-    pub(super) headers: Vec<(AsciiMetadataKey, AsciiMetadataValue)>,
-    pub(super) timeout: Duration,
-    pub(super) resource: Resource,
+    traces: Way,
+    metrics: Way,
     pub(super) sampler: Sampler,
-    pub(super) interval: Duration,
+    pub(super) queue_max: usize,
+    /// Of our own choice, and those of the variables.
+    attributes: Vec<(String, String)>,
+}
+
+/// How a signal is exported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Way {
+    /// `None`: it is not exported.
+    endpoint: Option<String>,
+    protocol: Protocol,
+    timeout: Duration,
+    tls: TlsFiles,
 }
 
 /// A variable that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{variable} is {text:?}: {advice}")]
 pub struct SettingsError {
-    pub variable: &'static str,
+    pub variable: String,
     pub text: String,
     pub advice: &'static str,
 }
 
+fn unusable(variable: impl Into<String>, text: impl Into<String>, advice: &'static str) -> SettingsError {
+    SettingsError { variable: variable.into(), text: text.into(), advice }
+}
+
 impl Settings {
-    /// Reads `OTEL_EXPORTER_OTLP_HEADERS`, `_PROTOCOL` (grpc alone) and `_TIMEOUT` (ms), `OTEL_SERVICE_NAME`,
-    /// `OTEL_RESOURCE_ATTRIBUTES`, `OTEL_TRACES_SAMPLER` with its `_ARG`, `OTEL_METRIC_EXPORT_INTERVAL` (ms) and
-    /// `OTEL_SDK_DISABLED`. `None` where nothing is to be exported.
+    /// Reads the variables `OTEL_…` of the exporter, the resource, the sampler and the batches. `endpoint` stands for
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`. `None` if nothing is to be exported.
     ///
     /// # Errors
     /// With the first variable that cannot be used.
@@ -45,70 +88,154 @@ impl Settings {
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Option<Self>, SettingsError> {
         let read = |name: &str| variable(name).filter(|text| !text.is_empty());
-        let Some(endpoint) = endpoint.filter(|text| !text.is_empty()) else { return Ok(None) };
         if read("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true")) {
             return Ok(None);
         }
-        if !endpoint.starts_with("http://") {
-            return Err(SettingsError {
-                variable: "OTEL_EXPORTER_OTLP_ENDPOINT",
-                text: endpoint.to_owned(),
-                advice: "write it as in http://127.0.0.1:4317; for TLS put a collector beside the process",
-            });
+        let endpoint = endpoint.filter(|text| !text.is_empty());
+        let (traces, metrics) = (way(Signal::Traces, endpoint, &read)?, way(Signal::Metrics, endpoint, &read)?);
+        if traces.endpoint.is_none() && metrics.endpoint.is_none() {
+            return Ok(None);
         }
-        if let Some(text) = read("OTEL_EXPORTER_OTLP_PROTOCOL").filter(|text| text != "grpc") {
-            let advice = "only grpc is spoken here; leave it out, or give the collector's port for it, mostly 4317";
-            return Err(SettingsError { variable: "OTEL_EXPORTER_OTLP_PROTOCOL", text, advice });
+        for name in ["OTEL_METRIC_EXPORT_INTERVAL", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"] {
+            whole(name, read(name), 1)?;
         }
-        let milliseconds = |name: &'static str, default: u64| match read(name) {
-            None => Ok(Duration::from_millis(default)),
-            Some(text) => match text.parse() {
-                Ok(ms) if ms > 0 => Ok(Duration::from_millis(ms)),
-                Ok(_) | Err(_) => {
-                    Err(SettingsError { variable: name, text, advice: "write milliseconds, more than zero" })
-                }
-            },
-        };
-        let mut attributes = vec![
-            ("service.name".to_owned(), service.to_owned()),
-            ("service.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-            ("service.instance.id".to_owned(), format!("{:032x}", rand::random::<u128>())),
-        ];
-        for (key, value) in pairs("OTEL_RESOURCE_ATTRIBUTES", read("OTEL_RESOURCE_ATTRIBUTES"))? {
-            attributes.retain(|(known, _)| *known != key);
-            attributes.push((key, value));
-        }
-        if let Some(name) = read("OTEL_SERVICE_NAME") {
-            attributes.retain(|(known, _)| known != "service.name");
-            attributes.push(("service.name".to_owned(), name));
-        }
+        let queue_max = whole("OTEL_BSP_MAX_QUEUE_SIZE", read("OTEL_BSP_MAX_QUEUE_SIZE"), QUEUE_MAX)?;
         Ok(Some(Self {
-            endpoint: endpoint.to_owned(),
-            headers: headers(read("OTEL_EXPORTER_OTLP_HEADERS"))?,
-            timeout: milliseconds("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT_MS)?,
-            resource: Resource::new(&attributes),
+            traces,
+            metrics,
             sampler: sampler(read("OTEL_TRACES_SAMPLER"), read("OTEL_TRACES_SAMPLER_ARG"))?,
-            interval: milliseconds("OTEL_METRIC_EXPORT_INTERVAL", INTERVAL_MS)?,
+            queue_max: usize::try_from(queue_max).unwrap_or(usize::MAX),
+            attributes: resource(service, &read)?,
         }))
+    }
+
+    fn way(&self, signal: Signal) -> &Way {
+        match signal {
+            Signal::Traces => &self.traces,
+            Signal::Metrics => &self.metrics,
+        }
+    }
+
+    /// Where a signal goes; `None` if it is not exported.
+    pub(super) fn endpoint(&self, signal: Signal) -> Option<&str> {
+        self.way(signal).endpoint.as_deref()
+    }
+
+    pub(super) fn protocol(&self, signal: Signal) -> Protocol {
+        self.way(signal).protocol
+    }
+
+    pub(super) fn timeout(&self, signal: Signal) -> Duration {
+        self.way(signal).timeout
+    }
+
+    pub(super) fn tls(&self, signal: Signal) -> &TlsFiles {
+        &self.way(signal).tls
+    }
+
+    /// Who exports.
+    pub(super) fn resource(&self) -> Resource {
+        let attributes = self.attributes.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
+        Resource::builder_empty().with_attributes(attributes).build()
     }
 }
 
-/// As in `key=value,key=value`.
-fn pairs(variable: &'static str, text: Option<String>) -> Result<Vec<(String, String)>, SettingsError> {
-    let Some(text) = text else { return Ok(Vec::new()) };
-    let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()));
-    let found: Option<Vec<_>> = text.split(',').map(pair).collect();
-    found.ok_or(SettingsError { variable, text, advice: "write it as in key=value,key=value" })
+/// How a signal is exported. A variable of the signal's own counts before that of all signals.
+fn way(signal: Signal, endpoint: Option<&str>, read: &impl Fn(&str) -> Option<String>) -> Result<Way, SettingsError> {
+    let of = |what: &str| {
+        let own = format!("OTEL_EXPORTER_OTLP_{}_{what}", signal.word());
+        let all = format!("OTEL_EXPORTER_OTLP_{what}");
+        read(&own).map(|text| (own, Some(text))).unwrap_or_else(|| (all.clone(), read(&all)))
+    };
+    let protocol = protocol(of("PROTOCOL"))?;
+    let (variable, text) = of("TIMEOUT");
+    let timeout = Duration::from_millis(whole(&variable, text, TIMEOUT_MS)?);
+    let (variable, headers) = of("HEADERS");
+    if headers.is_some_and(|text| pairs("", &text).is_err()) {
+        // They may hold a key, so the text is not repeated.
+        return Err(unusable(variable, "…", "write headers as in key=value,key=value"));
+    }
+    let file = |what: &str| of(what).1.map(PathBuf::from);
+    let own = match (file("CLIENT_CERTIFICATE"), file("CLIENT_KEY")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (Some(file), None) | (None, Some(file)) => {
+            let advice = "name both the client's certificate and its key";
+            return Err(unusable("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", file.display().to_string(), advice));
+        }
+    };
+    let tls = TlsFiles { ca: file("CERTIFICATE"), own };
+    Ok(Way { endpoint: place(signal, endpoint, protocol, read)?, protocol, timeout, tls })
 }
 
-fn headers(text: Option<String>) -> Result<Vec<(AsciiMetadataKey, AsciiMetadataValue)>, SettingsError> {
-    let variable = "OTEL_EXPORTER_OTLP_HEADERS";
-    // It may hold a key: what is wrong with it is not said in its own words.
-    let invalid =
-        || SettingsError { variable, text: "…".to_owned(), advice: "write headers as in key=value,key=value" };
-    let pairs = pairs(variable, text).map_err(|_| invalid())?;
-    let header = |(key, value): (String, String)| Some((key.to_lowercase().parse().ok()?, value.parse().ok()?));
-    pairs.into_iter().map(|pair| header(pair).ok_or_else(invalid)).collect()
+/// Where a signal goes. The endpoint of all signals is a base over HTTP: each has a path below it.
+fn place(
+    signal: Signal,
+    endpoint: Option<&str>,
+    protocol: Protocol,
+    read: &impl Fn(&str) -> Option<String>,
+) -> Result<Option<String>, SettingsError> {
+    let switch = format!("OTEL_{}_EXPORTER", signal.word());
+    match read(&switch).as_deref() {
+        None | Some("otlp") => {}
+        Some("none") => return Ok(None),
+        Some(text) => return Err(unusable(switch, text, "write otlp or none")),
+    }
+    let own = format!("OTEL_EXPORTER_OTLP_{}_ENDPOINT", signal.word());
+    let (variable, found) = match read(&own) {
+        Some(text) => (own, Some(text)),
+        None => ("OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(), endpoint.map(|base| below(base, signal, protocol))),
+    };
+    match found {
+        Some(text) if !text.starts_with("http://") && !text.starts_with("https://") => {
+            Err(unusable(variable, text, "write it as in http://127.0.0.1:4317 or https://collector.example:4317"))
+        }
+        found => Ok(found),
+    }
+}
+
+fn below(base: &str, signal: Signal, protocol: Protocol) -> String {
+    match protocol {
+        Protocol::Grpc => base.to_owned(),
+        _ => format!("{}/{}", base.trim_end_matches('/'), signal.path()),
+    }
+}
+
+fn protocol((variable, text): (String, Option<String>)) -> Result<Protocol, SettingsError> {
+    match text.as_deref() {
+        None | Some("grpc") => Ok(Protocol::Grpc),
+        Some("http/protobuf") => Ok(Protocol::HttpBinary),
+        Some(text) => Err(unusable(variable, text, "write grpc or http/protobuf")),
+    }
+}
+
+fn whole(variable: &str, text: Option<String>, default: u64) -> Result<u64, SettingsError> {
+    let Some(text) = text else { return Ok(default) };
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        Ok(_) | Err(_) => Err(unusable(variable, text, "write a whole number above zero; times are in milliseconds")),
+    }
+}
+
+fn resource(service: &str, read: &impl Fn(&str) -> Option<String>) -> Result<Vec<(String, String)>, SettingsError> {
+    let instance: TraceId = RandomIdGenerator::default().new_trace_id();
+    let mut attributes = vec![
+        (SERVICE_NAME.to_owned(), service.to_owned()),
+        (SERVICE_VERSION.to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        (SERVICE_INSTANCE_ID.to_owned(), instance.to_string()),
+    ];
+    let given = read("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    // Of one key the last value counts.
+    attributes.extend(pairs("OTEL_RESOURCE_ATTRIBUTES", &given)?);
+    attributes.extend(read("OTEL_SERVICE_NAME").map(|name| (SERVICE_NAME.to_owned(), name)));
+    Ok(attributes)
+}
+
+/// As in `key=value,key=value`.
+fn pairs(variable: &str, text: &str) -> Result<Vec<(String, String)>, SettingsError> {
+    let pair = |pair: &str| pair.split_once('=').map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()));
+    let found: Option<Vec<_>> = text.split_terminator(',').map(pair).collect();
+    found.ok_or_else(|| unusable(variable, text, "write it as in key=value,key=value"))
 }
 
 fn sampler(name: Option<String>, argument: Option<String>) -> Result<Sampler, SettingsError> {
@@ -118,23 +245,23 @@ fn sampler(name: Option<String>, argument: Option<String>) -> Result<Sampler, Se
             Ok(ratio) if (0.0..=1.0).contains(&ratio) => ratio,
             Ok(_) | Err(_) => {
                 let advice = "write the part of requests that is traced, from 0 to 1";
-                return Err(SettingsError { variable: "OTEL_TRACES_SAMPLER_ARG", text, advice });
+                return Err(unusable("OTEL_TRACES_SAMPLER_ARG", text, advice));
             }
         },
     };
-    let (follows_caller, ratio) = match name.as_deref() {
-        None | Some("parentbased_traceidratio") => (true, ratio),
-        Some("parentbased_always_on") => (true, 1.0),
-        Some("parentbased_always_off") => (true, 0.0),
-        Some("traceidratio") => (false, ratio),
-        Some("always_on") => (false, 1.0),
-        Some("always_off") => (false, 0.0),
+    let by_parent = |sampler: Sampler| Sampler::ParentBased(Box::new(sampler));
+    Ok(match name.as_deref() {
+        None | Some("parentbased_traceidratio") => by_parent(Sampler::TraceIdRatioBased(ratio)),
+        Some("parentbased_always_on") => by_parent(Sampler::AlwaysOn),
+        Some("parentbased_always_off") => by_parent(Sampler::AlwaysOff),
+        Some("traceidratio") => Sampler::TraceIdRatioBased(ratio),
+        Some("always_on") => Sampler::AlwaysOn,
+        Some("always_off") => Sampler::AlwaysOff,
         Some(text) => {
             let advice = "write one of [parentbased_]always_on, [parentbased_]always_off, [parentbased_]traceidratio";
-            return Err(SettingsError { variable: "OTEL_TRACES_SAMPLER", text: text.to_owned(), advice });
+            return Err(unusable("OTEL_TRACES_SAMPLER", text, advice));
         }
-    };
-    Ok(Sampler { follows_caller, ratio })
+    })
 }
 
 #[cfg(test)]
@@ -144,37 +271,69 @@ mod tests {
     const COLLECTOR: Option<&str> = Some("http://127.0.0.1:4317");
 
     fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, SettingsError> {
+        read_of(COLLECTOR, variables)
+    }
+
+    fn read_of(endpoint: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<Settings>, SettingsError> {
         let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, text)| (*text).to_owned());
-        Settings::read(COLLECTOR, "toolyard", find)
+        Settings::read(endpoint, "toolyard", find)
+    }
+
+    fn usable(variables: &[(&str, &str)]) -> Settings {
+        read(variables).expect("they are well formed").expect("there is a collector")
     }
 
     #[test]
     fn nothing_is_exported_unless_somebody_says_where() {
-        assert!(Settings::read(None, "toolyard", |_| None).is_ok_and(|settings| settings.is_none()));
+        assert!(read_of(None, &[]).is_ok_and(|settings| settings.is_none()));
         assert!(read(&[("OTEL_SDK_DISABLED", "true")]).is_ok_and(|settings| settings.is_none()));
+        let none = [("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRICS_EXPORTER", "none")];
+        assert!(read(&none).is_ok_and(|settings| settings.is_none()));
+        let traces = usable(&none[1..]);
+        assert_eq!((traces.endpoint(Signal::Traces), traces.endpoint(Signal::Metrics)), (COLLECTOR, None));
+    }
+
+    #[test]
+    fn a_signal_has_a_path_below_the_endpoint_of_all_or_an_endpoint_of_its_own() {
+        let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
+        let own = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "https://metrics.example/in");
+        let settings = usable(&[http, own]);
+        assert_eq!(settings.endpoint(Signal::Traces), Some("http://127.0.0.1:4317/v1/traces"));
+        assert_eq!(settings.endpoint(Signal::Metrics), Some("https://metrics.example/in"));
+        let alone = read_of(None, &[own]).expect("it is well formed").expect("it says where");
+        assert_eq!((alone.endpoint(Signal::Traces), alone.endpoint(Signal::Metrics)), (None, Some(own.1)));
     }
 
     #[test]
     fn the_standard_variables_count() {
-        let settings = read(&[
-            ("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Bearer abc, x-team=agents"),
+        let settings = usable(&[
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "250"),
-            ("OTEL_TRACES_SAMPLER_ARG", "0.01"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/tls/ca.crt"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "10"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "team=agents,service.name=a"),
+            ("OTEL_SERVICE_NAME", "b"),
         ]);
-        let settings = settings.expect("they are well formed").expect("there is a collector");
-        let headers: Vec<(&str, &[u8])> =
-            settings.headers.iter().map(|(key, value)| (key.as_str(), value.as_bytes())).collect();
-        assert_eq!(headers, [("authorization", &b"Bearer abc"[..]), ("x-team", b"agents")]);
-        assert_eq!((settings.timeout, settings.interval), (Duration::from_millis(250), Duration::from_secs(60)));
-        assert_eq!(settings.sampler, Sampler { follows_caller: true, ratio: 0.01 });
+        assert_eq!(settings.timeout(Signal::Metrics), Duration::from_millis(250));
+        assert_eq!(settings.protocol(Signal::Traces), Protocol::HttpBinary);
+        assert_eq!(settings.protocol(Signal::Metrics), Protocol::Grpc);
+        assert_eq!(settings.tls(Signal::Traces).ca, Some(PathBuf::from("/tls/ca.crt")));
+        assert_eq!(settings.queue_max, 10);
+        let resource = settings.resource();
+        let of = |key: &'static str| resource.get(&key.into()).map(|value| value.to_string());
+        assert_eq!((of("team"), of("service.name")), (Some("agents".to_owned()), Some("b".to_owned())));
     }
 
     #[test]
     fn what_cannot_be_used_is_told_by_its_variable_and_a_secret_never() {
         for (variable, text) in [
-            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "collector:4317"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "0"),
+            ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "/tls/client.crt"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "a minute"),
+            ("OTEL_METRICS_EXPORTER", "prometheus"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "many"),
             ("OTEL_TRACES_SAMPLER", "sometimes"),
             ("OTEL_TRACES_SAMPLER_ARG", "1.5"),
             ("OTEL_RESOURCE_ATTRIBUTES", "team"),
@@ -184,7 +343,5 @@ mod tests {
             assert_eq!(error.variable, variable);
             assert!(!error.to_string().contains("hush"), "{error}");
         }
-        let error = Settings::read(Some("https://collector"), "toolyard", |_| None).expect_err("TLS is not spoken");
-        assert!(error.to_string().contains("http://127.0.0.1:4317"), "{error}");
     }
 }

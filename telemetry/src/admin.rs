@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `GET /livez` | 200 while the process turns; never depends on the broker |
 //! | `GET /readyz` | 200 while it makes progress, else 503 |
-//! | `GET /metrics` | what it counts, for Prometheus |
+//! | `GET /metrics` | what it counts, for Prometheus; as OpenMetrics, with links to traces, if the scraper accepts that |
 //! | `GET /stats` | what a pool has to do, as JSON, for autoscalers; 503 where that is not known now |
 //! | `PUT /log-level` | logs from now on what the body says, see [`set_level`]; 400 if that is not understood or may not be set |
 //!
@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::StatusCode;
-use axum::http::header::{CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::{HeaderMap, StatusCode};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
@@ -27,7 +27,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::hosts::Hosts;
-use crate::{SetLevelError, metrics, set_level};
+use crate::metrics::Format;
+use crate::{SetLevelError, metrics, process, set_level};
 
 /// Longest body: a filter for logs.
 const BODY_BYTES_MAX: usize = 4096;
@@ -106,8 +107,11 @@ async fn ready(State(process): State<Arc<Process>>) -> impl IntoResponse {
     }
 }
 
-async fn scrape() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::text() + &crate::process::text())
+async fn scrape(headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok()).collect::<Vec<_>>().join(",");
+    let format = Format::accepted(&accept);
+    let text = metrics::text(format) + &process::text(format) + format.end();
+    ([(CONTENT_TYPE, format.content_type())], text)
 }
 
 async fn stats(State(process): State<Arc<Process>>) -> impl IntoResponse {

@@ -9,13 +9,14 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use opentelemetry::metrics::{BoundHistogram, Meter};
 
 use crate::otlp::{attributes, register};
+use crate::trace::SpanContext;
 
-pub use text::text;
+pub use text::{Format, text};
 
 /// Series of one family; what comes beyond counts as [`OTHER`]. Room for 2,000 tools in some pools, with outcomes.
 pub const SERIES_MAX: usize = 20_000;
@@ -84,6 +85,24 @@ struct Buckets {
     sum_us: AtomicU64,
     /// The same series in the OpenTelemetry SDK, if it is exported.
     exported: OnceLock<BoundHistogram<f64>>,
+    /// The last traced value of each bucket. Made when the first one comes.
+    exemplars: OnceLock<Box<Mutex<Exemplars>>>,
+}
+
+/// A value, and the trace that it was measured in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Exemplar {
+    pub(crate) trace: SpanContext,
+    pub(crate) value_s: f64,
+    /// Seconds since 1970.
+    pub(crate) at_s: f64,
+}
+
+type Exemplars = [Option<Exemplar>; BOUNDS_US.len() + 1];
+
+/// Which bucket holds a time.
+fn bucket(us: u64) -> usize {
+    BOUNDS_US.partition_point(|bound| *bound < us)
 }
 
 /// A histogram as it was read. What was recorded meanwhile may be in the counts and not yet in the sum.
@@ -94,10 +113,27 @@ pub(crate) struct Read {
 }
 
 impl Histogram {
+    /// Records what took this long, in this trace if it was traced.
+    pub fn record_of(&self, took: Duration, trace: Option<SpanContext>) {
+        self.record(took);
+        let Some(trace) = trace else { return };
+        let exemplars = self.0.exemplars.get_or_init(Box::default);
+        let at_s = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
+        let exemplar = Exemplar { trace, value_s: took.as_secs_f64(), at_s };
+        let bucket = bucket(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        // A panic leaves exemplars behind that are whole.
+        if let Some(slot) = exemplars.lock().unwrap_or_else(PoisonError::into_inner).get_mut(bucket) {
+            *slot = Some(exemplar);
+        }
+    }
+
+    pub(crate) fn exemplars(&self) -> Option<Exemplars> {
+        self.0.exemplars.get().map(|all| *all.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub fn record(&self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
-        if let Some(count) = self.0.counts.get(bucket) {
+        if let Some(count) = self.0.counts.get(bucket(us)) {
             count.fetch_add(1, Relaxed);
         }
         self.0.sum_us.fetch_add(us, Relaxed);

@@ -11,7 +11,7 @@ use opentelemetry_semantic_conventions::metric::{
 use procfs::process::{LimitValue, Process};
 use procfs::{Current as _, Uptime, WithCurrentSystemInfo as _};
 
-use crate::metrics::{Family, Gauge, Metric, publish};
+use crate::metrics::{Family, Format, Gauge, Metric, publish};
 
 static BUILD_INFO: Family<Gauge> =
     Family::new("toolyard_build_info", "1, with the release that runs, and as what.", &["version", "part"])
@@ -39,13 +39,14 @@ impl Taken {
     }
 }
 
-/// What this process takes, in the text format of Prometheus. Empty where the kernel does not tell.
-pub(crate) fn text() -> String {
+/// What this process takes, as text. Empty where the kernel does not tell.
+pub(crate) fn text(format: Format) -> String {
     let mut out = String::new();
     for taken in taken() {
         let kind = if taken.is_counter() { "counter" } else { "gauge" };
         let Taken { name, help, value, .. } = taken;
-        writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}").expect("a string takes everything");
+        format.head(&mut out, name, help, kind);
+        writeln!(out, "{name} {value}").expect("a string takes everything");
     }
     out
 }
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_process_tells_what_it_takes() {
-        let text = text();
+        let text = text(Format::Prometheus);
         let value = |name: &str| -> f64 {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             line.unwrap_or_else(|| panic!("{name} is missing:\n{text}")).parse().expect("a number")

@@ -36,6 +36,12 @@ impl Admin {
         self.ask("GET", path, "").await
     }
 
+    /// What `GET /metrics` gives a scraper that accepts OpenMetrics.
+    pub async fn openmetrics(&self) -> String {
+        let host = format!("{}\r\nAccept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5", self.0);
+        self.ask_for(&host, "GET", "/metrics", "").await.1
+    }
+
     /// Status and body of a request.
     ///
     /// # Panics

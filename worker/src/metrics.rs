@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use run::{PoolId, ToolName};
 use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
+use telemetry::trace::SpanContext;
 use tokio::time::Instant;
 
 use crate::attempt::Ending;
@@ -150,8 +151,8 @@ impl OfTool {
     }
 
     /// An attempt ended; `None` where it was given up without a word.
-    pub(crate) fn ended(&self, how: Option<&Ending>, took: Duration) {
-        self.attempt.record(took);
+    pub(crate) fn ended(&self, how: Option<&Ending>, took: Duration, trace: Option<SpanContext>) {
+        self.attempt.record_of(took, trace);
         let count = match how {
             Some(Ending::Completed { .. }) => &self.completed,
             Some(Ending::Failed(_)) => &self.failed,

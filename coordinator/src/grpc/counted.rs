@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use http::{Request, Response, header};
 use telemetry::metrics::{Counter, Histogram, OTHER};
+use telemetry::trace::SpanContext;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::Service;
@@ -89,7 +90,7 @@ where
 
 /// What fails after the answer began is not seen here: it is counted as a refusal, by its reason.
 fn grpc_answered(counts: &Counts, response: &Response<Body>, began: Instant) {
-    counts.took.record(began.elapsed());
+    counts.took.record_of(began.elapsed(), response.extensions().get::<SpanContext>().copied());
     match Status::from_header_map(response.headers()).map(|status| status.code()) {
         None | Some(Code::Ok) => counts.ok.add(1),
         Some(code) => REQUESTS.with(&["grpc", counts.method, name(code)]).add(1),
@@ -98,7 +99,8 @@ fn grpc_answered(counts: &Counts, response: &Response<Body>, began: Instant) {
 
 fn http_answered(response: &Response<Body>, began: Instant) {
     let method = response.extensions().get().map_or(OTHER, |Answers(method)| method);
-    REQUEST_SECONDS.with(&["http", method]).record(began.elapsed());
+    let trace = response.extensions().get::<SpanContext>().copied();
+    REQUEST_SECONDS.with(&["http", method]).record_of(began.elapsed(), trace);
     REQUESTS.with(&["http", method, response.status().as_str()]).add(1);
 }
 

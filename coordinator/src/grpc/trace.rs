@@ -50,7 +50,11 @@ where
             let mut serving = serving;
             let response = trace::scope(serving.context, response).await?;
             serving.note(response.headers());
-            Ok(response.map(|body| Body::new(Streamed { body, serving })))
+            let context = serving.context;
+            let mut response = response.map(|body| Body::new(Streamed { body, serving }));
+            // Links the time of the request to its trace.
+            response.extensions_mut().insert(context);
+            Ok(response)
         });
         traced.right_future()
     }

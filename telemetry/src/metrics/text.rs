@@ -1,8 +1,9 @@
-//! What is counted, in the text format of Prometheus, version 0.0.4.
+//! What is counted, in the text format of Prometheus, version 0.0.4, or in that of OpenMetrics, version 1.0.0, which links
+//! histograms to traces.
 
 use std::fmt::Write as _;
 
-use super::{BOUNDS_US, Family, Metric, Read, Values, published};
+use super::{BOUNDS_US, Exemplar, Exemplars, Family, Metric, Read, Values, published};
 
 /// The bounds of histograms, written out: a scrape has tens of thousands of them.
 const BOUNDS_S: [&str; BOUNDS_US.len()] = [
@@ -10,32 +11,83 @@ const BOUNDS_S: [&str; BOUNDS_US.len()] = [
     "300", "1800",
 ];
 
+/// A text format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Prometheus,
+    OpenMetrics,
+}
+
+impl Format {
+    /// What a scraper with this `Accept` gets.
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Prometheus }
+    }
+
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The lines before the series of a family.
+    pub(crate) fn head(self, out: &mut String, name: &str, help: &str, kind: &str) {
+        // In OpenMetrics `_total` belongs to the series and not to the family.
+        let family = match self {
+            Self::OpenMetrics if kind == "counter" => name.strip_suffix("_total").unwrap_or(name),
+            Self::Prometheus | Self::OpenMetrics => name,
+        };
+        said(writeln!(out, "# HELP {family} {help}\n# TYPE {family} {kind}"));
+    }
+
+    /// The end of the whole text.
+    pub(crate) fn end(self) -> &'static str {
+        match self {
+            Self::Prometheus => "",
+            Self::OpenMetrics => "# EOF\n",
+        }
+    }
+}
+
 /// All that was published. A histogram in which nothing was recorded is left out.
 #[must_use]
-pub fn text() -> String {
+pub fn text(format: Format) -> String {
     let mut out = String::new();
     for metric in published() {
         match metric {
-            Metric::Counter(family) => lines(&mut out, family, "counter", |out, labels, counter| {
+            Metric::Counter(family) => lines(&mut out, format, family, "counter", |out, labels, counter| {
                 line(out, family.name, "", labels, counter.value());
             }),
-            Metric::Gauge(family) => lines(&mut out, family, "gauge", |out, labels, gauge| {
+            Metric::Gauge(family) => lines(&mut out, format, family, "gauge", |out, labels, gauge| {
                 line(out, family.name, "", labels, gauge.value());
             }),
-            Metric::Histogram(family) => lines(&mut out, family, "histogram", |out, labels, histogram| {
-                histogram_lines(out, family.name, labels, &histogram.read());
+            Metric::Histogram(family) => lines(&mut out, format, family, "histogram", |out, labels, histogram| {
+                let exemplars = match format {
+                    Format::Prometheus => None,
+                    Format::OpenMetrics => histogram.exemplars(),
+                };
+                histogram_lines(out, family.name, labels, &histogram.read(), exemplars.as_ref());
             }),
         }
     }
     out
 }
 
-fn lines<M>(out: &mut String, family: &Family<M>, kind: &str, series_lines: impl Fn(&mut String, &str, &M)) {
+fn lines<M>(
+    out: &mut String,
+    format: Format,
+    family: &Family<M>,
+    kind: &str,
+    series_lines: impl Fn(&mut String, &str, &M),
+) {
     let series = family.series();
     if series.is_empty() {
         return;
     }
-    said(writeln!(out, "# HELP {} {}\n# TYPE {} {kind}", family.name, family.help, family.name));
+    format.head(out, family.name, family.help, kind);
     let mut labels = String::new();
     for (values, metric) in series.iter() {
         labels.clear();
@@ -46,28 +98,33 @@ fn lines<M>(out: &mut String, family: &Family<M>, kind: &str, series_lines: impl
 
 /// A scrape of many tools is made of these lines alone: what is the same in all of a series is written once, and nothing of
 /// it is formatted.
-fn histogram_lines(out: &mut String, name: &str, labels: &str, read: &Read) {
+fn histogram_lines(out: &mut String, name: &str, labels: &str, read: &Read, exemplars: Option<&Exemplars>) {
     let total: u64 = read.counts.iter().sum();
     if total == 0 {
         return;
     }
     let comma = if labels.is_empty() { "" } else { "," };
     let head = [name, "_bucket{", labels, comma, "le=\""].concat();
+    let exemplar = |bucket: usize| exemplars.and_then(|all| all.get(bucket).copied().flatten());
     let mut below = 0;
-    for (bound, count) in BOUNDS_S.iter().zip(read.counts) {
+    for (at, (bound, count)) in BOUNDS_S.iter().zip(read.counts).enumerate() {
         below += count;
-        bucket(out, &head, bound, below);
+        bucket(out, &head, bound, below, exemplar(at));
     }
-    bucket(out, &head, "+Inf", total);
+    bucket(out, &head, "+Inf", total, exemplar(BOUNDS_S.len()));
     line(out, name, "_sum", labels, read.sum_s);
     line(out, name, "_count", labels, total);
 }
 
-fn bucket(out: &mut String, head: &str, bound: &str, below: u64) {
+fn bucket(out: &mut String, head: &str, bound: &str, below: u64, exemplar: Option<Exemplar>) {
     for part in [head, bound, "\"} "] {
         out.push_str(part);
     }
-    said(writeln!(out, "{below}"));
+    said(write!(out, "{below}"));
+    if let Some(Exemplar { trace, value_s, at_s }) = exemplar {
+        said(write!(out, " # {{trace_id=\"{}\"}} {value_s} {at_s:.3}", trace.trace_id()));
+    }
+    out.push('\n');
 }
 
 fn line(out: &mut String, name: &str, suffix: &str, labels: &str, value: impl std::fmt::Display) {
@@ -107,6 +164,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use crate::metrics::{Counter, Gauge, Histogram, publish};
+    use crate::trace::SpanContext;
 
     use super::*;
 
@@ -116,7 +174,7 @@ mod tests {
     static IDLE: Family<Histogram> = Family::new("test_idle_seconds", "Nothing.", &["pool"]);
 
     fn rendered(family: &str) -> String {
-        let text = text();
+        let text = text(Format::Prometheus);
         let of_it: Vec<&str> = text.lines().filter(|line| line.contains(family)).collect();
         of_it.join("\n")
     }
@@ -153,6 +211,25 @@ mod tests {
         assert!(!rendered("test_idle").contains("bucket"), "where nothing was recorded there is nothing to see");
     }
 
+    #[test]
+    fn openmetrics_links_a_bucket_to_the_trace_of_its_last_value() {
+        static TRACED: Family<Histogram> = Family::new("test_traced_seconds", "Traced.", &["pool"]);
+        static TOTAL: Family<Counter> = Family::new("test_traced_total", "Counted.", &[]);
+        publish(&[Metric::Histogram(&TRACED), Metric::Counter(&TOTAL)]);
+        let trace = SpanContext::sampled("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+        TRACED.with(&["main"]).record_of(Duration::from_millis(20), trace);
+        TRACED.with(&["main"]).record_of(Duration::from_millis(30), None);
+        TOTAL.with(&[]).add(1);
+        let text = super::text(Format::OpenMetrics);
+        let lines = |part: &str| text.lines().filter(|line| line.contains(part)).collect::<Vec<_>>().join("\n");
+        let linked = lines("4bf92f3577b34da6a3ce929d0e0e4736");
+        let line = "test_traced_seconds_bucket{pool=\"main\",le=\"0.025\"} 1 \
+                    # {trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\"} 0.02 ";
+        assert!(linked.starts_with(line) && linked.lines().count() == 1, "{linked}");
+        assert_eq!(lines("TYPE test_traced "), "# TYPE test_traced counter");
+        assert!(!rendered("test_traced_seconds").contains(" # "), "the older format has no links");
+    }
+
     /// `cargo test -p toolyard-telemetry --release -- --ignored --nocapture`
     #[test]
     #[ignore = "a measurement"]
@@ -176,7 +253,7 @@ mod tests {
         // The shortest of some: what else the machine does is not ours.
         for _ in 0..10 {
             let began = Instant::now();
-            text = super::text();
+            text = super::text(Format::Prometheus);
             took = took.min(began.elapsed());
         }
         eprintln!("{} lines, {} bytes in {took:?}", text.lines().count(), text.len());

@@ -303,7 +303,8 @@ fn tell(core: &Core, job: &Job, id: AttemptId, end: &End, (began, traced): (Inst
         End::Stored(ending) => Some(ending),
         End::Abandoned => None,
     };
-    core.counts.of(&job.spec.tool).ended(ending, began.elapsed());
+    let trace = traced.as_ref().map(|traced| traced.context());
+    core.counts.of(&job.spec.tool).ended(ending, began.elapsed(), trace);
     tracing::debug!(
         run.id = %job.run, call.id = %job.spec.id, attempt = id.number.0, tool = %job.spec.tool,
         outcome = metrics::word(ending), "an attempt ended"

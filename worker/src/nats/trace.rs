@@ -47,6 +47,10 @@ pub(super) fn begin(job: &Job, id: AttemptId, sequence: u64, worker: &WorkerId, 
 }
 
 impl Traced {
+    pub(super) fn context(&self) -> SpanContext {
+        self.process.context()
+    }
+
     /// The tool is called.
     pub(super) fn tool_begins(&mut self, job: &Job, table: &Table) {
         let name = format!("execute_tool {}", job.spec.tool);

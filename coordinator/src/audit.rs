@@ -9,6 +9,7 @@ use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId, WorkerId};
 
 use crate::accept::Asked;
 use crate::callers::Caller;
+use crate::metrics;
 use crate::paused::Pausable;
 use crate::runs::{Refusal, Runs};
 
@@ -38,8 +39,15 @@ pub(crate) fn turned_away(command: &str, from: Option<SocketAddr>, reason: &str)
 
 /// Somebody may not ask for this at all.
 pub(crate) fn refused(caller: &Caller, command: &str, reason: &str) {
+    count_refusal(caller);
     let (name, tenant) = who(caller);
     tracing::info!(target: AUDIT, caller = name, tenant, command = last(command), decision = REFUSED, reason, "audit");
+}
+
+fn count_refusal(caller: &Caller) {
+    if let Some(tenant) = caller.tenant() {
+        metrics::tenants::refused(tenant);
+    }
 }
 
 /// A command at work. Its event is written when it is done, or when its client goes away before: what is stored by then is
@@ -96,6 +104,9 @@ pub(crate) fn command(
     tool: Option<&str>,
     refusal: Option<&Refusal>,
 ) {
+    if refusal.is_some() {
+        count_refusal(caller);
+    }
     let decision = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
     write(caller, command, (run, call), tool, decision);
 }

@@ -403,10 +403,11 @@ impl Keeper {
         }
         if leads {
             for heard in &self.heard {
+                self.ends.accepted(&open.known.run, heard);
                 if let Heard::CallEnded { call } = heard
                     && let Some(call) = open.known.run.call(*call)
                 {
-                    self.ends.count(call, &self.rim.registry.borrow());
+                    self.ends.count(&open.known.run, call, entry.at, &self.rim.registry.borrow());
                     tracing::debug!(run.id = %id, call.id = %call.spec().id, state = call.state_name(), "a call ended");
                     if traces {
                         trace::call_ended(&open.known.run, call, entry.at);

@@ -1,13 +1,16 @@
 //! What a coordinator counts. What it tells of calls is about the runs of its own shards, so that all coordinators together
 //! count each once; what it tells of workers every coordinator sees alike. A tool that nobody advertises counts as `other`.
 
+pub(crate) mod tenants;
+
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use opentelemetry_semantic_conventions::metric::RPC_SERVER_CALL_DURATION;
-use run::{Call, Outcome, PoolId, Route, ToolName};
+use run::{Call, Heard, Outcome, PoolId, Route, Run, Timestamp, ToolName};
 use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
 
+use self::tenants::TenantCounts;
 use crate::registry::{Catalog, Registry};
 
 const OF_TOOL: &[&str] = &["pool", "tool"];
@@ -62,6 +65,12 @@ pub(crate) static TOOLS_REFUSED: Family<Gauge> = Family::new(
 static ENDED: Family<Counter> =
     Family::new("toolyard_calls_ended_total", "Calls that ended, by how.", &["pool", "tool", "outcome"])
         .exported_as("toolyard.calls.ended", "{call}");
+static CALL_SECONDS: Family<Histogram> = Family::new(
+    "toolyard_call_seconds",
+    "From a call's acceptance to its end, by the times of its entries in the log, which are whole milliseconds.",
+    &["pool", "outcome"],
+)
+.exported_as("toolyard.call.duration", "s");
 static PARKED: Family<Counter> = Family::new(
     "toolyard_calls_parked_total",
     "Calls that ended without a result although another attempt might have given one.",
@@ -170,6 +179,9 @@ static INDEX_COMPLETE: Family<Gauge> = Family::new(
     &[],
 )
 .exported_as("toolyard.index.complete", "1");
+static REDIS_REACHED: Family<Gauge> =
+    Family::new("toolyard_redis_reachable", "1 while Redis answers this coordinator, else 0.", &[])
+        .exported_as("toolyard.redis.reachable", "1");
 static ERASURES_FAILED: Family<Counter> =
     Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are made again.", &[])
         .exported_as("toolyard.erasures.failed", "{attempt}");
@@ -205,7 +217,7 @@ pub(crate) fn refused(reason: &'static str) {
     REFUSALS.with(&[reason]).add(1);
 }
 
-const METRICS: [Metric; 43] = [
+const METRICS: [Metric; 45] = [
     Metric::Counter(&REQUESTS),
     Metric::Histogram(&REQUEST_SECONDS),
     Metric::Counter(&REFUSALS),
@@ -222,6 +234,7 @@ const METRICS: [Metric; 43] = [
     Metric::Gauge(&TOOL_PAUSED),
     Metric::Gauge(&TOOLS_REFUSED),
     Metric::Counter(&ENDED),
+    Metric::Histogram(&CALL_SECONDS),
     Metric::Counter(&PARKED),
     Metric::Counter(&HANDED_BACK),
     Metric::Counter(&REPEATED),
@@ -247,6 +260,7 @@ const METRICS: [Metric; 43] = [
     Metric::Gauge(&OBJECTS_BYTES),
     Metric::Gauge(&OBJECTS_BYTES_MAX),
     Metric::Gauge(&INDEX_COMPLETE),
+    Metric::Gauge(&REDIS_REACHED),
     Metric::Counter(&ERASURES_FAILED),
     Metric::Gauge(&CERTIFICATE_EXPIRES),
 ];
@@ -276,6 +290,7 @@ pub(crate) struct Counts {
 
 pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
     publish(&METRICS);
+    publish(&tenants::METRICS);
     Counts {
         repeated: REPEATED.with(&[]),
         floor_wait: FLOOR_WAIT.with(&[]),
@@ -333,6 +348,11 @@ pub(crate) fn broker_memory(bytes: u64, bytes_max: Option<u64>) {
     }
 }
 
+/// Whether Redis answers.
+pub(crate) fn redis_is_reached(reached: bool) {
+    REDIS_REACHED.with(&[]).set(f64::from(u8::from(reached)));
+}
+
 pub(crate) fn index_is_complete(complete: bool) {
     INDEX_COMPLETE.with(&[]).set(f64::from(u8::from(complete)));
 }
@@ -351,22 +371,33 @@ pub(crate) fn webhook(endpoint: &str, outcome: &str) {
     WEBHOOKS.with(&[endpoint, outcome]).add(1);
 }
 
-/// Counts calls that end. Keeps the handles of each pool and tool that it has met.
+/// Counts calls that are accepted and that end. Keeps the handles of each pool and tool that it has met.
 #[derive(Debug, Default)]
-pub(crate) struct Ends(HashMap<PoolId, HashMap<ToolName, OfTool>>);
+pub(crate) struct Ends {
+    pools: HashMap<PoolId, HashMap<ToolName, OfTool>>,
+    tenants: TenantCounts,
+}
 
 #[derive(Debug)]
 struct OfTool {
-    completed: Counter,
-    failed: Counter,
-    cancelled: Counter,
-    expired: Counter,
+    completed: Ended,
+    failed: Ended,
+    cancelled: Ended,
+    expired: Ended,
     parked: Counter,
+}
+
+/// Calls that ended in one way.
+#[derive(Debug)]
+struct Ended {
+    count: Counter,
+    took: Histogram,
 }
 
 impl OfTool {
     fn new(pool: &str, tool: &str) -> Self {
-        let ended = |outcome| ENDED.with(&[pool, tool, outcome]);
+        let ended =
+            |outcome| Ended { count: ENDED.with(&[pool, tool, outcome]), took: CALL_SECONDS.with(&[pool, outcome]) };
         Self {
             completed: ended("completed"),
             failed: ended("failed"),
@@ -376,14 +407,16 @@ impl OfTool {
         }
     }
 
-    fn ended(&self, call: &Call) {
-        match call.outcome() {
-            Some(Outcome::Completed(_)) => self.completed.add(1),
-            Some(Outcome::Failed(_)) => self.failed.add(1),
-            Some(Outcome::Cancelled { .. }) => self.cancelled.add(1),
-            Some(Outcome::Expired(_)) => self.expired.add(1),
-            None => {}
-        }
+    fn ended(&self, call: &Call, at: Timestamp) {
+        let ended = match call.outcome() {
+            Some(Outcome::Completed(_)) => &self.completed,
+            Some(Outcome::Failed(_)) => &self.failed,
+            Some(Outcome::Cancelled { .. }) => &self.cancelled,
+            Some(Outcome::Expired(_)) => &self.expired,
+            None => return,
+        };
+        ended.count.add(1);
+        ended.took.record_of(at.since(call.accepted_at()), crate::trace::context(call.spec()));
         if call.is_parked() {
             self.parked.add(1);
         }
@@ -391,19 +424,32 @@ impl OfTool {
 }
 
 impl Ends {
-    /// Calls that no pool was to execute count without one.
-    pub(crate) fn count(&mut self, call: &Call, registry: &Registry) {
+    /// A run may have been opened, or calls may have been added to it.
+    pub(crate) fn accepted(&mut self, run: &Run, heard: &Heard) {
+        let Some(tenant) = run.tenant() else { return };
+        match heard {
+            Heard::RunOpened => self.tenants.accepted(tenant, run.calls().len()),
+            Heard::CallsAppended { count, .. } => self.tenants.accepted(tenant, usize::from(*count)),
+            _ => {}
+        }
+    }
+
+    /// A call has ended, by an entry that was stored at this time. Calls that no pool was to execute count without one.
+    pub(crate) fn count(&mut self, run: &Run, call: &Call, at: Timestamp, registry: &Registry) {
         let spec = call.spec();
+        if let (Some(tenant), Some(outcome)) = (run.tenant(), call.outcome()) {
+            self.tenants.ended(tenant, outcome);
+        }
         let Route::Pool { pool, .. } = &spec.route else {
-            return OfTool::new("", label(&spec.tool, registry)).ended(call);
+            return OfTool::new("", label(&spec.tool, registry)).ended(call, at);
         };
-        let known = self.0.get(pool).and_then(|tools| tools.get(&spec.tool));
+        let known = self.pools.get(pool).and_then(|tools| tools.get(&spec.tool));
         if let Some(known) = known {
-            return known.ended(call);
+            return known.ended(call, at);
         }
         let of_tool = OfTool::new(pool.as_str(), label(&spec.tool, registry));
-        of_tool.ended(call);
+        of_tool.ended(call, at);
         // It was routed, so somebody advertised it: their number is bounded by what workers host.
-        self.0.entry(pool.clone()).or_default().insert(spec.tool.clone(), of_tool);
+        self.pools.entry(pool.clone()).or_default().insert(spec.tool.clone(), of_tool);
     }
 }

@@ -26,7 +26,8 @@ pub(crate) fn carry_on(metadata: &mut BTreeMap<String, String>) {
     }
 }
 
-fn context(spec: &CallSpec) -> Option<SpanContext> {
+/// The span of the request that asked for a call, if it is traced.
+pub(crate) fn context(spec: &CallSpec) -> Option<SpanContext> {
     spec.metadata.get(TRACEPARENT).and_then(|text| SpanContext::sampled(text))
 }
 

@@ -28,7 +28,9 @@ pub(crate) async fn keep(broker: Broker, memory_max: Option<u64>, index: Index, 
         }
         // An index in memory has the runs of its own shards only, and is meant to.
         if index.redis().is_some() {
-            metrics::index_is_complete(index.coverage().await.is_ok_and(|coverage| coverage.complete));
+            let coverage = index.coverage().await;
+            metrics::redis_is_reached(coverage.is_ok());
+            metrics::index_is_complete(coverage.is_ok_and(|coverage| coverage.complete));
         }
     }
 }

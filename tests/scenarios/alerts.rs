@@ -24,7 +24,8 @@ use crate::{FIXTURE, check, count};
 /// Alerts that no scenario here causes, each with the reason.
 const NOT_CAUSED: [(&str, &str); 0] = [];
 /// The panels that show a quantile over the calls of the last minutes: without calls their series have no number.
-const QUANTILES: [&str; 4] = [
+const QUANTILES: [&str; 5] = [
+    "Call, 95 of 100 within",
     "Attempt, 95 of 100 within",
     "Wait in the queue, 95 of 100 within",
     "First output, 95 of 100 within",

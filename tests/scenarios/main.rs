@@ -63,6 +63,7 @@ mod resolvers;
 mod results;
 mod rollout;
 mod room;
+mod series;
 mod tenants;
 mod tls;
 mod tokens;

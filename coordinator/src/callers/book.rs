@@ -266,6 +266,11 @@ impl Book {
         }
     }
 
+    pub(super) fn named_tenants(&self) -> impl Iterator<Item = &TenantId> {
+        let of_callers = self.callers.iter().filter_map(|rights| rights.tenant.as_ref());
+        of_callers.chain(self.quotas.keys()).chain(self.tenants.named())
+    }
+
     pub(super) fn tools_of(&self, tenant: &TenantId) -> Option<&Arc<TenantTools>> {
         self.tenants.of(tenant)
     }

@@ -12,6 +12,7 @@ use super::book::{Book, File};
 use super::issuer::{self, Issuer};
 use super::jwt::Keys;
 use super::{Callers, Shared};
+use crate::metrics;
 use crate::tls::LOOK;
 
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,7 @@ pub(crate) struct Keeper {
 /// When something cannot be read, or with every mistake in it.
 pub(crate) fn open(path: &Path) -> Result<(Callers, Keeper), CallersError> {
     let (seen, Said { book, keys, issuer }) = load(path)?;
+    metrics::tenants::reserve(book.named_tenants());
     let (book, book_receiver) = watch::channel(Arc::new(book));
     let (keys, keys_receiver) = watch::channel(keys.map(Arc::new));
     let issuer = watch::Sender::new(issuer.map(Arc::new));
@@ -92,6 +94,7 @@ impl Keeper {
         if keys.is_some() || issuer.is_none() {
             self.keys.send_replace(keys.map(Arc::new));
         }
+        metrics::tenants::reserve(book.named_tenants());
         self.issuer.send_replace(issuer.map(Arc::new));
         self.book.send_replace(Arc::new(book));
     }

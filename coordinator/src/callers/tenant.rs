@@ -47,6 +47,10 @@ impl Tenants {
         self.named.get(tenant).or(self.others.as_ref())
     }
 
+    pub(super) fn named(&self) -> impl Iterator<Item = &TenantId> {
+        self.named.keys()
+    }
+
     pub(super) fn check(
         others: Option<RawTools>,
         named: BTreeMap<String, RawTools>,

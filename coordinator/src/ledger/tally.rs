@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use run::{Call, CallState, PoolId, Route, Run, Timestamp, Version};
+use run::{Call, CallState, PoolId, Route, Run, TenantId, Timestamp, Version};
 use tokio::time::{Duration, Instant};
 
 use super::Keeper;
@@ -28,6 +28,8 @@ pub(super) struct Tallies {
     approvals: u32,
     /// By pool, and by the name under which the tool is counted.
     tools: BTreeMap<PoolId, BTreeMap<String, Tally>>,
+    /// Calls that wait and that run.
+    tenants: BTreeMap<TenantId, (u32, u32)>,
 }
 
 impl Tallies {
@@ -41,8 +43,12 @@ impl Tallies {
         if matches!(call.state(), CallState::Ended(_) | CallState::AwaitingApproval) {
             return;
         }
-        let tally = self.of(pool, label(&call.spec().tool, registry));
         let waits = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
+        let runs = matches!(call.state(), CallState::Running(_));
+        if let Some(tenant) = run.tenant() {
+            self.note_tenant(tenant, waits, runs);
+        }
+        let tally = self.of(pool, label(&call.spec().tool, registry));
         if waits && registry.settled {
             let taken = match &tally.taken {
                 Some((of, taken)) if of == version => *taken,
@@ -63,6 +69,15 @@ impl Tallies {
             CallState::Running(_) => tally.running += 1,
             CallState::WaitingForClient | CallState::AwaitingApproval | CallState::Ended(_) => {}
         }
+    }
+
+    fn note_tenant(&mut self, tenant: &TenantId, waits: bool, runs: bool) {
+        if !self.tenants.contains_key(tenant) {
+            self.tenants.insert(tenant.clone(), (0, 0));
+        }
+        let (waiting, running) = self.tenants.get_mut(tenant).expect("it was made above");
+        *waiting += u32::from(waits);
+        *running += u32::from(runs);
     }
 
     /// Most calls are of a tool that was met before: no name is copied for them.
@@ -133,6 +148,7 @@ impl Keeper {
         metrics::RUNNING.replace(each(|tally, _| f64::from(tally.running)));
         metrics::QUEUE_AGE
             .replace(each(|tally, now| tally.oldest.map_or(0.0, |oldest| now.since(oldest).as_secs_f64())));
+        metrics::tenants::show(tallies.tenants.iter().map(|(tenant, counts)| (tenant, *counts)));
         let pools: Vec<_> = registry.pools().into_iter().map(|pool| (registry.living(&pool), pool)).collect();
         let each = |value: fn(&crate::registry::Living) -> f64| {
             pools.iter().map(move |(living, pool)| (vec![pool.as_str()], value(living)))

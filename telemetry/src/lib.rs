@@ -19,8 +19,11 @@ use std::sync::OnceLock;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
+
+use crate::otlp::ExportedLogs;
 
 pub use tracing_subscriber::filter::LevelFilter;
 
@@ -67,13 +70,13 @@ pub fn init(format: Format, default_level: LevelFilter) -> Result<(), Error> {
         Format::Human => {
             let lines = lines.with_ansi(colours()).with_filter_reloading();
             let handle = lines.reload_handle();
-            lines.finish().try_init()?;
+            lines.finish().with(ExportedLogs).try_init()?;
             Box::new(move |filter| handle.reload(filter))
         }
         Format::Json => {
             let lines = lines.json().flatten_event(true).with_filter_reloading();
             let handle = lines.reload_handle();
-            lines.finish().try_init()?;
+            lines.finish().with(ExportedLogs).try_init()?;
             Box::new(move |filter| handle.reload(filter))
         }
     };

@@ -1,9 +1,11 @@
-//! The way to an OpenTelemetry collector, by the OpenTelemetry SDK: spans in batches, and metrics every minute.
+//! The way to an OpenTelemetry collector, by the OpenTelemetry SDK: spans and log records in batches, and metrics every
+//! minute.
 //!
 //! It has threads and queues of its own. If the collector is slow or gone, what does not fit is dropped and counted, and
 //! no call waits for it.
 
 mod instruments;
+mod logs;
 mod settings;
 mod transport;
 mod watched;
@@ -12,8 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use opentelemetry::Context;
 use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry_otlp::ExporterBuildError;
+use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{Instrument, SdkMeterProvider, Stream};
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SpanProcessor as _};
 use tokio::runtime::{Builder, Handle};
@@ -29,6 +33,7 @@ use self::settings::Signal;
 use self::watched::Watched;
 
 pub(crate) use self::instruments::{attributes, register};
+pub(crate) use self::logs::ExportedLogs;
 pub use self::settings::{Settings, SettingsError};
 
 /// How long the rest may take to be exported when the process ends.
@@ -36,7 +41,7 @@ const LAST_WORDS: Duration = Duration::from_secs(3);
 
 static DROPPED: Family<Counter> = Family::new(
     "toolyard_telemetry_dropped_total",
-    "Spans, and exports of metrics, that no collector took in time.",
+    "Spans, log records, and exports of metrics, that no collector took in time.",
     &["what"],
 )
 .exported_as("toolyard.telemetry.dropped", "{item}");
@@ -57,6 +62,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Exporter {
     metrics: Option<SdkMeterProvider>,
+    logs: Option<SdkLoggerProvider>,
     /// The runtime of the connections runs until this is dropped.
     connections: DropGuard,
 }
@@ -77,24 +83,28 @@ impl Exporter {
             start_traces(settings, &runtime)?;
         }
         let metrics = settings.endpoint(Signal::Metrics).is_some().then(|| start_metrics(settings, &runtime));
+        let logs = settings.endpoint(Signal::Logs).is_some().then(|| logs::start(settings, &runtime));
+        let (metrics, logs) = (metrics.transpose()?, logs.transpose()?);
         tracing::info!(
             traces = settings.endpoint(Signal::Traces),
             metrics = settings.endpoint(Signal::Metrics),
+            logs = settings.endpoint(Signal::Logs),
             sampler = ?settings.sampler,
             "exporting telemetry"
         );
-        Ok(Self { metrics: metrics.transpose()?, connections })
+        Ok(Self { metrics, logs, connections })
     }
 
     /// Exports what is left, for 3 s at most.
     pub async fn finish(self) {
-        let Self { metrics, connections } = self;
+        let Self { metrics, logs, connections } = self;
         let (end, done) = oneshot::channel();
         // A thread that is not waited for: a collector that does not answer would hold up the end of the process.
         std::thread::spawn(move || {
             let spans = tracing().map(|tracing| tracing.processor.shutdown_with_timeout(LAST_WORDS));
             let metrics = metrics.map(|metrics| metrics.shutdown_with_timeout(LAST_WORDS));
-            let is_done = spans.is_none_or(|ended| ended.is_ok()) && metrics.is_none_or(|ended| ended.is_ok());
+            let logs = logs.map(|logs| logs.shutdown_with_timeout(LAST_WORDS));
+            let is_done = [spans, metrics, logs].iter().flatten().all(Result::is_ok);
             // It may be too late to tell.
             end.send(is_done).ok();
         });
@@ -109,7 +119,11 @@ impl Exporter {
 fn connections(stop: CancellationToken) -> Result<Handle, StartError> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
-    let turn = move || runtime.block_on(stop.cancelled());
+    let turn = move || {
+        // What libraries log of an export is not exported, which would be logged again.
+        let _silent = Context::enter_telemetry_suppressed_scope();
+        runtime.block_on(stop.cancelled());
+    };
     std::thread::Builder::new().name("toolyard-otlp".to_owned()).spawn(turn)?;
     Ok(handle)
 }

@@ -163,7 +163,7 @@ pub fn scope<F: Future>(context: SpanContext, future: F) -> WithContext<F> {
     future.with_context(Context::new().with_remote_span_context(context.to_sdk()))
 }
 
-/// As [`scope`], for what is polled.
+/// As [`scope`], for what is polled or done at once.
 pub fn poll_within<T>(context: SpanContext, poll: impl FnOnce() -> T) -> T {
     let _entered = Context::new().with_remote_span_context(context.to_sdk()).attach();
     poll()

@@ -12,9 +12,11 @@ use axum::routing::post;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use opentelemetry_proto::tonic::collector::logs::v1 as logs;
 use opentelemetry_proto::tonic::collector::metrics::v1 as metrics;
 use opentelemetry_proto::tonic::collector::trace::v1 as traces;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
+pub use opentelemetry_proto::tonic::logs::v1::LogRecord;
 pub use opentelemetry_proto::tonic::metrics::v1::{Metric, metric::Data};
 pub use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind};
 use prost::Message as _;
@@ -45,6 +47,7 @@ pub struct Collector {
 struct Taken {
     spans: Arc<Mutex<Vec<Span>>>,
     metrics: Arc<Mutex<Vec<metrics::ExportMetricsServiceRequest>>>,
+    records: Arc<Mutex<Vec<LogRecord>>>,
     /// The header `x-team` of each request.
     teams: Arc<Mutex<Vec<String>>>,
 }
@@ -78,6 +81,7 @@ impl Collector {
         };
         let server = server
             .add_service(traces::trace_service_server::TraceServiceServer::new(taken.clone()))
+            .add_service(logs::logs_service_server::LogsServiceServer::new(taken.clone()))
             .add_service(metrics::metrics_service_server::MetricsServiceServer::new(taken.clone()));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
@@ -96,6 +100,7 @@ impl Collector {
         let routes = Router::new()
             .route("/v1/traces", post(take_traces))
             .route("/v1/metrics", post(take_metrics))
+            .route("/v1/logs", post(take_logs))
             .with_state(taken.clone());
         let mut tasks = JoinSet::new();
         let scheme = match authority.map(acceptor) {
@@ -186,6 +191,20 @@ impl Collector {
         of_scopes.flat_map(|of| &of.metrics).find(|metric| metric.name == name).cloned()
     }
 
+    /// Waits until a log record has come as wanted.
+    ///
+    /// # Panics
+    /// When none ever does.
+    pub async fn until_logged(&self, wanted: impl Fn(&LogRecord) -> bool) {
+        let come = async {
+            while !self.taken.records.lock().expect("nobody panicked").iter().any(&wanted) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let come = tokio::time::timeout(PATIENCE, come).await;
+        assert!(come.is_ok(), "there came {:#?}", self.taken.records);
+    }
+
     /// Which requests came with a header `x-team`, by its value.
     ///
     /// # Panics
@@ -264,6 +283,13 @@ impl Taken {
         self.spans.lock().expect("nobody panicked").extend(spans);
     }
 
+    fn logs(&self, team: Option<String>, request: logs::ExportLogsServiceRequest) {
+        self.teams.lock().expect("nobody panicked").extend(team);
+        let of_resources = request.resource_logs.into_iter();
+        let records = of_resources.flat_map(|of| of.scope_logs).flat_map(|of| of.log_records);
+        self.records.lock().expect("nobody panicked").extend(records);
+    }
+
     fn metrics(&self, team: Option<String>, request: metrics::ExportMetricsServiceRequest) {
         self.teams.lock().expect("nobody panicked").extend(team);
         self.metrics.lock().expect("nobody panicked").push(request);
@@ -280,6 +306,22 @@ async fn take_traces(State(taken): State<Taken>, headers: HeaderMap, body: Bytes
 
 async fn take_metrics(State(taken): State<Taken>, headers: HeaderMap, body: Bytes) {
     taken.metrics(team(&headers), metrics::ExportMetricsServiceRequest::decode(body).expect("it is protobuf"));
+}
+
+async fn take_logs(State(taken): State<Taken>, headers: HeaderMap, body: Bytes) {
+    taken.logs(team(&headers), logs::ExportLogsServiceRequest::decode(body).expect("it is protobuf"));
+}
+
+#[tonic::async_trait]
+impl logs::logs_service_server::LogsService for Taken {
+    async fn export(
+        &self,
+        request: Request<logs::ExportLogsServiceRequest>,
+    ) -> Result<Response<logs::ExportLogsServiceResponse>, Status> {
+        let team = team(request.metadata().as_ref());
+        self.logs(team, request.into_inner());
+        Ok(Response::new(logs::ExportLogsServiceResponse::default()))
+    }
 }
 
 #[tonic::async_trait]

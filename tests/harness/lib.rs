@@ -22,7 +22,7 @@ pub use bucket::Bucket;
 pub use callers::{Callers, Guarded, Pools};
 pub use certificates::{Authority, Certified};
 pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reason};
-pub use collector::{Collector, Data, Metric, Span, SpanKind, hex, said};
+pub use collector::{Collector, Data, LogRecord, Metric, Span, SpanKind, hex, said};
 pub use costly::Costly;
 pub use keys::{Intruder, Keys};
 pub use process::{Coordinator, Fixture, Worker};

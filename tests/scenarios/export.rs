@@ -1,7 +1,7 @@
-//! Traces and metrics reach an OpenTelemetry collector over gRPC and over HTTP, with TLS and without, under the names that
+//! Traces, metrics and logs reach an OpenTelemetry collector over gRPC and over HTTP, with TLS and without, under the names that
 //! OpenTelemetry gives them.
 
-use harness::{Authority, Collector, Data, Fixture, Metric, Span, Yard, call};
+use harness::{Authority, Collector, Data, Fixture, LogRecord, Metric, Span, Yard, call, hex};
 use proto::v1;
 use serde_json::json;
 use tonic::Request;
@@ -81,6 +81,19 @@ async fn telemetry_is_exported_with_tls_over_http() {
     let collector = Collector::start_http(Some(&authority)).await;
     let fixture = Fixture::new(FIXTURE).with("OTEL_EXPORTER_OTLP_CERTIFICATE", authority.file().display());
     a_call_is_exported(&collector, &fixture).await;
+}
+
+#[tokio::test]
+async fn what_is_logged_is_exported_where_it_is_asked_for_with_its_trace() {
+    for collector in [Collector::start().await, Collector::start_http(None).await] {
+        let fixture = Fixture::new(FIXTURE).with("OTEL_LOGS_EXPORTER", "otlp").with("OTEL_BLRP_SCHEDULE_DELAY", 200);
+        let fixture = fixture.with("TOOLYARD_LOG", "warn,toolyard=debug");
+        a_call_is_exported(&collector, &fixture).await;
+        let says = |record: &LogRecord, text: &str| format!("{:?}", record.body).contains(text);
+        collector.until_logged(|record| says(record, "an attempt ended")).await;
+        // What is logged for a traced request leads to its trace.
+        collector.until_logged(|record| hex(&record.trace_id) == TRACE).await;
+    }
 }
 
 #[tokio::test]

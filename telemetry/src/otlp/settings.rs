@@ -15,14 +15,25 @@ use super::transport::TlsFiles;
 
 /// How long the collector may take: the standard's own.
 const TIMEOUT_MS: u64 = 10_000;
-/// Spans that may wait to be exported: the standard's own.
+/// Spans, and log records, that may wait to be exported: the standard's own.
 const QUEUE_MAX: u64 = 2048;
+
+/// Numbers that the SDK reads itself.
+const CHECKED: [&str; 5] = [
+    "OTEL_METRIC_EXPORT_INTERVAL",
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    "OTEL_BLRP_SCHEDULE_DELAY",
+    "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE",
+];
 
 /// What is exported. Each may have an endpoint, a protocol, a timeout and TLS of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Signal {
     Traces,
     Metrics,
+    /// Only if somebody asks for them: mostly the log is collected where it is written.
+    Logs,
 }
 
 impl Signal {
@@ -30,6 +41,7 @@ impl Signal {
         match self {
             Self::Traces => "TRACES",
             Self::Metrics => "METRICS",
+            Self::Logs => "LOGS",
         }
     }
 
@@ -38,6 +50,7 @@ impl Signal {
         match self {
             Self::Traces => "v1/traces",
             Self::Metrics => "v1/metrics",
+            Self::Logs => "v1/logs",
         }
     }
 }
@@ -47,8 +60,11 @@ impl Signal {
 pub struct Settings {
     traces: Way,
     metrics: Way,
+    logs: Way,
     pub(super) sampler: Sampler,
     pub(super) queue_max: usize,
+    /// Log records that may wait to be exported.
+    pub(super) records_max: usize,
     /// Of our own choice, and those of the variables.
     attributes: Vec<(String, String)>,
 }
@@ -93,18 +109,24 @@ impl Settings {
         }
         let endpoint = endpoint.filter(|text| !text.is_empty());
         let (traces, metrics) = (way(Signal::Traces, endpoint, &read)?, way(Signal::Metrics, endpoint, &read)?);
-        if traces.endpoint.is_none() && metrics.endpoint.is_none() {
+        let logs = way(Signal::Logs, endpoint, &read)?;
+        if [&traces, &metrics, &logs].iter().all(|way| way.endpoint.is_none()) {
             return Ok(None);
         }
-        for name in ["OTEL_METRIC_EXPORT_INTERVAL", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"] {
+        for name in CHECKED {
             whole(name, read(name), 1)?;
         }
-        let queue_max = whole("OTEL_BSP_MAX_QUEUE_SIZE", read("OTEL_BSP_MAX_QUEUE_SIZE"), QUEUE_MAX)?;
+        let queue = |name: &str| {
+            let max = whole(name, read(name), QUEUE_MAX)?;
+            Ok(usize::try_from(max).unwrap_or(usize::MAX))
+        };
         Ok(Some(Self {
             traces,
             metrics,
+            logs,
             sampler: sampler(read("OTEL_TRACES_SAMPLER"), read("OTEL_TRACES_SAMPLER_ARG"))?,
-            queue_max: usize::try_from(queue_max).unwrap_or(usize::MAX),
+            queue_max: queue("OTEL_BSP_MAX_QUEUE_SIZE")?,
+            records_max: queue("OTEL_BLRP_MAX_QUEUE_SIZE")?,
             attributes: resource(service, &read)?,
         }))
     }
@@ -113,6 +135,7 @@ impl Settings {
         match signal {
             Signal::Traces => &self.traces,
             Signal::Metrics => &self.metrics,
+            Signal::Logs => &self.logs,
         }
     }
 
@@ -177,6 +200,7 @@ fn place(
 ) -> Result<Option<String>, SettingsError> {
     let switch = format!("OTEL_{}_EXPORTER", signal.word());
     match read(&switch).as_deref() {
+        None if signal == Signal::Logs => return Ok(None),
         None | Some("otlp") => {}
         Some("none") => return Ok(None),
         Some(text) => return Err(unusable(switch, text, "write otlp or none")),
@@ -291,6 +315,8 @@ mod tests {
         assert!(read(&none).is_ok_and(|settings| settings.is_none()));
         let traces = usable(&none[1..]);
         assert_eq!((traces.endpoint(Signal::Traces), traces.endpoint(Signal::Metrics)), (COLLECTOR, None));
+        assert_eq!(traces.endpoint(Signal::Logs), None, "nobody asked for logs");
+        assert_eq!(usable(&[("OTEL_LOGS_EXPORTER", "otlp")]).endpoint(Signal::Logs), COLLECTOR);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::connect::HttpConnector;
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_http::{HttpClient, HttpError};
-use opentelemetry_otlp::{MetricExporter, Protocol, SpanExporter};
+use opentelemetry_otlp::{LogExporter, MetricExporter, Protocol, SpanExporter};
 use opentelemetry_otlp::{WithExportConfig as _, WithHttpConfig as _, WithTonicConfig as _};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -68,6 +68,21 @@ pub(super) fn metrics(settings: &Settings, runtime: &Handle) -> Result<MetricExp
         },
         http => {
             let client = OnRuntime::new(settings, Signal::Metrics, runtime)?;
+            builder.with_http().with_protocol(http).with_endpoint(endpoint).with_http_client(client).build()?
+        }
+    })
+}
+
+pub(super) fn logs(settings: &Settings, runtime: &Handle) -> Result<LogExporter, StartError> {
+    let endpoint = settings.endpoint(Signal::Logs).unwrap_or_default();
+    let builder = LogExporter::builder();
+    Ok(match settings.protocol(Signal::Logs) {
+        Protocol::Grpc => match tonic_tls(settings, Signal::Logs)? {
+            Some(tls) => builder.with_tonic().with_endpoint(endpoint).with_tls_config(tls).build()?,
+            None => builder.with_tonic().with_endpoint(endpoint).build()?,
+        },
+        http => {
+            let client = OnRuntime::new(settings, Signal::Logs, runtime)?;
             builder.with_http().with_protocol(http).with_endpoint(endpoint).with_http_client(client).build()?
         }
     })

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::logs::{LogBatch, LogExporter};
 use opentelemetry_sdk::metrics::Temporality;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
@@ -20,7 +21,7 @@ pub(super) struct Watched<E> {
     what: &'static str,
     exporter: E,
     dropped: Counter,
-    /// Spans in the queue before it.
+    /// Spans or log records in the queue before it.
     waiting: Arc<AtomicUsize>,
     /// Whether the last export failed.
     fails: AtomicBool,
@@ -60,6 +61,22 @@ impl<E: SpanExporter + Debug> SpanExporter for Watched<E> {
 
     fn force_flush(&self) -> OTelSdkResult {
         self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+impl<E: LogExporter> LogExporter for Watched<E> {
+    async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
+        let count = batch.iter().count();
+        self.waiting.fetch_sub(count, Relaxed);
+        self.note(self.exporter.export(batch).await, count)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
     }
 
     fn set_resource(&mut self, resource: &Resource) {

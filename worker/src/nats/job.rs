@@ -305,10 +305,16 @@ fn tell(core: &Core, job: &Job, id: AttemptId, end: &End, (began, traced): (Inst
     };
     let trace = traced.as_ref().map(|traced| traced.context());
     core.counts.of(&job.spec.tool).ended(ending, began.elapsed(), trace);
-    tracing::debug!(
-        run.id = %job.run, call.id = %job.spec.id, attempt = id.number.0, tool = %job.spec.tool,
-        outcome = metrics::word(ending), "an attempt ended"
-    );
+    let log = || {
+        tracing::debug!(
+            run.id = %job.run, call.id = %job.spec.id, attempt = id.number.0, tool = %job.spec.tool,
+            outcome = metrics::word(ending), "an attempt ended"
+        );
+    };
+    match trace {
+        Some(trace) => telemetry::trace::poll_within(trace, log),
+        None => log(),
+    }
     if let Some(traced) = traced {
         traced.tool_ends(ending);
     }

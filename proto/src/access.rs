@@ -65,6 +65,17 @@ impl Party {
         }
     }
 
+    /// The party of this [name](Self::name).
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "coordinator" => Some(Self::Coordinator),
+            "observer" => Some(Self::Observer),
+            "operator" => Some(Self::Operator),
+            pool => names::pool_of_consumer(pool).map(Self::Pool),
+        }
+    }
+
     /// The account that it lives in. Nothing that is published in one account is seen in another, but for what is exported by one
     /// and imported by the other.
     #[must_use]
@@ -275,6 +286,28 @@ mod tests {
 
     fn pool(name: &str) -> PoolId {
         name.parse().expect("a name")
+    }
+
+    #[test]
+    fn the_users_of_an_accounts_file_are_read_back_and_an_edited_file_is_not() {
+        let user = |party, key: &str| config::User { party, public_key: key.to_owned() };
+        let users = [
+            user(Party::Coordinator, "UA"),
+            user(Party::Coordinator, "UB"),
+            user(Party::Operator, "UC"),
+            user(Party::Observer, "UD"),
+            user(Party::Pool(pool("main")), "UE"),
+            user(Party::Pool(pool("operator")), "UF"),
+            user(Party::Pool(pool("main")), "UG"),
+        ];
+        let text = config::accounts(&users);
+        let found = config::users(&text).expect("it is as it was written");
+        assert_eq!(config::accounts(&found), text);
+        assert!(found.len() == users.len() && users.iter().all(|user| found.contains(user)), "{found:?}");
+        assert_eq!(text.matches("\"TOOLYARD-POOL-main\" {").count(), 1, "one account for both keys: {text}");
+        assert_eq!(config::users(&text.replace("UA", "UA UH")), None);
+        assert_eq!(config::users(&text.replace("# operator", "# admin")), None);
+        assert_eq!(config::users(""), None);
     }
 
     #[test]

@@ -52,8 +52,16 @@ pub const UNSTORED_FOR: Duration = Duration::from_secs(3);
 /// The durable consumer from which a pool's workers pull.
 #[must_use]
 pub fn pool_consumer(pool: &PoolId) -> String {
-    format!("pool-{pool}")
+    format!("{POOL_CONSUMERS}{pool}")
 }
+
+/// The pool whose workers pull from a consumer of this name.
+#[must_use]
+pub fn pool_of_consumer(name: &str) -> Option<PoolId> {
+    name.strip_prefix(POOL_CONSUMERS)?.parse().ok()
+}
+
+const POOL_CONSUMERS: &str = "pool-";
 
 /// What the subject of a job looks like: names in traces have no ids.
 pub const JOB_TEMPLATE: &str = "ty.run.{shard}.{run}.{call}.job.{pool}";

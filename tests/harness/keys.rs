@@ -1,6 +1,6 @@
 //! A broker that lets nobody do more than it must: its configuration, and everybody's keys.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use async_nats::{Client, ConnectOptions, Event, ServerError};
 use proto::access::Party;
@@ -10,6 +10,8 @@ use tokio::sync::mpsc;
 use crate::{Fixture, PATIENCE};
 
 const ADMINISTRATOR: &str = "administrator";
+/// What the files of second keys have in their names.
+const SECOND: &str = "second";
 
 /// Keys of a coordinator, an observer and some pools, and `accounts.conf` for them, as long as this lives.
 #[derive(Debug)]
@@ -42,6 +44,29 @@ impl Keys {
         let public_key = self.make(&party.name());
         self.users.push(User { party, public_key });
         std::fs::write(self.accounts(), config::accounts(&self.users)).expect("written");
+    }
+
+    /// Gives every party a second key, as each has that is being replaced.
+    ///
+    /// # Panics
+    /// When they cannot be written: the test cannot go on.
+    #[must_use]
+    pub fn with_second_keys(mut self) -> Self {
+        for User { party, .. } in self.users.clone() {
+            let public_key = self.make(&format!("{}.{SECOND}", party.name()));
+            self.users.push(User { party, public_key });
+        }
+        std::fs::write(self.accounts(), config::accounts(&self.users)).expect("written");
+        self
+    }
+
+    /// A client of the broker who is this party, by the second key.
+    ///
+    /// # Panics
+    /// When the broker does not let it in.
+    pub async fn second_client(&self, url: &str, party: &Party) -> Client {
+        let file = self.folder.path().join(format!("{}.{SECOND}.nk", party.name()));
+        connect(url, party, &file).await
     }
 
     /// Gives the account of the coordinators a user who may do everything in it, for tests that compare all that is stored.
@@ -100,9 +125,7 @@ impl Keys {
     /// # Panics
     /// When the broker does not let it in.
     pub async fn client(&self, url: &str, party: &Party) -> Client {
-        let seed = std::fs::read_to_string(self.of(party)).expect("the party has a key");
-        let options = ConnectOptions::with_nkey(seed).custom_inbox_prefix(party.inbox());
-        options.connect(servers(url)).await.expect("a user is let in")
+        connect(url, party, &self.of(party)).await
     }
 
     /// Somebody who has a pool's key, and a will of their own.
@@ -124,6 +147,12 @@ impl Keys {
         let client = options.connect(servers(url)).await.expect("a user is let in");
         Intruder { client, refusals }
     }
+}
+
+async fn connect(url: &str, party: &Party, key: &Path) -> Client {
+    let seed = std::fs::read_to_string(key).expect("the party has a key");
+    let options = ConnectOptions::with_nkey(seed).custom_inbox_prefix(party.inbox());
+    options.connect(servers(url)).await.expect("a user is let in")
 }
 
 /// A cluster's servers, separated by commas, or one.

@@ -82,7 +82,7 @@ impl Place {
     }
 
     async fn alone() -> (local::Broker, Self) {
-        let keys = Keys::new(&["main", "other"]).with_administrator();
+        let keys = Keys::new(&["main", "other"]).with_second_keys().with_administrator();
         let options = local::BrokerOptions { config: Some(keys.accounts()), ..local::BrokerOptions::default() };
         let broker = local::Broker::start(options, |_| {}).await.expect("a broker starts");
         let place = Self::furnish(broker.url(), keys).await;
@@ -103,7 +103,15 @@ impl Place {
     }
 
     async fn intruder(&self, party: &Party) -> (Client, Subscriber) {
-        let client = self.keys.client(&self.url, party).await;
+        self.listening(party, self.keys.client(&self.url, party).await).await
+    }
+
+    /// With the second key of a party whose key is being replaced.
+    async fn second_intruder(&self, party: &Party) -> (Client, Subscriber) {
+        self.listening(party, self.keys.second_client(&self.url, party).await).await
+    }
+
+    async fn listening(&self, party: &Party, client: Client) -> (Client, Subscriber) {
         let inbox = client.subscribe(format!("{}.>", party.inbox())).await.expect("its own inbox");
         (client, inbox)
     }
@@ -220,8 +228,7 @@ fn replies(streams: &[String]) -> Vec<String> {
 }
 
 /// Publishes on everything that the party may, with every reply subject and every payload, and looks what has become of it.
-async fn besiege(place: &Place, party: &Party) {
-    let (intruder, mut inbox) = place.intruder(party).await;
+async fn besiege(place: &Place, party: &Party, (intruder, mut inbox): (Client, Subscriber)) {
     let before = place.state().await;
     let own = format!("{}.own", party.inbox());
     let last = match party {
@@ -305,8 +312,10 @@ async fn an_acknowledgement_that_looks_like_a_pools_own_brings_no_job_of_another
 #[tokio::test]
 async fn whatever_is_published_with_a_pools_key_or_the_observers_nothing_of_others_changes() {
     let (_broker, place) = Place::alone().await;
-    besiege(&place, &other()).await;
-    besiege(&place, &Party::Observer).await;
+    for party in [other(), Party::Observer] {
+        besiege(&place, &party, place.intruder(&party).await).await;
+        besiege(&place, &party, place.second_intruder(&party).await).await;
+    }
 }
 
 #[tokio::test]
@@ -315,8 +324,9 @@ async fn whatever_is_published_in_a_cluster_nothing_of_others_changes() {
     let options = local::ClusterOptions { config: Some(keys.accounts()), ..local::ClusterOptions::default() };
     let cluster = local::Cluster::start_with(options, |_| {}).await.expect("a cluster starts");
     let place = Place::furnish(cluster.url(), keys).await;
-    besiege(&place, &other()).await;
-    besiege(&place, &Party::Observer).await;
+    for party in [other(), Party::Observer] {
+        besiege(&place, &party, place.intruder(&party).await).await;
+    }
 }
 
 /// A server that runs until it is dropped, and its folder.

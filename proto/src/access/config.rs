@@ -16,14 +16,20 @@ const MEMORY_BYTES: u64 = 64 << 20;
 /// Longest message, and so the longest entry of the log.
 const PAYLOAD_BYTES: u64 = 1 << 20;
 
-/// A party and the public half of its key.
-#[derive(Debug, Clone)]
+/// The line on which a user begins, up to the name of its party.
+const USER: &str = "      { # ";
+/// The next line, up to the public half of the user's key.
+const NKEY: &str = "        nkey: ";
+
+/// A party and the public half of a key of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     pub party: Party,
     pub public_key: String,
 }
 
-/// `accounts.conf`: accounts, users, permissions. The same on every server, and of use beside any other configuration.
+/// `accounts.conf`: accounts, users, permissions. The same on every server, and of use beside any other configuration. All
+/// keys of a party open the same account with the same permissions.
 #[must_use]
 pub fn accounts(users: &[User]) -> String {
     let mut text = String::new();
@@ -31,14 +37,34 @@ pub fn accounts(users: &[User]) -> String {
     text
 }
 
+/// The users of an `accounts.conf`, in an order in which [`accounts`] writes the same text. `None` if it would write another
+/// one: another release wrote the text, or somebody edited it.
+#[must_use]
+pub fn users(text: &str) -> Option<Vec<User>> {
+    let pairs = text.lines().zip(text.lines().skip(1));
+    let mut users = Vec::new();
+    for (user, key) in pairs.filter(|(user, _)| user.starts_with(USER)) {
+        let party = Party::named(user.strip_prefix(USER)?)?;
+        users.push(User { party, public_key: key.strip_prefix(NKEY)?.to_owned() });
+    }
+    (accounts(&users) == text).then_some(users)
+}
+
 fn write_accounts(out: &mut String, users: &[User]) -> fmt::Result {
+    // While a key is replaced, a party has two.
+    let mut parties: Vec<&Party> = Vec::new();
+    for User { party, .. } in users {
+        if !parties.contains(&party) {
+            parties.push(party);
+        }
+    }
     writeln!(out, "# Made by `toolyard nats-config`: who may publish and subscribe to what. Nothing in it is secret.")?;
     writeln!(out, "accounts {{")?;
     // The operator lives in the account of the coordinators.
-    for user in users.iter().filter(|user| user.party != Party::Operator) {
-        write_account(out, user, users)?;
+    for party in parties.iter().filter(|party| ***party != Party::Operator) {
+        write_account(out, party, &parties, users)?;
     }
-    let asks = users.iter().filter(|user| asks_for_settings(&user.party)).map(|user| quoted(&user.party.account()));
+    let asks = parties.iter().filter(|party| asks_for_settings(party)).map(|party| quoted(&party.account()));
     let asks = asks.collect::<Vec<_>>().join(", ");
     writeln!(out, "  {SYSTEM_ACCOUNT} {{")?;
     writeln!(out, "    # How each server writes to disk, by which durability `strict` is verified.")?;
@@ -46,16 +72,15 @@ fn write_accounts(out: &mut String, users: &[User]) -> fmt::Result {
     writeln!(out, "system_account: {SYSTEM_ACCOUNT}")
 }
 
-fn write_account(out: &mut String, user: &User, users: &[User]) -> fmt::Result {
-    let party = &user.party;
+fn write_account(out: &mut String, party: &Party, parties: &[&Party], users: &[User]) -> fmt::Result {
     writeln!(out, "  {} {{", quoted(&party.account()))?;
     if *party == Party::Coordinator {
         writeln!(out, "    jetstream: enabled")?;
     }
     writeln!(out, "    users = [")?;
-    users.iter().filter(|other| other.party.account() == party.account()).try_for_each(|user| write_user(out, user))?;
+    users.iter().filter(|user| user.party.account() == party.account()).try_for_each(|user| write_user(out, user))?;
     writeln!(out, "    ]\n    exports = [")?;
-    for other in users.iter().map(|user| &user.party) {
+    for other in parties {
         match party {
             Party::Coordinator => write_exports(out, other)?,
             Party::Observer => {
@@ -75,7 +100,7 @@ fn write_account(out: &mut String, user: &User, users: &[User]) -> fmt::Result {
     }
     if let Party::Pool(pool) = party {
         import(out, "stream", ACCOUNT, &names::stop(pool))?;
-        if users.iter().any(|user| user.party == Party::Observer) {
+        if parties.contains(&&Party::Observer) {
             import(out, "service", &Party::Observer.account(), &names::heartbeat(pool))?;
         }
         // Else the server would import all of `$JS.API` from its own account, to answer that this one has no streams, and each
@@ -87,7 +112,7 @@ fn write_account(out: &mut String, user: &User, users: &[User]) -> fmt::Result {
 }
 
 fn write_user(out: &mut String, User { party, public_key }: &User) -> fmt::Result {
-    writeln!(out, "      {{ # {}\n        nkey: {public_key}\n        permissions {{", party.name())?;
+    writeln!(out, "{USER}{}\n{NKEY}{public_key}\n        permissions {{", party.name())?;
     list(out, "publish", &party.publishes())?;
     list(out, "subscribe", &party.subscribes())?;
     writeln!(out, "        }}\n      }}")

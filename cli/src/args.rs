@@ -4,8 +4,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::door::Door;
 use crate::{
-    backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, objects, parked, pause, queues,
-    runs, serve, submit, tools, webhooks, why, workers,
+    backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, nats_keys, objects, parked,
+    pause, queues, runs, serve, submit, tools, webhooks, why, workers,
 };
 
 const EXAMPLES: &str = "\
@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Webhooks(webhooks::Command),
     Doctor(doctor::Args),
     NatsConfig(nats_config::Args),
+    #[command(subcommand)]
+    NatsKeys(nats_keys::Command),
     Queues(queues::Args),
     #[command(subcommand)]
     Log(log::Command),

@@ -17,6 +17,7 @@ mod index;
 mod key;
 mod log;
 mod nats_config;
+mod nats_keys;
 mod objects;
 mod parked;
 mod pause;
@@ -39,6 +40,7 @@ mod watch;
 mod yard;
 
 mod json;
+mod key_files;
 mod list;
 mod plain;
 mod reference;
@@ -103,6 +105,7 @@ fn default_level(command: &Command) -> LevelFilter {
         | Command::Dev(_)
         | Command::Doctor(_)
         | Command::NatsConfig(_)
+        | Command::NatsKeys(_)
         | Command::Objects(_)
         | Command::Queues(_)
         | Command::Log(_)
@@ -131,6 +134,7 @@ async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit,
         Command::Dev(args) => dev::run(args, terminal).await,
         Command::Doctor(args) => doctor::run(args, terminal).await,
         Command::NatsConfig(args) => nats_config::run(args, terminal),
+        Command::NatsKeys(command) => nats_keys::run(&command, terminal),
         Command::Objects(command) => objects::run(command, door, terminal).await,
         Command::Queues(args) => queues::run(args, terminal).await,
         Command::Log(command) => log::run(command, terminal).await,

@@ -1,19 +1,18 @@
 //! `toolyard nats-config`: writes the broker's configuration and the keys of those that connect to it.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::Durability;
-use nkeys::KeyPair;
 use proto::access::Party;
 use proto::access::config::{self, Cluster, Server, Tls, User};
 use run::PoolId;
 
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
+use crate::key_files::{self, KeyFiles, wrong};
 use crate::terminal::Terminal;
 
 const EXAMPLES: &str = "\
@@ -37,7 +36,7 @@ It writes
 Only the keys are secret. Each pool lives in an account of its own. To add a
 pool, name it beside the others, give each server the new accounts.conf, and
 reload each server twice (`nats-server --signal reload`): a new account gets
-its imports with the second reload. To replace a key, delete its file first.
+its imports with the second reload. To replace a key: toolyard nats-keys.
 
 A server that joins a cluster reads everything, so --route needs --tls-cert,
 --tls-key and --tls-ca. Let that authority sign nothing but these servers.
@@ -104,14 +103,14 @@ pub(crate) fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure> {
             parties.push(party);
         }
     }
-    // The operator's key is not among those that are given to pods and machines.
-    let folder_of = |party: &Party| if *party == Party::Operator { &out } else { &folder };
-    let keys = parties.into_iter().map(|party| Key::of(party.clone(), folder_of(&party)));
-    let keys: Vec<Key> = keys.collect::<Result<_, _>>()?;
+    let mut keys = Vec::new();
+    for party in parties {
+        keys.extend(Key::all(&party, &out)?);
+    }
     let users: Vec<User> = keys.iter().map(|key| key.user.clone()).collect();
     let (accounts, config) = (out.join("accounts.conf"), out.join("nats.conf"));
-    write(&accounts, &config::accounts(&users))?;
-    write(&config, &config::server(&server))?;
+    key_files::publish(&accounts, &config::accounts(&users))?;
+    key_files::publish(&config, &config::server(&server))?;
     tell(terminal, &accounts, &config, &keys)?;
     Ok(Exit::Completed)
 }
@@ -153,36 +152,22 @@ struct Key {
 }
 
 impl Key {
-    /// The key that is there, or a new one.
-    fn of(party: Party, folder: &Path) -> Result<Self, Failure> {
-        let file = folder.join(format!("{}.nk", party.name()));
-        let (pair, made) = match fs::read_to_string(&file) {
-            Ok(seed) => {
-                let pair = KeyPair::from_seed(seed.trim()).ok().filter(|pair| pair.public_key().starts_with('U'));
-                (pair.ok_or_else(|| wrong(&file, &"it is not the seed of a user's NKey"))?, false)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let pair = KeyPair::new_user();
-                let seed = pair.seed().map_err(|error| wrong(&file, &error))?;
-                let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file);
-                let written = opened.and_then(|mut file| writeln!(file, "{seed}"));
-                written.map_err(|error| wrong(&file, &error))?;
-                (pair, true)
-            }
-            Err(error) => return Err(wrong(&file, &error)),
+    /// The key that is there, or a new one; and a second one while the key is replaced.
+    fn all(party: &Party, out: &Path) -> Result<Vec<Self>, Failure> {
+        let KeyFiles { current, next, old } = KeyFiles::of(party, out);
+        let (pair, made) = match key_files::read(&current)? {
+            Some(pair) => (pair, false),
+            None => (key_files::make(&current)?, true),
         };
-        Ok(Self { user: User { party, public_key: pair.public_key() }, file, made })
+        let user = |public_key| User { party: party.clone(), public_key };
+        let mut keys = vec![Self { user: user(pair.public_key()), file: current, made }];
+        for file in [next, old] {
+            if let Some(pair) = key_files::read(&file)?.filter(|second| second.public_key() != pair.public_key()) {
+                keys.push(Self { user: user(pair.public_key()), file, made: false });
+            }
+        }
+        Ok(keys)
     }
-}
-
-fn write(file: &Path, text: &str) -> Result<(), Failure> {
-    // Servers may be told to read it again at any moment.
-    let new = file.with_extension("conf.new");
-    fs::write(&new, text).and_then(|()| fs::rename(&new, file)).map_err(|error| wrong(file, &error))
-}
-
-fn wrong(file: &Path, reason: &dyn std::fmt::Display) -> Failure {
-    Failure::Usage(format!("cannot use {}: {reason}", file.display()))
 }
 
 fn tell(terminal: &Terminal, accounts: &Path, config: &Path, keys: &[Key]) -> Result<(), Failure> {

@@ -2,7 +2,7 @@
 
 use crate::process::{Ended, run, toolyard};
 
-const COMMANDS: [&[&str]; 58] = [
+const COMMANDS: [&[&str]; 62] = [
     &[],
     &["demo"],
     &["dev"],
@@ -45,6 +45,10 @@ const COMMANDS: [&[&str]; 58] = [
     &["why"],
     &["doctor"],
     &["nats-config"],
+    &["nats-keys"],
+    &["nats-keys", "add"],
+    &["nats-keys", "switch"],
+    &["nats-keys", "retire"],
     &["queues"],
     &["log"],
     &["log", "usage"],

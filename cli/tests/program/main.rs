@@ -13,6 +13,7 @@ mod index;
 mod key;
 mod log;
 mod nats_config;
+mod nats_keys;
 mod parked;
 mod pause;
 mod process;

@@ -10,6 +10,7 @@ mod collector;
 mod costly;
 pub mod http;
 mod keys;
+mod patient;
 mod process;
 mod prometheus;
 mod proxy;
@@ -25,6 +26,7 @@ pub use client::{Client, Key, Run, Stream, Transport, call, client_answer, reaso
 pub use collector::{Collector, Data, LogRecord, Metric, Span, SpanKind, hex, said};
 pub use costly::Costly;
 pub use keys::{Intruder, Keys};
+pub use patient::carried_through;
 pub use process::{Coordinator, Fixture, Worker};
 pub use prometheus::{Prometheus, Sample, alert_names, dashboard_panels};
 pub use proxy::{Direction, Proxy};

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use harness::{Client, Coordinator, PATIENCE, Run, Shards, Yard, call, client_answer};
-use proto::v1::{self, CallState, FloorPolicy, RunEvent, RunStatus, run_event::Event};
+use proto::v1::{self, CallState, FloorPolicy, RunStatus, run_event::Event};
 use serde_json::json;
 
 use crate::{FIXTURE, check, count, counted, question};
@@ -235,49 +235,6 @@ async fn an_owner_that_stood_still_past_its_lease_does_no_harm_and_joins_again()
     assert_eq!(check::outcomes(&events).len(), 10);
 }
 
-/// Makes a run and reads it to its end as a patient caller does: whoever does not answer is left for the other.
-async fn carried_through(clients: &[Client; 2], id: String) -> Vec<RunEvent> {
-    let ended = |events: &[RunEvent]| matches!(events.last(), Some(RunEvent { event: Some(Event::RunEnded(_)), .. }));
-    let (mut events, mut run): (Vec<RunEvent>, Option<String>) = (Vec::new(), None);
-    let mut turn = id.len();
-    let tries = async {
-        while !ended(&events) {
-            turn += 1;
-            let client = &clients[turn % 2];
-            let Some(run_id) = run.clone() else {
-                let calls = vec![count("a", 3, 20), call("b", "echo", json!({ "text": id })), count("c", 2, 10)];
-                let request = v1::CreateRunRequest { calls, request_id: id.clone(), ..v1::CreateRunRequest::default() };
-                match client.runs.clone().create_run(request).await {
-                    Ok(created) => run = created.into_inner().run.map(|run| run.run_id),
-                    Err(refused) => {
-                        assert!(is_passing(&refused), "{refused:?}");
-                        tokio::time::sleep(Duration::from_millis(50)).await;
-                    }
-                }
-                continue;
-            };
-            let after = events.last().map(|event| event.sequence);
-            let run = Run { client: client.clone(), id: run_id };
-            match run.watch_after(FloorPolicy::Arrival, after).await {
-                Ok(mut stream) => {
-                    while stream.next().await.unwrap_or(false) {}
-                    events.extend(stream.seen);
-                }
-                Err(refused) => {
-                    assert!(is_passing(&refused), "{refused:?}");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| panic!("{id} does not end"));
-    events
-}
-
-fn is_passing(refused: &tonic::Status) -> bool {
-    matches!(refused.code(), tonic::Code::Unavailable | tonic::Code::Cancelled | tonic::Code::Unknown)
-}
-
 #[tokio::test]
 async fn a_rolling_restart_of_all_coordinators_under_load_fails_no_call() {
     let (mut yard, mut other, other_client, shards) = two().await;
@@ -292,7 +249,7 @@ async fn a_rolling_restart_of_all_coordinators_under_load_fails_no_call() {
             let mut runs = Vec::new();
             while !stop.is_cancelled() {
                 let id = format!("caller-{caller}-run-{}", runs.len());
-                runs.push((id.clone(), carried_through(&clients, id).await));
+                runs.push((id.clone(), harness::carried_through(&clients, id).await));
                 finished.send_modify(|count| *count += 1);
             }
             runs

@@ -45,7 +45,11 @@ pub fn users(text: &str) -> Option<Vec<User>> {
     let mut users = Vec::new();
     for (user, key) in pairs.filter(|(user, _)| user.starts_with(USER)) {
         let party = Party::named(user.strip_prefix(USER)?)?;
-        users.push(User { party, public_key: key.strip_prefix(NKEY)?.to_owned() });
+        let key = key.strip_prefix(NKEY)?;
+        if !key.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return None;
+        }
+        users.push(User { party, public_key: key.to_owned() });
     }
     (accounts(&users) == text).then_some(users)
 }

@@ -75,8 +75,8 @@ pub(crate) async fn the_leader_dies() -> Seen {
     let leader = three.leader().await;
     three.cluster.nodes_mut()[leader].kill().await;
     load.goes_on(40).await;
-    let (calls, longest) = load.end().await;
-    Seen::new(longest, format!("{calls} calls, all completed"))
+    let (runs, longest) = load.end().await;
+    Seen::new(longest, format!("{runs} runs of 3 calls, all completed"))
 }
 
 pub(crate) async fn doctor_names_the_lost_one() -> Seen {

@@ -29,9 +29,12 @@ pub(crate) async fn one_dies() -> Seen {
     yard.coordinator.kill().await;
     let taken_over = shards.until(&[16]).await;
     load.goes_on(20).await;
-    let (calls, longest) = load.end().await;
+    let (runs, longest) = load.end().await;
     let taken_over = taken_over.as_secs_f64();
-    Seen::new(longest, format!("{calls} calls, all completed; its shards were taken over after {taken_over:.1} s"))
+    Seen::new(
+        longest,
+        format!("{runs} runs of 3 calls, all completed; its shards were taken over after {taken_over:.1} s"),
+    )
 }
 
 pub(crate) async fn all_die() -> Seen {
@@ -71,8 +74,8 @@ pub(crate) async fn are_restarted() -> Seen {
         shards.until(&[8, 8]).await;
     }
     load.goes_on(20).await;
-    let (calls, longest) = load.end().await;
-    Seen::new(longest, format!("{calls} calls, all completed"))
+    let (runs, longest) = load.end().await;
+    Seen::new(longest, format!("{runs} runs of 3 calls, all completed"))
 }
 
 pub(crate) async fn is_not_let_in() -> Seen {

@@ -1,15 +1,13 @@
-//! Calls one after another while something breaks, as a patient caller makes them.
+//! Runs of three calls, one after another, while something breaks, as a patient caller makes them.
 
 use std::time::{Duration, Instant};
 
-use harness::{Client, PATIENCE, call, check};
-use proto::v1::run_event::Event;
-use proto::v1::{self, CallState};
-use serde_json::json;
+use harness::{Client, PATIENCE, carried_through, check};
+use proto::v1::CallState;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Callers that call at once, each as fast as it is answered, and no faster than this.
+/// Callers at once, each of which makes a run after the other, with this pause.
 const CALLERS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -20,7 +18,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Begins to call through these clients, and goes on at another one where one does not answer.
+    /// Begins to make runs through these clients, and goes on at another one where one does not answer.
     pub(crate) fn begin(clients: &[Client]) -> Self {
         let (stop, stopped) = watch::channel(false);
         let (count, done) = watch::channel(0);
@@ -30,7 +28,7 @@ impl Load {
                 let mut took = Vec::new();
                 while !*stopped.borrow() {
                     let id = format!("drill-{caller}-{}", took.len());
-                    took.push(carried_through(&clients, &id).await);
+                    took.push(completed(&clients, id).await);
                     count.send_modify(|count| *count += 1);
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -40,46 +38,32 @@ impl Load {
         Self { stop, done, callers: callers.collect() }
     }
 
-    /// Waits until so many more calls ended.
+    /// Waits until so many more runs ended.
     pub(crate) async fn goes_on(&mut self, more: usize) {
         let before = *self.done.borrow();
         let more = self.done.wait_for(|count| *count >= before + more);
-        tokio::time::timeout(PATIENCE, more).await.expect("calls end in time").expect("callers go on");
+        tokio::time::timeout(PATIENCE, more).await.expect("runs end in time").expect("callers go on");
     }
 
-    /// Ends, and says how many calls there were and how long the longest took. All of them completed.
+    /// Ends, and says how many runs there were and how long the longest took. All of them completed.
     pub(crate) async fn end(self) -> (usize, Duration) {
         self.stop.send_replace(true);
         let mut took = Vec::new();
         for caller in self.callers {
-            took.extend(caller.await.expect("every call completes"));
+            took.extend(caller.await.expect("every run completes"));
         }
         (took.len(), took.into_iter().max().unwrap_or_default())
     }
 }
 
-/// Makes a call and reads it to its end. The request has an id, so asking again gives the same run.
-async fn carried_through(clients: &[Client], id: &str) -> Duration {
+/// Makes a run, which has to complete with whole output, and says how long it took.
+async fn completed(clients: &[Client], id: String) -> Duration {
     let began = Instant::now();
-    let mut turn = id.len();
-    let tries = async {
-        loop {
-            let calls = vec![call("c", "echo", json!({ "text": id }))];
-            let request_id = id.to_owned();
-            let request = v1::ExecuteRunRequest { calls, request_id, ..v1::ExecuteRunRequest::default() };
-            if let Ok(mut stream) = clients[turn % clients.len()].execute_request(request).await {
-                while stream.next().await.unwrap_or(false) {}
-                if matches!(check::kinds(&stream.seen).last(), Some(Event::RunEnded(_))) {
-                    return stream.seen;
-                }
-            }
-            turn += 1;
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    let events = tokio::time::timeout(PATIENCE, tries).await.unwrap_or_else(|_| panic!("{id} does not end"));
+    let events = carried_through(clients, id).await;
+    let took = began.elapsed();
     check::whole(&events, true);
-    let outcome = &check::outcomes(&events)["c"];
-    assert_eq!((outcome.state(), check::text(outcome).as_str()), (CallState::Completed, id), "{outcome:?}");
-    began.elapsed()
+    let outcomes = check::outcomes(&events);
+    assert!(outcomes.values().all(|outcome| outcome.state() == CallState::Completed), "{outcomes:?}");
+    assert_eq!(check::said(&events)["a"], "a-0 a-1 a-2 ", "nothing is doubled and nothing is missing");
+    took
 }

@@ -9,6 +9,7 @@ mod rest;
 mod rows;
 mod workers;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -43,6 +44,10 @@ enum Format {
     Markdown,
 }
 
+fn say(text: &str) -> std::io::Result<()> {
+    std::io::stdout().lock().write_all(text.as_bytes())
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
@@ -51,9 +56,10 @@ async fn main() -> anyhow::Result<ExitCode> {
     let wanted: Vec<&Row> = ROWS.iter().filter(is_wanted).collect();
     anyhow::ensure!(!wanted.is_empty(), "no row has such a name; `drill --list` has them all");
     if arguments.list {
-        for row in wanted {
-            println!("{:<24} {} -> {} (within {} s)", row.name, row.cause, row.promised, row.within.as_secs());
-        }
+        let line = |row: &&Row| {
+            format!("{:<24} {} -> {} (within {} s)\n", row.name, row.cause, row.promised, row.within.as_secs())
+        };
+        say(&wanted.iter().map(line).collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut outcomes = Vec::new();
@@ -69,11 +75,11 @@ async fn main() -> anyhow::Result<ExitCode> {
         eprintln!("    {} [{:.1} s with everything around it]", outcome.sentence(), began.elapsed().as_secs_f64());
         outcomes.push(outcome);
     }
-    match arguments.format {
-        Format::Text => print!("{}", report::text(&outcomes)),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&report::json(&outcomes))?),
-        Format::Markdown => print!("{}", report::markdown(&outcomes)),
-    }
+    say(&match arguments.format {
+        Format::Text => report::text(&outcomes),
+        Format::Json => serde_json::to_string_pretty(&report::json(&outcomes))? + "\n",
+        Format::Markdown => report::markdown(&outcomes),
+    })?;
     if let Some(file) = arguments.write_docs {
         report::write(&file, &outcomes)?;
     }

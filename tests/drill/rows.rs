@@ -51,7 +51,7 @@ pub(crate) const ROWS: &[Row] = rows! {
     "coordinators-die": "all coordinators die while a call runs"
         => "the call goes on; a new coordinator tells all of its output", 12 s, coordinators::all_die;
     "coordinators-restart": "both coordinators are restarted, one after the other, under load"
-        => "no call fails; the longest takes", 5 s, coordinators::are_restarted;
+        => "no call fails; the longest run takes", 5 s, coordinators::are_restarted;
     "coordinator-wrong-key": "a coordinator starts with a key that the broker does not know"
         => "its process ends with an error", 10 s, coordinators::is_not_let_in;
     "broker-leader": "of three servers of the broker the leader of the log dies under load"

@@ -154,9 +154,9 @@ pub(crate) async fn is_drained() -> Seen {
     leaves.ended().await;
     let took = began.elapsed();
     load.goes_on(20).await;
-    let (calls, longest) = load.end().await;
+    let (runs, longest) = load.end().await;
     Seen::new(
         took,
-        format!("ended with 0; {calls} calls, all completed, the longest in {:.2} s", longest.as_secs_f64()),
+        format!("ended with 0; {runs} runs of 3 calls, all completed, the longest in {:.2} s", longest.as_secs_f64()),
     )
 }

@@ -1,4 +1,4 @@
-//! A caller who gets through to one of two coordinators, whichever of them is there.
+//! A caller who gets through to one of several coordinators, whichever of them is there.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use serde_json::json;
 use crate::{Client, PATIENCE, Run, call};
 
 /// Makes a run of three calls and reads it to its end. A coordinator that does not answer, or breaks the stream off, is left for
-/// the other one. The call `b` echoes the id, `a` and `c` count to 3 and 2.
+/// the next one. The call `b` echoes the id, `a` and `c` count to 3 and 2.
 ///
 /// # Panics
 /// When the run does not end, or a request is refused for another reason.
-pub async fn carried_through(clients: &[Client; 2], id: String) -> Vec<RunEvent> {
+pub async fn carried_through(clients: &[Client], id: String) -> Vec<RunEvent> {
     let ended = |events: &[RunEvent]| matches!(events.last(), Some(RunEvent { event: Some(Event::RunEnded(_)), .. }));
     let (mut events, mut run): (Vec<RunEvent>, Option<String>) = (Vec::new(), None);
     let mut turn = id.len();
     let tries = async {
         while !ended(&events) {
             turn += 1;
-            let client = &clients[turn % 2];
+            let client = &clients[turn % clients.len()];
             let Some(run_id) = run.clone() else {
                 match client.runs.clone().create_run(request(&id)).await {
                     Ok(created) => run = created.into_inner().run.map(|run| run.run_id),

@@ -1,14 +1,10 @@
 //! Programs of the previous release and of this one on one broker. `tests/release/run` builds the previous ones, names them in
 //! `TOOLYARD_PREVIOUS`, and runs these tests, which are ignored otherwise.
 
-#![allow(unreachable_pub, reason = "a test binary exports nothing")]
-
-#[path = "../scenarios/check.rs"]
-mod check;
 mod log;
 mod together;
 
-use harness::{Client, Coordinator, Fixture, Run, Worker, call, client_answer};
+use harness::{Client, Coordinator, Fixture, Run, Worker, call, check, client_answer};
 use local::{Broker, BrokerOptions};
 use proto::v1::{self, CallState, FloorPolicy, RunEvent, RunStatus, run_event::Event};
 use serde_json::json;

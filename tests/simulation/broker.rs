@@ -42,8 +42,8 @@ impl Broker {
     /// Takes a step. `coordinators` and `workers` hear what is published.
     pub(crate) fn hear(&mut self, from: Node, message: Message, net: &mut Net<'_>, everybody: &[Node]) {
         match message {
-            Message::Append { token, run, events, expected } => {
-                let answer = match self.append(run, events, expected, net) {
+            Message::Append { token, run, events, expected, not_after } => {
+                let answer = match self.append(run, events, (expected, not_after), net) {
                     Some(sequence) => Message::Appended { token, sequence },
                     None => Message::Conflict { token },
                 };
@@ -90,14 +90,20 @@ impl Broker {
         self.deliver(net);
     }
 
-    fn append(&mut self, run: RunId, events: Vec<Event>, expected: Option<u64>, net: &mut Net<'_>) -> Option<u64> {
+    fn append(
+        &mut self,
+        run: RunId,
+        events: Vec<Event>,
+        (expected, not_after): (Option<u64>, Option<Timestamp>),
+        net: &mut Net<'_>,
+    ) -> Option<u64> {
         let place = Place::of(&events);
         let last = self.last.get(&(run, place)).copied().unwrap_or(0);
         if expected.is_some_and(|expected| expected != last) {
             return None;
         }
         let sequence = self.log.len() as u64 + 1;
-        let stored = Stored { run, place, entry: Arc::new(Entry { sequence, at: net.now, not_after: None, events }) };
+        let stored = Stored { run, place, entry: Arc::new(Entry { sequence, at: net.now, not_after, events }) };
         net.promises.stored(&stored);
         self.last.insert((run, place), sequence);
         if let Place::Job(call) = place
@@ -116,8 +122,8 @@ impl Broker {
     fn job(&self, run: RunId, call: CallIndex, stored: &Stored, net: &Net<'_>) -> Option<(PoolId, Delivery)> {
         let spec = Arc::clone(net.promises.run(run).and_then(|run| run.call(call))?.spec());
         let Route::Pool { pool, .. } = &spec.route else { return None };
-        let (sequence, published) = (stored.entry.sequence, stored.entry.at);
-        Some((pool.clone(), Delivery { sequence, run, call, spec, delivered: 0, published }))
+        let (sequence, published, is_late) = (stored.entry.sequence, stored.entry.at, stored.entry.is_late());
+        Some((pool.clone(), Delivery { sequence, run, call, spec, delivered: 0, published, is_late }))
     }
 
     fn settle(&mut self, from: Node, sequence: u64, (how, asked): (Settle, Timestamp), net: &mut Net<'_>) {
@@ -126,7 +132,9 @@ impl Broker {
             (JobState::Done, _) => {}
             (_, Settle::Ack) => {
                 job.state = JobState::Done;
-                net.promises.acknowledged(job.delivery.run, job.delivery.call, net.now);
+                if !job.delivery.is_late {
+                    net.promises.acknowledged(job.delivery.run, job.delivery.call, net.now);
+                }
             }
             (JobState::Pending { .. }, Settle::Nak(delay)) => {
                 job.state = JobState::Waiting { not_before: net.now.after(delay) };

@@ -127,6 +127,10 @@ impl Client {
                     self.watch_again(run, net);
                 }
             }
+            Message::Unconfirmed { token } => {
+                self.creating.take_if(|(own, ..)| *own == token);
+                self.asked.take_if(|asked| asked.token == token);
+            }
             Message::Done { token, result } => {
                 let Some(asked) = self.asked.take_if(|asked| asked.token == token) else { return };
                 if let (Ok(()), Some(run)) = (result, self.run) {
@@ -231,7 +235,9 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
 
 fn pooled(net: &mut Net<'_>) -> Route {
     let repeatable = net.chance.percent(60);
-    let modes = [AfterPartialOutput::Restart, AfterPartialOutput::Continue, AfterPartialOutput::Buffer];
+    // Most can go wrong where an attempt goes on with what another one said.
+    let continued = AfterPartialOutput::Continue;
+    let modes = [AfterPartialOutput::Restart, continued, continued, continued, AfterPartialOutput::Buffer];
     let idle = net.chance.percent(30).then(|| seconds(net, 2, 10));
     let pool = POOLS[usize::try_from(net.chance.next()).unwrap_or(0) % POOLS.len()].parse().expect("a pool name");
     let policy = Policy {

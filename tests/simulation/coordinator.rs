@@ -12,11 +12,11 @@ use run::{
 };
 
 use crate::SHARDS;
-use crate::net::{Flaw, Message, Net, Node, Place, Question, Settle};
+use crate::net::{Flaw, Message, Net, Node, Place, Question, Settle, Stored};
 use crate::promises::pieces;
 use crate::rim::{
-    DECISIONS_MAX, EFFECT_REPEAT, HAND_BACK_REPEAT, JOB_LEASE, OVERDUE, QUEUE_GAP_MAX, QUEUE_LOOK, QUEUE_PATIENCE,
-    QUEUE_SILENT, SHARD_LEASE, SHARD_LEASE_MARGIN, SHARD_LEASE_RENEWAL, WORKER_LOST,
+    CLOCKS_APART, DECISIONS_MAX, EFFECT_REPEAT, HAND_BACK_REPEAT, JOB_LEASE, ORDER_PATIENCE, OVERDUE, QUEUE_GAP_MAX,
+    QUEUE_LOOK, QUEUE_PATIENCE, QUEUE_SILENT, SHARD_LEASE, SHARD_LEASE_MARGIN, SHARD_LEASE_RENEWAL, WORKER_LOST,
 };
 
 pub(crate) struct Coordinator {
@@ -55,6 +55,8 @@ struct Order {
     command: Option<Command>,
     waiting: Vec<Event>,
     append: u64,
+    /// When it was sent.
+    since: Timestamp,
     decisions: u32,
 }
 
@@ -100,6 +102,7 @@ impl Coordinator {
         }
         self.under_way.retain(|(_, _, since)| net.now.since(*since) < EFFECT_REPEAT);
         self.alive.retain(|_, (_, heard)| net.now.since(*heard) < WORKER_LOST);
+        self.give_up(net);
         self.sweep(net);
         self.end_overdue(net);
         if net.now.since(self.asked_queues) >= QUEUE_LOOK && !self.waiting(net.now).is_empty() {
@@ -147,8 +150,9 @@ impl Coordinator {
             Message::Conflict { token } => self.conflicted(token, net),
             Message::Create { token, opening } => self.create(from, token, opening, net),
             Message::Do { token, run, command } => {
-                let (waiting, append, decisions) = (Vec::new(), 0, 0);
-                let order = Order { client: from, token, run, command: Some(command), waiting, append, decisions };
+                let (waiting, append, since, decisions) = (Vec::new(), 0, net.now, 0);
+                let order =
+                    Order { client: from, token, run, command: Some(command), waiting, append, since, decisions };
                 self.decide(order, false, net);
             }
             Message::Watch { watch, run, policy, after } => self.watch(from, watch, run, (policy, after), net),
@@ -391,7 +395,19 @@ impl Coordinator {
         let shard = net.chance.of(&held).copied().unwrap_or(0);
         let run = crate::run_id(Shard(shard), net.now, net.chance.next());
         let append = net.append(run, events, (net.flaw != Flaw::UnfencedOpening).then_some(0));
-        self.orders.push(Order { client, token, run, command: None, waiting: Vec::new(), append, decisions: 0 });
+        let (waiting, since) = (Vec::new(), net.now);
+        self.orders.push(Order { client, token, run, command: None, waiting, append, since, decisions: 0 });
+    }
+
+    /// As `coordinator/src/nats/journal/append.rs`: answers when no copy counts any more.
+    fn give_up(&mut self, net: &mut Net<'_>) {
+        let is_over = |order: &mut Order| net.now.since(order.since) > run::STORED_WITHIN + CLOCKS_APART;
+        for order in self.orders.extract_if(.., is_over).collect::<Vec<_>>() {
+            if order.command.is_none() {
+                net.promises.unconfirmed(order.run);
+            }
+            net.send(order.client, Message::Unconfirmed { token: order.token });
+        }
     }
 
     /// Decides on the fold, or, where that refuses or was overtaken, on the log itself.
@@ -426,17 +442,18 @@ impl Coordinator {
             Place::Control(call) => run.call(call).map_or(0, run::Call::revision),
             Place::Run | Place::Job(_) | Place::Output(_) => run.revision(),
         };
-        order.append = net.append(order.run, events, Some(expected));
+        (order.append, order.since) = (net.append(order.run, events, Some(expected)), net.now);
         self.orders.push(order);
     }
 
-    fn take_order(&mut self, append: u64) -> Option<Order> {
-        let place = self.orders.iter().position(|order| order.append == append)?;
+    fn take_order(&mut self, append: u64, now: Timestamp) -> Option<Order> {
+        let in_time = |order: &Order| order.append == append && now.since(order.since) < ORDER_PATIENCE;
+        let place = self.orders.iter().position(in_time)?;
         Some(self.orders.swap_remove(place))
     }
 
     fn appended(&mut self, append: u64, _: u64, net: &mut Net<'_>) {
-        let Some(order) = self.take_order(append) else { return };
+        let Some(order) = self.take_order(append, net.now) else { return };
         match order.command {
             None => net.send(order.client, Message::Created { token: order.token, run: order.run }),
             Some(_) => self.append_next(order, net),
@@ -444,7 +461,7 @@ impl Coordinator {
     }
 
     fn conflicted(&mut self, append: u64, net: &mut Net<'_>) {
-        let Some(order) = self.take_order(append) else { return };
+        let Some(order) = self.take_order(append, net.now) else { return };
         if order.command.is_some() && order.decisions < DECISIONS_MAX {
             self.decide(order, true, net);
         }
@@ -499,7 +516,7 @@ fn perform(run: &Run, effect: Effect, net: &mut Net<'_>) {
     let (event, expected) = match effect {
         Effect::Dispatch { call } => {
             let Some(Route::Pool { pool, .. }) = run.call(call).map(|call| &call.spec().route) else { return };
-            let fence = (net.flaw != Flaw::UnfencedDispatch).then_some(0);
+            let fence = (net.flaw != Flaw::UnfencedDispatch).then(|| last_void_job(run.id(), call, net));
             (Event::CallDispatched { call, pool: pool.clone() }, fence)
         }
         Effect::Stop { attempt } => return net.send(Node::Broker, Message::Stop { run: run.id(), attempt }),
@@ -518,6 +535,12 @@ fn perform(run: &Run, effect: Effect, net: &mut Net<'_>) {
         Effect::ExpireRun => (Event::RunExpired { without_worker: Vec::new() }, Some(run.revision())),
     };
     net.append(run.id(), vec![event], expected);
+}
+
+/// As `coordinator/src/known.rs`: a job that came too late stands where the next one goes.
+fn last_void_job(id: RunId, call: run::CallIndex, net: &Net<'_>) -> u64 {
+    let is_void = |stored: &&Stored| stored.run == id && stored.place == Place::Job(call) && stored.entry.is_late();
+    net.log.iter().rfind(is_void).map_or(0, |stored| stored.entry.sequence)
 }
 
 fn replayed(id: RunId, net: &Net<'_>) -> Run {

@@ -88,6 +88,8 @@ fn every_rule_that_is_broken_is_missed() {
         Flaw::UnfencedStart,
         Flaw::UnfencedContinuation,
         Flaw::UnfencedOpening,
+        Flaw::EndlessEntries,
+        Flaw::LateJobs,
         Flaw::UnfencedDispatch,
         Flaw::EagerOwner,
         Flaw::EarlyAck,
@@ -131,6 +133,8 @@ fn the_worlds_are_not_dull() {
         "decided",
         "rejected",
         "told to stop",
+        "too late",
+        "unconfirmed",
         "worker lost",
     ];
     for what in expected {

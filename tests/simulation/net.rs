@@ -79,6 +79,8 @@ pub(crate) struct Delivery {
     pub(crate) spec: Arc<CallSpec>,
     pub(crate) delivered: u32,
     pub(crate) published: Timestamp,
+    /// It was stored too late to count.
+    pub(crate) is_late: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +109,7 @@ pub(crate) enum Message {
         run: RunId,
         events: Vec<Event>,
         expected: Option<u64>,
+        not_after: Option<Timestamp>,
     },
     Appended {
         token: u64,
@@ -185,6 +188,10 @@ pub(crate) enum Message {
         token: u64,
         run: RunId,
     },
+    /// Nobody confirmed that it was stored.
+    Unconfirmed {
+        token: u64,
+    },
     Do {
         token: u64,
         run: RunId,
@@ -225,6 +232,10 @@ pub(crate) enum Flaw {
     UnfencedContinuation,
     /// An opening is stored again where it was sent twice.
     UnfencedOpening,
+    /// What a coordinator appends counts whenever it is stored.
+    EndlessEntries,
+    /// A worker executes a job that was stored too late.
+    LateJobs,
     /// A job is appended even if there is one.
     UnfencedDispatch,
     /// An owner answers before it has read what was stored.
@@ -274,7 +285,10 @@ impl Net<'_> {
 
     pub(crate) fn append(&mut self, run: RunId, events: Vec<Event>, expected: Option<u64>) -> u64 {
         let token = self.token();
-        self.send(Node::Broker, Message::Append { token, run, events, expected });
+        let is_workers = matches!(Place::of(&events), Place::Output(_));
+        let counts_until = || run::counts_until(run, &events, self.now);
+        let not_after = (!is_workers && self.flaw != Flaw::EndlessEntries).then(counts_until);
+        self.send(Node::Broker, Message::Append { token, run, events, expected, not_after });
         token
     }
 }

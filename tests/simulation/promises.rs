@@ -1,7 +1,7 @@
 //! The promises, held against every entry as it is stored and every piece as it is read. Knows what tools really did, which
 //! no process knows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use run::{
@@ -17,6 +17,8 @@ pub(crate) const POLICIES: [FloorPolicy; 3] = [FloorPolicy::Arrival, FloorPolicy
 pub(crate) struct Promises {
     runs: BTreeMap<RunId, Told>,
     executions: BTreeMap<(RunId, CallIndex), Vec<Execution>>,
+    /// Runs whose clients were told that they may not be stored.
+    refused: BTreeSet<RunId>,
     /// A consumer was reset just as it had delivered a job, and delivered it at once to another worker: then the one attempt
     /// may acknowledge the job that the other has. Should the other be lost, its call waits for its deadline: a known weakness.
     pub(crate) jobs_repeat: bool,
@@ -72,6 +74,8 @@ impl Promises {
     // ---- what tools do ----
 
     pub(crate) fn tool_called(&mut self, run: RunId, attempt: AttemptId, from: ChunkIndex) {
+        let is_void = self.runs.get(&run).is_some_and(Told::is_void);
+        self.check(!is_void, || format!("{run} call {} is called, and its run was opened too late", attempt.call));
         let executions = self.executions.entry((run, attempt.call)).or_default();
         executions.push(Execution { attempt, from: from.0, said: Vec::new() });
         let count = executions.len();
@@ -99,12 +103,18 @@ impl Promises {
         let before = told.run.clone();
         let mut heard = Vec::new();
         told.run.apply(entry, &mut heard);
-        let is_job_again =
-            matches!(place, Place::Job(_)) && told.entries.values().any(|old| Place::of(&old.events) == *place);
+        let is_job =
+            |entry: &Entry| matches!(place, Place::Job(_)) && Place::of(&entry.events) == *place && !entry.is_late();
+        let is_job_again = is_job(entry) && told.entries.values().any(|old| is_job(old));
         told.entries.insert(entry.sequence, std::sync::Arc::clone(entry));
         let broken = told.read(entry, &heard).err();
         let after = told.run.clone();
         self.check(!is_job_again, || format!("{id} {place:?} has two jobs"));
+        if entry.is_late() {
+            self.note("too late");
+        }
+        let is_refused = self.refused.contains(id) && before.opened_at().is_none() && !after.status().is_final();
+        self.check(!is_refused, || format!("{id} is open, and its client was told that it is not"));
         self.check(broken.is_none(), || format!("{id}: {}", broken.unwrap_or_default()));
         self.check(!before.status().is_final() || before.status() == after.status(), || {
             format!("{id} changed after its end")
@@ -203,6 +213,12 @@ impl Promises {
         self.note("read");
     }
 
+    /// A client is told that its run may not be stored. If it is not by now, it never counts.
+    pub(crate) fn unconfirmed(&mut self, id: RunId) {
+        self.note("unconfirmed");
+        self.refused.insert(id);
+    }
+
     pub(crate) fn accepted(&mut self, id: RunId, calls: usize) {
         let has = self.runs.get(&id).map_or(0, |told| told.run.calls().len());
         self.check(has >= calls, || format!("{id}: {calls} calls were accepted, {has} are in the log"));
@@ -211,7 +227,7 @@ impl Promises {
     /// Nothing has ended later than it should. Faults were over at `quiet`.
     pub(crate) fn all_ended(&mut self, quiet: Timestamp, slack: Duration) {
         let mut late = None;
-        for told in self.runs.values() {
+        for told in self.runs.values().filter(|told| !told.is_void()) {
             for call in told.run.calls() {
                 let deadline = call.spec().deadline.min(told.run.deadline());
                 let by = deadline.max(quiet).after(slack);
@@ -226,6 +242,10 @@ impl Promises {
         }
         self.check(late.is_none(), || late.unwrap_or_default());
     }
+}
+
+fn opens(event: &Event) -> bool {
+    matches!(event, Event::RunOpened(_))
 }
 
 /// Says that the call did not run. Of a repeatable tool only a cancelled call says so.
@@ -254,6 +274,11 @@ impl Told {
             said: Default::default(),
             continuing: BTreeMap::new(),
         }
+    }
+
+    /// It was opened too late.
+    fn is_void(&self) -> bool {
+        self.entries.values().find(|entry| entry.events.iter().any(opens)).is_some_and(|opening| opening.is_late())
     }
 
     fn last_event(&self, of: CallIndex) -> Option<&Event> {

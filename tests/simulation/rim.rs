@@ -21,6 +21,10 @@ pub(crate) const ASK_PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) const APPEND_PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const DECISIONS_MAX: u32 = 16;
+/// How long a coordinator waits for the confirmation of what it appends.
+pub(crate) const ORDER_PATIENCE: Duration = Duration::from_secs(15);
+/// By how much clocks of this world differ, which the product's do not.
+pub(crate) const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// Shorter than the product's, so that a step is not waited for longer than a fault lasts.
 pub(crate) const APPEND_TIMEOUT: Duration = Duration::from_millis(800);

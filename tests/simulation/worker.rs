@@ -194,6 +194,9 @@ impl Worker {
         if self.leaving || self.jobs.len() >= SLOTS + 2 {
             return settle(&delivery, Settle::Nak(Duration::ZERO), net);
         }
+        if delivery.is_late && net.flaw != Flaw::LateJobs {
+            return settle(&delivery, Settle::Ack, net);
+        }
         self.next_job += 1;
         let key = self.next_job;
         let age = net.now.since(delivery.published);

@@ -289,6 +289,11 @@ impl World {
         let through_broker = from == Node::Broker || to == Node::Broker;
         let is_stream = matches!(message, Message::LogGrew { .. } | Message::Pieces { .. });
         let is_append = matches!(message, Message::Append { .. });
+        // Of what a coordinator appends, some waits for its connection.
+        if self.rough && is_append && matches!(from, Node::Coordinator(_)) && self.chance.percent(2) {
+            let wait = self.chance.between(10_000, 40_000);
+            return self.later(wait, What::Message { from, to, life: 0, message });
+        }
         let lost = (through_broker && self.now < self.broker_down_until)
             || self.is_cut(from)
             || self.is_cut(to)
@@ -309,7 +314,9 @@ impl World {
         let life = self.hosts.get(&to).map_or(0, |host| host.life);
         // A publisher that was cut off may find that it sent a message twice.
         if self.rough && is_append && self.chance.percent(1) {
-            let again = delay + self.chance.between(0, 5000);
+            // A client library keeps what it could not send for as long as it takes.
+            let longest = if matches!(from, Node::Coordinator(_)) { 40_000 } else { 5000 };
+            let again = delay + self.chance.between(0, longest);
             self.later(again, What::Message { from, to, life, message: message.clone() });
         }
         self.later(delay, What::Message { from, to, life, message });

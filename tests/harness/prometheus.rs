@@ -96,7 +96,7 @@ impl Prometheus {
     /// If one never is.
     pub async fn until_scraped(&self) {
         let all_up = |up: &[Sample]| up.iter().filter(|process| process.value == 1.0).count() == self.processes;
-        self.until("up", all_up).await;
+        drop(self.until("up", all_up).await);
     }
 
     /// The series that an expression gives now.
@@ -114,16 +114,16 @@ impl Prometheus {
         result.iter().map(sample).collect()
     }
 
-    /// Repeats a query until its answer is as wanted.
+    /// Repeats a query until its answer is as wanted, and gives it back.
     ///
     /// # Panics
     /// If it never is.
-    pub async fn until(&self, expression: &str, wanted: impl Fn(&[Sample]) -> bool) {
+    pub async fn until(&self, expression: &str, wanted: impl Fn(&[Sample]) -> bool) -> Vec<Sample> {
         let give_up = Instant::now() + PATIENCE;
         loop {
             let answer = self.query(expression).await;
             if wanted(&answer) {
-                return;
+                return answer;
             }
             assert!(Instant::now() < give_up, "{expression} gives {answer:#?}");
             tokio::time::sleep(POLL).await;

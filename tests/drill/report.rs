@@ -82,8 +82,8 @@ pub(crate) fn markdown(outcomes: &[Outcome<'_>]) -> String {
     let mut table = "| what (row of the drill) | promised | seen | s |\n|---|---|---|---|\n".to_owned();
     for Outcome { row, seen } in outcomes {
         let (what, took) = match seen {
-            Ok(seen) => (seen.what.clone(), format!("{:.1}", seen.took.as_secs_f64())),
-            Err(error) => (format!("**broken**: {}", error.replace('\n', " ")), "-".to_owned()),
+            Ok(seen) => (seen.what.replace('|', "\\|"), format!("{:.1}", seen.took.as_secs_f64())),
+            Err(error) => (format!("**broken**: {}", error.replace('\n', " ").replace('|', "\\|")), "-".to_owned()),
         };
         let Row { name, cause, promised, within, .. } = row;
         let within = within.as_secs();

@@ -34,20 +34,20 @@ macro_rules! rows {
 
 pub(crate) const ROWS: &[Row] = rows! {
     "worker-dies": "a worker dies with a call that may be repeated"
-        => "another worker of the pool begins it again; no output is doubled", 12 s, workers::one_dies;
+        => "another worker of the pool begins it again; no output is doubled", 9 s, workers::one_dies;
     "worker-dies-once": "the only worker of a pool dies with a call that may not be repeated"
-        => "it ends as `INTERRUPTED`, and its tool is not called again", 12 s, workers::one_dies_with_an_effect;
+        => "it ends as `INTERRUPTED`, and its tool is not called again", 10 s, workers::one_dies_with_an_effect;
     "worker-stalls": "a worker stands still (SIGSTOP) and comes back"
-        => "its call goes to another worker; what it says later is not heard", 35 s, workers::one_stalls;
+        => "its call goes to another worker; what it says later is not heard", 12 s, workers::one_stalls;
     "no-worker": "no worker of a pool is left"
         => "a call that does not wait ends with `NO_WORKER`; one that waits runs when a worker comes", 10 s,
         workers::none_is_left;
     "worker-wrong-key": "a worker has the key of another pool"
-        => "its log says so, and it gets no call", 15 s, workers::has_the_wrong_key;
+        => "its log says what the broker refused", 15 s, workers::has_the_wrong_key;
     "worker-drained": "an operator drains a worker under load"
         => "its process ends with 0, and no call fails", 15 s, workers::is_drained;
     "coordinator-dies": "one of two coordinators dies under load"
-        => "no call fails; the longest waits until its shard is taken over", 12 s, coordinators::one_dies;
+        => "no call fails, and its shards are taken over", 9 s, coordinators::one_dies;
     "coordinators-die": "all coordinators die while a call runs"
         => "the call goes on; a new coordinator tells all of its output", 12 s, coordinators::all_die;
     "coordinators-restart": "both coordinators are restarted, one after the other, under load"
@@ -71,7 +71,7 @@ pub(crate) const ROWS: &[Row] = rows! {
         brokers::the_log_is_full;
     "redis-dies": "Redis dies and comes back empty"
         => "lists answer `INDEX_UNAVAILABLE`, calls go on; the index is complete again", 15 s, rest::redis_dies;
-    "clocks": "coordinator and worker have clocks 5 minutes apart"
+    "clocks": "a coordinator's clock is 5 minutes ahead, a worker's 5 minutes behind"
         => "a deadline of 2 s ends its call in time", 5 s, rest::clocks_differ;
     "call-parked": "a call is parked"
         => "`redrive` runs it once more, asked twice as well", 5 s, rest::a_call_is_parked;

@@ -1,5 +1,5 @@
-//! Replays the inputs that fuzzing has kept, `fuzz/corpus`, through the functions that are fuzzed: none of them panics. How to
-//! fuzz is written in CONTRIBUTING.md.
+//! Replays the inputs that fuzzing has kept, `fuzz/corpus`, through the functions that are fuzzed: none of them panics.
+//! How to fuzz is written in CONTRIBUTING.md.
 
 #![allow(unreachable_pub, reason = "the fuzzing program needs the names that are public")]
 

@@ -10,10 +10,22 @@ const BANNED_WORDS: [&str; 6] = ["Manager", "Helper", "Utils", "Util", "Misc", "
 
 /// Folders and files in which a technology's library may be named.
 const RIMS: [(&str, &[&str]); 4] = [
-    ("async_nats", &["coordinator/src/nats", "worker/src/nats", "proto/src/nats", "store/src/nats", "tests/"]),
-    ("object_store", &["store/src/s3", "tests/"]),
-    ("redis", &["coordinator/src/redis", "tests/"]),
-    ("tonic", &["coordinator/src/grpc", "telemetry/src/otlp", "proto/", "cli/", "tests/"]),
+    ("async_nats", &["coordinator/src/nats", "worker/src/nats", "infra/nats", "infra/objects/src/nats", "tests/"]),
+    ("object_store", &["infra/objects/src/s3", "tests/"]),
+    ("redis", &["coordinator/src/index/redis", "tests/"]),
+    (
+        "tonic",
+        &[
+            "coordinator/src/api/grpc",
+            "coordinator/src/api/port",
+            "coordinator/src/api/serve.rs",
+            "infra/telemetry/src/otlp",
+            "proto/",
+            "sdk/rust/client/",
+            "cli/",
+            "tests/",
+        ],
+    ),
 ];
 
 fn root() -> PathBuf {
@@ -79,13 +91,19 @@ fn nothing_is_named_for_want_of_an_idea() {
     assert!(named.is_empty(), "{named:#?}");
 }
 
+/// What follows is the name of a module of ours, which may be that of a library: `index::redis::`.
+fn is_of_a_path(before: &str) -> bool {
+    before.trim_end_matches("::").len() < before.len()
+        && before.trim_end_matches("::").ends_with(|c: char| c.is_alphanumeric() || c == '_')
+}
+
 #[test]
 fn a_technology_is_named_only_at_its_rim() {
     for (library, rims) in RIMS {
         let strays = offenders(|path, text| {
             let inside = rims.iter().any(|rim| path.starts_with(rim));
-            // A folder may have the name of its library.
-            let names = code(text).replace(&format!("crate::{library}::"), "").contains(&format!("{library}::"));
+            let code = code(text);
+            let names = code.match_indices(&format!("{library}::")).any(|(at, _)| !is_of_a_path(&code[..at]));
             (names && !inside).then(|| format!("{library} belongs to {rims:?}"))
         });
         assert!(strays.is_empty(), "{strays:#?}");
@@ -95,15 +113,37 @@ fn a_technology_is_named_only_at_its_rim() {
 #[test]
 fn rooms_depend_in_one_direction() {
     let forbidden = [
-        ("run", &["proto", "coordinator", "worker", "cli", "local", "telemetry", "tokio", "tracing", "rand"][..]),
-        ("proto", &["coordinator", "worker", "cli", "local", "telemetry", "tokio"]),
-        ("telemetry", &["run", "proto", "coordinator", "worker", "cli", "local"]),
-        ("local", &["run", "proto", "coordinator", "worker", "cli"]),
-        ("hooks", &["coordinator", "worker", "cli", "local", "telemetry"]),
-        ("store", &["telemetry", "local", "hooks", "coordinator", "worker", "cli"]),
-        ("vendor", &["run", "proto", "telemetry", "local", "coordinator", "worker", "cli", "tokio"]),
-        ("faces", &["telemetry", "local", "coordinator", "worker", "cli", "tokio"]),
-        ("coordinator", &["worker", "cli", "local"]),
+        (
+            "core/run",
+            &[
+                "proto",
+                "schema",
+                "owner",
+                "coordinator",
+                "worker",
+                "cli",
+                "local",
+                "telemetry",
+                "tokio",
+                "tracing",
+                "rand",
+            ][..],
+        ),
+        ("core/schema", &["proto", "coordinator", "worker", "cli", "local", "telemetry", "tokio", "tracing", "rand"]),
+        ("core/owner", &["proto", "coordinator", "worker", "cli", "local", "telemetry", "tokio", "tracing", "rand"]),
+        ("proto", &["nats", "async-nats", "formats", "coordinator", "worker", "cli", "local", "telemetry", "tokio"]),
+        ("formats", &["telemetry", "local", "objects", "coordinator", "worker", "cli", "tokio"]),
+        ("infra/telemetry", &["run", "proto", "formats", "coordinator", "worker", "cli", "local"]),
+        ("infra/local", &["run", "proto", "formats", "coordinator", "worker", "cli"]),
+        ("infra/hooks", &["formats", "coordinator", "worker", "cli", "local", "telemetry"]),
+        ("infra/nats", &["formats", "telemetry", "local", "hooks", "objects", "coordinator", "worker", "cli"]),
+        ("infra/objects", &["formats", "telemetry", "local", "hooks", "coordinator", "worker", "cli"]),
+        ("sdk/rust/client", &["run", "nats", "objects", "hooks", "coordinator", "worker", "cli", "local", "telemetry"]),
+        (
+            "sdk/rust/tool",
+            &["nats", "objects", "hooks", "client", "coordinator", "worker", "cli", "local", "telemetry"],
+        ),
+        ("coordinator", &["client", "worker", "cli", "local"]),
         ("worker", &["coordinator", "cli", "local"]),
     ];
     for (room, others) in forbidden {
@@ -119,10 +159,70 @@ fn rooms_depend_in_one_direction() {
     }
 }
 
+/// What the author of a tool does not have to compile.
+const NOT_FOR_TOOLS: [&str; 5] = ["async-nats", "hyper", "object_store", "redis", "tonic"];
+
+#[test]
+fn a_tool_needs_no_broker_no_grpc_and_no_object_store() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    // Not `cargo metadata`: it shows a dependency with the features that the whole workspace asks for.
+    let tree = ["tree", "--offline", "--package", "toolyard-tool", "--edges", "normal", "--prefix", "none"];
+    let tree = std::process::Command::new(cargo).args(tree).current_dir(root()).output().expect("cargo starts");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8(tree.stdout).expect("names of packages");
+    let packages: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(packages.contains(&"toolyard-proto"), "the dependencies of dependencies are listed: {packages:?}");
+    for package in NOT_FOR_TOOLS {
+        assert!(
+            !packages.contains(&package),
+            "toolyard-tool must not depend on {package}: see `cargo tree -i {package}`"
+        );
+    }
+}
+
+/// The coordinator's rooms from top to bottom. A room may use those below it, and no room above it or beside it.
+const COORDINATOR: [&[&str]; 12] = [
+    &["api", "monitor"],
+    &["runs"],
+    &["objects", "readers"],
+    &["admission"],
+    &["ledger"],
+    &["notifications", "quotas"],
+    &["index"],
+    &["nats"],
+    &["auth"],
+    &["metrics"],
+    &["trace"],
+    &["fleet", "offload", "requests", "shards"],
+];
+/// What every room may use.
+const EVERYWHERE: [&str; 1] = ["tasks"];
+
+#[test]
+fn rooms_of_the_coordinator_depend_in_one_direction() {
+    let floor = |room: &str| COORDINATOR.iter().position(|floor| floor.contains(&room));
+    let strays = offenders(|path, text| {
+        let inside = path.strip_prefix("coordinator/src/")?;
+        let room = inside.split('/').next()?.trim_end_matches(".rs");
+        if room == "lib" {
+            return None;
+        }
+        let Some(own) = floor(room).or(EVERYWHERE.contains(&room).then_some(COORDINATOR.len())) else {
+            return Some(format!("the room {room} has no place in the list of the coordinator's rooms"));
+        };
+        let code = code(text);
+        let used =
+            code.split("crate::").skip(1).map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next());
+        let up = used.flatten().find(|used| *used != room && floor(used).is_some_and(|floor| floor <= own))?;
+        Some(format!("{room} must not use {up}: it is not below it"))
+    });
+    assert!(strays.is_empty(), "{strays:#?}");
+}
+
 #[test]
 fn no_task_is_spawned_and_forgotten() {
     // Each of these says why nobody waits for it.
-    let known = ["tests/", "cli/", "worker/src/testkit.rs", "worker/examples/greet.rs", "worker/tests/"];
+    let known = ["tests/", "cli/", "sdk/rust/tool/src/testkit.rs", "worker/examples/greet.rs", "worker/tests/"];
     let strays = offenders(|path, text| {
         let inside = known.iter().any(|known| path.starts_with(known))
             || path.contains("/tests/")
@@ -135,7 +235,7 @@ fn no_task_is_spawned_and_forgotten() {
 
 #[test]
 fn routes_are_made_of_the_lists_of_which_the_document_is_made() {
-    let lists = ["coordinator/src/http.rs", "coordinator/src/http/openai.rs"];
+    let lists = ["coordinator/src/api/http.rs", "coordinator/src/api/http/openai.rs"];
     let strays = offenders(|path, text| {
         let adds = code(text).contains(".route(\"") || code(text).contains("routes.route(");
         let inside = lists.contains(&path) || !path.starts_with("coordinator/src");

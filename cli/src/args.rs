@@ -102,6 +102,9 @@ pub(crate) enum Command {
 }
 
 #[cfg(test)]
+mod reference;
+
+#[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
 
@@ -123,7 +126,7 @@ mod tests {
     }
 
     /// The words of one command, without what its output is piped into. Enough of a shell for the examples.
-    fn words(example: &str) -> Vec<String> {
+    pub(super) fn words(example: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for letter in example.chars() {
             match (quote, letter) {

@@ -60,7 +60,8 @@ fn read(key: &str, path: &str) -> Result<String, Failure> {
     })
 }
 
-/// A value as the schema wants it: text where it takes text, else JSON. Where the schema says nothing, JSON if it is some.
+/// A value as the schema wants it: text where it takes text, else JSON. Where the schema says nothing, JSON if it is
+/// some.
 fn typed(key: &str, text: String, schema: &Value) -> Result<Value, Failure> {
     let property = &schema["properties"][key];
     match takes(property, schema, 0) {

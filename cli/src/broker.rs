@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use proto::nats::Credentials;
+use nats::Credentials;
 
 /// Where the broker is if nobody says.
 pub(crate) const DEFAULT_URL: &str = "nats://127.0.0.1:4222";
@@ -12,11 +12,12 @@ pub(crate) struct BrokerArgs {
     /// The broker: nats-server 2.14 or newer, with JetStream. Several addresses are separated by commas
     #[arg(long, env = "TOOLYARD_NATS_URL", value_name = "URL", default_value = DEFAULT_URL)]
     nats_url: String,
-    /// The file of our key at the broker, as `toolyard nats-config` makes it. Without it the broker is not told who we are
+    /// The file of our key at the broker, as `toolyard nats-config` makes it. Without it the broker is not told who we
+    /// are
     #[arg(long, env = "TOOLYARD_NATS_NKEY", value_name = "FILE")]
     nats_nkey: Option<PathBuf>,
-    /// The file of the certificates (PEM) that the broker's is signed by. With it nothing is said without TLS; without it
-    /// the system's count, where the broker asks for TLS
+    /// The file of the certificates (PEM) that the broker's is signed by. With it nothing is said without TLS; without
+    /// it the system's count, where the broker asks for TLS
     #[arg(long, env = "TOOLYARD_NATS_CA", value_name = "FILE")]
     nats_ca: Option<PathBuf>,
 }

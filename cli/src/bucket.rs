@@ -1,13 +1,14 @@
 //! How a coordinator or a worker is told that objects lie in a bucket.
 
-use store::{Bucket, Place};
+use objects::{Bucket, Place};
 
 use crate::exit::Failure;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BucketArgs {
-    /// Where objects lie, as s3://BUCKET or s3://BUCKET/PREFIX: the same for all coordinators and workers (docs/objects.md).
-    /// The key is in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or comes from the machine's role. Without it: at the broker
+    /// Where objects lie, as s3://BUCKET or s3://BUCKET/PREFIX: the same for all coordinators and workers
+    /// (docs/howto/objects.md). The key is in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or comes from the machine's
+    /// role. Without it: at the broker
     #[arg(long, env = "TOOLYARD_OBJECTS", value_name = "URL")]
     objects: Option<String>,
     /// The store of that bucket where it is not AWS: MinIO, Ceph and others that speak S3 and know conditional writes

@@ -1,18 +1,18 @@
 //! `toolyard call`: one call, as if the tool were a program here.
 
-use proto::v1;
+use proto::{Reason, v1};
 use run::ToolName;
 
 use crate::arguments::{self, Pair};
-use crate::client::Client;
 use crate::door::Door;
-use crate::exit::{self, Exit, Failure, reason};
+use crate::exit::{self, Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
 use crate::json;
 use crate::plain::{Plain, Setting};
 use crate::prompt::Keyboard;
 use crate::terminal::Terminal;
+use client::{Client, reason};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,13 +35,15 @@ completed, whatever its exit code: that is the result. Ctrl-C cancels the call."
 pub(crate) struct Args {
     /// The tool's name, as `toolyard tools ls` shows it
     tool: String,
-    /// Arguments. The value is text, or JSON where the tool's schema wants no text; @FILE stands for what is in the file
+    /// Arguments. The value is text, or JSON where the tool's schema wants no text; @FILE stands for what is in the
+    /// file
     #[arg(value_name = "KEY=VALUE")]
     pairs: Vec<Pair>,
     /// Arguments as a JSON object; KEY=VALUE goes on top
     #[arg(long, value_name = "OBJECT")]
     json: Option<String>,
-    /// What the tool is given beside its arguments, as a JSON object: the keys that it declares (`toolyard tools get`), and no other
+    /// What the tool is given beside its arguments, as a JSON object: the keys that it declares (`toolyard tools get`),
+    /// and no other
     #[arg(long, value_name = "OBJECT")]
     context: Option<String>,
     /// By when the call has ended, its time in the queue included [default: 24 h]
@@ -87,7 +89,7 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
     } = args;
     name.parse::<ToolName>().map_err(|error| Failure::Usage(error.to_string()))?;
     let base = arguments::parse_base(base.as_deref())?;
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     let tool = known(&client, &name).await?;
     let schema = tool.as_ref().map_or("", |tool| &tool.input_schema);
     let arguments = arguments::build(base, pairs, schema)?;
@@ -120,9 +122,9 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
     // Who types a call has agreed to it, unless --approval says otherwise.
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let store = no_store.then_some(false);
-    let request = v1::ExecuteRunRequest { calls: vec![call], request_id, rules, store, ..Default::default() };
+    let run = v1::CreateRunRequest { calls: vec![call], request_id, rules, store, ..Default::default() };
     let mut interrupts = Interrupts::listen()?;
-    let watch = client.execute(request).await?;
+    let watch = client.execute(run).await?;
     let followed = Follow::new(&client, terminal, view, answers).until_end(watch, &mut interrupts).await?;
     Ok(exit_of(&followed))
 }
@@ -131,8 +133,8 @@ pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<
 async fn known(client: &Client, name: &str) -> Result<Option<v1::Tool>, Failure> {
     match client.tool(name).await {
         Ok(tool) => Ok(Some(tool)),
-        Err(Failure::Refused(status)) if reason(&status).as_deref() == Some("TOOL_NOT_FOUND") => Ok(None),
-        Err(failure) => Err(failure),
+        Err(client::Error::Refused(status)) if reason(&status) == Some(Reason::ToolNotFound) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

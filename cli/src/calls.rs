@@ -5,13 +5,13 @@ use std::time::Duration;
 use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
 use crate::terminal::Terminal;
 use crate::words::{call_state, counted, error_kind, harmless};
+use client::Client;
 
 const LS_EXAMPLES: &str = "\
 Examples:
@@ -119,7 +119,7 @@ pub(crate) struct Ls {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Cancel(args) => cancel(&client, args, terminal).await,
@@ -141,8 +141,8 @@ async fn cancel(client: &Client, args: Cancel, terminal: &Terminal) -> Result<Ex
         dry_run,
     };
     if !dry_run && !yes && terminal.has_person() {
-        let count =
-            client.cancel_calls(v1::CancelCallsRequest { dry_run: true, ..request.clone() }, |_| Ok(())).await?;
+        let trial = v1::CancelCallsRequest { dry_run: true, ..request.clone() };
+        let count = client.cancel_calls(trial, |_| Ok::<(), Failure>(())).await?;
         confirm(&format!("Cancel {}?", counted(count, "call")), "yes", terminal).await?;
     } else if !dry_run && !yes && all {
         return Err(needs_yes("cancelling every call"));

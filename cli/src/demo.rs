@@ -9,7 +9,6 @@ use hooks::Hooks;
 use proto::v1;
 use serde_json::{Value, json};
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
@@ -81,7 +80,7 @@ async fn show(
     interrupts: &mut Interrupts,
     terminal: &Terminal,
 ) -> Result<Followed, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     let (calls, view) = (calls(), View::of_run(terminal, false));
     if !terminal.is_json() {
         let count = counted(calls.len(), "call");
@@ -89,8 +88,8 @@ async fn show(
     }
     // Who starts the demo has agreed to it.
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
-    let request = v1::ExecuteRunRequest { calls, rules, ..Default::default() };
-    let watch = client.execute(request).await?;
+    let run = v1::CreateRunRequest { calls, rules, ..Default::default() };
+    let watch = client.execute(run).await?;
     Follow::new(&client, terminal, view, answers).until_end(watch, interrupts).await
 }
 

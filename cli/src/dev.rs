@@ -47,10 +47,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = worker::SLOTS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
-    /// The file that names the hooks to ask about calls (docs/hooks.md)
+    /// The file that names the hooks to ask about calls (docs/howto/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
-    /// The file that names who is told what becomes of runs (docs/webhooks.md)
+    /// The file that names who is told what becomes of runs (docs/howto/webhooks.md)
     #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
     webhooks: Option<PathBuf>,
 }

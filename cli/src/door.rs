@@ -2,10 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::service::Interceptor;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Request, Status};
+use client::{Client, Connection};
 
 use crate::exit::Failure;
 
@@ -28,63 +25,29 @@ pub(crate) struct Door {
     key_file: Option<PathBuf>,
 }
 
-/// What says who we are, put on every request.
-#[derive(Debug, Clone)]
-pub(crate) struct Key(Option<MetadataValue<Ascii>>);
-
-impl Interceptor for Key {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
-        if let Some(key) = &self.0 {
-            request.metadata_mut().insert("authorization", key.clone());
-        }
-        Ok(request)
-    }
-}
-
 impl Door {
     /// A door of this machine, open to all.
     pub(crate) fn at(url: String) -> Self {
         Self { url, ca: None, client_cert: None, client_key: None, key_file: None }
     }
 
-    /// What the key's file holds.
-    pub(crate) fn key(&self) -> Result<Key, Failure> {
-        let Some(file) = &self.key_file else { return Ok(Key(None)) };
-        let text = String::from_utf8_lossy(&read(file)?).trim().to_owned();
-        let value = MetadataValue::try_from(format!("Bearer {text}")).ok().filter(|_| !text.is_empty());
-        let mut value = value.ok_or_else(|| Failure::Usage(format!("{} holds no key", file.display())))?;
-        // It is not written into logs.
-        value.set_sensitive(true);
-        Ok(Key(Some(value)))
-    }
-
-    pub(crate) fn endpoint(&self) -> Result<Endpoint, Failure> {
-        let url = &self.url;
-        let malformed = || {
-            Failure::Usage(format!("--url {url:?} is no address of a coordinator: give http://HOST:PORT, or https://"))
-        };
-        let is_secret = url.starts_with("https://");
-        if !is_secret && !url.starts_with("http://") {
-            return Err(malformed());
+    /// Connects.
+    pub(crate) async fn connect(&self) -> Result<Client, Failure> {
+        let mut connection = Connection::to(&self.url);
+        if let Some(ca) = &self.ca {
+            connection = connection.trusting(read(ca)?);
         }
-        let endpoint = Endpoint::from_shared(url.clone()).map_err(|_| malformed())?;
-        if !is_secret {
-            return match self.ca.as_ref().or(self.client_cert.as_ref()) {
-                Some(_) => {
-                    Err(Failure::Usage(format!("--ca and --client-cert are for https://, and --url is {url:?}")))
-                }
-                None => Ok(endpoint),
-            };
-        }
-        let mut tls = ClientTlsConfig::new();
-        tls = match &self.ca {
-            Some(ca) => tls.ca_certificate(Certificate::from_pem(read(ca)?)),
-            None => tls.with_native_roots(),
-        };
         if let (Some(certificate), Some(key)) = (&self.client_cert, &self.client_key) {
-            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+            connection = connection.with_certificate(read(certificate)?, read(key)?);
         }
-        endpoint.tls_config(tls).map_err(|error| Failure::Usage(format!("the files for TLS cannot be used: {error:?}")))
+        if let Some(file) = &self.key_file {
+            let key = String::from_utf8_lossy(&read(file)?).into_owned();
+            if key.trim().is_empty() {
+                return Err(Failure::Usage(format!("{} holds no key", file.display())));
+            }
+            connection = connection.with_key(key);
+        }
+        Ok(Client::connect(&connection).await?)
     }
 }
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
-use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::list::{ago, span};
 use crate::terminal::Terminal;
 use crate::words::harmless;
+use client::Client;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,7 +117,8 @@ async fn through_the_log(
     }
 }
 
-/// The token is a place in the log and where the log ended; a coordinator that says it otherwise costs the percentage only.
+/// The token is a place in the log and where the log ended; a coordinator that says it otherwise costs the percentage
+/// only.
 fn progress(matched: u64, token: &str) -> String {
     let share = token.split_once('-').and_then(|(at, end)| {
         let (at, end) = (at.parse::<u64>().ok()?, end.parse::<u64>().ok()?);

@@ -3,8 +3,7 @@
 use std::io;
 use std::process::ExitCode;
 
-use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
+use client::{Code, Status, reason, reason_code};
 
 /// The exit codes. Scripts rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,8 +73,6 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Webhooks(#[from] coordinator::InvalidWebhooks),
     #[error(transparent)]
-    Unwatchable(#[from] worker::Unwatchable),
-    #[error(transparent)]
     NotHosted(#[from] worker::NotHosted),
     #[error(transparent)]
     Logs(#[from] telemetry::Error),
@@ -87,6 +84,18 @@ pub(crate) enum Failure {
     Signals(io::Error),
     #[error("cannot start: {0}")]
     Runtime(io::Error),
+}
+
+impl From<client::Error> for Failure {
+    fn from(error: client::Error) -> Self {
+        match error {
+            client::Error::Settings(what) => Self::Usage(what),
+            client::Error::Unreachable { url, reason } => Self::Unreachable { url, reason },
+            client::Error::Refused(status) => Self::Refused(status),
+            client::Error::RunUnknown => Self::RunUnknown,
+            client::Error::Source(error) => Self::Usage(format!("reading the object to upload failed: {error}")),
+        }
+    }
 }
 
 impl Failure {
@@ -128,7 +137,6 @@ impl Failure {
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
-            | Self::Unwatchable(_)
             | Self::Export(_)
             | Self::Signals(_)
             | Self::Runtime(_) => Exit::Failed,
@@ -138,7 +146,7 @@ impl Failure {
     /// A stable word for programs: the coordinator's reason where it gave one.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::Refused(status) => reason(status).unwrap_or_else(|| "UNKNOWN".to_owned()),
+            Self::Refused(status) => reason_code(status).unwrap_or_else(|| "UNKNOWN".to_owned()),
             Self::Usage(_) | Self::Logs(_) | Self::Telemetry(_) => "USAGE".to_owned(),
             Self::Unreachable { .. } => "UNREACHABLE".to_owned(),
             Self::RunUnknown => "RUN_UNKNOWN".to_owned(),
@@ -155,7 +163,6 @@ impl Failure {
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
-            | Self::Unwatchable(_)
             | Self::Export(_)
             | Self::Signals(_)
             | Self::Runtime(_) => "FAILED".to_owned(),
@@ -163,69 +170,67 @@ impl Failure {
     }
 }
 
-/// The stable reason of the coordinator's refusal.
-pub(crate) fn reason(status: &Status) -> Option<String> {
-    status.get_details_error_info().map(|info| info.reason)
-}
-
 /// What lies behind an error that does not say it.
 fn cause(error: &impl std::error::Error) -> String {
     error.source().map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
+/// The message, the code, and the remedy of a reason that is known here.
 fn describe(status: &Status) -> String {
-    let reason = reason(status);
-    let name = reason.clone().unwrap_or_else(|| format!("{:?}", status.code()));
-    let mut text = format!("{} ({name})", status.message());
-    if let Some(advice) = reason.as_deref().and_then(advice) {
-        text.push_str("; ");
-        text.push_str(advice);
-    }
-    text
-}
-
-/// What to do about a refusal, where its message does not say it.
-fn advice(reason: &str) -> Option<&'static str> {
-    Some(match reason {
-        "TOOL_NOT_FOUND" => "`toolyard tools ls` lists the tools",
-        "CALL_NOT_FOUND" | "CALL_NOT_WAITING" | "CALL_ALREADY_ANSWERED" | "RUN_ENDED" => {
-            "`toolyard runs get RUN` shows where its calls stand"
-        }
-        "BROKER_UNAVAILABLE" => "the coordinator is there, its broker is not: look at nats-server",
-        "UNCONFIRMED" => "`toolyard runs get RUN` shows whether it was stored",
-        "INDEX_UNAVAILABLE" => "look at the Redis or Valkey server; nothing else depends on it",
-        "CREDENTIAL_MISSING" => "--key-file names the file of your key",
-        "KEY_UNKNOWN" => "is it the key of this coordinator, and still in its file of callers?",
-        "LOG_FULL" => "entries leave the log 25 h after their run was opened; `toolyard log usage` shows what is full",
-        "CONTENDED" | "SHUTTING_DOWN" => "try again in a moment",
-        _ => return None,
-    })
+    let code = reason_code(status).unwrap_or_else(|| format!("{:?}", status.code()));
+    let remedy = reason(status).map_or_else(String::new, |reason| format!("; {}", reason.remedy()));
+    format!("{} ({code}){remedy}", status.message())
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
 
-    use tonic_types::ErrorDetails;
+    use client::Reason;
+    use proto::reason::DOMAIN;
+    use tonic_types::{ErrorDetails, StatusExt as _};
 
     use super::*;
 
     fn refusal(code: Code, reason: &str) -> Failure {
-        let details = ErrorDetails::with_error_info(reason, "toolyard.dev", HashMap::new());
+        let details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new());
         Failure::Refused(Box::new(Status::with_error_details(code, "no", details)))
     }
 
     #[test]
-    fn a_refusal_says_its_reason_and_what_to_do() {
+    fn a_refusal_is_printed_with_its_code_and_its_remedy() {
         let failure = refusal(Code::NotFound, "TOOL_NOT_FOUND");
-        assert_eq!(failure.to_string(), "no (TOOL_NOT_FOUND); `toolyard tools ls` lists the tools");
+        assert_eq!(failure.to_string(), "no (TOOL_NOT_FOUND); list the tools: `GET /v1/tools` or `toolyard tools ls`");
         assert_eq!(failure.reason(), "TOOL_NOT_FOUND");
+        assert_eq!(failure.exit(), Exit::Refused);
+    }
+
+    #[test]
+    fn a_reason_of_a_newer_coordinator_is_printed_without_a_remedy() {
+        let failure = refusal(Code::ResourceExhausted, "OUT_OF_PAPER");
+        assert_eq!(failure.to_string(), "no (OUT_OF_PAPER)");
+        assert_eq!(failure.reason(), "OUT_OF_PAPER");
         assert_eq!(failure.exit(), Exit::Refused);
     }
 
     #[test]
     fn a_coordinator_that_leaves_counts_as_not_reached() {
         assert_eq!(refusal(Code::Unavailable, "SHUTTING_DOWN").exit(), Exit::Unreachable);
+    }
+
+    /// Scripts tell a refusal from an outage by the exit code.
+    #[test]
+    fn every_reason_has_the_exit_code_of_its_kind() {
+        for reason in Reason::ALL {
+            let exit = refusal(reason.grpc(), reason.code()).exit();
+            let expected = match reason.http().as_u16() {
+                503 if reason.grpc() == Code::Unavailable => Exit::Unreachable,
+                408 | 504 => Exit::Failed,
+                _ if *reason == Reason::Contended => Exit::Failed,
+                _ => Exit::Refused,
+            };
+            assert_eq!(exit, expected, "{reason:?}");
+        }
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! Follows a run to its end: shows its output, sees to it that the client's calls are answered, cancels on Ctrl-C.
 
+use proto::Reason;
 use proto::v1;
 use proto::v1::run_event::Event;
 
-use crate::client::Client;
-use crate::exit::{Failure, reason};
+use crate::exit::Failure;
 use crate::interrupts::Interrupts;
 use crate::plain::{Piece, Plain};
 use crate::prompt::{Keyboard, Question};
 use crate::story::Story;
 use crate::tally::Tally;
 use crate::terminal::Terminal;
-use crate::watch::Watch;
+use client::Watch;
+use client::{Client, reason};
 
 /// How a run's output is shown.
 #[derive(Debug)]
@@ -163,8 +164,8 @@ impl<'a> Follow<'a> {
         }
     }
 
-    /// Answers what the client is asked, or begins to ask the person. Only when nothing else goes on, so that questions do
-    /// not get between the output.
+    /// Answers what the client is asked, or begins to ask the person. Only when nothing else goes on, so that questions
+    /// do not get between the output.
     async fn answer(&mut self) -> Result<(), Failure> {
         if !self.idle || self.interrupted || self.asking.is_some() {
             return Ok(());
@@ -216,8 +217,8 @@ impl<'a> Follow<'a> {
         match self.client.submit(&self.tally.run_id, output).await {
             Ok(_) => Ok(()),
             // Somebody else was faster, or the call has ended meanwhile: its end says how.
-            Err(Failure::Refused(status)) if is_late(&status) => Ok(()),
-            Err(failure) => Err(failure),
+            Err(client::Error::Refused(status)) if is_late(&status) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -234,7 +235,7 @@ impl<'a> Follow<'a> {
         }
         self.terminal.note(&format!("cancelling {run_id}; Ctrl-C again leaves without waiting for its end"));
         tokio::select! {
-            cancelled = self.client.cancel_run(run_id, "interrupted by the user") => cancelled.map(drop),
+            cancelled = self.client.cancel_run(run_id, "interrupted by the user") => Ok(cancelled.map(drop)?),
             () = interrupts.next() => Err(Failure::Interrupted),
         }
     }
@@ -243,7 +244,7 @@ impl<'a> Follow<'a> {
     async fn leave(&self, failure: Failure) -> Failure {
         if matches!(failure, Failure::Output(_)) {
             let cancelled = self.client.cancel_run(&self.tally.run_id, "nobody reads its output").await;
-            return cancelled.err().unwrap_or(failure);
+            return cancelled.err().map_or(failure, Failure::from);
         }
         failure
     }
@@ -266,6 +267,6 @@ fn output(call_id: &str, answer: Result<String, String>) -> v1::ToolOutput {
     v1::ToolOutput { call_id: call_id.to_owned(), result, error }
 }
 
-fn is_late(status: &tonic::Status) -> bool {
-    matches!(reason(status).as_deref(), Some("CALL_ALREADY_ANSWERED" | "CALL_NOT_WAITING" | "RUN_ENDED"))
+fn is_late(status: &client::Status) -> bool {
+    matches!(reason(status), Some(Reason::CallAlreadyAnswered | Reason::CallNotWaiting | Reason::RunEnded))
 }

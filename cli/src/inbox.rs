@@ -7,12 +7,12 @@ use proto::v1::call_decision::Decision;
 
 use crate::arguments;
 use crate::calls::line;
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::terminal::Terminal;
+use client::Client;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,7 +85,7 @@ pub(crate) struct Reject {
 
 pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args { tool, tenant, since, limit } = args;
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     let request =
         v1::ListCallsRequest { inbox: true, tool, tenant, created_from: ago(since), ..v1::ListCallsRequest::default() };
     let (calls, coverage) = client.list_calls(request, limit).await?;

@@ -1,8 +1,11 @@
 //! `toolyard index`: counts what there is, compares the index with the log, has it made anew.
 
+use std::pin::pin;
+
+use client::{Client, Status};
+use futures::TryStreamExt as _;
 use proto::v1;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::list::{columns, tell_coverage};
@@ -43,7 +46,7 @@ pub(crate) enum Command {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Count => {
             count(&client.counts().await?, terminal)?;
@@ -77,10 +80,11 @@ fn count(counts: &v1::CountRunsResponse, terminal: &Terminal) -> Result<(), Fail
 }
 
 async fn verify(client: &Client, terminal: &Terminal) -> Result<Exit, Failure> {
-    let mut words = client.verify_index().await?;
+    let mut words = pin!(client.verify_index().await?);
     loop {
-        let word = words.message().await.map_err(|status| client.failure(status))?;
-        let Some(word) = word else { return Err(client.failure(tonic::Status::internal("the comparison broke off"))) };
+        let Some(word) = words.try_next().await? else {
+            return Err(Failure::Refused(Box::new(Status::internal("the comparison broke off"))));
+        };
         if terminal.is_json() {
             terminal.message(&word)?;
         } else {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
@@ -58,7 +57,7 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
             }
         }
         Command::Answer(Answer { run, call, lifetime }) => {
-            let client = Client::connect(door).await?;
+            let client = door.connect().await?;
             let made = client.answer_token(run, call, lifetime.map(Duration::from_secs)).await?;
             if terminal.is_json() {
                 let expires = made.expire_time.as_ref().map(ToString::to_string);

@@ -5,8 +5,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use nats::access::Party;
 use nkeys::KeyPair;
-use proto::access::Party;
 
 use crate::exit::Failure;
 
@@ -22,8 +22,8 @@ pub(crate) struct KeyFiles {
 }
 
 impl KeyFiles {
-    /// Below the folder of `nats-config`. The folder `keys` is given to pods and machines as it is. So the operator's key is not
-    /// in it, nor any key that is not in use.
+    /// Below the folder of `nats-config`. The folder `keys` is given to pods and machines as it is. So the operator's
+    /// key is not in it, nor any key that is not in use.
     pub(crate) fn of(party: &Party, out: &Path) -> Self {
         let name = party.name();
         let keys = if *party == Party::Operator { out.to_owned() } else { out.join("keys") };

@@ -30,13 +30,11 @@ mod webhooks;
 mod why;
 
 mod arguments;
-mod client;
 mod door;
 mod follow;
 mod interrupts;
 mod observe;
 mod prompt;
-mod watch;
 mod yard;
 
 mod json;
@@ -63,8 +61,9 @@ use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
-/// What a call allocates on one thread it frees on another. Here whatever a thread frees it may use again itself; an allocator that
-/// gives it back to where it came from took a fifth of a busy coordinator's time, and the system's a third.
+/// What a call allocates on one thread it frees on another. Here whatever a thread frees it may use again itself; an
+/// allocator that gives it back to where it came from took a fifth of a busy coordinator's time, and the system's a
+/// third.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::Durability;
-use proto::access::Party;
-use proto::access::config::{self, Cluster, Server, Tls, User};
+use nats::access::Party;
+use nats::access::config::{self, Cluster, Server, Tls, User};
 use run::PoolId;
 
 use crate::exit::{Exit, Failure};

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nats::access::Party;
+use nats::access::config::{self, User};
 use nkeys::KeyPair;
-use proto::access::Party;
-use proto::access::config::{self, User};
 
 use crate::exit::{Exit, Failure};
 use crate::json::Object;

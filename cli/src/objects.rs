@@ -3,17 +3,16 @@
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::PathBuf;
-use std::pin::pin;
 
 use proto::v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::words::harmless;
+use client::{Bytes, Client};
 
 const GET_EXAMPLES: &str = "\
 Examples:
@@ -102,15 +101,14 @@ pub(crate) struct Get {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Get(get) => get_object(&client, get, terminal).await,
         Command::Put(put) => put_object(&client, put, terminal).await,
         Command::Link(link) => make_link(&client, link, door, terminal).await,
         Command::Rm(Rm { ids }) => {
             for object_id in ids {
-                let deleted = client.objects.clone().delete_object(v1::DeleteObjectRequest { object_id }).await;
-                deleted.map_err(|status| client.failure(status))?;
+                client.delete_object(object_id).await?;
             }
             Ok(Exit::Completed)
         }
@@ -118,20 +116,16 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
 }
 
 async fn get_object(client: &Client, Get { id, file }: Get, terminal: &Terminal) -> Result<Exit, Failure> {
-    let request = v1::ReadObjectRequest { object_id: id, ..v1::ReadObjectRequest::default() };
-    let stream = client.objects.clone().read_object(request).await.map_err(|status| client.failure(status))?;
-    let (mut stream, mut about, mut out) = (stream.into_inner(), v1::Object::default(), None);
-    while let Some(piece) = stream.message().await.map_err(|status| client.failure(status))? {
-        if let Some(object) = piece.object {
-            // Only now is it known that there is something to write.
-            out = file.as_ref().map(File::create).transpose().map_err(Failure::Output)?;
-            about = v1::Object { preview: String::new(), ..object };
-        }
+    // The file is made only when it is known that there is something to write.
+    let mut object = client.read_object(&id).await?;
+    let mut out = file.as_ref().map(File::create).transpose().map_err(Failure::Output)?;
+    while let Some(data) = object.next().await? {
         match &mut out {
-            Some(out) => out.write_all(&piece.data).map_err(Failure::Output)?,
-            None => terminal.write(&piece.data)?,
+            Some(out) => out.write_all(&data).map_err(Failure::Output)?,
+            None => terminal.write(&data)?,
         }
     }
+    let about = v1::Object { preview: String::new(), ..object.about().clone() };
     if let Some(out) = out {
         out.sync_all().map_err(Failure::Output)?;
         match terminal.is_json() {
@@ -149,21 +143,11 @@ async fn put_object(client: &Client, Put { file, media_type }: Put, terminal: &T
         _ => Box::new(File::open(&file).map_err(|error| wrong(&error))?),
     };
     let (sender, pieces) = mpsc::channel(PIECES_MAX);
-    let reading = tokio::task::spawn_blocking(move || {
-        let read = send(&mut source, media_type, &sender);
-        // What broke off must not look as if it were all.
-        read.map_err(|error| (error, sender))
-    });
-    let mut objects = client.objects.clone();
-    let mut storing = pin!(objects.create_object(ReceiverStream::new(pieces)));
-    let stored = tokio::select! {
-        stored = &mut storing => stored,
-        read = reading => match read {
-            Ok(Err((error, _open))) => return Err(wrong(&error)),
-            Ok(Ok(())) | Err(_) => storing.await,
-        },
-    };
-    let stored = stored.map_err(|status| client.failure(status))?.into_inner();
+    tokio::task::spawn_blocking(move || send(&mut source, &sender));
+    let stored = client.upload(&media_type, ReceiverStream::new(pieces)).await.map_err(|error| match error {
+        client::Error::Source(error) => wrong(&error),
+        error => error.into(),
+    })?;
     match (terminal.is_json(), &stored.object) {
         (false, Some(object)) => terminal.line(&object.object_id)?,
         (_, _) => terminal.message(&stored)?,
@@ -171,25 +155,27 @@ async fn put_object(client: &Client, Put { file, media_type }: Put, terminal: &T
     Ok(Exit::Completed)
 }
 
-/// Sends all that there is to read, until it is not wanted any more.
-fn send(source: &mut dyn Read, media_type: String, to: &mpsc::Sender<v1::CreateObjectRequest>) -> io::Result<()> {
-    let mut piece = v1::CreateObjectRequest { media_type, ..v1::CreateObjectRequest::default() };
-    while to.blocking_send(piece).is_ok() {
+/// Sends the whole source piece by piece, or the error that ended it, until nobody receives any more.
+fn send(source: &mut dyn Read, to: &mpsc::Sender<io::Result<Bytes>>) {
+    loop {
         let mut data = Vec::with_capacity(PIECE_BYTES);
-        Read::take(&mut *source, PIECE_BYTES as u64).read_to_end(&mut data)?;
-        if data.is_empty() {
-            break;
+        let read = Read::take(&mut *source, PIECE_BYTES as u64).read_to_end(&mut data);
+        let piece = match read {
+            Ok(0) => return,
+            Ok(_) => Ok(Bytes::from(data)),
+            Err(error) => Err(error),
+        };
+        let is_last = piece.is_err();
+        if to.blocking_send(piece).is_err() || is_last {
+            return;
         }
-        piece = v1::CreateObjectRequest { data: data.into(), ..v1::CreateObjectRequest::default() };
     }
-    Ok(())
 }
 
 async fn make_link(client: &Client, link: Link, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
     let lifetime = link.lifetime.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
     let request = v1::CreateObjectLinkRequest { object_id: link.id, lifetime };
-    let made = client.objects.clone().create_object_link(request).await;
-    let made = made.map_err(|status| client.failure(status))?.into_inner();
+    let made = client.object_link(request).await?;
     match terminal.is_json() {
         true => terminal.message(&made)?,
         false => terminal.line(&format!("{}{}", door.url.trim_end_matches('/'), made.path))?,

@@ -9,18 +9,19 @@ use crate::exit::Failure;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "To be observed")]
 pub(crate) struct ObserveArgs {
-    /// Where to serve the admin port over HTTP: /livez, /readyz, /metrics, /stats, and PUT /log-level. It asks nobody who
-    /// they are. Port 0 takes a free one and logs it [default: nowhere]
+    /// Where to serve the admin port over HTTP: /livez, /readyz, /metrics, /stats, and PUT /log-level. It asks nobody
+    /// who they are. Port 0 takes a free one and logs it [default: nowhere]
     #[arg(long, env = "TOOLYARD_ADMIN_LISTEN", value_name = "ADDR")]
     pub(crate) admin_listen: Option<SocketAddr>,
-    /// The host names under which requests over HTTP are served, with commas between them, beside addresses and localhost.
-    /// A web page can point a name of its own at any address; a name that is not listed is refused. `*` is every name
-    /// [default: none]. A coordinator with --auth or TLS serves every name, but at its admin port
+    /// The host names under which requests over HTTP are served, with commas between them, beside addresses and
+    /// localhost. A web page can point a name of its own at any address; a name that is not listed is refused. `*` is
+    /// every name [default: none]. A coordinator with --auth or TLS serves every name, but at its admin port
     #[arg(long, env = "TOOLYARD_HOST_NAMES", value_name = "NAMES", value_delimiter = ',')]
     pub(crate) host_names: Vec<String>,
-    /// The OpenTelemetry collector that traces and metrics are sent to, as in http://127.0.0.1:4317, or https:// for TLS.
-    /// OTEL_EXPORTER_OTLP_PROTOCOL chooses grpc (the default) or http/protobuf. OpenTelemetry's other variables for headers,
-    /// TLS, timeouts, batches, sampling and the resource count as well; docs/operations.md lists them [default: nobody]
+    /// The OpenTelemetry collector that traces and metrics are sent to, as in http://127.0.0.1:4317, or https:// for
+    /// TLS. OTEL_EXPORTER_OTLP_PROTOCOL chooses grpc (the default) or http/protobuf. OpenTelemetry's other variables
+    /// for headers, TLS, timeouts, batches, sampling and the resource count as well; docs/howto/observe.md lists them
+    /// [default: nobody]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     otlp_endpoint: Option<String>,
 }

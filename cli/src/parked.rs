@@ -6,13 +6,13 @@ use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::calls::line;
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, counted, error, harmless};
+use client::Client;
 
 const LS_EXAMPLES: &str = "\
 Examples:
@@ -99,7 +99,7 @@ pub(crate) struct Which {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Show(Which { run, call }) => {
             let explained = client.explain(&run, &call).await?;
@@ -121,10 +121,10 @@ pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> R
             tell_coverage(coverage, terminal);
         }
         Command::Redrive(which) => {
-            each(&client, which, "Redrive", terminal, async |run, call| client.redrive(&run, &call).await).await?;
+            each(&client, which, "Redrive", terminal, async |run, call| Ok(client.redrive(&run, &call).await?)).await?;
         }
         Command::Drop(which) => {
-            each(&client, which, "Drop", terminal, async |run, call| client.drop_call(&run, &call).await).await?;
+            each(&client, which, "Drop", terminal, async |run, call| Ok(client.drop_call(&run, &call).await?)).await?;
         }
     }
     Ok(Exit::Completed)
@@ -139,7 +139,7 @@ async fn find(client: &Client, filter: Filter) -> Result<(Vec<v1::ListedCall>, O
         created_from: ago(since),
         ..v1::ListCallsRequest::default()
     };
-    client.list_calls(request, limit).await
+    Ok(client.list_calls(request, limit).await?)
 }
 
 /// Does something with one call or with each that is found, and shows the runs that come of it.

@@ -2,7 +2,6 @@
 
 use proto::v1;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::list::{age, columns};
@@ -62,7 +61,7 @@ pub(crate) enum Resume {
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
     use v1::pause_request::What;
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Tool(Which { name, reason }) => client.pause(What::Tool(name), reason).await?,
         Command::Pool(Which { name, reason }) => client.pause(What::Pool(name), reason).await?,
@@ -91,7 +90,7 @@ fn line(pause: &v1::Pause) -> [String; 5] {
 
 pub(crate) async fn resume(command: Resume, door: &Door) -> Result<Exit, Failure> {
     use v1::resume_request::What;
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     client
         .resume(match command {
             Resume::Tool { name } => What::Tool(name),

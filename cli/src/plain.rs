@@ -1,5 +1,5 @@
-//! One call's output for shells: what the tool says goes where a program's output goes, everything else beside it. Gives
-//! pieces, writes nothing.
+//! One call's output for shells: what the tool says goes where a program's output goes, everything else beside it.
+//! Gives pieces, writes nothing.
 
 use proto::v1;
 use proto::v1::call_output;

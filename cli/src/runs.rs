@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use proto::v1;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
@@ -14,6 +13,7 @@ use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
 use crate::tally::Tally;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, call_state, contents, counted, error, harmless, run_status};
+use client::Client;
 
 const LS_EXAMPLES: &str = "\
 Examples:
@@ -118,7 +118,7 @@ pub(crate) struct Cancel {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,
         Command::Get { run } => {

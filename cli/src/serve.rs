@@ -52,7 +52,8 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_LOG_MAX_MESSAGES", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_messages: Option<i64>,
-    /// Bytes of memory that each server of the broker may use, its GOMEMLIMIT. Metrics and alerts compare the need with it
+    /// Bytes of memory that each server of the broker may use, its GOMEMLIMIT. Metrics and alerts compare the need with
+    /// it
     #[arg(long, env = "TOOLYARD_BROKER_MEMORY", value_name = "B")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     broker_memory: Option<u64>,
@@ -62,7 +63,8 @@ pub(crate) struct CoordinatorArgs {
     objects_max_bytes: i64,
     #[command(flatten)]
     bucket: BucketArgs,
-    /// The Redis or Valkey server in which coordinators share the index of runs, rediss:// for TLS. Without it each keeps its own in memory
+    /// The Redis or Valkey server in which coordinators share the index of runs, rediss:// for TLS. Without it each
+    /// keeps its own in memory
     #[arg(long, env = "TOOLYARD_REDIS_URL", value_name = "URL", hide_env_values = true)]
     redis_url: Option<String>,
     /// The file of the authorities (PEM) of its certificate, for rediss://. Without it the system's count
@@ -76,17 +78,19 @@ pub(crate) struct CoordinatorArgs {
     observe: ObserveArgs,
     #[command(flatten)]
     tls: TlsArgs,
-    /// The file that names the hooks to ask before calls are accepted, and which calls await approval (docs/hooks.md)
+    /// The file that names the hooks to ask before calls are accepted, and which calls await approval
+    /// (docs/howto/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
-    /// The file that names who is told what becomes of runs (docs/webhooks.md)
+    /// The file that names who is told what becomes of runs (docs/howto/webhooks.md)
     #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
     webhooks: Option<PathBuf>,
     /// The file that says who may what (TOML, or JSON). Read again when it changes. Without it everybody may everything
     #[arg(long, env = "TOOLYARD_AUTH", value_name = "FILE")]
     auth: Option<PathBuf>,
-    /// The file that says which tools each pool may host and which tenants it serves (TOML, or JSON; docs/registry.md). Read again when it
-    /// changes. Without it a tool's name belongs to the pool that hosted it first
+    /// The file that says which tools each pool may host and which tenants it serves (TOML, or JSON;
+    /// docs/howto/registry.md). Read again when it changes. Without it a tool's name belongs to the pool that hosted it
+    /// first
     #[arg(long, env = "TOOLYARD_POOLS", value_name = "FILE")]
     pools: Option<PathBuf>,
     /// Serve everybody who reaches an address beyond this machine, though nobody is asked who they are. Without it, and
@@ -102,7 +106,8 @@ pub(crate) struct CoordinatorArgs {
 /// The door's certificate.
 #[derive(Debug, clap::Args)]
 struct TlsArgs {
-    /// The file of the door's certificate (PEM), and behind it those that lead to its authority. Read again when it changes
+    /// The file of the door's certificate (PEM), and behind it those that lead to its authority. Read again when it
+    /// changes
     #[arg(long, env = "TOOLYARD_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
     /// The file of its private key (PEM)
@@ -166,7 +171,7 @@ pub(crate) struct WorkerArgs {
     include_content: bool,
     #[command(flatten)]
     observe: ObserveArgs,
-    /// The file that names the hooks to ask about results and errors, before they are stored (docs/hooks.md)
+    /// The file that names the hooks to ask about results and errors, before they are stored (docs/howto/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
 }
@@ -221,14 +226,24 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let user = worker::guard::choose_user(args.tools_user)?;
     let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
     let table = worker::tools::built_in(&root, &secrets, user)?.only(&enable)?.without(&disable)?;
-    let table = table.with_hooks(read_hooks(hooks.as_deref())?)?;
+    let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {
         worker::guard::warn_of_gaps(&secrets, user);
     }
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
-    let options =
-        worker::Options { nats_url, credentials, bucket, pool, slots, drain, admin, host_names, include_content };
+    let options = worker::Options {
+        nats_url,
+        credentials,
+        bucket,
+        pool,
+        slots,
+        drain,
+        hooks: watching,
+        admin,
+        host_names,
+        include_content,
+    };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-worker")?;

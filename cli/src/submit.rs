@@ -3,7 +3,6 @@
 use proto::v1;
 use proto::v1::content::Body;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::runs::show;
@@ -48,7 +47,7 @@ struct Answer {
 pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args { run, call, answer } = args;
     let output = output(call, answer)?;
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     show(&client.submit(&run, output).await?, terminal)?;
     Ok(Exit::Completed)
 }

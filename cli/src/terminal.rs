@@ -1,5 +1,5 @@
-//! Where output goes: whole pieces through a locked writer, colours only where they are wanted. A closed pipe is an error
-//! like any other here, and ends the program without a word.
+//! Where output goes: whole pieces through a locked writer, colours only where they are wanted. A closed pipe is an
+//! error like any other here, and ends the program without a word.
 
 use std::io::{self, IsTerminal as _, Write as _};
 

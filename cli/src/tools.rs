@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::builder::PossibleValuesParser;
-use proto::export::{Format, export};
+use formats::tools::{Format, export};
 use proto::v1;
 use serde_json::Value;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
@@ -87,7 +86,7 @@ impl ListArgs {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Ls(args) => {
             let listed = client.tools(args.request()).await?;

@@ -34,8 +34,8 @@ fn message(error: &clap::Error) -> String {
     lines.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The error with the usage line of its command. The usage line that clap makes for an error lists every option that has
-/// a value, so it calls an option required if its environment variable is set.
+/// The error with the usage line of its command. The usage line that clap makes for an error lists every option that
+/// has a value, so it calls an option required if its environment variable is set.
 fn with_usage(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     if error.get(ContextKind::Usage).is_some() {
         let mut root = Cli::command();

@@ -2,7 +2,6 @@
 
 use proto::v1;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, age, columns};
@@ -58,7 +57,7 @@ pub(crate) struct Redrive {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Parked(Parked { endpoint, limit }) => {
             let parked = client.parked_webhooks(endpoint.unwrap_or_default(), limit).await?;

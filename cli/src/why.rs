@@ -1,6 +1,5 @@
 //! `toolyard why`: what a call waits for, or why it ended as it did.
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
@@ -23,7 +22,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     let explained = client.explain(&args.run, &args.call).await?;
     if terminal.is_json() {
         terminal.message(&explained)?;

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use proto::v1;
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::{Exit, Failure};
 use crate::list::columns;
@@ -46,7 +45,7 @@ pub(crate) enum Command {
 }
 
 pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
-    let client = Client::connect(door).await?;
+    let client = door.connect().await?;
     match command {
         Command::Ls { pool } => {
             let workers = client.workers(pool.unwrap_or_default()).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use coordinator::{Coordinator, LogOptions, Webhooks};
 use hooks::Hooks;
 use local::{Broker, BrokerOptions};
-use proto::nats::Credentials;
+use nats::Credentials;
 use run::PoolId;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -15,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 use worker::Tool as _;
 use worker::tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
 
-use crate::client::Client;
 use crate::door::Door;
 use crate::exit::Failure;
 
@@ -67,7 +66,8 @@ impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
         let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks } = options;
-        let table = worker::tools::built_in(&root, &[], None)?.with_hooks(hooks.clone())?;
+        let table = worker::tools::built_in(&root, &[], None)?;
+        let asked = hooks.clone();
         let broker = start_broker(data_dir, nats_port).await?;
 
         let options = coordinator::Options {
@@ -89,7 +89,7 @@ impl Yard {
         coordinator.until_ready().await?;
 
         let pool: PoolId = POOL.parse().expect("the pool's name is well formed");
-        let options = worker::Options { slots, drain: DRAIN, ..worker::Options::new(broker.url(), pool) };
+        let options = worker::Options { slots, drain: DRAIN, hooks: asked, ..worker::Options::new(broker.url(), pool) };
         let mut worker = Part::new("the worker");
         let (stop, ready) = (worker.stop.clone(), worker.ready.clone());
         worker.task.spawn(async { Ok(worker::serve(options, table, stop, move |_| ready.cancel()).await?) });
@@ -101,7 +101,7 @@ impl Yard {
 
     /// The worker has advertised its tools; the coordinator hears of them a moment later.
     async fn until_known(&self) -> Result<(), Failure> {
-        let client = Client::connect(&Door::at(self.url())).await?;
+        let client = Door::at(self.url()).connect().await?;
         let known = async {
             loop {
                 let tools = client.tools(proto::v1::ListToolsRequest::default()).await?.tools;

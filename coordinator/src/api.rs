@@ -1,15 +1,20 @@
-//! What the API does, whichever door a request comes through: messages are read into the domain, served, and answered, and
-//! refusals get their reasons. The doors themselves, gRPC and HTTP, only carry. Nothing is decided here.
+//! The API, independent of the protocol: messages are converted to domain types, served, and answered, and refusals get
+//! their reasons. gRPC and HTTP only transport. No decisions about runs are made here.
 
 mod erase;
 pub(crate) mod fault;
 mod fleet;
+mod grpc;
+mod http;
 pub mod inputs;
 mod lists;
 pub(crate) mod needs;
 pub(crate) mod objects;
 pub(crate) mod output;
+mod port;
+mod problem;
 pub(crate) mod read;
+mod serve;
 mod tools;
 mod webhooks;
 
@@ -22,47 +27,50 @@ use run::Rejection;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::fault::Fault;
+pub(crate) use self::port::places::affordable;
 use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
+pub(crate) use self::serve::serve;
 pub(crate) use self::webhooks::Notices;
-use crate::custom::{self, CustomTools};
+use crate::admission::custom::{self, CustomTools};
+use crate::admission::refusal::Refusal;
 use crate::index::Index;
 use crate::nats::scan::Log;
+use crate::objects::uploads::Uploads;
 use crate::offload;
-use crate::runs::{NewRun, Refusal, Runs};
-use crate::uploads::Uploads;
-use crate::watch::Reader;
+use crate::readers::Reader;
+use crate::runs::{NewRun, Runs};
 
 /// Largest request: the arguments of a run's calls, with room for the rest.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Everything that a door needs. Cheap to clone.
+/// Everything that serving the API needs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Door {
     pub(crate) runs: Runs,
     pub(crate) index: Index,
     pub(crate) log: Arc<Log>,
-    /// Where there are webhooks.
+    /// Set if there are webhooks.
     pub(crate) notices: Option<Notices>,
     pub(crate) uploads: Uploads,
-    /// Streams end with a last word, and nothing new begins.
+    /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }
 
-/// What is told bit by bit.
+/// A stream of messages in answer to a request.
 pub(crate) type Told<T> = BoxStream<'static, Result<T, Fault>>;
 
-/// The tools of a request, compiled.
+/// Compiles the tools of a request.
 async fn compiled(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
     offload::run_unless(custom::is_quick(&tools), || custom_tools(tools)).await
 }
 
 impl Door {
-    /// The door for whoever asks, as it stands in the extensions of the request.
-    pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
+    /// The API in the name of the caller in the extensions of the request.
+    pub(crate) fn by(&self, extensions: &::http::Extensions) -> Self {
         Self { runs: self.runs.by(extensions), ..self.clone() }
     }
 
-    /// Reads a new run. Its own tools are compiled only if its caller may have it.
+    /// Converts a request for a new run. Its own tools are compiled only if its caller may submit it.
     async fn new_run(&self, command: &'static str, mut request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
         let tools = std::mem::take(&mut request.request_tools);
         if tools.is_empty() {
@@ -85,22 +93,8 @@ impl Door {
 
     pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Box<Reader>, Fault> {
         let policy = api::floor_policy(request.floor_policy());
-        let request = v1::CreateRunRequest {
-            calls: request.calls,
-            keep_open: request.keep_open,
-            timeout: request.timeout,
-            request_id: request.request_id,
-            fail_fast: request.fail_fast,
-            tenant: request.tenant,
-            execute: request.execute,
-            request_tools: request.request_tools,
-            tools: request.tools,
-            rules: request.rules,
-            context: request.context,
-            store: request.store,
-            files: request.files,
-        };
-        let new = self.new_run("ExecuteRun", request).await?;
+        let run = request.run.ok_or_else(|| Fault::malformed("run", "run: is missing".to_owned()))?;
+        let new = self.new_run("ExecuteRun", run).await?;
         Ok(self.runs.execute(new, policy).await?)
     }
 

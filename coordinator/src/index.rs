@@ -1,17 +1,19 @@
-//! Finds runs and calls: a projection of the log, never on the way of submission, execution or watching.
+//! Finds runs and calls: a projection of the log, which submission, execution and watching never wait for.
 //!
 //! ```text
-//! ledger ──note──▶ changed runs, one copy each ──every 100 ms──▶ store (memory, or Redis) ◀── lists, counts
-//! log ──────────── rebuild, where the store has not kept up ────────▲
+//! owner ──note───▶ changed runs, one copy each ──every 100 ms──▶ store (memory or Redis) ◀── lists, counts
+//! log ──────────── rebuild, if the store has fallen behind ────────▲
 //! ```
 //!
-//! For each shard the store holds a *mark*: the place in the log through which it knows the shard. The mark moves only from
-//! where its mover left it, so a store that lost or was given another content is noticed, and the shard is read again.
+//! For each shard the store holds a *watermark*: the log position up to which it knows the shard. A watermark is moved
+//! by compare-and-set. So a store that lost its content, or was given another, is detected, and the shard is read
+//! again.
 
 pub(crate) mod filter;
 mod memory;
 pub(crate) mod projector;
 mod rebuild;
+pub(crate) mod redis;
 pub(crate) mod summary;
 pub(crate) mod verify;
 pub(crate) mod wire;
@@ -27,31 +29,31 @@ use self::filter::{Ask, CallFilter, Coverage, Key, Page, Place, RunFilter};
 use self::memory::Memory;
 pub(crate) use self::rebuild::RebuildError;
 use self::summary::Summary;
-use crate::redis::{RedisStore, UrlError};
+use crate::index::redis::{RedisStore, UrlError};
 
-/// Runs of a tenant that are counted, and how many of them at a time.
+/// Limits of counting the runs of a tenant: in total, and per request to the store.
 const COUNTED_MAX: usize = 20_000;
 const PAGE: usize = 500;
 
-/// Where the index is kept. Cheap to clone.
+/// The store of the index. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Index {
-    /// By this process alone: it knows the runs of the shards that it owns.
+    /// In the memory of this process: it knows the runs of the shards that it owns.
     Memory(Memory),
-    /// By all coordinators together.
+    /// Shared by all coordinators.
     Redis(RedisStore),
 }
 
-/// The store does not answer. It is tried again with every request, and heals by itself.
+/// The store does not answer. Every request tries it again, so it recovers by itself.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the index cannot be read: {0}. Runs go on without it")]
+#[error("the index cannot be read: {0}. Runs are executed without it")]
 pub(crate) struct Unavailable(pub(crate) String);
 
-/// Through which entry of the log the store knows a shard.
+/// The last log entry up to which the store knows a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) through: u64,
-    /// Set while somebody reads on from there, and different for everybody who does.
+    /// Set while a rebuild reads on from there, with a number unique to it.
     pub(crate) reading: Option<u64>,
 }
 
@@ -65,10 +67,10 @@ impl Mark {
     }
 }
 
-/// The marks of all shards; `None` where the store knows nothing.
+/// The watermarks of all shards; `None` if the store does not know the shard.
 pub(crate) type Marks = [Option<Mark>; SHARDS as usize];
 
-/// How many runs and calls stand where.
+/// Numbers of runs and calls by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) runs: BTreeMap<RunStatus, u64>,
@@ -85,15 +87,13 @@ impl Index {
         })
     }
 
-    /// The store that coordinators share, where there is one.
+    /// The store that coordinators share, if there is one.
     pub(crate) fn redis(&self) -> Option<RedisStore> {
         match self {
             Self::Memory(_) => None,
             Self::Redis(redis) => Some(redis.clone()),
         }
     }
-
-    // ---- for doors ----
 
     pub(crate) async fn list_runs(
         &self,
@@ -124,7 +124,7 @@ impl Index {
         }
     }
 
-    /// Counts the newest runs of a tenant, of which both stores keep a list and no counts.
+    /// Counts the newest runs of a tenant. Both stores have a list of a tenant's runs, but no counts.
     pub(crate) async fn count_of(&self, tenant: TenantId) -> Result<(Counts, Coverage), Unavailable> {
         let filter = RunFilter { tenant: Some(tenant), ..RunFilter::default() };
         let (mut counts, mut counted, mut behind) = (Counts::default(), 0, None);
@@ -150,7 +150,7 @@ impl Index {
         }
     }
 
-    /// Forgets everything. Whoever owns a shard misses its mark, and reads the shard again.
+    /// Empties the index. The owners of the shards find their watermarks missing, and read the shards again.
     pub(crate) async fn wipe(&self) -> Result<(), Unavailable> {
         match self {
             Self::Memory(memory) => {
@@ -161,9 +161,7 @@ impl Index {
         }
     }
 
-    // ---- for the projector ----
-
-    /// Takes summaries in; an older one never takes the place of a newer one.
+    /// Writes summaries; an older one never replaces a newer one.
     async fn write(&self, summaries: Vec<Arc<Summary>>) -> Result<(), Unavailable> {
         match self {
             Self::Memory(memory) => {
@@ -174,7 +172,7 @@ impl Index {
         }
     }
 
-    /// Forgets these runs, each unless something is known of it that is newer than an entry of the log.
+    /// Forgets these runs, unless the store knows something of them that is newer than the given log entry.
     async fn erase(&self, runs: &[(RunId, u64)]) -> Result<(), Unavailable> {
         match self {
             Self::Memory(memory) => {
@@ -192,7 +190,7 @@ impl Index {
         }
     }
 
-    /// Moves a mark, if it still stands where its mover believes. `false`: the store holds something else.
+    /// Moves a watermark by compare-and-set. `false`: the store holds something else.
     async fn advance(&self, shard: Shard, from: Option<Mark>, to: Mark) -> Result<bool, Unavailable> {
         match self {
             Self::Memory(memory) => Ok(memory.advance(shard, from, to)),
@@ -200,10 +198,10 @@ impl Index {
         }
     }
 
-    /// What the store holds is of the log with this name; of another log it is forgotten.
+    /// Binds the store to the log of this name; content of another log is removed.
     async fn belong_to(&self, log: &str) -> Result<(), Unavailable> {
         match self {
-            // It was born after the process connected to its log.
+            // It was created after the process connected to its log.
             Self::Memory(_) => Ok(()),
             Self::Redis(redis) => redis.belong_to(log).await,
         }
@@ -227,8 +225,6 @@ impl Index {
             Self::Redis(redis) => redis.prune(before).await,
         }
     }
-
-    // ---- for the comparison with the log ----
 
     async fn get(&self, ids: &[RunId]) -> Result<Vec<Option<Arc<Summary>>>, Unavailable> {
         match self {

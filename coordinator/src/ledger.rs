@@ -1,8 +1,8 @@
-//! The state of every open run of the shards that are ours: one task that applies the feed in the order of the log, hands
-//! entries to whoever watches, and does what is outstanding.
+//! Drives the owner of this coordinator's shards ([`owner::Owner`]): one task that applies the feed in the order of
+//! the log, passes entries on to watchers, and performs the owner's actions.
 //!
-//! It applies what the log brings and nothing else, above all not what was only hoped to be appended. Nothing is done for a
-//! shard before everything is applied that was in the log when it became ours.
+//! Only entries that the log has returned are applied, never an append that is not confirmed. The task does not act for
+//! a shard before all entries are applied that were in the log when the shard was claimed.
 
 mod act;
 mod answer;
@@ -10,6 +10,7 @@ mod answer;
 pub(crate) mod by_hand;
 mod census;
 mod erasure;
+pub(crate) mod files;
 mod letters;
 mod log_bytes;
 mod overdue;
@@ -17,19 +18,19 @@ mod places;
 mod recent;
 mod slice;
 mod standing;
+mod surroundings;
 mod takeover;
 mod tally;
 mod unclaimed;
-mod unread;
 mod watcher;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::convert::worker::Question;
-use run::{AttemptId, CallIndex, Effect, Entry, Event, Heard, PoolId, RunId, Shard, TenantId, Timestamp, Verdict};
-use store::Objects;
+use ::objects::Objects;
+use owner::{Applied, Known, Noted, OpenRun, Owner, Question};
+use run::{CallIndex, Entry, Heard, PoolId, Run, RunId, Shard, TenantId, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -39,14 +40,16 @@ use self::act::EffectDone;
 use self::census::Census;
 use self::erasure::Erasures;
 use self::letters::{Posted, owe_letters};
-use self::slice::{Open, Slice};
+use self::slice::ShardTask;
+use self::surroundings::Surroundings;
 use self::takeover::{Joined, Taken, Written};
 use self::tally::Lag;
-use self::unclaimed::{Look, Unclaimed};
+use self::unclaimed::Look;
 use self::watcher::Watcher;
-use crate::callers::Callers;
+use crate::auth::callers::Callers;
+use crate::fleet::paused::Paused;
+use crate::fleet::registry::Registry;
 use crate::index::projector::Projector;
-use crate::known::Known;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{Decoded, Journal, counted_bytes};
@@ -56,16 +59,14 @@ use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
 use crate::nats::signals::Signals;
 use crate::nats::snapshots::Snapshots;
-use crate::paused::Paused;
+use crate::notifications::Webhooks;
 use crate::quotas::Quotas;
-use crate::registry::Registry;
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
 use crate::trace;
-use crate::webhooks::Webhooks;
 
-pub(crate) use self::overdue::OVERDUE;
 pub(crate) use self::watcher::{Before, Live, Standing};
+pub(crate) use owner::OVERDUE;
 
 /// Requests to the ledger that may wait.
 const REQUESTS_MAX: usize = 4096;
@@ -106,8 +107,8 @@ impl Ledger {
         self.state_through(run, 0).await
     }
 
-    /// The same, once all is applied that stands in the log up to `through`; `None` also where that takes too long, or the
-    /// shard is lost meanwhile.
+    /// The same, once all is applied that stands in the log up to `through`; `None` also where that takes too long, or
+    /// the shard is lost meanwhile.
     pub(crate) async fn state_through(&self, run: RunId, through: u64) -> Result<Option<Known>, Stopped> {
         let (reply, answer) = oneshot::channel();
         self.0.send(Request::State { run, through, reply }).await.map_err(|_| Stopped)?;
@@ -139,32 +140,28 @@ pub(crate) struct Rim {
     pub(crate) log: Log,
 }
 
-pub(crate) struct Keeper {
+pub(crate) struct OwnerTask {
     rim: Rim,
     requests: mpsc::Receiver<Request>,
     /// To ask ourselves, from a task that had to wait for the broker first.
     own: Ledger,
-    /// One a shard.
-    slices: Vec<Slice>,
-    /// When to look at which run again; each open run stands here once at most.
-    timers: BTreeSet<(Timestamp, RunId)>,
+    /// Decides what is done for the shards that are ours.
+    owner: Owner,
+    /// What is kept of each shard beside that.
+    slices: Vec<ShardTask>,
     effects: JoinSet<EffectDone>,
-    under_way: HashSet<(RunId, Effect)>,
-    /// Runs with effects that found no room among those under way.
-    crowded_out: BTreeSet<RunId>,
     questions: JoinSet<()>,
-    /// Words to workers that are not repeated until the log shows them.
-    words: JoinSet<()>,
-    /// When jobs of lost workers were handed back.
-    handed_back: HashMap<(RunId, AttemptId), Instant>,
+    /// Messages to workers that are not repeated until the log shows them.
+    messages: JoinSet<()>,
     census: Option<Census>,
-    /// When the next look at all calls begins.
+    /// When the next round of checks of all calls begins.
     census_due: Instant,
-    unclaimed: Unclaimed,
     looks: JoinSet<Look>,
+    /// The last answers of queues.
+    given: Look,
     /// Runs of others in which what is overdue is being ended.
-    seen_to: HashSet<RunId>,
-    stand_ins: JoinSet<RunId>,
+    overdue_runs: HashSet<RunId>,
+    overdue_ends: JoinSet<RunId>,
     takeovers: JoinSet<Taken>,
     /// Shards whose open runs were read and that are not followed yet.
     taken: Vec<Taken>,
@@ -183,27 +180,24 @@ pub(crate) struct Keeper {
     lag: Lag,
 }
 
-pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
+pub(crate) fn new(rim: Rim) -> (Ledger, OwnerTask) {
     let (sender, requests) = mpsc::channel(REQUESTS_MAX);
     let ledger = Ledger(sender);
-    let keeper = Keeper {
+    let keeper = OwnerTask {
         rim,
         requests,
         own: ledger.clone(),
-        slices: every().map(|_| Slice::default()).collect(),
-        timers: BTreeSet::new(),
+        owner: Owner::new(proto::names::SHARDS),
+        slices: every().map(|_| ShardTask::default()).collect(),
         effects: JoinSet::new(),
-        under_way: HashSet::new(),
-        crowded_out: BTreeSet::new(),
         questions: JoinSet::new(),
-        words: JoinSet::new(),
-        handed_back: HashMap::new(),
+        messages: JoinSet::new(),
         census: None,
         census_due: Instant::now(),
-        unclaimed: Unclaimed::default(),
         looks: JoinSet::new(),
-        seen_to: HashSet::new(),
-        stand_ins: JoinSet::new(),
+        given: Look::new(),
+        overdue_runs: HashSet::new(),
+        overdue_ends: JoinSet::new(),
         takeovers: JoinSet::new(),
         taken: Vec::new(),
         joins: JoinSet::new(),
@@ -220,29 +214,30 @@ pub(crate) fn new(rim: Rim) -> (Ledger, Keeper) {
     (ledger, keeper)
 }
 
-impl Keeper {
+impl OwnerTask {
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
         let mut batch = Batch::default();
         let mut sweep = tokio::time::interval(SWEEP);
         let mut snapshot = tokio::time::interval(SNAPSHOT);
         let mut questions = self.rim.signals.questions();
         loop {
-            let due = self.timers.first().map(|(at, _)| at.since(proto::now()));
+            // Not a branch below: those before it may always be ready.
+            self.step_census();
+            self.perform_actions();
+            let due = self.owner.poll_timeout().map(|at| at.since(proto::now()));
             let timer = async {
                 match due {
                     Some(wait) => tokio::time::sleep(wait).await,
                     None => std::future::pending().await,
                 }
             };
-            // Not a branch below: those before it may always be ready.
-            self.step_census();
             let census = tokio::time::sleep_until(self.next_of_census());
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 Ok(()) = self.rim.owned.changed() => self.look_at_ownership(),
                 Some(done) = self.effects.join_next() => self.effect_done(finished(done)),
-                () = timer => self.look_at_due_runs(),
+                () = timer => self.check_due_runs(),
                 Some(request) = self.requests.recv() => self.answer(request),
                 () = self.rim.feeds.next_batch(&mut batch) => {
                     // A watcher asked before it appended, so its request is here before its entry.
@@ -259,54 +254,49 @@ impl Keeper {
                 Some(refilled) = self.erasures.refills.join_next() => self.refilled(finished(refilled)),
                 Some(posted) = self.posts.join_next() => self.posted(finished(posted)),
                 Some(answered) = self.questions.join_next() => finished(answered),
-                Some(word) = self.words.join_next() => finished(word),
-                Some(id) = self.stand_ins.join_next() => {
-                    self.seen_to.remove(&finished(id));
+                Some(sent) = self.messages.join_next() => finished(sent),
+                Some(id) = self.overdue_ends.join_next() => {
+                    self.overdue_runs.remove(&finished(id));
                 }
-                Some(look) = self.looks.join_next() => self.looked_at_queues(&finished(look)),
+                Some(look) = self.looks.join_next() => self.queues_answered(finished(look)),
                 _ = snapshot.tick() => self.write_snapshots(),
                 _ = sweep.tick() => {
                     self.follow_taken();
                     self.report_takeovers();
-                    self.sweep_handed_back();
                     self.count_for_quotas();
                     self.count_log_bytes();
                     self.count_running();
-                    self.look_at_guests();
+                    self.leave_unwatched();
                     self.erase_due();
                     self.post_letters_again();
                     self.rim.feeds.look_at_connection();
                     self.rim.feeds.merge();
                 }
-                asked = questions.next(|shard| leads(&self.slices, shard)) => self.question(asked),
+                asked = questions.next(|shard| leads(&self.owner, shard)) => self.question(asked),
                 () = census => {}
             }
         }
     }
 
-    fn slice(&self, shard: Shard) -> Option<&Slice> {
+    fn slice(&self, shard: Shard) -> Option<&ShardTask> {
         self.slices.get(usize::from(shard.0))
     }
 
-    fn slice_mut(&mut self, shard: Shard) -> Option<&mut Slice> {
+    fn slice_mut(&mut self, shard: Shard) -> Option<&mut ShardTask> {
         self.slices.get_mut(usize::from(shard.0))
     }
 
-    fn open(&self, id: RunId) -> Option<&Open> {
-        self.slice(id.shard()).and_then(|slice| slice.runs.get(&id))
-    }
-
-    /// We lead the shard, and our lease has not run out.
+    /// The shard is ours, its runs are known, and our lease has not run out.
     fn may_act(&self, shard: Shard) -> bool {
-        self.slice(shard).is_some_and(|slice| slice.phase.leads()) && self.rim.owned.borrow().holds(shard)
+        leads(&self.owner, shard) && self.rim.owned.borrow().holds(shard)
     }
 
     fn answer(&mut self, request: Request) {
-        // Whoever asked may have gone; then nobody misses the answer.
+        // The requester may have gone.
         match request {
             Request::Watch { run, watcher, standing } => self.watch(run, watcher, standing),
             Request::Overdue { run } => self.overdue(run),
-            Request::State { run, through, reply } => self.tell_standing(run, through, reply),
+            Request::State { run, through, reply } => self.run_state(run, through, reply),
             Request::Verdict { question, pool, needed, reply } => {
                 drop(reply.send(self.verdict(&question, &pool, needed)));
             }
@@ -324,65 +314,66 @@ impl Keeper {
         }
         for shard in batch.shards.iter() {
             let Some(slice) = self.slice_mut(shard) else { continue };
-            slice.come_to(batch.position);
-            if slice.has_caught_up() {
-                self.lead(shard);
-            }
-            self.tell_expecting(shard);
+            slice.seen = slice.seen.max(batch.position);
+            self.owner.handle_position(shard, batch.position);
+            self.lead(shard);
+            self.answer_expecting(shard);
         }
         self.post_letters();
     }
 
     fn take(&mut self, fed: Fed) {
         let Fed { sequence, bytes, what } = fed;
-        let (id, read) = match what {
-            Decoded::Entry(id, entry) => (id, Ok(entry)),
-            Decoded::Unread(subject) => (subject.run, Err(subject.place)),
-            Decoded::Stray => return,
-        };
+        match what {
+            Decoded::Entry(id, entry) => self.take_entry(id, &entry, bytes),
+            Decoded::Unread(subject) => {
+                let run = subject.run;
+                let Some(slice) = self.slice_mut(run.shard()) else { return };
+                slice.seen = slice.seen.max(sequence);
+                let Some(slice) = self.slices.get(usize::from(run.shard().0)) else { return };
+                let has_ended = || slice.owed.holds(run);
+                let place = (run, subject.place);
+                match self.owner.handle_unreadable(place, sequence, proto::now(), has_ended) {
+                    Noted::Ignored | Noted::Kept => {}
+                    Noted::Stray => self.note_stray(run, sequence),
+                    Noted::NoRoom => {
+                        tracing::error!(
+                            run.id = %run,
+                            "there is no room for more runs that a newer release opened: upgrade this coordinator now, \
+                             or stop the newer ones"
+                        );
+                        self.note_stray(run, sequence);
+                    }
+                }
+            }
+            Decoded::Stray => {}
+        }
+    }
+
+    fn take_entry(&mut self, id: RunId, entry: &Arc<Entry>, bytes: u32) {
         let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
-        if let Ok(entry) = &read
-            && sequence > slice.seen
-        {
+        if entry.sequence > slice.seen {
             slice.recent.note(id, entry, bytes);
             slice.hand_to_watchers(id, entry, bytes);
         }
-        slice.seen = slice.seen.max(sequence);
-        if !slice.phase.folds() || sequence <= slice.applied {
-            return;
-        }
-        slice.applied = sequence;
-        let entry = match read {
-            Ok(entry) => entry,
-            Err(place) => {
-                if let Some(open) = slice.runs.get_mut(&id) {
-                    open.known.pass_over(place, sequence);
-                } else if slice.has_ended(id) || !slice.unread.take(id, &place, sequence) {
-                    self.note_stray(id, sequence);
+        slice.seen = slice.seen.max(entry.sequence);
+        let leads = leads(&self.owner, id.shard());
+        let traces = leads && telemetry::trace::is_on();
+        let before =
+            if traces { self.owner.run(id).and_then(|known| trace::before(&known.run, &entry.events)) } else { None };
+        self.heard.clear();
+        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let open = match self.owner.handle_entry(id, entry, &mut self.heard, proto::now(), &world) {
+            Applied::Ignored | Applied::Unread => return,
+            Applied::Closed => {
+                if !slice.take_erase_request(id, entry) {
+                    self.rim.index.note_late(id, entry);
+                    self.note_stray(id, entry.sequence);
                 }
                 return;
             }
+            Applied::Open(open) => open,
         };
-        let leads = slice.phase.leads();
-        let opens = entry.events.iter().any(|event| matches!(event, Event::RunOpened(_)));
-        if opens {
-            slice.runs.entry(id).or_insert_with(|| Open { known: Known::new(id), timer: None, bytes: 0 });
-            slice.unread.remove(id);
-        }
-        // Entries of a run that is not open come too late to matter.
-        let Some(open) = slice.runs.get_mut(&id) else {
-            if slice.unread.goes_on(id, sequence) || slice.take_erase_request(id, &entry) {
-                return;
-            }
-            slice.ended.forget(id);
-            self.rim.index.note_late(id, &entry);
-            self.note_stray(id, sequence);
-            return self.stop_late_starts(id, &entry);
-        };
-        self.heard.clear();
-        let traces = leads && telemetry::trace::is_on();
-        let before = if traces { trace::before(&open.known.run, &entry.events) } else { None };
-        open.known.apply(&entry, &mut self.heard);
         let mut is_beyond = false;
         if self.rim.quotas.counts_log()
             && let Some(tenant) = open.known.run.tenant()
@@ -392,43 +383,32 @@ impl Keeper {
             if leads {
                 is_beyond = log_bytes::spend(&mut self.log_left, tenant, stored, &self.rim.quotas);
             }
-            open.count_entry(&entry, stored);
+            erasure::count_entry(open, entry, stored);
         }
+        let run = &open.known.run;
         if let Some(before) = before {
-            trace::after(&before, &open.known.run, &self.rim.registry.borrow(), entry.at);
+            trace::after(&before, run, &self.rim.registry.borrow(), entry.at);
         }
-        self.rim.index.note(&open.known.run, &entry, &self.heard);
-        if self.rim.webhooks.is_on() && sequence > slice.lettered {
-            owe_letters(&mut slice.letters, &self.rim.webhooks, &open.known.run, &entry, &self.heard);
+        self.rim.index.note(run, entry, &self.heard);
+        if self.rim.webhooks.is_on() && entry.sequence > slice.lettered {
+            owe_letters(&mut slice.letters, &self.rim.webhooks, run, entry, &self.heard);
         }
         if leads {
-            for heard in &self.heard {
-                self.ends.accepted(&open.known.run, heard);
-                if let Heard::CallEnded { call } = heard
-                    && let Some(call) = open.known.run.call(*call)
-                {
-                    self.ends.count(&open.known.run, call, entry.at, &self.rim.registry.borrow());
-                    tracing::debug!(run.id = %id, call.id = %call.spec().id, state = call.state_name(), "a call ended");
-                    if traces {
-                        trace::call_ended(&open.known.run, call, entry.at);
-                    }
-                }
-            }
+            count_ends(&mut self.ends, run, entry, &self.heard, &self.rim.registry);
         }
-        let is_final = open.known.run.status().is_final();
+        let is_final = run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
         let freed = self.limited && leads && matters && self.see_running(id);
-        self.stop_late_starts(id, &entry);
         if is_beyond {
-            self.stop_output(id, &entry);
+            self.stop_output(id, entry);
         }
         if is_final {
             self.forget(id);
         } else if matters && leads {
-            self.look_at(id);
+            self.check_run(id);
         }
         if freed {
-            self.look_at_next();
+            self.check_next();
         }
     }
 
@@ -437,27 +417,27 @@ impl Keeper {
         if !self.rim.quotas.counts() {
             return;
         }
-        let open = self.slices.iter().filter(|slice| slice.phase.leads()).flat_map(|slice| &slice.runs);
+        let open = self.owner.shards().iter().filter(|shard| shard.phase().leads()).flat_map(|shard| shard.runs());
         self.rim.quotas.look(open.filter_map(|(id, open)| {
             let run = &open.known.run;
             let calls = run.calls().iter().filter(|call| call.outcome().is_none()).count();
-            Some((*id, run.tenant()?.clone(), u32::try_from(calls).unwrap_or(u32::MAX)))
+            Some((id, run.tenant()?.clone(), u32::try_from(calls).unwrap_or(u32::MAX)))
         }));
     }
 
     fn forget(&mut self, id: RunId) {
         let closed = self.close(id);
-        let Some(slice) = self.slice_mut(id.shard()) else { return };
-        if let Some(Open { known, bytes, .. }) = closed {
-            slice.owed.take(&known, bytes);
-            slice.ended.keep(known);
+        let Some(slice) = self.slices.get_mut(usize::from(id.shard().0)) else { return };
+        if let Some(OpenRun { known, stored_bytes, .. }) = closed {
+            slice.owed.take(&known, stored_bytes);
+            self.owner.keep_ended(known);
         }
         slice.watchers.remove(&id);
     }
 
     /// An open run cannot be ended any more, because its entries have left the log.
     fn forget_gone(&mut self, id: RunId) {
-        let Some(Open { known, .. }) = self.close(id) else { return };
+        let Some(OpenRun { known, .. }) = self.close(id) else { return };
         tracing::warn!(run.id = %id, "forgetting an open run whose entries have left the log");
         self.rim.index.erase(id, known.last);
         let Some(slice) = self.slice_mut(id.shard()) else { return };
@@ -467,32 +447,34 @@ impl Keeper {
     }
 
     /// The run is open no more.
-    fn close(&mut self, id: RunId) -> Option<Open> {
-        let open = self.slice_mut(id.shard())?.runs.remove(&id)?;
+    fn close(&mut self, id: RunId) -> Option<OpenRun> {
+        let open = self.owner.close(id)?;
         self.rim.quotas.ended(id, open.known.run.tenant());
-        if let Some(timer) = open.timer {
-            self.timers.remove(&(timer, id));
-        }
         Some(open)
-    }
-
-    /// A call may be cancelled just as a worker takes it up: nobody will hear that attempt, so it is told to stop.
-    fn stop_late_starts(&mut self, id: RunId, entry: &Entry) {
-        let starts = entry.events.iter().find_map(|event| match event {
-            Event::AttemptStarted { attempt, pool, .. } => Some((*attempt, pool)),
-            _ => None,
-        });
-        let Some((attempt, pool)) = starts else { return };
-        let ends = entry.events.iter().any(|event| matches!(event, Event::AttemptEnded { .. }));
-        let call = self.open(id).and_then(|open| open.known.run.call(attempt.call));
-        let is_late = !ends && call.is_none_or(|call| call.outcome().is_some());
-        if is_late && self.may_act(id.shard()) {
-            let (signals, pool) = (self.rim.signals.clone(), pool.clone());
-            self.say(async move { signals.stop(&pool, id, attempt).await });
-        }
     }
 }
 
-fn leads(slices: &[Slice], shard: Shard) -> bool {
-    slices.get(usize::from(shard.0)).is_some_and(|slice| slice.phase.leads())
+fn leads(owner: &Owner, shard: Shard) -> bool {
+    owner.shard(shard).is_some_and(|shard| shard.phase().leads())
+}
+
+/// The claim under which the shard is ours.
+fn claim(owner: &Owner, shard: Shard) -> Option<u64> {
+    owner.shard(shard).and_then(|shard| shard.phase().claim())
+}
+
+/// Counts the calls that an entry accepted or ended, for the metrics.
+fn count_ends(ends: &mut Ends, run: &Run, entry: &Entry, heard: &[Heard], registry: &watch::Receiver<Arc<Registry>>) {
+    for heard in heard {
+        ends.accepted(run, heard);
+        if let Heard::CallEnded { call } = heard
+            && let Some(call) = run.call(*call)
+        {
+            ends.count(run, call, entry.at, &registry.borrow());
+            tracing::debug!(run.id = %run.id(), call.id = %call.spec().id, state = call.state_name(), "a call ended");
+            if telemetry::trace::is_on() {
+                trace::call_ended(run, call, entry.at);
+            }
+        }
+    }
 }

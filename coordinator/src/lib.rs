@@ -1,42 +1,25 @@
-//! Decides. Takes in runs over gRPC and HTTP, appends them to the log, follows the log, does what is outstanding for the shards
-//! that it owns, and gives out each run's ordered output. Never executes a tool.
+//! The coordinator. It accepts runs over gRPC and HTTP, appends them to the log, follows the log, performs the
+//! outstanding effects of the shards that it owns, and serves each run's ordered output. It never executes a tool.
 
-mod accept;
-mod audit;
-mod callers;
-mod custom;
-mod door;
-mod files;
-mod gate;
-mod grpc;
-mod health;
-mod http;
+mod admission;
+mod api;
+mod auth;
+mod fleet;
 mod index;
-mod known;
 mod ledger;
-mod limits;
-mod members;
 mod metrics;
+mod monitor;
 mod nats;
+mod notifications;
 mod objects;
 mod offload;
-mod paused;
-mod pools;
 mod quotas;
-mod redis;
-mod registry;
+mod readers;
 mod requests;
-mod resolve;
 mod runs;
 mod shards;
-mod stranded;
 mod tasks;
-mod tls;
 mod trace;
-mod uploads;
-mod usage;
-mod watch;
-mod webhooks;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,35 +32,34 @@ use tokio::sync::watch as watch_channel;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use proto::nats::Credentials;
-use proto::nats::clock::ClockError;
-use store::{Objects, Unfit};
+use ::nats::Credentials;
+use ::nats::clock::ClockError;
+use ::objects::{Objects, Unfit};
 use telemetry::hosts::Hosts;
 
 use crate::nats::{Broker, BrokerError};
 
-pub use crate::callers::{CallersError, new_key};
 #[doc(hidden)]
-pub use crate::door::inputs;
+pub use crate::api::inputs;
+pub use crate::auth::callers::{CallersError, new_key};
+pub use crate::auth::tls::{TlsError, TlsFiles};
+pub use crate::fleet::pools::PoolsError;
+pub use crate::index::redis::UrlError;
 pub use crate::nats::doctor::{Finding, Level, examine};
 pub use crate::nats::durability::{Durability, UnknownDurability};
 pub use crate::nats::journal::ReadError;
 pub use crate::nats::operate::{Changed, OperateError, Operator, StreamUsage};
 pub use crate::nats::setup::{LogOptions, SetupError};
-pub use crate::pools::PoolsError;
-pub use crate::redis::UrlError;
-pub use crate::tls::{TlsError, TlsFiles};
-pub use crate::webhooks::{InvalidWebhooks, Webhooks};
-pub use store::Bucket;
+pub use crate::notifications::{InvalidWebhooks, Webhooks};
+pub use ::objects::Bucket;
 
-/// How long after its end a run can be read that is not to be stored, where nobody says: time enough to read on after a stream
-/// broke.
+/// Default time for which a run with `store: false` can be read after its end: long enough to resume a broken stream.
 pub const ERASE_AFTER: Duration = Duration::from_secs(60);
 
-/// How long streams and requests may take to end once the process is told to.
+/// How long streams and requests may take to end after the process was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Words about shards that were written down and may wait to be heard: more than can be under way.
+/// Capacity of the channel of shards that were saved: more than can be in progress.
 const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
 
 #[derive(Debug, Clone)]
@@ -88,32 +70,34 @@ pub struct Options {
     /// Where to serve gRPC and HTTP; port 0 picks a free one.
     pub listen: SocketAddr,
     pub log: LogOptions,
-    /// Where objects lie; `None`: at the broker. The same for all coordinators and workers.
+    /// The bucket of the objects; `None`: objects are stored at the broker. The same for all coordinators and workers.
     pub bucket: Option<Bucket>,
-    /// Where coordinators share the index of runs; `None`: each keeps one of its own in memory.
+    /// The Redis server in which coordinators share the index of runs; `None`: each keeps its own index in memory.
     pub redis_url: Option<String>,
-    /// The file of the authorities (PEM) of that server's certificate; `None`: the system's.
+    /// The file of the authorities (PEM) that sign that server's certificate; `None`: the system's.
     pub redis_ca: Option<PathBuf>,
     pub door: DoorOptions,
-    /// Where probes, scrapers and operators find it; `None`: nowhere.
+    /// Address of the admin port, for probes, scrapers and operators; `None`: no admin port.
     pub admin: Option<SocketAddr>,
 }
 
-/// Who is let in, and behind what.
+/// Options of the API: authentication, TLS and limits of connections.
 #[derive(Debug, Clone)]
 pub struct DoorOptions {
-    /// `None`: whoever reaches the door can read along.
+    /// `None`: traffic is not encrypted.
     pub tls: Option<TlsFiles>,
-    /// The file that says who may what (TOML, or JSON where it ends in .json); `None`: everybody may everything.
+    /// The file of callers and their rights (TOML, or JSON if its name ends in .json); `None`: everybody may do
+    /// everything.
     pub callers: Option<PathBuf>,
-    /// The file that says which tools each pool may host and which tenants it serves; `None`: a name belongs to the pool that had it
-    /// first, and every tenant may use every pool whose tools do not use the machine.
+    /// The file that lists the tools that each pool may host and the tenants that it serves. `None`: a tool name
+    /// belongs to the pool that registered it first, and every tenant may use every pool whose tools do not use the
+    /// machine.
     pub pools: Option<PathBuf>,
-    /// Serves everybody who reaches an address that is not this machine's alone, though nobody is asked who they are.
+    /// Allows an address that other machines can reach, although callers are not authenticated.
     pub open_to_all: bool,
-    /// The names under which HTTP is served, beside addresses and `localhost`; see [`Hosts`].
+    /// The host names under which HTTP is served, beside addresses and `localhost`; see [`Hosts`].
     pub host_names: Vec<String>,
-    /// Connections at once, as far as the system lets the process have so many files; half as many of one address.
+    /// Connections at once, bounded by the process's limit of open files; a single address may have half of them.
     pub connections_max: usize,
 }
 
@@ -124,16 +108,16 @@ impl Default for DoorOptions {
     }
 }
 
-/// Connections of a coordinator unless somebody says otherwise. Each takes a file and some 100 KiB when it is used fully.
+/// Default of the connections of a coordinator. Each takes a file and some 100 KiB when it is used fully.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
 impl DoorOptions {
-    /// Whether somebody must show who they are.
+    /// Whether callers must authenticate.
     fn asks(&self) -> bool {
         self.callers.is_some() || self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
     }
 
-    /// The host names that somebody listed: those of the admin port.
+    /// The host names from the options, which the admin port uses.
     fn listed(&self) -> Hosts {
         Hosts::new(self.host_names.iter().map(String::as_str))
     }
@@ -152,7 +136,8 @@ impl DoorOptions {
                     address = %listen,
                     "open to all: every client that reaches this address may call every tool. Start with --auth"
                 );
-                // A page that has its name pointed here has no key, but needs none either. With TLS it lacks the certificate.
+                // A web page whose name is pointed at this address (DNS rebinding) has no key, but none is needed
+                // either. With TLS it lacks the certificate.
                 Ok(if self.tls.is_some() { Hosts::any() } else { listed })
             }
         }
@@ -162,19 +147,19 @@ impl DoorOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "{0} can be reached by others, and without --auth every one of them could call every tool: give --auth FILE, or \
-         listen on 127.0.0.1, or say --open-to-all (TOOLYARD_OPEN_TO_ALL=true)"
+        "{0} can be reached from other machines, and without --auth every one of them could call every tool: give \
+        --auth FILE, listen on 127.0.0.1, or allow it with --open-to-all (TOOLYARD_OPEN_TO_ALL=true)"
     )]
     OpenToAll(SocketAddr),
     #[error(transparent)]
-    Connect(proto::nats::ConnectError),
+    Connect(::nats::ConnectError),
     #[error(transparent)]
     Setup(#[from] SetupError),
     #[error(transparent)]
     Bucket(#[from] Unfit),
     #[error(transparent)]
     Clock(#[from] ClockError),
-    #[error("cannot listen on {address}: {source}. Is something else there?")]
+    #[error("cannot listen on {address}: {source}. Stop the program that listens there, or choose another address")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error(transparent)]
     Admin(#[from] telemetry::admin::ListenError),
@@ -188,7 +173,7 @@ pub enum Error {
     Index(#[from] UrlError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("a part of the coordinator ended before it was told to")]
+    #[error("a part of the coordinator ended unexpectedly")]
     Died,
 }
 
@@ -201,10 +186,10 @@ impl From<BrokerError> for Error {
     }
 }
 
-/// Makes the queues of these pools, and the log where there is none. What is there stays as it is.
+/// Creates the queues of these pools, and the log if there is none. Existing ones are not changed.
 ///
 /// # Errors
-/// When the broker cannot be reached, is too old, has no room, or has its log otherwise.
+/// If the broker cannot be reached, is too old, has no room, or has a log with other settings.
 pub async fn make_queues(
     nats_url: &str,
     credentials: &Credentials,
@@ -215,7 +200,7 @@ pub async fn make_queues(
     Ok(broker.make_queues(pools).await?)
 }
 
-/// A coordinator that holds its port and its connection, and does not serve yet.
+/// A coordinator that has its port and its connection, and does not serve yet.
 #[derive(Debug)]
 pub struct Coordinator {
     listener: TcpListener,
@@ -224,14 +209,14 @@ pub struct Coordinator {
     broker: Box<Broker>,
     objects: Objects,
     index: index::Index,
-    tls: Option<(tls::Current, tls::Keeper)>,
+    tls: Option<(auth::tls::Current, auth::tls::Keeper)>,
     hooks: hooks::Hooks,
-    callers: Option<(callers::Callers, callers::Keeper)>,
-    pools: Option<(watch_channel::Receiver<Arc<pools::PoolRules>>, pools::Keeper)>,
+    callers: Option<(auth::callers::Callers, auth::callers::Keeper)>,
+    pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::Keeper)>,
     erase_after: Duration,
     log: LogOptions,
-    notices: Option<door::Notices>,
-    /// Of the door and of the admin port.
+    notices: Option<api::Notices>,
+    /// Those of the API and of the admin port.
     hosts: [Hosts; 2],
     connections_max: usize,
 }
@@ -240,13 +225,14 @@ impl Coordinator {
     /// Listens and connects.
     ///
     /// # Errors
-    /// When the port is taken, the index's address is malformed, a file of the door cannot be used, or the broker cannot be reached, is too old or has no room for the log.
+    /// If the port is taken, the index's address is malformed, a file of the options cannot be used, or the broker
+    /// cannot be reached, is too old or has no room for the log.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let index = index::Index::new(options.redis_url.as_deref(), options.redis_ca.as_deref())?;
         let hosts = [options.door.check(options.listen)?, options.door.listed()];
         let tls = options.door.tls.map(TlsFiles::load).transpose()?;
-        let callers = options.door.callers.as_deref().map(callers::open).transpose()?;
-        let pools = options.door.pools.as_deref().map(pools::open).transpose()?;
+        let callers = options.door.callers.as_deref().map(auth::callers::open).transpose()?;
+        let pools = options.door.pools.as_deref().map(fleet::pools::open).transpose()?;
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
@@ -261,7 +247,7 @@ impl Coordinator {
         let objects = broker.objects(options.bucket, &options.log).await?;
         let hooks = hooks::Hooks::default();
         let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
-        let connections_max = grpc::places::affordable(options.door.connections_max);
+        let connections_max = api::affordable(options.door.connections_max);
         Ok(Self {
             listener,
             address,
@@ -281,50 +267,55 @@ impl Coordinator {
         })
     }
 
-    /// Asks these hooks before calls are accepted, and tells them of calls that are not executed.
+    /// Asks these hooks before calls are accepted, and notifies them of calls that are not executed.
     #[must_use]
     pub fn with_hooks(mut self, hooks: hooks::Hooks) -> Self {
         let elsewhere = hooks.asked_elsewhere(&[hooks::Moment::PreToolUse, hooks::Moment::ToolSkip]);
         if !elsewhere.is_empty() {
-            tracing::info!(hooks = elsewhere.join(", "), "workers ask these hooks: each of them needs the file too");
+            tracing::info!(
+                hooks = elsewhere.join(", "),
+                "some hooks are called by workers: each worker needs the \
+                hooks file too"
+            );
         }
         self.hooks = hooks;
         self
     }
 
-    /// Runs that are not to be stored are erased this long after their end, and not [`ERASE_AFTER`]. Those that are accepted from
-    /// here on.
+    /// Sets how long after its end a run with `store: false` is erased, instead of [`ERASE_AFTER`]. Applies to runs
+    /// that are accepted from now on.
     #[must_use]
     pub fn erasing_after(self, erase_after: Duration) -> Self {
         Self { erase_after, ..self }
     }
 
-    /// Tells these what becomes of runs.
+    /// Notifies these endpoints of the events of runs.
     ///
     /// # Errors
-    /// When the broker cannot hold their queue.
+    /// If the broker cannot hold the queue of notifications.
     pub async fn with_webhooks(self, webhooks: Webhooks) -> Result<Self, Error> {
         if !webhooks.is_on() {
             return Ok(self);
         }
         let queue = nats::letters::Queue::make(&self.broker, &self.log).await?;
-        Ok(Self { notices: Some(door::Notices { webhooks, queue }), ..self })
+        Ok(Self { notices: Some(api::Notices { webhooks, queue }), ..self })
     }
 
-    /// Where gRPC and HTTP are served.
+    /// The address of gRPC and HTTP.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until told to stop; then says so in its health, ends its streams with a word that they can be read on
-    /// elsewhere, and gives its shards back. `ready` is called once, when requests are served; shards come to it, or not,
-    /// in the moments after.
+    /// Serves until `stop`. Then it reports itself as not ready, ends its streams with an error that lets clients
+    /// resume at another coordinator, and releases its shards. `ready` is called once, when requests are served; shards
+    /// are claimed in the moments after.
     ///
     /// # Errors
-    /// When a part of the coordinator fails for good: the process should end and be started again.
+    /// If a part of the coordinator fails for good: the process should end and be restarted.
     pub async fn serve(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        // It holds all parts before they are spawned: too much to be moved about with whatever awaits it.
+        // Boxed because the future holds all parts before they are spawned, which is too large to move with the
+        // caller's future.
         Box::pin(self.serve_in_place(stop, ready)).await
     }
 
@@ -349,7 +340,7 @@ impl Coordinator {
         let (callers, callers_keeper) = callers.unzip();
         let callers = callers.unwrap_or_default();
         let (rules, pools_keeper) = pools.unzip();
-        // Where nobody reads a file again the rules stay as they are.
+        // Without a task that rereads the file, the rules stay as they are.
         let rules = rules.unwrap_or_else(|| watch_channel::channel(Arc::default()).1);
         let clock = nats::clock::begin(&broker).await?;
         let (webhooks, letters) = notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
@@ -383,21 +374,22 @@ impl Coordinator {
             objects: objects.clone(),
             log: log.clone(),
         };
-        let (ledger, keeper) = ledger::new(rim);
+        let (ledger, owner_task) = ledger::new(rim);
 
-        // Doors close first, then the shards are given back, then the parts end that this needs.
+        // The order of shutdown: first the API, then the shards are released, then the parts that this needs.
         let (leave, inner) = (CancellationToken::new(), CancellationToken::new());
         let mut parts = JoinSet::new();
         parts.spawn(nats::clock::keep(clock, inner.clone()));
-        parts.spawn(keeper.keep(inner.clone()));
+        parts.spawn(owner_task.keep(inner.clone()));
         let limits = nats::tools::Limits::default();
         let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender, (rules, callers.clone()), limits);
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(index_keeper.keep(inner.clone()));
-        parts.spawn(
-            nats::files::Files::new(&broker, objects.clone(), ledger.clone(), owned.clone()).give(inner.clone()),
-        );
+        parts.spawn({
+            let requests = nats::files::FileRequests::new(&broker);
+            ledger::files::serve(requests, objects.clone(), ledger.clone(), owned.clone(), inner.clone())
+        });
         let (tls, tls_keeper) = tls.unzip();
         if let Some(keeper) = tls_keeper {
             parts.spawn(keeper.keep(inner.clone()));
@@ -413,10 +405,10 @@ impl Coordinator {
         let (led_sender, led) = watch_channel::channel(tokio::time::Instant::now());
         let (served_sender, served) = watch_channel::channel(false);
         parts.spawn(journal.clone().watch_room(led_sender, inner.clone()));
-        parts.spawn(usage::keep((*broker).clone(), log_options.broker_memory, index.clone(), inner.clone()));
-        parts.spawn(health::keep(led, owned.clone(), served_sender, (stop.clone(), inner.clone())));
+        parts.spawn(monitor::usage::keep((*broker).clone(), log_options.broker_memory, index.clone(), inner.clone()));
+        parts.spawn(monitor::health::keep(led, owned.clone(), served_sender, (stop.clone(), inner.clone())));
         let told = (served.clone(), registry.clone(), signals.clone());
-        parts.spawn(health::tell_workers(told, (stop.clone(), inner.clone())));
+        parts.spawn(monitor::health::tell_workers(told, (stop.clone(), inner.clone())));
         let serving = Arc::new(AtomicBool::new(false));
         telemetry::process::begin("coordinator");
         if let Some(listener) = admin {
@@ -429,11 +421,11 @@ impl Coordinator {
         let mut holding = JoinSet::new();
         holding.spawn(membership.hold(written, leave.clone()));
 
-        if let Some(door::Notices { webhooks, queue }) = notices.clone() {
-            parts.spawn(webhooks::keep(webhooks, queue, owned.clone(), inner.clone()));
+        if let Some(api::Notices { webhooks, queue }) = notices.clone() {
+            parts.spawn(notifications::keep(webhooks, queue, owned.clone(), inner.clone()));
         }
-        let (skips, skipped) = tokio::sync::mpsc::channel(gate::SKIPS_MAX);
-        parts.spawn(gate::tell_skips(hooks.clone(), skipped, inner.clone()));
+        let (skips, skipped) = tokio::sync::mpsc::channel(runs::hooks::SKIPS_MAX);
+        parts.spawn(runs::hooks::tell_skips(hooks.clone(), skipped, inner.clone()));
         let serves = runs::Parts {
             journal,
             objects,
@@ -450,10 +442,9 @@ impl Coordinator {
             erase_after,
         };
         let runs = runs::Runs::new(serves);
-        let uploads = uploads::Uploads::default();
-        let door =
-            door::Door { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
-        let doors = grpc::serve((listener, tls), (connections_max, door_hosts), door, served, || {
+        let uploads = objects::uploads::Uploads::default();
+        let door = api::Door { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
+        let doors = api::serve((listener, tls), (connections_max, door_hosts), door, served, || {
             tracing::info!(%address, "serving");
             serving.store(true, Ordering::Relaxed);
             ready();
@@ -464,29 +455,29 @@ impl Coordinator {
         };
         tokio::select! {
             () = doors => {}
-            () = overdue => tracing::warn!("requests were still under way after {DRAIN:?}, leaving them"),
+            () = overdue => tracing::warn!("requests did not end within {DRAIN:?}, dropping them"),
             _ = parts.join_next() => return Err(Error::Died),
             _ = holding.join_next() => return Err(Error::Died),
         }
         leave.cancel();
         holding.join_next().await;
         inner.cancel();
-        let last_words = async {
+        let leave_broker = async {
             uploads.end().await;
             while parts.join_next().await.is_some() {}
             broker.flush().await;
         };
-        if tokio::time::timeout(DRAIN, last_words).await.is_err() {
-            tracing::warn!("the broker does not hear that this coordinator leaves");
+        if tokio::time::timeout(DRAIN, leave_broker).await.is_err() {
+            tracing::warn!("shutdown did not finish within the drain time; the broker was not told");
         }
         Ok(())
     }
 }
 
-/// What the admin port tells: ready while requests are served and what they ask for can be stored.
+/// The state that the admin port reports: ready while requests are served and what they need can be stored.
 fn process(
     broker: &Broker,
-    registry: watch_channel::Receiver<Arc<registry::Registry>>,
+    registry: watch_channel::Receiver<Arc<fleet::registry::Registry>>,
     serving: Arc<AtomicBool>,
     served: watch_channel::Receiver<bool>,
     stop: CancellationToken,

@@ -1,5 +1,6 @@
-//! What a coordinator counts. What it tells of calls is about the runs of its own shards, so that all coordinators together
-//! count each once; what it tells of workers every coordinator sees alike. A tool that nobody advertises counts as `other`.
+//! The coordinator's metrics. Those of calls are about the runs of its own shards, so the sum over all coordinators
+//! counts each call once. Those of workers are the same at every coordinator. Calls of a tool that is not advertised
+//! are counted as `other`.
 
 pub(crate) mod tenants;
 
@@ -7,63 +8,70 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use opentelemetry_semantic_conventions::metric::RPC_SERVER_CALL_DURATION;
+use proto::Reason;
 use run::{Call, Heard, Outcome, PoolId, Route, Run, Timestamp, ToolName};
 use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
 
 use self::tenants::TenantCounts;
-use crate::registry::{Catalog, Registry};
+use crate::fleet::registry::{Catalog, Registry};
 
 const OF_TOOL: &[&str] = &["pool", "tool"];
 
-pub(crate) static WAITING: Family<Gauge> =
-    Family::new("toolyard_calls_waiting", "Calls that no attempt of has begun, their turn included.", OF_TOOL)
-        .exported_as("toolyard.calls.waiting", "{call}");
+pub(crate) static WAITING: Family<Gauge> = Family::new(
+    "toolyard_calls_waiting",
+    "Calls that have not started, including those waiting for their turn.",
+    OF_TOOL,
+)
+.exported_as("toolyard.calls.waiting", "{call}");
 pub(crate) static WITHOUT_WORKER: Family<Gauge> =
-    Family::new("toolyard_calls_without_worker", "Calls that wait while no worker of their pool takes them.", OF_TOOL)
+    Family::new("toolyard_calls_without_worker", "Calls that wait while no worker of their pool is pulling.", OF_TOOL)
         .exported_as("toolyard.calls.without_worker", "{call}");
 pub(crate) static RUNNABLE: Family<Gauge> =
-    Family::new("toolyard_calls_runnable", "Calls in the queue, that a worker could begin now.", OF_TOOL)
+    Family::new("toolyard_calls_runnable", "Calls in the queue that a worker could start now.", OF_TOOL)
         .exported_as("toolyard.calls.runnable", "{call}");
 pub(crate) static RUNNING: Family<Gauge> =
-    Family::new("toolyard_calls_running", "Calls that an attempt runs.", OF_TOOL)
+    Family::new("toolyard_calls_running", "Calls that a worker is executing.", OF_TOOL)
         .exported_as("toolyard.calls.running", "{call}");
 pub(crate) static QUEUE_AGE: Family<Gauge> =
-    Family::new("toolyard_queue_age_seconds", "For how long the oldest call in the queue is there.", OF_TOOL)
+    Family::new("toolyard_queue_age_seconds", "Age of the oldest call in the queue.", OF_TOOL)
         .exported_as("toolyard.queue.age", "s");
 pub(crate) static POOL_WORKERS: Family<Gauge> =
-    Family::new("toolyard_pool_workers", "Workers that live, as any coordinator sees them.", &["pool"])
+    Family::new("toolyard_pool_workers", "Live workers. Every coordinator reports the same number.", &["pool"])
         .exported_as("toolyard.pool.workers", "{worker}");
 pub(crate) static POOL_PULLING: Family<Gauge> = Family::new(
     "toolyard_pool_workers_pulling",
-    "Workers that jobs reach and that do not drain, as any coordinator sees them.",
+    "Workers that pull jobs and do not drain. Every coordinator reports the same number.",
     &["pool"],
 )
 .exported_as("toolyard.pool.workers_pulling", "{worker}");
 pub(crate) static POOL_DRAINING: Family<Gauge> = Family::new(
     "toolyard_pool_workers_draining",
-    "Workers that end their calls and take no more, as any coordinator sees them.",
+    "Workers that finish their calls and take no more. Every coordinator reports the same number.",
     &["pool"],
 )
 .exported_as("toolyard.pool.workers_draining", "{worker}");
-pub(crate) static POOL_SLOTS: Family<Gauge> =
-    Family::new("toolyard_pool_slots", "Calls that the living workers that do not drain run at once.", &["pool"])
-        .exported_as("toolyard.pool.slots", "{slot}");
+pub(crate) static POOL_SLOTS: Family<Gauge> = Family::new(
+    "toolyard_pool_slots",
+    "Calls that the live workers that do not drain can execute concurrently.",
+    &["pool"],
+)
+.exported_as("toolyard.pool.slots", "{slot}");
 pub(crate) static POOL_PAUSED: Family<Gauge> =
-    Family::new("toolyard_pool_paused", "1 for a pool whose queue somebody paused.", &["pool"])
+    Family::new("toolyard_pool_paused", "1 for a pool whose queue is paused.", &["pool"])
         .exported_as("toolyard.pool.paused", "1");
 pub(crate) static TOOL_PAUSED: Family<Gauge> =
-    Family::new("toolyard_tool_paused", "1 for a tool that somebody paused.", &["tool"])
+    Family::new("toolyard_tool_paused", "1 for a tool that is paused.", &["tool"])
         .exported_as("toolyard.tool.paused", "1");
 
 pub(crate) static TOOLS_REFUSED: Family<Gauge> = Family::new(
     "toolyard_tools_refused",
-    "Tools that live workers of a pool host and no call is routed to; `tools ls` has the reasons.",
+    "Tools that live workers of a pool host and that no call is routed to; `tools ls` has the reasons.",
     &["pool"],
 )
 .exported_as("toolyard.tools.refused", "{tool}");
 
 static ENDED: Family<Counter> =
-    Family::new("toolyard_calls_ended_total", "Calls that ended, by how.", &["pool", "tool", "outcome"])
+    Family::new("toolyard_calls_ended_total", "Calls that ended, by outcome.", &["pool", "tool", "outcome"])
         .exported_as("toolyard.calls.ended", "{call}");
 static CALL_SECONDS: Family<Histogram> = Family::new(
     "toolyard_call_seconds",
@@ -73,57 +81,60 @@ static CALL_SECONDS: Family<Histogram> = Family::new(
 .exported_as("toolyard.call.duration", "s");
 static PARKED: Family<Counter> = Family::new(
     "toolyard_calls_parked_total",
-    "Calls that ended without a result although another attempt might have given one.",
+    "Calls that ended without a result although another attempt might have returned one.",
     OF_TOOL,
 )
 .exported_as("toolyard.calls.parked", "{call}");
-static HANDED_BACK: Family<Counter> =
-    Family::new("toolyard_jobs_handed_back_total", "Jobs of lost workers that went back to their queue.", &["pool"])
-        .exported_as("toolyard.jobs.handed_back", "{job}");
+static HANDED_BACK: Family<Counter> = Family::new(
+    "toolyard_jobs_handed_back_total",
+    "Jobs of lost workers that were returned to their queue.",
+    &["pool"],
+)
+.exported_as("toolyard.jobs.handed_back", "{job}");
 static WEBHOOKS: Family<Counter> = Family::new(
     "toolyard_webhooks_total",
-    "Attempts to deliver a notice, by how they ended, and notices that are parked.",
+    "Attempts to deliver a notification, by outcome, and notifications that are parked.",
     &["endpoint", "outcome"],
 )
 .exported_as("toolyard.webhooks", "{delivery}");
 static REPEATED: Family<Counter> = Family::new(
     "toolyard_requests_repeated_total",
-    "Requests under an id that was there already, and so made no second run.",
+    "Requests whose id was used before, and that therefore opened no second run.",
     &[],
 )
 .exported_as("toolyard.requests.repeated", "{request}");
 static FLOOR_WAIT: Family<Histogram> = Family::new(
     "toolyard_floor_wait_seconds",
-    "For how long a call's first output waited until the call might speak, for each reader.",
+    "How long a call's first output waited for the floor, for each reader.",
     &[],
 )
 .exported_as("toolyard.floor.wait.duration", "s");
 static CLIENT_CALLS: Family<Gauge> =
     Family::new("toolyard_client_calls_waiting", "Calls that wait for their client's answer.", &[])
         .exported_as("toolyard.client_calls.waiting", "{call}");
-static APPROVALS: Family<Gauge> =
-    Family::new("toolyard_approvals_waiting", "Calls that wait for somebody to approve them.", &[])
-        .exported_as("toolyard.approvals.waiting", "{call}");
+static APPROVALS: Family<Gauge> = Family::new("toolyard_approvals_waiting", "Calls that await approval.", &[])
+    .exported_as("toolyard.approvals.waiting", "{call}");
 static RUNS_OPEN: Family<Gauge> =
     Family::new("toolyard_runs_open", "Runs that have not ended.", &[]).exported_as("toolyard.runs.open", "{run}");
 static SHARDS: Family<Gauge> =
-    Family::new("toolyard_shards_owned", "Shards that this coordinator acts for, of 16 in all.", &[])
+    Family::new("toolyard_shards_owned", "Shards that this coordinator owns, of 16 in total.", &[])
         .exported_as("toolyard.shards.owned", "{shard}");
 static ERASURES: Family<Gauge> = Family::new(
     "toolyard_erasures_pending",
-    "Ended runs of which nothing is to be kept and that are not erased yet, due or not.",
+    "Ended runs that are to be erased and are not erased yet, due or not.",
     &[],
 )
 .exported_as("toolyard.erasures.pending", "{run}");
 static TAKEOVER_AGE: Family<Gauge> = Family::new(
     "toolyard_takeover_seconds",
-    "How long the oldest takeover of a shard has been going on; 0 if there is none. Runs of that shard stand still.",
+    "How long the oldest takeover of a shard has been in progress; 0 if there is none. Runs of that shard make no \
+    progress meanwhile.",
     &[],
 )
 .exported_as("toolyard.takeover.age", "s");
 static LOG_LAG: Family<Gauge> = Family::new(
     "toolyard_log_lag_seconds",
-    "How old the newest entry was when it came here, at worst in the last 20 to 40 s.",
+    "Age of the newest log entry when it arrived here: the maximum of the last 20 to 40 s.",
     &[],
 )
 .exported_as("toolyard.log.lag", "s");
@@ -134,15 +145,15 @@ static LOG_REACHED: Family<Gauge> = Family::new(
 )
 .exported_as("toolyard.log.reachable", "1");
 static LOG_BYTES: Family<Gauge> =
-    Family::new("toolyard_log_bytes", "Bytes that the log takes.", &[]).exported_as("toolyard.log.size", "By");
+    Family::new("toolyard_log_bytes", "Bytes used by the log.", &[]).exported_as("toolyard.log.size", "By");
 static LOG_BYTES_MAX: Family<Gauge> =
-    Family::new("toolyard_log_max_bytes", "Bytes that the log may take; from 85 % on nothing new is accepted.", &[])
+    Family::new("toolyard_log_max_bytes", "Limit of the log in bytes; from 85 % on new work is refused.", &[])
         .exported_as("toolyard.log.size_max", "By");
-static LOG_MESSAGES: Family<Gauge> = Family::new("toolyard_log_messages", "Messages that the log holds.", &[])
-    .exported_as("toolyard.log.messages", "{message}");
+static LOG_MESSAGES: Family<Gauge> =
+    Family::new("toolyard_log_messages", "Messages in the log.", &[]).exported_as("toolyard.log.messages", "{message}");
 static LOG_MESSAGES_MAX: Family<Gauge> = Family::new(
     "toolyard_log_max_messages",
-    "Messages that the log may hold; from 85 % on nothing new is accepted. +Inf if the log has no such bound.",
+    "Limit of the log in messages; from 85 % on new work is refused. +Inf if the log has no such limit.",
     &[],
 )
 .exported_as("toolyard.log.messages_max", "{message}");
@@ -151,7 +162,7 @@ static LOG_SUBJECTS: Family<Gauge> =
         .exported_as("toolyard.log.subjects", "{subject}");
 static BROKER_MEMORY: Family<Gauge> = Family::new(
     "toolyard_broker_memory_estimated_bytes",
-    "Memory that a server of the broker needs for what it holds: estimated from subjects, not measured.",
+    "Memory that a server of the broker needs for its streams: estimated from subjects, not measured.",
     &[],
 )
 .exported_as("toolyard.broker.memory_estimated", "By");
@@ -162,16 +173,16 @@ static BROKER_MEMORY_MAX: Family<Gauge> = Family::new(
 )
 .exported_as("toolyard.broker.memory_max", "By");
 static LOG_REPLICAS: Family<Gauge> =
-    Family::new("toolyard_log_replicas", "Copies that the log should have, each on a server of its own.", &[])
+    Family::new("toolyard_log_replicas", "Configured copies of the log, each on a server of its own.", &[])
         .exported_as("toolyard.log.replicas", "{replica}");
 static LOG_REPLICAS_CURRENT: Family<Gauge> =
-    Family::new("toolyard_log_replicas_current", "Copies of the log that have everything that is stored.", &[])
+    Family::new("toolyard_log_replicas_current", "Copies of the log that are up to date.", &[])
         .exported_as("toolyard.log.replicas_current", "{replica}");
 static OBJECTS_BYTES: Family<Gauge> =
-    Family::new("toolyard_objects_bytes", "Bytes that objects take at the broker; not of those in a bucket.", &[])
+    Family::new("toolyard_objects_bytes", "Bytes used by objects at the broker, without objects in a bucket.", &[])
         .exported_as("toolyard.objects.size", "By");
 static OBJECTS_BYTES_MAX: Family<Gauge> =
-    Family::new("toolyard_objects_max_bytes", "Bytes that objects may take at the broker.", &[])
+    Family::new("toolyard_objects_max_bytes", "Limit of objects at the broker in bytes.", &[])
         .exported_as("toolyard.objects.size_max", "By");
 static INDEX_COMPLETE: Family<Gauge> = Family::new(
     "toolyard_index_complete",
@@ -183,7 +194,7 @@ static REDIS_REACHED: Family<Gauge> =
     Family::new("toolyard_redis_reachable", "1 while Redis answers this coordinator, else 0.", &[])
         .exported_as("toolyard.redis.reachable", "1");
 static ERASURES_FAILED: Family<Counter> =
-    Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are made again.", &[])
+    Family::new("toolyard_erasures_failed_total", "Attempts to erase a run that failed and are retried.", &[])
         .exported_as("toolyard.erasures.failed", "{attempt}");
 static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
     "toolyard_certificate_expires_seconds",
@@ -192,29 +203,29 @@ static CERTIFICATE_EXPIRES: Family<Gauge> = Family::new(
 )
 .exported_as("toolyard.certificate.expires", "s");
 
-/// By protocol (`grpc`, `http`), method, and how it was answered: a code of gRPC, or a status of HTTP.
+/// By protocol (`grpc`, `http`), method, and result: a gRPC code, or an HTTP status.
 pub(crate) static REQUESTS: Family<Counter> = Family::new(
     "toolyard_requests_total",
-    "Requests that were answered, by how. A stream counts when it begins.",
+    "Answered requests, by result. A stream counts when it begins.",
     &["protocol", "method", "code"],
 )
 .exported_as("toolyard.requests", "{request}");
 pub(crate) static REQUEST_SECONDS: Family<Histogram> = Family::new(
     "toolyard_request_seconds",
-    "How long it took until the answer of a request began.",
+    "Time from a request's arrival to the beginning of its response.",
     &["protocol", "method"],
 )
 .exported_as(RPC_SERVER_CALL_DURATION, "s");
 static REFUSALS: Family<Counter> = Family::new(
     "toolyard_refusals_total",
-    "Refusals of requests, by the reason that the client is told, also in the middle of a stream.",
+    "Refusals of requests, by the reason in the response, including those in the middle of a stream.",
     &["reason"],
 )
 .exported_as("toolyard.refusals", "{refusal}");
 
-/// A client is told why something is not done.
-pub(crate) fn refused(reason: &'static str) {
-    REFUSALS.with(&[reason]).add(1);
+/// Counts a refusal.
+pub(crate) fn refused(reason: Reason) {
+    REFUSALS.with(&[reason.code()]).add(1);
 }
 
 const METRICS: [Metric; 45] = [
@@ -265,7 +276,7 @@ const METRICS: [Metric; 45] = [
     Metric::Gauge(&CERTIFICATE_EXPIRES),
 ];
 
-/// What has no labels, and is counted in many places.
+/// Metrics without labels that are updated in many places.
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub(crate) repeated: Counter,
@@ -313,13 +324,14 @@ pub(crate) static COUNTS: LazyLock<Counts> = LazyLock::new(|| {
     }
 });
 
-/// The name by which a tool is counted.
+/// The label of a tool.
 pub(crate) fn label<'a>(tool: &ToolName, registry: &'a Registry) -> &'a str {
     let entry = registry.catalog.find(tool);
     entry.map_or(OTHER, |entry| entry.alias_of.as_ref().unwrap_or(&entry.name).as_str())
 }
 
-/// Counters of what may be lost begin at 0 when it is known that they may count: an increase is only seen from a value on.
+/// Creates the counters of losses with value 0 as soon as they may count, because an increase is only visible from a
+/// known value on.
 pub(crate) fn begin_losses(catalog: &Catalog) {
     for entry in catalog.after(None).iter().filter(|entry| entry.alias_of.is_none()) {
         for pool in entry.all_pools() {
@@ -329,18 +341,18 @@ pub(crate) fn begin_losses(catalog: &Catalog) {
     }
 }
 
-/// Notices may be sent to this endpoint.
+/// Creates the counters of an endpoint.
 pub(crate) fn begin_webhook(endpoint: &str) {
     WEBHOOKS.with(&[endpoint, "parked"]);
 }
 
-/// How many bytes objects take at the broker, and may take.
+/// Sets the used and the maximum bytes of objects at the broker.
 pub(crate) fn objects(bytes: u64, bytes_max: u64) {
     OBJECTS_BYTES.with(&[]).set(bytes as f64);
     OBJECTS_BYTES_MAX.with(&[]).set(bytes_max as f64);
 }
 
-/// How much memory a server of the broker needs for so many subjects, and may use.
+/// Sets the memory that a server of the broker needs, and may use.
 pub(crate) fn broker_memory(bytes: u64, bytes_max: Option<u64>) {
     BROKER_MEMORY.with(&[]).set(bytes as f64);
     if let Some(bytes_max) = bytes_max {
@@ -361,17 +373,17 @@ pub(crate) fn certificate_expires(at: i64) {
     CERTIFICATE_EXPIRES.with(&[]).set(at as f64);
 }
 
-/// A job of a lost worker went back.
+/// Counts a job of a lost worker that was returned to its queue.
 pub(crate) fn handed_back(pool: &PoolId) {
     HANDED_BACK.with(&[pool.as_str()]).add(1);
 }
 
-/// An attempt to deliver a notice ended, or the notice is parked.
+/// Counts an attempt to deliver a notification, or a parked notification.
 pub(crate) fn webhook(endpoint: &str, outcome: &str) {
     WEBHOOKS.with(&[endpoint, outcome]).add(1);
 }
 
-/// Counts calls that are accepted and that end. Keeps the handles of each pool and tool that it has met.
+/// Counts accepted and ended calls. Caches the handles of each pool and tool.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     pools: HashMap<PoolId, HashMap<ToolName, OfTool>>,
@@ -387,7 +399,7 @@ struct OfTool {
     parked: Counter,
 }
 
-/// Calls that ended in one way.
+/// Calls that ended with one outcome.
 #[derive(Debug)]
 struct Ended {
     count: Counter,
@@ -424,7 +436,7 @@ impl OfTool {
 }
 
 impl Ends {
-    /// A run may have been opened, or calls may have been added to it.
+    /// Counts the calls of a run that may have been opened, or extended.
     pub(crate) fn accepted(&mut self, run: &Run, heard: &Heard) {
         let Some(tenant) = run.tenant() else { return };
         match heard {
@@ -434,7 +446,7 @@ impl Ends {
         }
     }
 
-    /// A call has ended, by an entry that was stored at this time. Calls that no pool was to execute count without one.
+    /// Counts a call that ended with an entry stored at this time. Calls without a pool have an empty pool label.
     pub(crate) fn count(&mut self, run: &Run, call: &Call, at: Timestamp, registry: &Registry) {
         let spec = call.spec();
         if let (Some(tenant), Some(outcome)) = (run.tenant(), call.outcome()) {
@@ -449,7 +461,17 @@ impl Ends {
         }
         let of_tool = OfTool::new(pool.as_str(), label(&spec.tool, registry));
         of_tool.ended(call, at);
-        // It was routed, so somebody advertised it: their number is bounded by what workers host.
+        // The call was routed, so its tool was advertised: the number of labels is bounded by what workers host.
         self.pools.entry(pool.clone()).or_default().insert(spec.tool.clone(), of_tool);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_of_metrics_is_current() {
+        telemetry::metrics::check_reference("coordinator", &[&METRICS[..], &tenants::METRICS].concat());
     }
 }

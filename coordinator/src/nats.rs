@@ -1,5 +1,5 @@
-//! The coordinator at the broker: the log, shard leases, advertisements, and the core subjects between it and workers.
-//! The only folder that names the broker's library.
+//! The coordinator's use of the broker: the log, shard leases, advertisements, and messages between it and workers. The
+//! only folder that names the broker's library.
 
 pub(crate) mod clock;
 pub(crate) mod doctor;
@@ -23,18 +23,18 @@ mod uploads;
 
 use std::time::Duration;
 
+use ::objects::{Bucket, Objects};
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{Context, kv};
-use proto::access::Party;
+use nats::Credentials;
+use nats::access::Party;
 use proto::names;
-use proto::nats::Credentials;
 use run::PoolId;
-use store::{Bucket, Objects};
 
 use self::setup::{LogOptions, SetupError};
 
-/// How long the broker may take to confirm an append before it is tried again. It answers in a millisecond or not at all: a
-/// confirmation that was on its way when a connection broke never comes.
+/// How long the broker may take to confirm an append before it is tried again. It answers within a millisecond or not
+/// at all, because a confirmation is lost if the connection breaks.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection, with everything at the broker that a coordinator needs.
@@ -52,7 +52,7 @@ pub(crate) struct Broker {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BrokerError {
     #[error(transparent)]
-    Connect(#[from] proto::nats::ConnectError),
+    Connect(#[from] nats::ConnectError),
     #[error(transparent)]
     Setup(#[from] SetupError),
 }
@@ -60,7 +60,7 @@ pub(crate) enum BrokerError {
 impl Broker {
     pub(crate) async fn connect(url: &str, credentials: &Credentials, log: &LogOptions) -> Result<Self, BrokerError> {
         let name = format!("coordinator-{}", uuid::Uuid::now_v7().simple());
-        let client = proto::nats::connect(url, credentials, &name, &Party::Coordinator).await?;
+        let client = nats::connect(url, credentials, &name, &Party::Coordinator).await?;
         let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
         setup::ensure_log(&client, &context, log).await?;
         let leases = setup::ensure_bucket(&context, names::LEASES_BUCKET, Duration::ZERO, log).await?;
@@ -71,7 +71,7 @@ impl Broker {
         Ok(Self { client, context, tools, leases, requests, snapshots, pauses })
     }
 
-    /// Where objects lie: in the bucket where one is given, else here.
+    /// The object store: the bucket if one is given, otherwise the broker.
     pub(crate) async fn objects(&self, bucket: Option<Bucket>, log: &LogOptions) -> Result<Objects, SetupError> {
         if bucket.is_none() {
             setup::ensure_objects(&self.context, log).await?;
@@ -79,7 +79,7 @@ impl Broker {
         Ok(Objects::new(&self.context, bucket))
     }
 
-    /// Makes the queues of pools.
+    /// Creates the queues of pools.
     pub(crate) async fn make_queues(&self, pools: &[PoolId]) -> Result<(), SetupError> {
         for pool in pools {
             setup::ensure_pool(&self.context, pool).await?;
@@ -87,10 +87,10 @@ impl Broker {
         Ok(())
     }
 
-    /// Waits until everything that was said is on its way.
+    /// Waits until everything that was published is sent.
     pub(crate) async fn flush(&self) {
         if let Err(error) = self.client.flush().await {
-            tracing::warn!(%error, "the last words to the broker were lost");
+            tracing::warn!(%error, "flushing the last messages to the broker failed");
         }
     }
 }

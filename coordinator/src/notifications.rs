@@ -1,15 +1,15 @@
-//! Webhooks: notices of what becomes of runs, posted to addresses that the deployment names and signed after Standard
-//! Webhooks.
+//! Webhooks: notifications of the progress of runs, posted to addresses that the deployment configures and signed
+//! according to Standard Webhooks.
 //!
 //! ```text
-//! ledger ── a run's status changed ──▶ the queue, a message for each notice and endpoint
+//! owner ── a run's status changed ──▶ the queue, a message for each notification and endpoint
 //!                                        │
-//!           taken: it leaves the queue ◀─┴─▶ a courier for each endpoint and shard of ours ──▶ POST
+//!        accepted: it is removed      ◀──┴─▶ a deliverer for each endpoint and shard of ours ──▶ POST
 //! ```
 //!
-//! What is owed follows from the fold: a notice is the entry of the log with which the status changed. The owner puts it into
-//! the queue, and says in its snapshot what it has not put there yet, so a crash repeats notices and loses none. Nothing here
-//! is on the way of a run.
+//! Notifications follow from the fold: each stands for the log entry that changed a run's status. The owner queues
+//! them, and its snapshot has those that are not queued yet. So a crash repeats notifications and loses none. Runs
+//! never wait for them.
 
 mod bag;
 mod courier;
@@ -28,13 +28,13 @@ use tokio_util::sync::CancellationToken;
 use self::courier::Courier;
 pub(crate) use self::file::Endpoint;
 pub use self::file::InvalidWebhooks;
-pub(crate) use self::notice::{Letter, message_id};
+pub(crate) use self::notice::message_id;
 use crate::metrics;
-use crate::nats::letters::Queue;
+use crate::nats::letters::{Letter, Queue};
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
 
-/// Who is told what becomes of runs. Cheap to clone; empty where nobody is.
+/// The configured endpoints. Cheap to clone; may be empty.
 #[derive(Debug, Clone, Default)]
 pub struct Webhooks(Arc<Vec<Arc<Endpoint>>>);
 
@@ -51,7 +51,7 @@ impl Webhooks {
         self.0.iter().find(|endpoint| endpoint.name == name).map(|endpoint| &**endpoint)
     }
 
-    /// What follows from an entry with which the status of a run has changed: a letter for each endpoint that wants to know.
+    /// The notifications that follow from an entry that changed the status of a run: one for each interested endpoint.
     pub(crate) fn letters(&self, run: &Run, status: RunStatus, entry: &Entry) -> Vec<Letter> {
         let Some(kind) = notice::Kind::of(status) else { return Vec::new() };
         let wanting: Vec<_> = self.0.iter().filter(|endpoint| endpoint.wants(kind, run.tenant())).collect();
@@ -63,7 +63,7 @@ impl Webhooks {
     }
 }
 
-/// Keeps a courier for each endpoint and each shard that is ours.
+/// Runs a deliverer for each endpoint and each shard that we own.
 pub(crate) async fn keep(webhooks: Webhooks, queue: Queue, mut owned: watch::Receiver<Owned>, stop: CancellationToken) {
     webhooks.endpoints().iter().for_each(|endpoint| metrics::begin_webhook(&endpoint.name));
     let mut couriers: HashMap<Shard, (u64, CancellationToken)> = HashMap::new();

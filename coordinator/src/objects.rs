@@ -1,7 +1,10 @@
-//! An object while it is read or brought: chunk by chunk, few of them at once, so that its size is not felt here.
+//! Reading and storing an object chunk by chunk, with few chunks in memory, whatever its size.
+
+pub(crate) mod uploads;
 
 use std::pin::pin;
 
+use ::objects::{NotKept, Objects, Unread};
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -9,11 +12,10 @@ use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
 use run::{Object, ObjectId, limit};
-use store::{NotKept, Objects, Unread};
 
-use crate::runs::Refusal;
+use crate::admission::refusal::Refusal;
 
-/// Chunks that are read ahead of whoever takes them.
+/// Chunks that are read ahead of the reader.
 const AHEAD: usize = 4;
 
 /// Bytes of an object, from `from` to before `until`.
@@ -24,7 +26,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// `None` for one that begins behind the object's end.
+    /// `None` if it begins after the object's end.
     pub(crate) fn of(size: u64, from: u64, length: Option<u64>) -> Option<Self> {
         let until = length.map_or(size, |length| from.saturating_add(length).min(size));
         (from < size || (from, size) == (0, 0)).then_some(Self { from, until })
@@ -39,13 +41,13 @@ impl Span {
 pub(crate) enum BrokenObject {
     #[error(transparent)]
     Read(#[from] Unread),
-    #[error("object {0} is not kept any more, or not all of it")]
+    #[error("object {0} has expired, or parts of it have")]
     Missing(ObjectId),
-    #[error("object {0} is not what was stored: its SHA-256 differs")]
+    #[error("object {0} is corrupt: its SHA-256 differs from the stored one")]
     Differs(ObjectId),
 }
 
-/// The bytes of a span. Read whole, an object that is not what was stored ends in an error.
+/// The bytes of a span. If the whole object is read and its hash differs, the stream ends with an error.
 pub(crate) fn read(
     objects: Objects,
     object: Object,
@@ -74,7 +76,7 @@ pub(crate) fn read(
         left -= piece.len() as u64;
         if let Some(digest) = &mut digest {
             digest.update(&piece);
-            // The last piece is given out only when all is as it should be.
+            // The last piece is returned only if the hash matches.
             if left == 0 && digest.clone().finish().as_ref() != sha256 {
                 return Err(BrokenObject::Differs(id.clone()));
             }
@@ -83,8 +85,8 @@ pub(crate) fn read(
     })
 }
 
-/// Stores what comes, and says how much it was and its SHA-256. What breaks off is removed again, unless whoever does this is
-/// gone too: then it ages out.
+/// Stores the bytes, and returns their number and SHA-256. An incomplete object is removed, unless this future is
+/// dropped too: then it ages out.
 pub(crate) async fn take<E: From<Refusal>>(
     objects: &Objects,
     id: &ObjectId,
@@ -93,10 +95,10 @@ pub(crate) async fn take<E: From<Refusal>>(
     let mut storing = FuturesUnordered::new();
     let taken = take_all(objects, id, pieces, &mut storing).await;
     if taken.is_err() {
-        // What is under way would else come when all is removed.
+        // Chunks in progress would otherwise be stored after the removal.
         while storing.next().await.is_some() {}
         if let Err(error) = objects.remove(id).await {
-            tracing::warn!(%error, "what is left of an upload that broke off goes with its age");
+            tracing::warn!(%error, "removing an incomplete upload failed; it expires with its age");
         }
     }
     taken
@@ -113,7 +115,7 @@ async fn take_all<'a, E: From<Refusal>>(
     let mut digest = digest::Context::new(&digest::SHA256);
     let (piece_bytes, ahead) = (objects.piece_bytes(), objects.ahead());
     loop {
-        // What is under way goes on while nothing comes.
+        // Chunks in progress continue while no bytes arrive.
         let piece = tokio::select! {
             Some(stored) = storing.next() => {
                 stored.map_err(Refusal::from)?;

@@ -1,18 +1,18 @@
-//! CPU-bound work of requests, kept from the threads that serve everybody.
+//! CPU-bound work of requests, run outside the threads that serve requests.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Requests whose CPU-bound work runs at once: half of the cores, so the other half serves all others. Each is bounded by its
-/// steps and budgets, some 100 ms at most; the others wait in the order in which they came.
+/// Requests whose CPU-bound work runs concurrently: half of the cores, so the other half serves all others. Each is
+/// bounded by its steps and budgets, some 100 ms at most; the others wait in the order in which they came.
 static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Semaphore::new((cores / 2).max(1))
 });
 
-/// How much such work gives way to what serves everybody: of a core that both want it has some tenth.
+/// Niceness of such work: of a core that serving needs too it gets about a tenth.
 const NICE: i32 = 10;
 
 /// The right to do such work. Dropping it lets the next request in.
@@ -26,7 +26,7 @@ impl Permit {
         Self { _held: PERMITS.acquire().await.expect("nobody closes it") }
     }
 
-    /// Does the work, on a thread of its own. What else this thread has to do goes to another thread meanwhile.
+    /// Does the work on a thread of its own. Other tasks of this thread move to another thread meanwhile.
     pub(crate) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match Handle::try_current().map(|handle| handle.runtime_flavor()) {
             Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(|| run_nicely(work)),
@@ -35,7 +35,7 @@ impl Permit {
     }
 }
 
-/// A thread may give its priority up, and not take it back: so it is used once. Where none can be made, this one does
+/// A thread can lower its priority but not raise it again, so each is used once. If none can be created, this one does
 /// the work.
 fn run_nicely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let span = tracing::Span::current();
@@ -44,14 +44,14 @@ fn run_nicely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let done = std::thread::scope(|scope| {
         let worker = std::thread::Builder::new().spawn_scoped(scope, || {
             if let Err(error) = rustix::process::nice(NICE) {
-                tracing::debug!(%error, "costly work of a request does not give way");
+                tracing::debug!(%error, "lowering the priority of costly work failed");
             }
             take().map(|work| span.in_scope(work))
         });
         match worker {
             Ok(worker) => worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             Err(error) => {
-                tracing::warn!(%error, "no thread can be made for costly work of a request");
+                tracing::warn!(%error, "creating a thread for costly work failed");
                 None
             }
         }
@@ -59,7 +59,7 @@ fn run_nicely<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     done.or_else(|| take().map(|work| work())).expect("one of the two takes it")
 }
 
-/// Does work that is quick here, and other work with a permit.
+/// Does quick work here, and other work with a permit.
 pub(crate) async fn run_unless<T: Send>(is_quick: bool, work: impl FnOnce() -> T + Send) -> T {
     if is_quick { work() } else { Permit::acquire().await.run(work) }
 }

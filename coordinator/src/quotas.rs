@@ -1,9 +1,10 @@
-//! How much each tenant may have under way, and how fast it may ask for more: shared fairly among tenants, and among
-//! coordinators.
+//! Quotas: how many runs and calls each tenant may have in progress, and at what rate it may add calls. They are shared
+//! fairly among tenants, and among coordinators.
 //!
-//! What is under way is counted where it is known from the log: by the owner of each shard. A coordinator admits against what
-//! it counts itself, exactly, and what the others say that they count. They say it to each other through Redis, once a
-//! second, and never on the way of a request. Without Redis each keeps to its part of the quota, by the shards that it owns.
+//! The owner of each shard counts what is in progress, because it knows it from the log. A coordinator admits against
+//! its own exact counts and the counts that the other coordinators report. They exchange counts through Redis, once a
+//! second, and never while a request waits. Without Redis each coordinator enforces its part of the quota, in
+//! proportion to the shards that it owns.
 
 mod running;
 
@@ -19,71 +20,30 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::running::{Running, Whose};
-use crate::callers::Callers;
-use crate::redis::RedisStore;
+use crate::auth::callers::{Callers, Exceeded, Quota};
+use crate::index::redis::RedisStore;
 use crate::shards::Owned;
 
-/// How often coordinators tell each other what they count.
-const TELL: Duration = Duration::from_secs(1);
-/// How long a word counts. A coordinator that said nothing for longer is gone, and its shards are another's.
-const WORD: Duration = Duration::from_secs(5);
-/// How long an admitted run has to show in the log.
+/// How often coordinators exchange counts.
+const EXCHANGE: Duration = Duration::from_secs(1);
+/// How long a report is valid. A coordinator that has not reported for longer is gone, and others own its shards.
+const REPORT_VALID: Duration = Duration::from_secs(5);
+/// How long an admitted run may take to appear in the log.
 const APPEND: Duration = Duration::from_secs(30);
-/// Calls that may come at once: those of a second.
+/// Calls that may be added in a burst: those of a second.
 const BURST: Duration = Duration::from_secs(1);
-/// When to ask again where no time can be told: what runs may end at any moment.
+/// The retry hint if no time can be computed, because runs may end at any moment.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What a tenant may have; `None` for no limit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Quota {
-    /// Runs that have not ended.
-    pub(crate) open_runs: Option<u32>,
-    /// Calls that have not ended.
-    pub(crate) calls_at_once: Option<u32>,
-    /// Calls accepted in a second, over some seconds.
-    pub(crate) calls_per_second: Option<u32>,
-    /// Calls that are queued or running; those beyond wait.
-    pub(crate) running_calls: Option<u32>,
-    /// Bytes that uploads hold; [`UPLOAD_BYTES`] where nothing is said.
-    pub(crate) upload_bytes: Option<u64>,
-    /// Bytes that runs take in the log; a part of the log where nothing is said, see [`LOG_PARTS`].
-    pub(crate) log_bytes: Option<u64>,
-}
-
-/// A tenant without a quota of its own may take one of so many parts of the log: half of it. What is above 85 % of the log is for
-/// work that was accepted, so one tenant leaves a third of the log to others.
+/// The default quota of a tenant is the log divided by this: half of it. The space above 85 % of the log is for
+/// accepted work, so one tenant leaves a third of the log to others.
 const LOG_PARTS: u64 = 2;
-/// Running calls of a tenant that has its part may write one more of so many parts of that: results of what was accepted.
+/// Running calls of a tenant at its limit may write this fraction of the limit in addition: results of accepted calls.
 const OUTPUT_PARTS: u64 = 8;
-/// When to ask again where the log is meant: what is oldest may age out at any moment, and takes hours.
+/// The retry hint if the log quota is reached: the oldest entries may age out at any moment, but it takes hours.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
 
-/// Bytes that the uploads of a tenant may hold where nobody says: one of the largest, and half of what the broker's object store
-/// holds where nobody says, so that no tenant fills it alone.
-pub(crate) const UPLOAD_BYTES: u64 = 256 * 1024 * 1024;
-
-impl Quota {
-    pub(crate) fn allows_nothing(&self) -> bool {
-        self.log_bytes == Some(0)
-            || [self.open_runs, self.calls_at_once, self.calls_per_second, self.running_calls].contains(&Some(0))
-    }
-}
-
-/// A tenant has as much as it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the tenant or caller has as many {what} as it may: {limit}{remedy}")]
-pub(crate) struct Exceeded {
-    pub(crate) what: &'static str,
-    pub(crate) limit: u64,
-    /// What to do, beside asking again later; empty where that is all.
-    pub(crate) remedy: &'static str,
-    /// When it may be worth to ask again.
-    pub(crate) retry_after: Duration,
-}
-
-/// What is counted of a tenant.
+/// Counts of a tenant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Usage {
     runs: u32,
@@ -94,24 +54,24 @@ struct Usage {
     log_bytes: u64,
 }
 
-/// What a tenant has in the log.
+/// Bytes of a tenant in the log.
 #[derive(Debug, Default)]
 struct LogUse {
-    /// In the shards that are ours.
+    /// In the shards that we own.
     stored: u64,
-    /// Of requests that were admitted since that was counted.
+    /// Of requests that were admitted since `stored` was counted.
     admitted: u64,
 }
 
-/// Cheap to clone.
+/// The quotas of all tenants. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Quotas {
     callers: Callers,
     owned: watch::Receiver<Owned>,
     counted: Arc<Mutex<Counted>>,
-    /// The coordinators tell each other what they count.
+    /// Whether coordinators exchange counts.
     shared: bool,
-    /// Bytes that a tenant may take in the log where the file says nothing.
+    /// Bytes that a tenant may have in the log if the file sets no limit.
     log_bytes: u64,
 }
 
@@ -119,7 +79,7 @@ pub(crate) struct Quotas {
 struct Counted {
     tenants: HashMap<TenantId, Tenant>,
     log: HashMap<TenantId, LogUse>,
-    /// What the others count.
+    /// Counts that the others reported.
     others: HashMap<TenantId, Usage>,
     running: Running,
 }
@@ -128,17 +88,17 @@ struct Counted {
 struct Tenant {
     runs: HashMap<RunId, Under>,
     calls: u32,
-    /// When what was accepted is paid for, at the rate of the quota.
+    /// When the accepted calls are paid for, at the rate of the quota.
     paid: Option<Instant>,
-    /// Accepted since the others were told.
+    /// Accepted since the last report to the others.
     accepted: u32,
 }
 
 #[derive(Debug)]
 struct Under {
-    /// That have not ended.
+    /// Calls that have not ended.
     calls: u32,
-    /// `None` once the log has shown it.
+    /// When it was admitted; `None` once the log has shown it.
     admitted: Option<Instant>,
 }
 
@@ -149,11 +109,11 @@ impl Quotas {
     }
 
     fn counted(&self) -> MutexGuard<'_, Counted> {
-        // Whatever a panic left half done is put right by the next look at the log.
+        // After a panic the counts may be half updated; the next recount from the log corrects them.
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes calls of a tenant in, or says why not. A run that is then not stored is given back.
+    /// Admits calls of a tenant, or refuses them. A run that is then not stored is given back.
     pub(crate) fn admit<'a>(
         &self,
         run: RunId,
@@ -180,7 +140,7 @@ impl Quotas {
         Ok(Admitted { quotas: self, run, tenant: tenant.filter(|_| self.counts()).cloned(), is_kept: false })
     }
 
-    /// Whether it is counted what tenants have in the log: where callers are known, each tenant has a part of it.
+    /// Whether the tenants' bytes in the log are counted: if callers are authenticated, each tenant has a quota of it.
     pub(crate) fn counts_log(&self) -> bool {
         self.callers.are_known()
     }
@@ -189,7 +149,7 @@ impl Quotas {
         self.callers.quota(tenant).and_then(|quota| quota.log_bytes).unwrap_or(self.log_bytes)
     }
 
-    /// Takes note of what tenants have in the log of our shards. Gives how much more their running calls may write.
+    /// Stores the tenants' bytes in the log of our shards. Returns how many more bytes their running calls may write.
     pub(crate) fn see_log(&self, totals: HashMap<TenantId, u64>) -> HashMap<TenantId, u64> {
         let mut counted = self.counted();
         let left = |(tenant, stored): (&TenantId, &u64)| (tenant.clone(), self.output_left(tenant, *stored, &counted));
@@ -198,7 +158,7 @@ impl Quotas {
         left
     }
 
-    /// How much the running calls may write of a tenant of which nothing was counted in the log of our shards.
+    /// How many bytes the running calls of a tenant may write that has none counted in the log of our shards.
     pub(crate) fn log_left(&self, tenant: &TenantId) -> u64 {
         self.output_left(tenant, 0, &self.counted())
     }
@@ -209,16 +169,16 @@ impl Quotas {
         may.saturating_sub(stored)
     }
 
-    /// Why a call is cancelled that writes output beyond its tenant's part of the log.
+    /// Why a call is cancelled that writes output beyond its tenant's quota of the log.
     pub(crate) fn log_full_for(&self, tenant: &TenantId) -> String {
         format!(
-            "the runs of tenant {tenant} take more than the {} bytes of the log that they may (quota log_bytes), and this call went \
-             on with output",
+            "the runs of tenant {tenant} exceed their {} bytes of the log (quota log_bytes), and this call kept \
+            producing output",
             self.log_limit(tenant)
         )
     }
 
-    /// Whether calls of a tenant would be taken in, without taking them in. `run`: the run that they are added to.
+    /// Whether calls of a tenant would be admitted, without admitting them. `run`: the run that they are added to.
     pub(crate) fn check(&self, run: Option<RunId>, tenant: Option<&TenantId>, calls: usize) -> Result<(), Exceeded> {
         let Some(tenant) = tenant.filter(|_| self.counts_log()) else { return Ok(()) };
         let calls = u32::try_from(calls).unwrap_or(u32::MAX);
@@ -232,19 +192,19 @@ impl Quotas {
         Limits { shards: self.owned.borrow().shards().len() as u64, shared: self.shared }
     }
 
-    /// The run has ended, or was not stored.
+    /// Called when a run has ended or was not stored.
     pub(crate) fn ended(&self, run: RunId, tenant: Option<&TenantId>) {
         if let Some(tenant) = tenant.filter(|_| self.counts()) {
             self.counted().ended(run, tenant);
         }
     }
 
-    /// Whether anybody has a quota: otherwise nothing need be counted.
+    /// Whether any tenant has a quota: otherwise nothing needs to be counted.
     pub(crate) fn counts(&self) -> bool {
         self.callers.has_quotas()
     }
 
-    /// All open runs of the shards that are ours, each with its calls that have not ended.
+    /// Recounts all open runs of the shards that we own, each with its calls that have not ended.
     pub(crate) fn look(&self, open: impl Iterator<Item = (RunId, TenantId, u32)>) {
         let now = Instant::now();
         let mut seen: HashMap<TenantId, HashMap<RunId, Under>> = HashMap::new();
@@ -254,27 +214,27 @@ impl Quotas {
         self.counted().see(seen, now);
     }
 
-    /// Tells the others what is counted here, and hears what they count.
+    /// Reports our counts to the other coordinators, and reads theirs.
     pub(crate) async fn keep(self, redis: Option<RedisStore>, stop: CancellationToken) {
         let member = format!("{:016x}", rand::random::<u64>());
-        let mut tick = tokio::time::interval(TELL);
+        let mut tick = tokio::time::interval(EXCHANGE);
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {}
             }
-            let (word, is_limited) = self.counted().word();
+            let (report, is_limited) = self.counted().report();
             let Some(redis) = redis.as_ref().filter(|_| is_limited || self.counts_log()) else { continue };
-            let text = serde_json::to_string(&word).expect("texts and numbers are JSON");
+            let text = serde_json::to_string(&report).expect("texts and numbers are JSON");
             match redis.exchange(&member, &text).await {
-                Ok(words) => {
-                    let words: Vec<Word> = words.iter().filter_map(|word| heard(word)).collect();
+                Ok(reports) => {
+                    let reports: Vec<Report> = reports.iter().filter_map(|report| fresh_report(report)).collect();
                     let mut counted = self.counted();
-                    counted.running.others = running::sum(&words);
-                    counted.others = sum(words.into_iter());
+                    counted.running.others = running::sum(&reports);
+                    counted.others = sum(reports.into_iter());
                 }
-                // What was heard last goes on counting; its speakers are alive, as far as we know.
-                Err(error) => tracing::debug!(%error, "quotas are not shared at the moment"),
+                // The last reports stay in effect, because we cannot tell that their coordinators are gone.
+                Err(error) => tracing::debug!(%error, "exchanging quota counts failed"),
             }
         }
     }
@@ -312,27 +272,27 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// What a coordinator tells the others.
+/// The report of a coordinator to the others.
 #[derive(Debug, Serialize, Deserialize)]
-struct Word {
+struct Report {
     at_ms: u64,
     tenants: BTreeMap<String, Usage>,
-    /// Calls that are queued or running, by tenant and by tool, where anybody is limited in that.
+    /// Calls that are queued or running, by tenant and by tool, if any of them is limited.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     running_of_tenants: BTreeMap<String, u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     running_of_tools: BTreeMap<String, u32>,
 }
 
-fn heard(text: &str) -> Option<Word> {
-    let word: Word = serde_json::from_str(text).ok()?;
-    let age = proto::now().since(run::Timestamp(word.at_ms));
-    (age <= WORD).then_some(word)
+fn fresh_report(text: &str) -> Option<Report> {
+    let report: Report = serde_json::from_str(text).ok()?;
+    let age = proto::now().since(run::Timestamp(report.at_ms));
+    (age <= REPORT_VALID).then_some(report)
 }
 
-fn sum(words: impl Iterator<Item = Word>) -> HashMap<TenantId, Usage> {
+fn sum(reports: impl Iterator<Item = Report>) -> HashMap<TenantId, Usage> {
     let mut all: HashMap<TenantId, Usage> = HashMap::new();
-    for (tenant, usage) in words.flat_map(|word| word.tenants) {
+    for (tenant, usage) in reports.flat_map(|report| report.tenants) {
         let Ok(tenant) = tenant.parse() else { continue };
         let sum = all.entry(tenant).or_default();
         sum.runs = sum.runs.saturating_add(usage.runs);
@@ -344,23 +304,24 @@ fn sum(words: impl Iterator<Item = Word>) -> HashMap<TenantId, Usage> {
 }
 
 struct Limits {
-    /// How many of all shards are ours.
+    /// How many of all shards we own.
     shards: u64,
     shared: bool,
 }
 
 impl Limits {
-    /// What is left for us of what may be under way.
+    /// What is left for us of a limit.
     fn left(&self, limit: u32, others: u32) -> u32 {
         if self.shared { limit.saturating_sub(others) } else { self.own(limit) }
     }
 
-    /// What the others leave of a rate, and never less than our part: they may be about to leave more.
+    /// What the others leave of a rate, and never less than our part, because they may be about to leave more.
     fn rate(&self, limit: u32, others: u32) -> u32 {
         if self.shared { limit.saturating_sub(others).max(self.own(limit)) } else { self.own(limit) }
     }
 
-    /// What is left for us of the bytes that a tenant may have. Who has no shard yet has the part of one: it has just begun.
+    /// What is left for us of the bytes that a tenant may have. A coordinator without shards counts as having one,
+    /// because it has just started.
     fn bytes(&self, limit: u64, others: u64) -> u64 {
         if self.shared {
             return limit.saturating_sub(others);
@@ -378,7 +339,7 @@ impl Limits {
 }
 
 impl Counted {
-    /// What a tenant has in the log of the other coordinators' shards.
+    /// Bytes of a tenant in the log of the other coordinators' shards.
     fn others_log(&self, tenant: &TenantId) -> u64 {
         self.others.get(tenant).map_or(0, |others| others.log_bytes)
     }
@@ -391,8 +352,8 @@ impl Counted {
         };
         let wanted = used.stored.saturating_add(used.admitted).saturating_add(bytes);
         if wanted > may {
-            let remedy = ". They become free 25 hours after they were stored. Raise log_bytes in the callers' file, store less \
-                          (large inputs as objects, `store: false`), or ask again later";
+            let remedy = ". They become free 25 hours after they were stored. Raise log_bytes in the callers' file, \
+                store less (large inputs as objects, `store: false`), or retry later";
             return Err(Exceeded { what: "bytes in the log", limit, remedy, retry_after: LOG_AGAIN });
         }
         used.admitted += bytes;
@@ -457,7 +418,7 @@ impl Counted {
         Ok(())
     }
 
-    /// The run ended, or was not stored.
+    /// Called when the run ended or was not stored.
     fn ended(&mut self, run: RunId, name: &TenantId) {
         let Some(tenant) = self.tenants.get_mut(name) else { return };
         if let Some(under) = tenant.runs.remove(&run) {
@@ -477,7 +438,7 @@ impl Counted {
         }
     }
 
-    /// The log knows better than we do, but for what was admitted just now.
+    /// The log replaces our counts, except for runs that were admitted just now.
     fn see(&mut self, mut seen: HashMap<TenantId, HashMap<RunId, Under>>, now: Instant) {
         for (name, tenant) in &mut self.tenants {
             let mut runs = seen.remove(name).unwrap_or_default();
@@ -496,8 +457,8 @@ impl Counted {
         });
     }
 
-    /// What the others are told, and whether anybody is limited in what runs.
-    fn word(&mut self) -> (Word, bool) {
+    /// The report to the others, and whether any running calls are limited.
+    fn report(&mut self) -> (Report, bool) {
         let (mut running_of_tenants, mut running_of_tools) = (BTreeMap::new(), BTreeMap::new());
         for (whose, count) in self.running.counts() {
             match whose {
@@ -505,24 +466,24 @@ impl Counted {
                 Whose::Tool(tool) => running_of_tools.insert(tool.to_string(), count),
             };
         }
-        let word = Word { at_ms: proto::now().0, tenants: self.told(), running_of_tenants, running_of_tools };
-        (word, self.running.is_limited)
+        let report = Report { at_ms: proto::now().0, tenants: self.usages(), running_of_tenants, running_of_tools };
+        (report, self.running.is_limited)
     }
 
-    /// What is counted here, for the others.
-    fn told(&mut self) -> BTreeMap<String, Usage> {
+    /// Our counts, for the others.
+    fn usages(&mut self) -> BTreeMap<String, Usage> {
         let of = |tenant: &mut Tenant| Usage {
             runs: u32::try_from(tenant.runs.len()).unwrap_or(u32::MAX),
             calls: tenant.calls,
             accepted: std::mem::take(&mut tenant.accepted),
             log_bytes: 0,
         };
-        let mut told: BTreeMap<String, Usage> =
+        let mut usages: BTreeMap<String, Usage> =
             self.tenants.iter_mut().map(|(name, tenant)| (name.to_string(), of(tenant))).collect();
         for (name, used) in self.log.iter().filter(|(_, used)| used.stored > 0) {
-            told.entry(name.to_string()).or_default().log_bytes = used.stored;
+            usages.entry(name.to_string()).or_default().log_bytes = used.stored;
         }
-        told
+        usages
     }
 }
 
@@ -546,7 +507,7 @@ mod tests {
         counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
         counted.admit_bytes(&tenant, 100, 1000, &alone).expect("half of the shards are ours");
         counted.admit_bytes(&tenant, 1, 1000, &alone).expect_err("that was our part");
-        assert_eq!(counted.told()["acme"].log_bytes, 400, "the others are told of tenants without open runs, too");
+        assert_eq!(counted.usages()["acme"].log_bytes, 400, "the others are told of tenants without open runs, too");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! One reader of a run's ordered output: a fold of its own over the run's entries, from the log as far as they lie behind
-//! and from the ledger's feed from there on. What it keeps is bounded; what waits for the floor is read from the log again.
+//! A reader of a run's ordered output: a fold of its own over the run's entries, read from the log as far as they are
+//! in the past and from the owner's feed after that. Its buffers are bounded; output that waits for the floor is read
+//! from the log again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,25 +12,23 @@ use proto::v1;
 use run::{Entry, FloorPolicy, Heard, Route, Run, RunId, RunOpened, Sequencer, Span, Spoken, TenantId, Utterance};
 use tokio::time::Instant;
 
-use crate::callers::Reading;
-use crate::door::Fault;
+use crate::auth::callers::Reading;
 use crate::ledger::{Before, Ledger, Live, OVERDUE, Standing, Stopped};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
-use crate::runs::Refusal;
 
-/// Events given out together.
+/// Events returned together.
 const BATCH_EVENTS_MAX: usize = 512;
-/// Bytes of output given out together, unless a single piece is larger.
+/// Bytes of output returned together, unless a single piece is larger.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of output that a reader keeps while it waits for the floor.
+/// Bytes of output that a reader buffers while it waits for the floor.
 const KEPT_BYTES_MAX: usize = 64 * 1024;
 
-/// How long a replica of the broker may be behind: one that stood still is replaced by others, or catches up.
+/// How long a replica of the broker may be behind: one that hung is replaced by others, or catches up.
 const REPLICA_PATIENCE: Duration = Duration::from_secs(30);
 const REPLICA_PAUSE: Duration = Duration::from_millis(50);
-/// The pauses before the log's leader is asked again how far a run has come: one that was replaced may not know it for some
-/// seconds.
+/// The pauses before the log's leader is asked again how far a run has come. A leader that was replaced may not know it
+/// for some seconds.
 const ASK_AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(15)];
 
 #[derive(Debug)]
@@ -37,16 +36,16 @@ pub(crate) struct Reader {
     source: Source,
     run: Run,
     sequencer: Sequencer,
-    /// The reader has everything up to here already.
+    /// The client has everything up to here already.
     after: Option<u64>,
     spoken: VecDeque<Spoken>,
-    /// Entries with output that is still to be spoken, oldest first.
+    /// Entries with output that is still to be emitted, oldest first.
     kept: VecDeque<Arc<Entry>>,
     kept_bytes: usize,
-    /// The newest entry that was taken in.
+    /// The newest entry that was applied.
     current: Option<Arc<Entry>>,
     heard: Vec<Heard>,
-    /// It answers the request that asked for the run.
+    /// Whether it answers the request that opened the run.
     pub(crate) answers_opening: bool,
     /// The reader's place among those of its caller.
     place: Option<Reading>,
@@ -58,9 +57,9 @@ pub(crate) enum WatchError {
     Stopped(#[from] Stopped),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("the log holds no such run")]
+    #[error("the log has no such run")]
     Unknown,
-    #[error("entry {0} of the log is gone")]
+    #[error("entry {0} is missing in the log")]
     Gone(u64),
 }
 
@@ -97,7 +96,7 @@ impl Reader {
         Ok(Self::new(source, policy, after))
     }
 
-    /// Boxed, as it is handed on many times.
+    /// Boxed, because it is moved many times.
     fn new(source: Source, policy: FloorPolicy, after: Option<u64>) -> Box<Self> {
         Box::new(Self {
             run: Run::new(source.run),
@@ -114,18 +113,18 @@ impl Reader {
         })
     }
 
-    /// Whose run it is, as long as nothing was taken in.
+    /// The run's tenant, until the first entry is applied.
     pub(crate) fn tenant(&self) -> Option<&TenantId> {
         self.source.page.front().and_then(|entry| opening(entry)).and_then(|opened| opened.tenant.as_ref())
     }
 
-    /// Counts as one of its caller's as long as it is there.
+    /// Counts as one of its caller's streams as long as it exists.
     pub(crate) fn hold(&mut self, place: Option<Reading>) {
         self.place = place;
     }
 
-    /// Waits until the feed brings the opening of a new run, and gives its place in the log. Never ends where the feed does not
-    /// bring it. May be dropped while it waits: nothing is lost.
+    /// Waits until the feed delivers the opening of a new run, and returns its log position. Never returns if the feed
+    /// does not deliver it. Cancel safe.
     pub(crate) async fn opening(&mut self) -> u64 {
         match self.source.opening().await {
             Some(sequence) => sequence,
@@ -133,13 +132,13 @@ impl Reader {
         }
     }
 
-    /// The next events, waiting for some; `None` when the run has ended and everything was said. May be dropped while it
-    /// waits: nothing is lost.
+    /// Waits for the next events; `None` when the run has ended and everything was emitted. Cancel safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, WatchError> {
         self.next_through(u64::MAX).await
     }
 
-    /// As [`Self::next`], and `None` also when everything was said that follows from the log up to the entry `through`.
+    /// As [`Self::next`], and `None` also when everything was emitted that follows from the log up to the entry
+    /// `through`.
     pub(crate) async fn next_through(&mut self, through: u64) -> Result<Option<Vec<v1::RunEvent>>, WatchError> {
         let mut events = Vec::new();
         let mut bytes = 0;
@@ -151,7 +150,7 @@ impl Reader {
                 let entry = match self.entry_for(&spoken) {
                     Some(entry) => entry,
                     None if events.is_empty() => Box::pin(self.read_again(&spoken)).await?,
-                    // What is ready goes out before anything is waited for.
+                    // Available events are returned before anything is waited for.
                     None => return Ok(Some(events)),
                 };
                 self.spoken.pop_front();
@@ -175,7 +174,7 @@ impl Reader {
         }
     }
 
-    /// Waits for the next entry, and says so when the run's owner does not end what is overdue.
+    /// Waits for the next entry, and reports if the run's owner does not end overdue calls.
     async fn wait(&mut self) -> Result<Arc<Entry>, WatchError> {
         let mut look = match self.run.next_deadline() {
             Some(deadline) => Instant::now() + deadline.after(OVERDUE).since(proto::now()),
@@ -195,20 +194,12 @@ impl Reader {
         }
     }
 
-    /// What the client is told whose request opened the run, or found it opened, when its output cannot be read: asked again as
-    /// a new one, the request would be done twice.
-    pub(crate) fn broken(&self, error: WatchError) -> Fault {
-        match error {
-            WatchError::Stopped(_) | WatchError::Read(_) if self.answers_opening => {
-                Refusal::Unconfirmed { run: self.run.id(), reason: error.to_string() }.into()
-            }
-            WatchError::Unknown => Refusal::RunNotFound(self.run.id()).into(),
-            WatchError::Gone(_) => Refusal::EventsExpired(self.run.id()).into(),
-            error => error.into(),
-        }
+    /// Whether the reader answers a request that opened its run, or found it opened.
+    pub(crate) fn answers_opening(&self) -> bool {
+        self.answers_opening
     }
 
-    /// The run as far as its entries were taken in, which may be further than what was said.
+    /// The run as far as its entries were applied, which may be further than its emitted output.
     pub(crate) fn run(&self) -> &Run {
         &self.run
     }
@@ -243,13 +234,13 @@ impl Reader {
         }
     }
 
-    /// The entry that holds what is spoken, where it is at hand.
+    /// The entry with the emitted output, if it is in memory.
     fn entry_for(&self, spoken: &Spoken) -> Option<Arc<Entry>> {
         let current = self.current.as_ref()?;
         let Utterance::Output { span, .. } = &spoken.what else { return Some(Arc::clone(current)) };
         let sequence = span.position.sequence;
         if self.after.is_some_and(|after| spoken.number + u64::from(span.count) - 1 <= after) {
-            // The reader has it: any entry will do, nothing of it is given out.
+            // The client has this output already: any entry will do, because nothing of it is emitted.
             return Some(Arc::clone(current));
         }
         if current.sequence == sequence {
@@ -259,12 +250,13 @@ impl Reader {
         self.kept.get(found).cloned()
     }
 
-    /// Reads a page of the speaking call's entries, of which this one is the first. A replica of the broker may not have
-    /// come so far, so one that lacks the entry is asked again, or another one is.
+    /// Reads a page of the speaking call's entries, beginning with this one. A replica of the broker may be behind, so
+    /// if the entry is missing, this replica or another one is asked again.
     async fn read_again(&mut self, spoken: &Spoken) -> Result<Arc<Entry>, WatchError> {
         let Utterance::Output { attempt, span } = &spoken.what else { return Err(WatchError::Unknown) };
         let sequence = span.position.sequence;
-        // One subject, which the broker looks up: with a wildcard it would search the log behind the call's last entry.
+        // A single subject, which the broker looks up. With a wildcard it would search the log after the call's last
+        // entry.
         let filter = match self.run.call(attempt.call).map(|call| &call.spec().route) {
             Some(Route::Pool { pool, .. }) => {
                 let place = Place::Output { call: attempt.call, pool: pool.clone() };
@@ -328,29 +320,29 @@ struct Source {
     ledger: Ledger,
     run: RunId,
     page: VecDeque<Arc<Entry>>,
-    /// Where reading from the log stands, of use as long as nothing came from the feed.
+    /// Position in the log, used until the first entry from the feed.
     pages: RunPages,
     behind: Behind,
-    /// The sequence of the last entry that was given out or is in the page.
+    /// The sequence of the last entry that was returned or is in the page.
     last: u64,
     live: Live,
 }
 
-/// What lies between the last entry and the feed.
+/// The entries between the last one and the feed.
 #[derive(Debug, Clone, Copy)]
 enum Behind {
-    /// Nothing: the feed goes on where the last entry was.
+    /// None: the feed continues after the last entry.
     Nothing,
-    /// Nothing, as the log's leader had it, who may have been replaced and not known it. So the feed's first entry is looked
-    /// up in the log, and until it comes the leader is asked again some times.
+    /// None according to the log's leader, who may have been replaced without knowing it. So the feed's first entry is
+    /// looked up in the log, and until it comes the leader is asked again several times.
     Presumably { asked: usize, again: Option<Instant> },
-    /// Nothing, if the feed stood when it was asked for: the run was not opened yet.
+    /// None, if the feed was established when it was requested: the run was not opened yet.
     Unopened,
-    /// That is still to be found out.
+    /// Not known yet.
     Unknown,
-    /// The feed stands; the log's leader is still to be asked, for the how many-th time.
+    /// The feed is established; the log's leader is still to be asked, for the `asked`th time.
     Unasked { asked: usize },
-    /// Entries up to this one; and nothing more, or not as the leader had it.
+    /// Entries up to this one; and no more, or no more according to the leader.
     Entries { through: u64, then: Then },
 }
 
@@ -367,12 +359,12 @@ impl Source {
         Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live })
     }
 
-    /// There is more to be read from the log before the feed is listened to.
+    /// Whether more must be read from the log before the feed is used.
     fn is_behind(&self) -> bool {
         !matches!(self.behind, Behind::Nothing | Behind::Presumably { .. })
     }
 
-    /// The next entry, if there is one at hand.
+    /// The next entry, if one is available.
     fn ready(&mut self) -> Option<Arc<Entry>> {
         if let Some(entry) = self.page.pop_front() {
             return Some(entry);
@@ -389,8 +381,9 @@ impl Source {
         }
     }
 
-    /// Where the entry stands that opens the run, once the feed brings it. It is given out next: nothing stands before it,
-    /// whatever the feed has missed. `None` where the feed ended or began with another entry; then the log is read.
+    /// The position of the entry that opens the run, once the feed delivers it. It is returned next: nothing precedes
+    /// it, even if the feed missed something. `None` if the feed ended or began with another entry; then the log is
+    /// read.
     async fn opening(&mut self) -> Option<u64> {
         let entry = self.live.recv().await?;
         let sequence = entry.sequence;
@@ -417,7 +410,7 @@ impl Source {
                     continue;
                 }
                 Behind::Unasked { .. } | Behind::Entries { .. } => {
-                    // Most runs are followed from their opening and never read.
+                    // Boxed, because most runs are followed from their opening and never read.
                     Box::pin(self.read_page()).await?;
                     continue;
                 }
@@ -441,12 +434,12 @@ impl Source {
                         (self.last, self.behind) = (entry.sequence, Behind::Nothing);
                         return Ok(entry);
                     }
-                    // Whichever replica has this entry has all before it.
+                    // A replica that has this entry has all before it.
                     self.behind = Behind::Entries { through: entry.sequence, then: Then::Nothing };
                 }
                 Some(_) => {}
                 None if self.live.run_is_gone() => return Err(WatchError::Gone(self.last)),
-                // Too slow for the feed: join it again, then read from the log what was missed.
+                // The reader was too slow for the feed: it joins again, then reads from the log what it missed.
                 None => {
                     self.live = self.ledger.watch(self.run).await?;
                     self.behind = Behind::Unknown;
@@ -455,7 +448,7 @@ impl Source {
         }
     }
 
-    /// Why a run cannot be read on: it may have been erased meanwhile.
+    /// The reason why a run cannot be read further: it may have been erased meanwhile.
     async fn unless_erased(&self, error: WatchError) -> WatchError {
         match self.journal.last_of_run(self.run).await {
             Ok(0) => WatchError::Unknown,
@@ -463,9 +456,9 @@ impl Source {
         }
     }
 
-    /// Waits until the feed stands, and finds out what lies before it.
+    /// Waits until the feed is established, and finds out what precedes it.
     async fn join_feed(&mut self) -> Result<(), WatchError> {
-        // The feed's word is given once, and this may be dropped while it waits for the leader's.
+        // The feed reports its position once, and this future may be dropped while it waits for the leader.
         self.behind = match (self.live.standing().await?, self.behind) {
             (Standing::Following(_), Behind::Unopened) => Behind::Nothing,
             (Standing::Following(Before::Entries(entries)), _) => {
@@ -480,8 +473,8 @@ impl Source {
         Ok(())
     }
 
-    /// Reads on from the log, if it has to be. The feed stands first, then it is found out how far the run had come, so that
-    /// no entry falls in between, whichever replica serves the pages.
+    /// Reads the next page from the log, if needed. The feed is established first, and then the end of the run is
+    /// looked up, so that no entry is missed in between, whichever replica serves the pages.
     async fn read_page(&mut self) -> Result<(), WatchError> {
         let (through, then) = match self.behind {
             Behind::Nothing | Behind::Presumably { .. } => return Ok(()),
@@ -518,7 +511,7 @@ impl Source {
         Ok(())
     }
 
-    /// Whether there is nothing behind it.
+    /// Returns whether the log has no more entries after it.
     async fn take_page(&mut self, read: Result<Page, ReadError>) -> Result<bool, WatchError> {
         let page = match read {
             Ok(page) => page,
@@ -530,7 +523,7 @@ impl Source {
     }
 }
 
-/// After the log's leader was asked for the how many-th time.
+/// The state after the log's leader was asked for the `asked`th time.
 fn presumably(asked: usize) -> Behind {
     let again = ASK_AGAIN.get(asked).map(|pause| Instant::now() + *pause);
     Behind::Presumably { asked: asked + 1, again }

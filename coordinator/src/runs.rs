@@ -1,39 +1,42 @@
-//! What clients ask of runs: each command looks, decides, and appends; a conflict means to look again.
+//! Commands of clients on runs. Each reads the run, decides, and appends; on a conflict it starts over.
 
 mod admission;
 mod answer_token;
+mod asking;
 mod decisions;
+mod digest;
 mod erase;
 mod explain;
+pub(crate) mod hooks;
 pub(crate) mod objects;
 mod opening;
 mod parked;
 mod places;
-mod refusal;
+mod resolve;
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hooks::{Hooks, Question};
+use ::hooks::{Hooks, Question};
+use ::objects::Objects;
 use proto::names;
 use proto::subject::Place;
 use run::{
     Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, RequestId, Rules, Run, RunId, Shard, TenantId,
     ToolName, limit,
 };
-use store::Objects;
 use tokio::sync::{mpsc, watch};
 use uuid::Builder;
 
+use self::asking::Asking;
 pub(crate) use self::erase::EraseOutcome;
 use self::objects::AskedFile;
-pub(crate) use self::refusal::Refusal;
-use crate::accept::{self, Asked, Offer, Scope};
-use crate::audit::Asking;
-use crate::callers::{Caller, Callers, Reading, Role};
-use crate::custom::CustomTools;
-use crate::known::Known;
+use crate::admission::accept::{self, Asked, Offer, Scope};
+use crate::admission::custom::CustomTools;
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::{Caller, Callers, Reading, Role};
+use crate::fleet::registry::Registry;
 use crate::ledger::Ledger;
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::pauses::Pauses;
@@ -42,18 +45,18 @@ use crate::nats::setup::RETENTION;
 use crate::nats::signals::Signals;
 use crate::offload::Permit;
 use crate::quotas::Quotas;
-use crate::registry::Registry;
+use crate::readers::{Reader, WatchError};
 use crate::requests::RequestKey;
 use crate::shards::{Owned, ShardSet};
-use crate::watch::{Reader, WatchError};
+use owner::Known;
 
-/// How often a command is decided again because somebody else appended first.
+/// How often a command is decided again because another writer appended first.
 const DECISIONS_MAX: usize = 16;
 
-/// Bytes of the arguments of a call that is added to a run and checked where it is served.
+/// Bytes of the arguments of a call that is added to a run and checked on the serving thread.
 const QUICK_ARGUMENTS_MAX: usize = 4 * 1024;
 
-/// What serves requests.
+/// What serving requests needs.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) journal: Journal,
@@ -63,27 +66,27 @@ pub(crate) struct Parts {
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) hooks: Hooks,
-    /// Where hooks are told of calls that are not executed.
+    /// Queue of the notifications to hooks of calls that are not executed.
     pub(crate) skips: mpsc::Sender<Question>,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) pauses: Pauses,
     pub(crate) signals: Signals,
-    /// How long after its end a run can be read that is not to be stored.
+    /// How long after its end a run with `store: false` can be read.
     pub(crate) erase_after: Duration,
 }
 
-/// Everything that a door needs, and who asks. Cheap to clone.
+/// Commands on runs in the name of a caller. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Runs {
     parts: Arc<Parts>,
-    /// Where nobody said it, and callers are known: nobody, who may nothing.
+    /// If callers are authenticated and none was set: [`Caller::Nobody`], who may do nothing.
     pub(crate) caller: Caller,
-    /// Of a request with a deadline.
+    /// Set for a request with a deadline.
     pub(crate) about_to_open: Option<AboutToOpen>,
 }
 
-/// The run that a request opened or is about to open. An answer to an overdue request names it.
+/// The run that a request opened or is about to open. The error of an overdue request names it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AboutToOpen(Arc<Mutex<Option<RunId>>>);
 
@@ -105,26 +108,26 @@ impl Deref for Runs {
     }
 }
 
-/// A run as it was asked for.
+/// A request for a new run.
 #[derive(Debug)]
 pub(crate) struct NewRun {
     pub(crate) calls: Vec<Asked>,
-    /// What its calls may open; each call has its own once they were found.
+    /// Files that the request names for its calls; each call has its own list once they are resolved.
     pub(crate) files: Vec<AskedFile>,
     pub(crate) keep_open: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) fail_fast: bool,
-    /// Nothing of it is executed here.
+    /// None of its calls is executed by a worker.
     pub(crate) client_only: bool,
-    /// Tools that only its calls know.
+    /// Tools that only this run defines.
     pub(crate) custom: CustomTools,
     pub(crate) tenant: Option<TenantId>,
-    /// The tools that its calls may name; empty for all that are listed.
+    /// The tools that its calls may name; empty for all listed tools.
     pub(crate) tools: Vec<ToolName>,
     pub(crate) rules: Rules,
     /// What its calls are given beside their arguments.
     pub(crate) context: Fields,
-    /// Otherwise it is erased some time after its end.
+    /// `false`: the run is erased some time after its end.
     pub(crate) store: bool,
     pub(crate) request_id: Option<RequestId>,
 }
@@ -141,14 +144,14 @@ impl Runs {
         Self { parts: Arc::new(parts), caller, about_to_open: None }
     }
 
-    /// For a request in whose extensions it stands who asks.
+    /// The same commands in the name of the caller that is in the request's extensions.
     pub(crate) fn by(&self, extensions: &http::Extensions) -> Self {
         let caller = extensions.get::<Caller>().cloned().unwrap_or_else(|| self.callers.unsaid());
         let about_to_open = extensions.get().cloned();
         Self { parts: Arc::clone(&self.parts), caller, about_to_open }
     }
 
-    /// What is known where the calls of a new run are accepted.
+    /// The scope in which the calls of a new run are accepted.
     pub(crate) fn scope_of<'here>(&'here self, new: &'here NewRun, registry: &'here Registry) -> Scope<'here> {
         let now = proto::now();
         Scope {
@@ -165,7 +168,7 @@ impl Runs {
         }
     }
 
-    /// What is known where calls are added to a run.
+    /// The scope in which calls are added to a run.
     fn scope_in<'here>(
         &'here self,
         run: &'here Run,
@@ -186,7 +189,8 @@ impl Runs {
         }
     }
 
-    /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any if we have none.
+    /// A shard of ours, so that submitting, watching and the effects in between stay in one process; any shard if we
+    /// own none.
     fn pick_shard(&self) -> Shard {
         let ours = self.owned.borrow().shards();
         let any = |ours: ShardSet| ours.iter().nth(rand::random_range(0..ours.len()));
@@ -202,7 +206,7 @@ impl Runs {
     ) -> Result<Box<Reader>, Refusal> {
         self.caller.must(Role::Read)?;
         let reader = self.read(id, policy, after, self.caller.begin_reading()?).await?;
-        // Another tenant's run is not there.
+        // The run of another tenant is reported as missing.
         if self.caller.sees(reader.tenant()) { Ok(reader) } else { Err(missing(id)) }
     }
 
@@ -231,7 +235,7 @@ impl Runs {
         self.known(id).await.map(|known| known.run)
     }
 
-    /// The run as the ledger has it, or else the log.
+    /// The run as its owner here has it, or else read from the log.
     pub(crate) async fn known(&self, id: RunId) -> Result<Known, Refusal> {
         match self.ledger.state(id).await? {
             Some(known) => self.behind_the_wall(known),
@@ -239,19 +243,19 @@ impl Runs {
         }
     }
 
-    /// Another tenant's run is not there.
+    /// The run of another tenant is reported as missing.
     fn behind_the_wall(&self, known: Known) -> Result<Known, Refusal> {
         if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id())) }
     }
 
-    /// The run as the log has it, which may be newer than the ledger's.
+    /// The run read from the log, which may be newer than the owner's.
     async fn replay(&self, id: RunId) -> Result<Known, Refusal> {
         let known = self.journal.known(id).await?;
         if known.run.opened_at().is_none() { Err(missing(id)) } else { self.behind_the_wall(known) }
     }
 
-    /// What is found in a run. The ledger may be a moment behind the log, and so may a server of the broker that was
-    /// its leader. A refusal that another state could lift rests on neither.
+    /// Finds something in a run. The owner may be a moment behind the log, and so may a server of the broker that was
+    /// its leader. So a refusal that a newer state could lift is checked against both.
     async fn found_in<T>(
         &self,
         known: Known,
@@ -276,19 +280,19 @@ impl Runs {
         Ok((known, found?))
     }
 
-    /// New work is refused while there is still room for what was accepted to end in.
+    /// New work is refused before the log is full, so that accepted calls have room to end.
     fn check_room(&self) -> Result<(), Refusal> {
         self.journal.crowded().map_or(Ok(()), |bound| Err(Refusal::LogFull(Some(bound))))
     }
 
-    /// A command of a caller, who must have a role. The audit hears how it went.
+    /// Runs a command of a caller, who must have a role. The result is written to the audit log.
     async fn judged<T>(
         &self,
-        (word, role): (&'static str, Role),
+        (command_name, role): (&'static str, Role),
         (id, call): (RunId, Option<&CallId>),
         work: impl Future<Output = Result<T, Refusal>>,
     ) -> Result<T, Refusal> {
-        let asking = Asking::on(self, word, (id, call));
+        let asking = Asking::on(self, command_name, (id, call));
         let done = match self.caller.must(role) {
             Ok(()) => work.await,
             Err(denied) => Err(denied.into()),
@@ -320,7 +324,7 @@ impl Runs {
             }
             let is_quick = calls.iter().all(|call| match custom.get(&call.tool) {
                 Some(tool) => tool.is_quick(&call.arguments),
-                // Whose run it is, and so which tool, need not be known yet.
+                // The run's tenant, and so the tool, need not be known yet.
                 None => call.arguments.len() <= QUICK_ARGUMENTS_MAX,
             });
             let permit = if is_quick { None } else { Some(Permit::acquire().await) };
@@ -354,7 +358,7 @@ impl Runs {
         self.judged(("SubmitToolOutputs", Role::Answer), (id, only), work).await
     }
 
-    /// A run as its caller may see it: whoever holds a token for one answer sees that call.
+    /// A run as its caller may see it: the bearer of an answer token sees that call only.
     pub(crate) fn shown(&self, run: &Run) -> proto::v1::Run {
         let mut shown = proto::convert::api::run(run);
         if let Some(only) = self.caller.only() {
@@ -381,7 +385,8 @@ impl Runs {
         self.judged(("CancelCall", Role::Submit), (id, Some(call)), work).await
     }
 
-    /// As [`Self::cancel_call`]; `false` if the call had ended or was being cancelled already, so nothing was stored.
+    /// As [`Self::cancel_call`]; returns `false` if the call had ended or was being cancelled already, so nothing was
+    /// stored.
     pub(crate) async fn cancel_open_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<bool, Refusal> {
         let work = async {
             let command = |_: &Run| Command::CancelCall { call: call.clone(), reason: reason.to_owned() };
@@ -394,8 +399,8 @@ impl Runs {
         Ok(self.command_stored(id, command).await?.0)
     }
 
-    /// Decides on the run as it stands and appends what follows, each event only if nobody else was faster. Also returns
-    /// whether anything had to be stored.
+    /// Decides on the present state of the run and appends the events, each only if no other writer was faster. Also
+    /// returns whether anything had to be stored.
     async fn command_stored(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<(Arc<Run>, bool), Refusal> {
         let mut newest = self.known(id).await?;
         for _ in 0..DECISIONS_MAX {
@@ -405,9 +410,9 @@ impl Runs {
                 return Ok((known.run, false));
             }
             match self.append_each(&known, &events).await {
-                // Workers may have stored something in between: the feed brings it, or else the log says how the run stands
-                // now. How far it reaches is known, and need not be asked: looking for the last entry of a run costs the
-                // broker a search.
+                // Workers may have stored something in between. The feed delivers it, or else the run is read from the
+                // log. The position up to which to read is known from the append; looking up the last entry of a run
+                // would cost the broker a search.
                 Ok(last) => {
                     self.note(id, Some(&known.run), &events);
                     let of_stored = |refusal: Refusal| refusal.of_stored(id);
@@ -428,8 +433,8 @@ impl Runs {
         Err(Refusal::Contended)
     }
 
-    /// A command's events stand on different subjects, so none of them moves another's expectation. Gives the place of the
-    /// last.
+    /// A command's events are on different subjects, so none of them changes another's expected sequence. Returns the
+    /// position of the last.
     async fn append_each(&self, known: &Known, events: &[Event]) -> Result<u64, AppendError> {
         let (run, mut last) = (known.run.id(), 0);
         for event in events.chunks(1) {
@@ -438,7 +443,7 @@ impl Runs {
                 Ok(sequence) => last = last.max(sequence),
                 Err(AppendError::Conflict) => return Err(AppendError::Conflict),
                 Err(error) if last == 0 => return Err(error),
-                // A part of it is stored.
+                // Some of the events are stored.
                 Err(error) => return Err(AppendError::Unconfirmed { run, reason: error.to_string() }),
             }
         }
@@ -446,7 +451,7 @@ impl Runs {
     }
 }
 
-/// Not [`uuid::Uuid::now_v7`]: when a run was made is told by the broker's time, as everything else.
+/// Not [`uuid::Uuid::now_v7`], because the time in the id is the broker's, as everywhere.
 fn fresh_id(shard: Shard) -> RunId {
     RunId::new(shard, Builder::from_unix_timestamp_millis(proto::now().0, &rand::random()).into_uuid())
 }

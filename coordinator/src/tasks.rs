@@ -1,14 +1,20 @@
-//! Tasks that end before whoever started them.
+//! Results of finished tasks, and the interval of checking files.
+
+use std::time::Duration;
 
 use tokio::task::JoinError;
 
-/// What a task gave. Its panic becomes ours and ends the process: what the task was to undo, nobody else does.
+/// How often files are checked for changes. A certificate is replaced days before it expires.
+pub(crate) const LOOK: Duration = Duration::from_secs(2);
+
+/// The result of a task. A panic of the task is propagated and ends the process, because what the task had to undo
+/// would not be undone.
 pub(crate) fn finished<T>(ended: Result<T, JoinError>) -> T {
     match ended {
         Ok(done) => done,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => panic!("a task was stopped, which nothing does: {error}"),
+            Err(error) => panic!("a task was cancelled, which must not happen: {error}"),
         },
     }
 }

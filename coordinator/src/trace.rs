@@ -1,6 +1,6 @@
-//! Spans of calls, as their shard's owner reads them from the log, and of jobs that are sent. A call carries the context of
-//! the request that asked for it among its metadata; its own span has an id that follows from its run, so that whoever
-//! executes it hangs its spans below, whoever owns it tells it, and neither hands anything to the other.
+//! Spans of calls, made by their shard's owner from the log, and of jobs that are sent. A call carries the trace
+//! context of its request in its metadata. The id of its own span is derived from its run. So the executing worker can
+//! attach its spans to it, and its owner can export it, without passing anything between them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use run::{
 };
 use telemetry::trace::{self, Kind, Moment, Span, SpanContext, TRACEPARENT, call_span};
 
-use crate::registry::Registry;
+use crate::fleet::registry::Registry;
 
-/// Where a call is accepted for a traced request, its metadata carry on the trace; unless the caller has put a context
-/// there for this call, or there is no room for one: tracing refuses nobody.
+/// Adds the trace context of a request to a call's metadata, unless the caller has set one for this call, or there is
+/// no room. Tracing never refuses a call.
 pub(crate) fn carry_on(metadata: &mut BTreeMap<String, String>) {
     let Some(context) = trace::current() else { return };
     let traceparent = context.traceparent();
@@ -26,7 +26,7 @@ pub(crate) fn carry_on(metadata: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The span of the request that asked for a call, if it is traced.
+/// The span of the request that made a call, if it is traced.
 pub(crate) fn context(spec: &CallSpec) -> Option<SpanContext> {
     spec.metadata.get(TRACEPARENT).and_then(|text| SpanContext::sampled(text))
 }
@@ -35,7 +35,7 @@ fn time(at: Timestamp) -> Duration {
     Duration::from_millis(at.0)
 }
 
-/// A job is in the log since `began`, at this place.
+/// A job was appended to the log between `began` and now, at this position.
 pub(crate) fn sent(run: RunId, events: &[Event], job: Option<&CallSpec>, sequence: u64, began: Moment) {
     let dispatched = events.iter().find_map(|event| match event {
         Event::CallDispatched { call, .. } => Some(*call),
@@ -82,7 +82,7 @@ pub(crate) fn call_ended(run: &Run, call: &Call, at: Timestamp) {
     span.end(time(at));
 }
 
-/// What a span is named after: not what nobody hosts, for that is the caller's free text.
+/// The tool's name for the span. Names without a host are left out, because they are the caller's free text.
 fn tool(call: &Call) -> &str {
     match &call.spec().route {
         Route::Refused(CallError { kind: ErrorKind::UnknownTool, .. }) => telemetry::metrics::OTHER,
@@ -94,7 +94,7 @@ fn error_type(error: &CallError) -> String {
     proto::convert::error_word(error.kind)
 }
 
-/// An attempt that runs before an entry is applied which may end it.
+/// An attempt that was running before an entry that may end it.
 #[derive(Debug)]
 pub(crate) struct Before {
     call: CallIndex,
@@ -103,7 +103,7 @@ pub(crate) struct Before {
     worker: WorkerId,
 }
 
-/// The attempt of which an entry may be the end, where its call is traced.
+/// The attempt that an entry may end, if its call is traced.
 pub(crate) fn before(run: &Run, events: &[Event]) -> Option<Before> {
     let call = events.iter().find_map(|event| match event {
         Event::AttemptStarted { attempt, .. } | Event::AttemptEnded { attempt, .. } => Some(attempt.call),
@@ -116,8 +116,8 @@ pub(crate) fn before(run: &Run, events: &[Event]) -> Option<Before> {
     Some(Before { call, attempt: running.attempt, since: running.since, worker: worker.clone() })
 }
 
-/// Tells the attempt of a worker that died and cannot tell it any more: another one follows it, or the call has ended for
-/// want of its word.
+/// Exports the span of an attempt whose worker died and cannot export it: a further attempt followed, or the call ended
+/// because the worker was lost.
 pub(crate) fn after(before: &Before, run: &Run, registry: &Registry, at: Timestamp) {
     let Some(call) = run.call(before.call) else { return };
     let is_lost = match call.state() {

@@ -1,15 +1,15 @@
 //! Tools as the vendors of models want them described. Pure: what a tool says of itself, in another form.
 //!
-//! A vendor may not allow a tool's name. Then it gets another one, by which the model calls it, and whoever exports must
-//! translate back: [`Exported::tool`] says what a [`Exported::name`] stands for. A dot becomes two underscores, a name that
-//! is too long is cut and ends in eight digits of its hash, and so does one that another tool has by then.
+//! A vendor may not allow a tool's name. Then it gets another one, by which the model calls it, and whoever exports
+//! must translate back: [`Exported::tool`] says what a [`Exported::name`] stands for. A dot becomes two underscores, a
+//! name that is too long is cut and ends in eight digits of its hash, and so does one that another tool has by then.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::v1;
+use proto::v1;
 
 /// A form in which tools are described to a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub enum Format {
     OpenAi,
     /// `OpenAI`'s Chat Completions, and the many that copy them.
     OpenAiChat,
-    /// Chat Completions with the types of `OpenAPI` in upper case, as older models of Google's and their friends want them.
+    /// Chat Completions with the types of `OpenAPI` in upper case, as older models of Google's and their friends want
+    /// them.
     OpenAiUpper,
     /// Anthropic's Messages.
     Anthropic,
@@ -101,8 +102,8 @@ pub fn export(tools: &[v1::Tool], format: Format) -> Vec<Exported> {
     exported.collect()
 }
 
-/// The tool that a model means by a name that is no tool's own, among those that were [exported](export), in their order.
-/// None is described for that.
+/// The tool that a model means by a name that is no tool's own, among those that were [exported](export), in their
+/// order. None is described for that.
 pub fn meant<'a>(tools: impl IntoIterator<Item = &'a str>, format: Format, called: &str) -> Option<&'a str> {
     // Ends in a mark; only then is it worth to make marks.
     let is_marked = called.rsplit_once('_').is_some_and(|(_, mark)| mark.len() == 2 * MARK_BYTES);

@@ -3,18 +3,18 @@
 //! executes the calls in between.
 //!
 //! ```
-//! use vendor::{Answer, Part, Turn};
+//! use formats::turns::{Answer, Part, Turn};
 //!
 //! let turn = br#"{"role":"assistant","content":[{"type":"tool_use","id":"toolu_1","name":"add","input":{"a":1,"b":2}}]}"#;
 //! let turn = Turn::parse(turn, None)?;
-//! assert_eq!((turn.form, turn.calls[0].name.as_str()), (vendor::Form::Anthropic, "add"));
+//! assert_eq!((turn.form, turn.calls[0].name.as_str()), (formats::turns::Form::Anthropic, "add"));
 //!
 //! let messages = turn.answers(|_| Some(Answer::new(vec![Part::Json("3")])));
 //! assert_eq!(
 //!     messages[0].get(),
 //!     r#"{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_1","content":[{"type":"text","text":"3"}]}]}"#,
 //! );
-//! # Ok::<(), vendor::Error>(())
+//! # Ok::<(), formats::turns::Error>(())
 //! ```
 //!
 //! # What is read

@@ -1,4 +1,5 @@
-//! One program for all targets: the variable `FUZZ_TARGET` names the one that it runs. libFuzzer's options are its arguments.
+//! One program for all targets: the variable `FUZZ_TARGET` names the one that it runs. libFuzzer's options are its
+//! arguments.
 
 #![no_main]
 

@@ -1,5 +1,6 @@
-//! What is fuzzed. Each target reads bytes as a stranger may send them. It panics if the reader panics, or if something that was
-//! read is written in a form that is not read back alike. The suite replays `fuzz/corpus` through the same functions.
+//! What is fuzzed. Each target reads bytes as a stranger may send them. It panics if the reader panics, or if something
+//! that was read is written in a form that is not read back alike. The suite replays `fuzz/corpus` through the same
+//! functions.
 
 use std::path::Path;
 
@@ -9,12 +10,12 @@ use proto::convert::log;
 use proto::convert::manifest::{manifest_in, manifest_out};
 use proto::convert::object::{GivenChunk, Upload, WantedChunk};
 use proto::convert::snapshot::Snapshot;
-use proto::convert::worker::{Heartbeat, Question, Stop, decode_advertisement, decode_answer};
-use proto::schema::Schema;
+use proto::convert::worker::{Heartbeat, Stop, decode_advertisement, decode_answer, decode_question, encode_question};
 use proto::subject::Subject;
 use proto::v1::request_tool::Format;
 use proto::{json, v1};
 use run::{CallIndex, Run, Shard, Timestamp};
+use schema::Schema;
 
 /// A target's name, as its folder in `fuzz/corpus` has it, and what it does with an input.
 pub type Target = (&'static str, fn(&[u8]));
@@ -125,13 +126,14 @@ pub fn turns(data: &[u8]) {
     let Some((choice, turn)) = chosen(data) else { return };
     let forms = [None, Some("openai-chat"), Some("openai-responses"), Some("anthropic"), Some("gemini"), Some("mcp")];
     let form = forms[choice % forms.len()].map(|name| name.parse().expect("a form's name"));
-    let Ok(turn) = vendor::Turn::parse(turn, form) else { return };
-    let texts = [vendor::Part::Text("a\nb"), vendor::Part::Json(r#"{"exit_code":1}"#)];
-    for answer in turn.answers(|_| Some(vendor::Answer::new(texts.to_vec()))) {
+    let Ok(turn) = formats::turns::Turn::parse(turn, form) else { return };
+    let texts = [formats::turns::Part::Text("a\nb"), formats::turns::Part::Json(r#"{"exit_code":1}"#)];
+    for answer in turn.answers(|_| Some(formats::turns::Answer::new(texts.to_vec()))) {
         let _: serde_json::Value = serde_json::from_str(answer.get()).expect("an answer is JSON");
         assert!(!answer.get().contains('\n'), "an answer is one line");
     }
-    let answers = turn.answers(|call| (call.name.len() % 2 == 0).then(|| vendor::Answer::error("no \"such\" file")));
+    let answers =
+        turn.answers(|call| (call.name.len() % 2 == 0).then(|| formats::turns::Answer::error("no \"such\" file")));
     answers.iter().for_each(|answer| assert!(!answer.get().contains('\n'), "an answer is one line"));
 }
 
@@ -139,33 +141,21 @@ pub fn openai_bodies(data: &[u8]) {
     let Some((choice, body)) = chosen(data) else { return };
     let hosted = |name: &str| name.starts_with('h').then(|| name.to_owned());
     match choice % 3 {
-        0 => match faces::responses::Asked::read(body, &hosted) {
-            Ok(faces::responses::Asked::Opened(opened)) => as_create(opened.request),
-            Ok(faces::responses::Asked::Continued(_)) | Err(_) => {}
+        0 => match formats::openai::responses::Asked::read(body, &hosted) {
+            Ok(formats::openai::responses::Asked::Opened(opened)) => into_domain(Request::Create(opened.run)),
+            Ok(formats::openai::responses::Asked::Continued(_)) | Err(_) => {}
         },
         1 => {
-            if let Ok(asked) = faces::assistants::Asked::read(body, &hosted) {
-                as_create(asked.request);
+            if let Ok(asked) = formats::openai::assistants::Asked::read(body, &hosted) {
+                into_domain(Request::Create(asked.run));
             }
         }
         _ => {
-            if let Ok((request, _)) = faces::assistants::tool_outputs(body, "run_00_x") {
+            if let Ok((request, _)) = formats::openai::assistants::tool_outputs(body, "run_00_x") {
                 into_domain(Request::Submit(request));
             }
         }
     }
-}
-
-fn as_create(request: v1::ExecuteRunRequest) {
-    let v1::ExecuteRunRequest { calls, request_tools, tools, context, files, .. } = request;
-    into_domain(Request::Create(v1::CreateRunRequest {
-        calls,
-        request_tools,
-        tools,
-        context,
-        files,
-        ..v1::CreateRunRequest::default()
-    }));
 }
 
 // ---- the log and the workers ----
@@ -197,20 +187,20 @@ pub fn worker_messages(data: &[u8]) {
     let Some((choice, payload)) = chosen(data) else { return };
     let payload = Bytes::copy_from_slice(payload);
     macro_rules! again {
-        ($type:ty, $payload:expr) => {
-            if let Ok(read) = <$type>::decode($payload) {
-                let written = read.encode();
-                let read = <$type>::decode(written.clone()).expect("what we encode we decode");
-                assert_eq!(read.encode(), written, "it is encoded alike");
+        ($decode:path, $encode:path) => {
+            if let Ok(read) = $decode(payload) {
+                let written = $encode(&read);
+                let read = $decode(written.clone()).expect("what we encode we decode");
+                assert_eq!($encode(&read), written, "it is encoded alike");
             }
         };
     }
     match choice % 8 {
-        0 => again!(Heartbeat, payload),
-        1 => again!(Question, payload),
-        2 => again!(Stop, payload),
-        3 => again!(Upload, payload),
-        4 => again!(WantedChunk, payload),
+        0 => again!(Heartbeat::decode, Heartbeat::encode),
+        1 => again!(decode_question, encode_question),
+        2 => again!(Stop::decode, Stop::encode),
+        3 => again!(Upload::decode, Upload::encode),
+        4 => again!(WantedChunk::decode, WantedChunk::encode),
         5 => drop(GivenChunk::decode(payload)),
         6 => drop(decode_answer(payload, CallIndex(0))),
         _ => drop(Snapshot::decode(payload, Shard(0))),
@@ -238,7 +228,7 @@ pub fn schemas(data: &[u8]) {
         let Ok(schema) = compile(schema) else { continue };
         if let Err(violations) = schema.check(arguments) {
             assert!(!violations.is_empty(), "who refuses says why");
-            drop(proto::schema::describe(&violations));
+            drop(schema::describe(&violations));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One clock for everybody: this machine's, corrected by what the broker's was last seen to say. Moments that processes
-//! compare (deadlines, the age of a job) do not depend on how well their machines' clocks agree. They are as exact as the
-//! clocks of the broker's nodes agree with each other, and half a round trip to the broker.
+//! compare (deadlines, the age of a job) do not depend on how well their machines' clocks agree. They are as exact as
+//! the clocks of the broker's nodes agree with each other, and half a round trip to the broker.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -25,8 +25,8 @@ pub fn set(moment: Instant, time: i64) {
     OFFSET.store(time.saturating_sub(counted(moment)), Ordering::Relaxed);
 }
 
-/// Makes this process believe that the clock of its machine is off by some milliseconds. For tests of skewed clocks, to be
-/// called before anything asks for the time.
+/// Makes this process believe that the clock of its machine is off by some milliseconds. For tests of skewed clocks, to
+/// be called before anything asks for the time.
 pub fn skew(milliseconds: i64) {
     SKEW.store(milliseconds, Ordering::Relaxed);
 }

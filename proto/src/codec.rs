@@ -1,5 +1,6 @@
-//! How messages of the API are written to a gRPC stream and read from it: as [`tonic_prost`] does, but with buffers that begin small.
-//! Its own take 8 KiB for each direction of each request, where most streams carry a few hundred bytes.
+//! How messages of the API are written to a gRPC stream and read from it: as [`tonic_prost`] does, but with buffers
+//! that begin small. Its own take 8 KiB for each direction of each request, where most streams carry a few hundred
+//! bytes.
 
 use std::marker::PhantomData;
 

@@ -1,5 +1,7 @@
-//! The only conversions between the wire and the domain: `log` for what is stored, `manifest` for tools, `worker` for what
-//! coordinators and workers say besides, `object` for what is said of objects, `snapshot` for what owners leave to the next, `api` for what clients see, `fields` for those of JSON objects. Shared pieces (content, errors, policies) are here.
+//! The only conversions between the wire and the domain: `log` for what is stored, `manifest` for tools, `worker` for
+//! what coordinators and workers say besides, `object` for what is said of objects, `snapshot` for what owners leave to
+//! the next, `api` for what clients see, `fields` for those of JSON objects. Shared pieces (content, errors, policies)
+//! are here.
 
 pub mod api;
 pub mod fields;
@@ -59,7 +61,8 @@ pub fn duration(duration: Duration) -> prost_types::Duration {
     }
 }
 
-/// A time from the wire; `None` when it is negative. The library's own conversion overflows at the edge of what it takes.
+/// A time from the wire; `None` when it is negative. The library's own conversion overflows at the edge of what it
+/// takes.
 #[must_use]
 pub fn time_in(wire: prost_types::Duration) -> Option<Duration> {
     let (seconds, nanos) = (u64::try_from(wire.seconds).ok()?, u64::try_from(wire.nanos).ok()?);

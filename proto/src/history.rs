@@ -1,5 +1,5 @@
-//! The calls of a run that have ended, for a tool that wants to know of them: written where a call's job is stored, read by
-//! the worker that executes it.
+//! The calls of a run that have ended, for a tool that wants to know of them: written where a call's job is stored,
+//! read by the worker that executes it.
 
 use std::sync::Arc;
 
@@ -62,8 +62,8 @@ pub enum PastContent {
     },
 }
 
-/// A call as its job holds it: where its tool wants the history of the run, that is filled in as it stands now. The job is
-/// stored once, so every attempt finds the same.
+/// A call as its job holds it: where its tool wants the history of the run, that is filled in as it stands now. The job
+/// is stored once, so every attempt finds the same.
 #[must_use]
 pub fn job(run: &Run, call: &Call) -> Arc<CallSpec> {
     let spec = call.spec();

@@ -1,8 +1,8 @@
-//! The JSON form of the API's messages: the protobuf JSON mapping, made from the descriptors, so that there is no second
-//! list of fields anywhere.
+//! The JSON form of the API's messages: the protobuf JSON mapping, made from the descriptors, so that there is no
+//! second list of fields anywhere.
 //!
-//! Written are the names of the `.proto` files, 64-bit numbers as numbers, and fields that have no presence also where they
-//! are empty; read is all that the mapping allows. What is not known is refused, with the place where it stands.
+//! Written are the names of the `.proto` files, 64-bit numbers as numbers, and fields that have no presence also where
+//! they are empty; read is all that the mapping allows. What is not known is refused, with the place where it stands.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -84,8 +84,8 @@ pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> 
     typed(&message)
 }
 
-/// Reads a message of which each field was said as a text of its own, as in the query of a URL. A list is a name that is
-/// repeated.
+/// Reads a message of which each field was said as a text of its own, as in the query of a URL. A list is a name that
+/// is repeated.
 ///
 /// # Errors
 /// With the field that is not known, is not what it should be, or occurs twice.
@@ -178,8 +178,8 @@ fn explained(field: Option<&FieldDescriptor>, error: String) -> String {
     }
 }
 
-/// Refuses an object with a member that is there twice: which of them counts would be anybody's guess. A field of a message
-/// has two names, which count as one.
+/// Refuses an object with a member that is there twice: which of them counts would be anybody's guess. A field of a
+/// message has two names, which count as one.
 fn once(descriptor: &MessageDescriptor, text: &[u8]) -> Result<(), Unreadable> {
     let mut track = serde_path_to_error::Track::new();
     let mut json = serde_json::Deserializer::from_slice(text);

@@ -1,34 +1,36 @@
-//! What two processes must agree on: the public API and the log's format (generated), the only conversions between them
-//! and the domain, the broker's subjects and names, and how arguments are checked against a schema.
+//! The wire: the public API and the log's format (generated), the only conversions between them and the domain, the
+//! broker's subjects and names, JSON and OpenAPI.
 
-pub mod access;
 pub mod clock;
+#[cfg(feature = "grpc")]
 pub mod codec;
-pub mod concurrency;
 pub mod convert;
-pub mod export;
 pub mod history;
 pub mod json;
 pub mod names;
-pub mod nats;
 pub mod object;
 pub mod openapi;
-pub mod pattern;
-pub mod schema;
-pub mod steps;
+pub mod reason;
 pub mod subject;
 
 /// The public API, for clients.
 #[allow(missing_debug_implementations, clippy::all, reason = "generated code")]
 pub mod v1 {
-    tonic::include_proto!("toolyard.v1");
+    include!(concat!(env!("OUT_DIR"), "/toolyard.v1.rs"));
+
+    impl From<CreateRunRequest> for ExecuteRunRequest {
+        /// Asks for the output under the default floor policy.
+        fn from(run: CreateRunRequest) -> Self {
+            Self { run: Some(run), ..Self::default() }
+        }
+    }
 }
 
 /// The log's format and the messages between coordinators and workers.
 pub mod wire {
     #[allow(clippy::all, reason = "generated code")]
     pub mod v1 {
-        tonic::include_proto!("toolyard.wire.v1");
+        include!(concat!(env!("OUT_DIR"), "/toolyard.wire.v1.rs"));
     }
 }
 
@@ -36,3 +38,4 @@ pub mod wire {
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 pub use clock::now;
+pub use reason::Reason;

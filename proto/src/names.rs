@@ -29,19 +29,14 @@ pub const WEBHOOKS_SUBJECTS: &str = "ty.notice.>";
 /// How many slices all runs are cut into. Fixed for the life of a log: run ids carry their shard.
 pub const SHARDS: u8 = 16;
 
-/// How long a job may stay unacknowledged, and so the longest silence of a worker that holds it.
-pub const JOB_LEASE: Duration = Duration::from_secs(30);
+pub use owner::{JOB_LEASE, WORKER_LOST};
 /// How often a worker extends its leases: a broker's election (4-9 s) must not look like a dead worker.
 pub const JOB_LEASE_EXTENSION: Duration = Duration::from_secs(10);
 /// How often a worker says that it is alive.
 pub const WORKER_HEARTBEAT: Duration = Duration::from_secs(2);
-/// After how much silence a worker is taken for lost.
-pub const WORKER_LOST: Duration = Duration::from_secs(6);
-/// A job older than this may have been cancelled meanwhile: its worker asks before it executes.
-pub const JOB_FRESH: Duration = Duration::from_secs(1);
 
-/// How often the workers of all pools are told which tools are paused, and for how long they hold to it when nobody says it any
-/// more: a coordinator may die between a tool's being resumed and saying so.
+/// How often the workers of all pools are told which tools are paused, and for how long they hold to it when nobody
+/// says it any more: a coordinator may die between a tool's being resumed and saying so.
 pub const HELD_TOLD: Duration = Duration::from_secs(1);
 pub const HELD_FOR: Duration = Duration::from_secs(30);
 

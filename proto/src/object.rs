@@ -1,6 +1,6 @@
-//! How objects lie at the broker: each in chunks of one size, each chunk under a subject of its own, so that any part of an
-//! object is read without what is before it, and is written once. The broker's permissions hang on the subjects' form: a
-//! pool's workers may write `ty.obj.*.*.<pool>.*.*` and nothing else.
+//! How objects lie at the broker: each in chunks of one size, each chunk under a subject of its own, so that any part
+//! of an object is read without what is before it, and is written once. The broker's permissions hang on the subjects'
+//! form: a pool's workers may write `ty.obj.*.*.<pool>.*.*` and nothing else.
 
 use run::{ObjectId, PoolId, RunId};
 

@@ -1,5 +1,5 @@
-//! The API's messages as JSON Schemas, and its methods as OpenAPI operations: made of the descriptors and their comments, as
-//! [`json`](crate::json) makes the messages themselves.
+//! The API's messages as JSON Schemas, and its methods as OpenAPI operations: made of the descriptors and their
+//! comments, as [`json`](crate::json) makes the messages themselves.
 
 use std::collections::BTreeMap;
 

@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-use run::{CallIndex, Event, PoolId, RunId, Shard};
+pub use owner::Place;
+use run::{CallIndex, PoolId, RunId, Shard};
 
 use crate::names::NAMESPACE;
 
@@ -14,55 +15,10 @@ pub struct Subject {
     pub place: Place,
 }
 
-/// Where in a run an entry belongs, and so who wrote it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    /// About the run as a whole; by coordinators.
-    Run,
-    /// The job of a call; by coordinators.
-    Job { call: CallIndex, pool: PoolId },
-    /// Output of a call; by workers of the pool.
-    Output { call: CallIndex, pool: PoolId },
-    /// About a call; by coordinators.
-    Control { call: CallIndex },
-}
-
 /// A subject that is not one of the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a subject of the log")]
 pub struct InvalidSubject(pub String);
-
-impl Place {
-    /// Where events that are stored together belong; `None` for no events.
-    #[must_use]
-    pub fn of(events: &[Event]) -> Option<Self> {
-        let place = match events.first()? {
-            Event::RunOpened(_) => match events.get(1) {
-                Some(Event::CallDispatched { call, pool }) => Self::Job { call: *call, pool: pool.clone() },
-                _ => Self::Run,
-            },
-            Event::CallsAppended { .. }
-            | Event::RunClosed
-            | Event::RunCancelRequested { .. }
-            | Event::RunEraseRequested(_)
-            | Event::RunExpired { .. } => Self::Run,
-            Event::CallDispatched { call, pool } => Self::Job { call: *call, pool: pool.clone() },
-            Event::CallCancelRequested { call, .. }
-            | Event::CallCancelled { call }
-            | Event::CallExpired { call, .. }
-            | Event::CallFailed { call, .. }
-            | Event::CallRedriven { call, .. }
-            | Event::CallDropped { call }
-            | Event::CallDecided { call, .. }
-            | Event::ClientAnswered { call, .. } => Self::Control { call: *call },
-            Event::AttemptStarted { attempt, pool, .. }
-            | Event::AttemptStopping { attempt, pool, .. }
-            | Event::Output { attempt, pool, .. }
-            | Event::AttemptEnded { attempt, pool, .. } => Self::Output { call: attempt.call, pool: pool.clone() },
-        };
-        Some(place)
-    }
-}
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,8 +75,8 @@ pub fn of_shard(shard: Shard) -> String {
     format!("{NAMESPACE}.run.{shard}.>")
 }
 
-/// Where a coordinator leaves a mark in a shard, which is about no run: what it reads behind the mark's confirmation is no
-/// older than the mark.
+/// Where a coordinator leaves a mark in a shard, which is about no run: what it reads behind the mark's confirmation is
+/// no older than the mark.
 #[must_use]
 pub fn mark(shard: Shard) -> String {
     format!("{NAMESPACE}.run.{shard}._.mark")

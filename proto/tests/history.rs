@@ -4,28 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use run::{
-    CallError, CallId, CallIndex, CallSpec, Concurrency, Content, Entry, ErrorKind, Event, Fields, Policy, ResultUse,
-    Route, Run, RunOpened, Timestamp, WithoutWorker, limit,
+    CallError, CallId, CallIndex, CallSpec, Content, Entry, ErrorKind, Event, Fields, Policy, Route, Run, RunOpened,
+    Timestamp, limit,
 };
 use toolyard_proto::convert::fields::{fields_in, fields_out};
 use toolyard_proto::history::{NONE, PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY, job};
 
 fn spec(id: &str, route: Route) -> CallSpec {
-    CallSpec {
-        id: id.parse().expect("an id"),
-        tool: "tool".parse().expect("a tool"),
-        arguments: Bytes::from_static(br#"{"n":1}"#),
-        metadata: std::collections::BTreeMap::new(),
-        route,
-        deadline: Timestamp(9_000),
-        queue_deadline: None,
-        without_worker: WithoutWorker::Wait,
-        concurrency: Concurrency::Parallel,
-        approval: None,
-        result_use: ResultUse::default(),
-        context: Fields::default(),
-        files: Vec::new(),
-    }
+    CallSpec::new(id.parse().expect("an id"), "tool".parse().expect("a tool"), r#"{"n":1}"#, route, Timestamp(9_000))
 }
 
 /// A run in which the client answered so, and a last call wants to know of it.

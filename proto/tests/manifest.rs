@@ -7,10 +7,10 @@ use run::{
     AfterPartialOutput, Alias, Backoff, Concurrency, Effects, Manifest, Permission, Policy, RetryOn, ToolName, Version,
     limit,
 };
+use schema::InvalidSchema;
 use serde_json::{Value, json};
 use toolyard_proto::convert::manifest::{Fault, InvalidManifest, Usable, manifest_in};
 use toolyard_proto::convert::worker::{decode_advertisement, encode_advertisement};
-use toolyard_proto::schema::InvalidSchema;
 use toolyard_proto::v1;
 
 fn name() -> impl Strategy<Value = ToolName> {

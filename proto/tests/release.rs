@@ -18,7 +18,7 @@ use run::{
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::object::{GivenChunk, Upload, WantedChunk};
 use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
-use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question, Stop};
+use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question, Stop, decode_question, encode_question};
 use toolyard_proto::subject::{Place, Subject};
 
 const RELEASES: [(&str, &str); 1] = [("0.1.0", include_str!("release/0.1.0.txt"))];
@@ -304,7 +304,7 @@ fn all() -> BTreeMap<&'static str, Bytes> {
     let others = [
         ("advertisement", worker::encode_advertisement([manifest()].iter()).1),
         ("heartbeat", heartbeat().encode()),
-        ("question", question().encode()),
+        ("question", encode_question(&question())),
         ("stop", Stop::Attempt(run_id(), attempt()).encode()),
         ("stop of a worker", Stop::Worker("worker-1".parse().expect("an id")).encode()),
         ("upload", upload().encode()),
@@ -360,7 +360,7 @@ fn words_of_earlier_releases_mean_what_they_meant() {
         let mut written = released(text);
         let mut take = |name: &str| written.remove(name).unwrap_or_else(|| panic!("{name} is missing in {release}"));
         assert_eq!(Heartbeat::decode(take("heartbeat")).expect("one"), heartbeat(), "{release}");
-        assert_eq!(Question::decode(take("question")).expect("one"), question(), "{release}");
+        assert_eq!(decode_question(take("question")).expect("one"), question(), "{release}");
         assert_eq!(Stop::decode(take("stop")).expect("one"), Stop::Attempt(run_id(), attempt()), "{release}");
         let worker = Stop::Worker("worker-1".parse().expect("an id"));
         assert_eq!(Stop::decode(take("stop of a worker")).expect("one"), worker, "{release}");

@@ -1,5 +1,5 @@
-//! What it costs the broker to erase a run among many, on a log of its own shape, with the consumers of a fleet and with nothing
-//! else to do: one purge, or one request for each message, as coordinators do it.
+//! What it costs the broker to erase a run among many, on a log of its own shape, with the consumers of a fleet and
+//! with nothing else to do: one purge, or one request for each message, as coordinators do it.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::results::Results;
 const STREAM: &str = "erase";
 const RUNS: u32 = 100_000;
 const ERASED: u32 = 2_000;
-/// After a purge the broker counts the pending messages of every consumer again. This is fast for consumers at the log's end.
+/// After a purge the broker counts the pending messages of every consumer again. This is fast for consumers at the
+/// log's end.
 const PURGED: u32 = 100;
 /// Consumers of a fleet: feeds of a shard, and each so many-th the queue of a pool.
 const CONSUMERS: u32 = 20;

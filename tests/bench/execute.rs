@@ -14,7 +14,8 @@ use tonic::transport::Channel;
 use crate::roles::{self, Process};
 use crate::submission::Submission;
 
-/// Small unread messages that a connection may hold before the transport takes them for an attack; see the README.
+/// Small unread messages that a connection may hold before the transport takes them for an attack; see
+/// `docs/reference/client-guide.md`.
 const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
 /// The processes of a yard.
@@ -201,7 +202,7 @@ pub(crate) fn new_call(tool: &str, arguments: String) -> v1::NewCall {
 }
 
 pub(crate) fn request(call: v1::NewCall) -> v1::ExecuteRunRequest {
-    v1::ExecuteRunRequest { calls: vec![call], ..v1::ExecuteRunRequest::default() }
+    v1::CreateRunRequest { calls: vec![call], ..v1::CreateRunRequest::default() }.into()
 }
 
 pub(crate) fn is_completed(event: &v1::RunEvent) -> bool {

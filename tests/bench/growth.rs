@@ -1,5 +1,5 @@
-//! The cost of a call as things grow: calls that the log holds, tools, workers, coordinators. Each in a yard of its own,
-//! all else being small.
+//! The cost of a call as things grow: calls that the log holds, tools, workers, coordinators. Each in a yard of its
+//! own, all else being small.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! What Toolyard costs, beside what it must cost: the same no-op call over raw JetStream (two stored messages, a pull, an
-//! acknowledgement, a delivery; nothing of ours) and through Toolyard, in one run, round by round in turn; and beside what
-//! people would use instead. One file a section.
+//! What Toolyard costs, beside what it must cost: the same no-op call over raw JetStream (two stored messages, a pull,
+//! an acknowledgement, a delivery; nothing of ours) and through Toolyard, in one run, round by round in turn; and
+//! beside what people would use instead. One file a section.
 
 mod calls;
 mod costly;
@@ -103,8 +103,8 @@ enum Section {
     Registry,
     /// The cost of a call over retained calls, tools, workers and coordinators.
     Growth,
-    /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and cgroup v1;
-    /// left out without them unless it is asked for.
+    /// The broker in a memory cgroup at the chart's proportions, to a full log and through a restart. Needs root and
+    /// cgroup v1; left out without them unless it is asked for.
     Memory,
     /// Making the index anew from the log, in memory and in Redis.
     Index,

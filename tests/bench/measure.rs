@@ -113,8 +113,8 @@ where
     Ok(())
 }
 
-/// Starts calls at a steady rate, whatever becomes of those before, and counts each from when it was due: one that waits
-/// because others are slow counts as slow itself (no coordinated omission).
+/// Starts calls at a steady rate, whatever becomes of those before, and counts each from when it was due: one that
+/// waits because others are slow counts as slow itself (no coordinated omission).
 pub(crate) async fn open_loop<F, R>(
     per_s: f64,
     time: Duration,

@@ -1,5 +1,5 @@
-//! The broker in a memory cgroup at the proportions of the chart: small calls until the log is full, then as many messages as
-//! it may hold at most, then a restart in the same limit.
+//! The broker in a memory cgroup at the proportions of the chart: small calls until the log is full, then as many
+//! messages as it may hold at most, then a restart in the same limit.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -229,8 +229,9 @@ async fn fill(client: &RunServiceClient<Channel>, with_ids: bool) -> anyhow::Res
 /// Whether a call was made, and not refused for want of room.
 async fn call(mut client: RunServiceClient<Channel>, with_id: bool) -> anyhow::Result<bool> {
     let request_id = if with_id { uuid::Uuid::now_v7().to_string() } else { String::new() };
-    let request = v1::ExecuteRunRequest { request_id, ..execute::request(execute::new_call("noop", "{}".to_owned())) };
-    let mut stream = match client.execute_run(request).await {
+    let calls = vec![execute::new_call("noop", "{}".to_owned())];
+    let run = v1::CreateRunRequest { calls, request_id, ..v1::CreateRunRequest::default() };
+    let mut stream = match client.execute_run(v1::ExecuteRunRequest::from(run)).await {
         Ok(stream) => stream.into_inner(),
         Err(refusal) if reason(&refusal) == "LOG_FULL" => return Ok(false),
         Err(refusal) => return Err(refusal.into()),

@@ -1,5 +1,5 @@
-//! The same call and stream on other systems. The program that runs them is Python, as most of them are; here it gets the
-//! same broker and store as the rest.
+//! The same call and stream on other systems. The program that runs them is Python, as most of them are; here it gets
+//! the same broker and store as the rest.
 
 use std::process::Stdio;
 

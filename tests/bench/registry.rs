@@ -1,5 +1,5 @@
-//! A large registry: 2,000 tools of 500 workers that come to take calls and cease to. What a page of them costs, and what
-//! a call that has nothing to do with them.
+//! A large registry: 2,000 tools of 500 workers that come to take calls and cease to. What a page of them costs, and
+//! what a call that has nothing to do with them.
 
 use std::time::Duration;
 

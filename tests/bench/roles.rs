@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 use std::time::Duration;
 
-use proto::nats::Credentials;
+use nats::Credentials;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use telemetry::otlp::{Exporter, Settings};

@@ -1,5 +1,5 @@
-//! The HTTP door: the first chunk by server-sent events beside gRPC's, in turn, so that both meet the same machine; and 5,000
-//! readers of a run in which nothing happens.
+//! The HTTP door: the first chunk by server-sent events beside gRPC's, in turn, so that both meet the same machine; and
+//! 5,000 readers of a run in which nothing happens.
 
 use std::time::Instant;
 
@@ -97,8 +97,7 @@ impl Connection {
 
     /// A call until its first chunk is here, and what follows.
     async fn first_chunk(&mut self) -> anyhow::Result<Incoming> {
-        let request = execute::request(execute::chunks(1, 64, 0));
-        let call = &request.calls[0];
+        let call = execute::chunks(1, 64, 0);
         let body = json!({ "calls": [{ "tool": call.tool, "arguments": call.arguments }] }).to_string();
         until(self.ask(Request::post("/v1/runs"), body.into()).await?, b"\"call_output\"").await
     }

@@ -1,5 +1,5 @@
-//! Output that streams: the first chunk, and chunks and bytes a second, of one call and of a hundred at once. Every chunk
-//! must come, in order.
+//! Output that streams: the first chunk, and chunks and bytes a second, of one call and of a hundred at once. Every
+//! chunk must come, in order.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! How long a coordinator is missed that was killed: until a reader that turns to another reads on, and until all of its
-//! shards have an owner again.
+//! How long a coordinator is missed that was killed: until a reader that turns to another reads on, and until all of
+//! its shards have an owner again.
 
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use coordinator::Operator;
 use harness::{Admin, Client, Coordinator, Fixture, PATIENCE, Run, Worker, Yard, call, check, reason};
 use local::Cluster;
-use proto::nats::Credentials;
+use nats::Credentials;
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::json;

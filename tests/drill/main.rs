@@ -1,5 +1,5 @@
-//! Causes the failures of the runbook with real processes, one after another, and measures what a client sees of each. Ends
-//! with 1 if one of them is not within its promise.
+//! Causes the failures of the runbook with real processes, one after another, and measures what a client sees of each.
+//! Ends with 1 if one of them is not within its promise.
 
 mod brokers;
 mod coordinators;
@@ -21,7 +21,7 @@ use crate::rows::{ROWS, Row};
 #[derive(Debug, Parser)]
 #[command(
     about = "Causes the failures of the runbook with real processes, and measures what a client sees of each",
-    after_help = "Exit codes: 0 if every row is within its promise, 1 if not.\n\nExamples:\n  drill\n  drill worker broker-leader\n  drill --format markdown\n  drill --write-docs docs/operations.md"
+    after_help = "Exit codes: 0 if every row is within its promise, 1 if not.\n\nExamples:\n  drill\n  drill worker broker-leader\n  drill --format markdown\n  drill --write-docs docs/howto/runbook.md"
 )]
 struct Arguments {
     /// Rows whose name contains one of these; all where none is given

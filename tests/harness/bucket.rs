@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
+use objects::Place;
 use serde_json::json;
-use store::Place;
 
 use crate::http::Http;
 use crate::process::Fixture;
@@ -28,7 +28,7 @@ impl Bucket {
         };
         let identities = [
             identity("maker", &["Admin"]),
-            // As docs/objects.md says what each needs.
+            // As docs/howto/objects.md says what each needs.
             identity("coordinator", &["Read:yard/tests/*", "Write:yard/tests/*", "List:yard"]),
             identity("worker-main", &["Write:yard/tests/ty/obj/run_*/*/main/*"]),
             identity("worker-other", &["Write:yard/tests/ty/obj/run_*/*/other/*"]),
@@ -48,9 +48,9 @@ impl Bucket {
     /// # Panics
     /// Never: the place is well formed.
     #[must_use]
-    pub fn with_key(&self, name: &str) -> store::Bucket {
+    pub fn with_key(&self, name: &str) -> objects::Bucket {
         let place = Place::parse("s3://yard/tests", Some(self.server.url()), None, true).expect("a place");
-        store::Bucket::new(place, |variable| {
+        objects::Bucket::new(place, |variable| {
             key(name).into_iter().find(|(at, _)| *at == variable).map(|(_, value)| value)
         })
         .expect("a bucket")

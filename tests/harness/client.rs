@@ -129,14 +129,14 @@ impl Client {
     }
 
     pub async fn execute(&self, calls: Vec<v1::NewCall>) -> Stream {
-        let request = v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() };
-        self.execute_request(request).await.expect("the run is accepted")
+        let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+        self.execute_request(run).await.expect("the run is accepted")
     }
 
     /// # Errors
     /// The coordinator's refusal.
-    pub async fn execute_request(&self, request: v1::ExecuteRunRequest) -> Result<Stream, Status> {
-        let stream = self.runs.clone().execute_run(request).await?.into_inner();
+    pub async fn execute_request(&self, request: impl Into<v1::ExecuteRunRequest>) -> Result<Stream, Status> {
+        let stream = self.runs.clone().execute_run(request.into()).await?.into_inner();
         Ok(Stream { messages: Messages::Execute(stream), seen: Vec::new(), heartbeats: 0, ended: false })
     }
 }

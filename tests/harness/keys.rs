@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use async_nats::{Client, ConnectOptions, Event, ServerError};
-use proto::access::Party;
-use proto::access::config::{self, User};
+use nats::access::Party;
+use nats::access::config::{self, User};
 use tokio::sync::mpsc;
 
 use crate::{Fixture, PATIENCE};
@@ -35,7 +35,8 @@ impl Keys {
         keys
     }
 
-    /// Writes a key for one more pool, and `accounts.conf` anew. The broker does not know of it before it reads it again.
+    /// Writes a key for one more pool, and `accounts.conf` anew. The broker does not know of it before it reads it
+    /// again.
     ///
     /// # Panics
     /// When they cannot be written: the test cannot go on.
@@ -69,7 +70,8 @@ impl Keys {
         connect(url, party, &file).await
     }
 
-    /// Gives the account of the coordinators a user who may do everything in it, for tests that compare all that is stored.
+    /// Gives the account of the coordinators a user who may do everything in it, for tests that compare all that is
+    /// stored.
     ///
     /// # Panics
     /// When it cannot be written: the test cannot go on.

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use crate::{Client, PATIENCE, Run, call};
 
-/// Makes a run of three calls and reads it to its end. A coordinator that does not answer, or breaks the stream off, is left for
-/// the next one. The call `b` echoes the id, `a` and `c` count to 3 and 2.
+/// Makes a run of three calls and reads it to its end. A coordinator that does not answer, or breaks the stream off, is
+/// left for the next one. The call `b` echoes the id, `a` and `c` count to 3 and 2.
 ///
 /// # Panics
 /// When the run does not end, or a request is refused for another reason.

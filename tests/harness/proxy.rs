@@ -144,8 +144,8 @@ async fn connect(client: TcpStream, server: SocketAddr, link: watch::Receiver<Li
     }
 }
 
-/// Forwards one direction until either side ends the connection. The other direction ends with it: neither of the protocols
-/// that we carry closes one direction only.
+/// Forwards one direction until either side ends the connection. The other direction ends with it: neither of the
+/// protocols that we carry closes one direction only.
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut link: watch::Receiver<Link>, direction: Direction) {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {

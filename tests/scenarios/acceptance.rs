@@ -1,7 +1,7 @@
-//! What the contract of tools is accepted by, a row a test: every tool that comes with a worker is registered and runs; hooks
-//! are asked at each of their moments, and what they decide holds; what says that it streams is heard while it runs; and calls
-//! that use nothing of all this go as they always went. That each thing holds when it is wrong, late or killed is for the
-//! scenarios of that thing.
+//! What the contract of tools is accepted by, a row a test: every tool that comes with a worker is registered and runs;
+//! hooks are asked at each of their moments, and what they decide holds; what says that it streams is heard while it
+//! runs; and calls that use nothing of all this go as they always went. That each thing holds when it is wrong, late or
+//! killed is for the scenarios of that thing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

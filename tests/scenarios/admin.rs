@@ -161,7 +161,7 @@ async fn requests_are_counted_by_method_and_by_how_they_were_answered() {
     let _worker = Fixture::new(FIXTURE).worker(&yard.broker.url(), "main", 4).await;
     yard.client.wait_for_tool("echo").await;
     yard.client.execute(vec![call("a", "echo", json!({ "text": "hi" }))]).await.to_end().await;
-    let nothing = yard.client.execute_request(proto::v1::ExecuteRunRequest::default()).await;
+    let nothing = yard.client.execute_request(proto::v1::CreateRunRequest::default()).await;
     nothing.expect_err("a run needs a call");
     let http = yard.http();
     let unknown = http.get("/v1/tools/nobody").await.problem();

@@ -37,7 +37,8 @@ const OBJECTS_BYTES: u64 = 2 << 20;
 const RESULT_BYTES: usize = 600_000;
 const LOG_BYTES: u64 = 8 << 20;
 const LOG_MESSAGES: u64 = 1400;
-/// A coordinator estimates 128 MiB for a broker that holds nothing, and 1 KiB for each subject: 1 MiB more is 90 % of this.
+/// A coordinator estimates 128 MiB for a broker that holds nothing, and 1 KiB for each subject: 1 MiB more is 90 % of
+/// this.
 const BROKER_MEMORY: u64 = (129 << 20) * 10 / 9;
 /// Echoed, so that it is stored twice.
 const TEXT_BYTES: usize = 100 << 10;

@@ -66,7 +66,7 @@ async fn nothing_runs_before_it_is_approved_and_then_with_the_arguments_that_wer
     assert_eq!(asked.count(), 2);
     let state = run.get().await;
     assert_eq!((state.status(), state.calls[0].state()), (RunStatus::RequiresAction, CallState::AwaitingApproval));
-    assert!(why(&run, "first").await.contains("if nobody decides it is rejected in 59 min"));
+    assert!(why(&run, "first").await.contains("without a decision it is rejected in 59 min"));
     assert!(!path.exists(), "nothing ran");
 
     let edited = json!({ "path": other, "line": "edited", "then_wait_ms": 0 });

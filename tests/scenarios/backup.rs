@@ -82,7 +82,8 @@ async fn runs_go_on_at_a_broker_that_was_given_what_was_backed_up() {
     let queued = create(&yard.client, echo("queued")).await;
 
     let broker = async_nats::connect(yard.broker.url()).await.expect("the broker listens");
-    // The log first: a request id that is newer than the log is taken up again, a run without its id would be made twice.
+    // The log first: a request id that is newer than the log is taken up again, a run without its id would be made
+    // twice.
     let mut backups = Vec::new();
     let buckets = [REQUESTS_BUCKET, TOOLS_BUCKET, PAUSES_BUCKET].map(|it| format!("KV_{it}"));
     for stream in [STREAM.to_owned()].into_iter().chain(buckets).chain([OBJECTS.to_owned()]) {

@@ -1,5 +1,5 @@
-//! Objects in a bucket of a store that speaks S3: pieces that nobody writes over, keys with no more rights than they need, and a
-//! store that is away. What holds of objects wherever they lie is in `objects`.
+//! Objects in a bucket of a store that speaks S3: pieces that nobody writes over, keys with no more rights than they
+//! need, and a store that is away. What holds of objects wherever they lie is in `objects`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ async fn what_lies_there_is_not_written_over_and_goes_with_its_run_alone() {
     let of_run = |run: &Run| format!("ty/obj/{}/0/main/", run.id);
     assert_eq!(bucket.keys(&of_run(&run)).await.len(), 3);
     let broker = broker(yard.broker.url()).await;
-    let as_whom = |key: &str| store::Objects::new(&broker, Some(bucket.with_key(key)));
+    let as_whom = |key: &str| objects::Objects::new(&broker, Some(bucket.with_key(key)));
     let id: ObjectId = object.object_id.parse().expect("an id");
     as_whom("worker-main").put(&id, 0, "forged".into()).await.expect("as a second copy of the same, it does no harm");
     assert_eq!(read(&yard.client, &object.object_id, 0, None).await.expect("it is there"), all);
@@ -69,7 +69,7 @@ async fn a_workers_key_opens_its_own_pools_part_and_only_to_write() {
     let bucket = Bucket::start().await;
     let yard = Yard::beside(&bucket, Fixture::new(FIXTURE)).await;
     let broker = broker(yard.broker.url()).await;
-    let worker = store::Objects::new(&broker, Some(bucket.with_key("worker-main")));
+    let worker = objects::Objects::new(&broker, Some(bucket.with_key("worker-main")));
     let id = |text: &str| text.parse::<ObjectId>().expect("an id");
     let own = id("run_0f_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f.3.main.00000000000000ff");
     worker.put(&own, 0, "mine".into()).await.expect("it may");
@@ -161,7 +161,7 @@ async fn a_coordinator_whose_key_is_wrong_does_not_begin() {
     for (key, code) in [("nobody", "InvalidAccessKeyId"), ("worker-main", "AccessDenied")] {
         let options = coordinator::Options {
             nats_url: broker.url(),
-            credentials: proto::nats::Credentials::default(),
+            credentials: nats::Credentials::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             log: coordinator::LogOptions::default(),
             bucket: Some(bucket.with_key(key)),
@@ -171,7 +171,7 @@ async fn a_coordinator_whose_key_is_wrong_does_not_begin() {
             door: coordinator::DoorOptions::default(),
         };
         let error = coordinator::Coordinator::bind(options).await.expect_err("it may not");
-        let coordinator::Error::Bucket(store::Unfit::Refused { what: "write", .. }) = &error else {
+        let coordinator::Error::Bucket(objects::Unfit::Refused { what: "write", .. }) = &error else {
             panic!("{error:?}")
         };
         assert!(error.to_string().contains(code) && !error.to_string().contains("do-not-tell"), "{error}");

@@ -1,5 +1,5 @@
-//! Who may what: nobody without a key, each with their roles, behind the walls of their tenant, and with the tools that they may
-//! call, also at the moment at which a call begins.
+//! Who may what: nobody without a key, each with their roles, behind the walls of their tenant, and with the tools that
+//! they may call, also at the moment at which a call begins.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -320,8 +320,8 @@ async fn a_stream_of_many_runs_does_not_outlive_its_callers_rights() {
     let requests = futures::stream::unfold(requests, async |mut requests| Some((requests.recv().await?, requests)));
     let mut said = rival.runs.clone().execute_runs(Box::pin(requests)).await.expect("it may submit").into_inner();
     let ask = |tag| {
-        let run = v1::ExecuteRunRequest { calls: vec![echo("a")], ..v1::ExecuteRunRequest::default() };
-        v1::ExecuteRunsRequest { tag, run: Some(run) }
+        let run = v1::CreateRunRequest { calls: vec![echo("a")], ..v1::CreateRunRequest::default() };
+        v1::ExecuteRunsRequest { tag, run: Some(run.into()) }
     };
     let mut ends = async |tag| loop {
         let message = said.message().await.expect("the stream does not break").expect("it does not end");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use coordinator::Level;
 use harness::{Admin, Client, Coordinator, Fixture, Worker};
 use local::Cluster;
-use proto::nats::Credentials;
+use nats::Credentials;
 use proto::v1::{CallState, FloorPolicy, run_event::Event};
 
 use crate::{FIXTURE, check, count, counted};

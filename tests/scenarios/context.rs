@@ -1,4 +1,5 @@
-//! What tools are given beside their arguments, and what they give beside their results: by whom it is seen, and by whom not.
+//! What tools are given beside their arguments, and what they give beside their results: by whom it is seen, and by
+//! whom not.
 
 use harness::{Client, Run, Yard, call, reason};
 use proto::v1::run_event::Event;

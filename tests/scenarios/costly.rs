@@ -1,5 +1,5 @@
-//! No request costs more than its size says: schemas, patterns and grammars that multiply are refused or answered at once, with
-//! the place that is wrong, and the calls of other clients go on meanwhile.
+//! No request costs more than its size says: schemas, patterns and grammars that multiply are refused or answered at
+//! once, with the place that is wrong, and the calls of other clients go on meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::FIXTURE;
 
-/// How long such a request may take, unoptimised and on a busy machine. Before they were bounded they took minutes, or the
-/// coordinator.
+/// How long such a request may take, unoptimised and on a busy machine. Before they were bounded they took minutes, or
+/// the coordinator.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How long a call of another client may take meanwhile.
 const OTHERS_MAX: Duration = Duration::from_secs(5);

@@ -71,10 +71,10 @@ async fn a_call_without_a_worker_fails_for_that_reason_at_its_runs_deadline_too(
     let yard = Yard::start(FIXTURE).await;
     let mut worker = yard.worker().await;
     worker.terminate().await;
-    let request = v1::ExecuteRunRequest {
+    let request = v1::CreateRunRequest {
         timeout: seconds(9),
         calls: vec![count("waits", 1, 0), question("open")],
-        ..v1::ExecuteRunRequest::default()
+        ..v1::CreateRunRequest::default()
     };
     let stream = yard.client.execute_request(request).await.expect("the run is accepted");
     let events = stream.to_end().await;

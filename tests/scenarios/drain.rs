@@ -1,4 +1,5 @@
-//! A worker that an operator drains leaves as one that was told to stop by its machine: nothing is lost, nothing repeated.
+//! A worker that an operator drains leaves as one that was told to stop by its machine: nothing is lost, nothing
+//! repeated.
 
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 const DRILL: &str = env!("CARGO_BIN_EXE_drill");
-const RUNBOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+const RUNBOOK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/howto/runbook.md");
 
 async fn drill(arguments: &[&str]) -> (bool, String) {
     let ended = Command::new(DRILL).args(arguments).kill_on_drop(true).output().await.expect("it runs");
@@ -34,5 +34,5 @@ async fn the_runbook_has_the_rows_of_the_drill() {
     let table = runbook.split("<!-- drill: begin -->").nth(1).and_then(|rest| rest.split("<!-- drill: end -->").next());
     let rows = table.expect("the table is there").lines().skip(3);
     let written: Vec<&str> = rows.filter_map(|row| row.split("(`").nth(1)?.split('`').next()).collect();
-    assert_eq!(written, listed, "write it anew: drill --write-docs docs/operations.md");
+    assert_eq!(written, listed, "write it anew: drill --write-docs docs/howto/runbook.md");
 }

@@ -1,5 +1,5 @@
-//! Runs of which nothing is kept: once they are erased, what they were given, said and gave stands nowhere, and neither does
-//! their id, whoever died in between.
+//! Runs of which nothing is kept: once they are erased, what they were given, said and gave stands nowhere, and neither
+//! does their id, whoever died in between.
 
 use std::time::{Duration, Instant};
 
@@ -347,7 +347,8 @@ async fn a_response_that_is_not_stored_says_so_and_is_continued_by_its_like_only
     assert_eq!(http.post("/v1/tool_calls:batch?store=no", &turn).await.problem(), (400, "MALFORMED".to_owned()));
 }
 
-/// Requests the erasure of a tenant's runs, or counts them: part by part, to the end of the log. Gives matched and requested.
+/// Requests the erasure of a tenant's runs, or counts them: part by part, to the end of the log. Gives matched and
+/// requested.
 async fn erase(client: &Client, tenant: &str, dry_run: bool) -> (u64, u64) {
     let mut request = v1::EraseRunsRequest { tenant: tenant.to_owned(), dry_run, ..v1::EraseRunsRequest::default() };
     let (mut matched, mut requested) = (0, 0);

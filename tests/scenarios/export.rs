@@ -1,5 +1,5 @@
-//! Traces, metrics and logs reach an OpenTelemetry collector over gRPC and over HTTP, with TLS and without, under the names that
-//! OpenTelemetry gives them.
+//! Traces, metrics and logs reach an OpenTelemetry collector over gRPC and over HTTP, with TLS and without, under the
+//! names that OpenTelemetry gives them.
 
 use harness::{Authority, Collector, Data, Fixture, LogRecord, Metric, Span, Yard, call, hex};
 use proto::v1;
@@ -16,7 +16,7 @@ async fn a_call_is_exported(collector: &Collector, fixture: &Fixture) {
     let _worker = yard.worker().await;
     yard.client.wait_for_tool("echo").await;
     let calls = vec![call("c", "echo", json!({ "text": "hi" }))];
-    let mut request = Request::new(v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() });
+    let mut request = Request::new(v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() }.into());
     let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01").parse().expect("it is ASCII");
     request.metadata_mut().insert("traceparent", traceparent);
     let mut stream = yard.client.runs.clone().execute_run(request).await.expect("it is accepted").into_inner();
@@ -90,7 +90,7 @@ async fn what_is_logged_is_exported_where_it_is_asked_for_with_its_trace() {
         let fixture = fixture.with("TOOLYARD_LOG", "warn,toolyard=debug");
         a_call_is_exported(&collector, &fixture).await;
         let says = |record: &LogRecord, text: &str| format!("{:?}", record.body).contains(text);
-        collector.until_logged(|record| says(record, "an attempt ended")).await;
+        collector.until_logged(|record| says(record, "attempt ended")).await;
         // What is logged for a traced request leads to its trace.
         collector.until_logged(|record| hex(&record.trace_id) == TRACE).await;
     }

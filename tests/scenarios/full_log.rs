@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::stream::Config;
 use harness::{Fixture, PATIENCE, Run, Yard, call, client_answer, reason};
-use proto::nats::Credentials;
+use nats::Credentials;
 use proto::v1::{self, CallState, FloorPolicy};
 use serde_json::json;
 use tonic::{Code, Status};

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use async_nats::jetstream;
 use harness::{Client, PATIENCE, Run, Shards, Yard, call, reason};
 use prost::Message as _;
-use proto::convert::worker::{Question, decode_answer};
+use proto::convert::worker::{Question, decode_answer, encode_question};
 use proto::v1::{self, CallState, FloorPolicy};
 use proto::wire::v1 as wire;
 use serde_json::json;
@@ -107,7 +107,7 @@ async fn a_run_whose_opening_only_a_newer_release_can_read_stays_open_for_it_and
         until_listed(&shards, &run.to_string(), true).await;
         let answered = async {
             loop {
-                match nats.request(asked.clone(), question.encode()).await {
+                match nats.request(asked.clone(), encode_question(&question)).await {
                     Ok(answer) => return decode_answer(answer.payload, call).expect("it is an answer"),
                     // Nobody leads the shard yet.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,

@@ -228,7 +228,7 @@ async fn a_hook_that_fails_after_an_execution_withholds_what_it_gave_and_says_no
         ("misplaces", CallErrorKind::HookFailed, "modify, which cannot be done now"),
         ("swells", CallErrorKind::ResultTooLarge, "the result is 300000 bytes"),
         ("labels", CallErrorKind::ResultTooLarge, "a media type of the result is 2000000 bytes"),
-        ("bloats", CallErrorKind::HookFailed, "a hook changed the arguments: they are 300011 bytes"),
+        ("bloats", CallErrorKind::HookFailed, "a hook changed the arguments to 300011 bytes"),
     ];
     for (id, expected, why) in table {
         let (kind, message) = error(&outcomes[id]);

@@ -84,9 +84,10 @@ async fn a_request_that_accepts_events_is_answered_with_the_output_and_sent_agai
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
     let headers = [("content-type", "application/json"), ("accept", "text/event-stream"), ("idempotency-key", "once")];
-    let body = json!({ "calls": [count("a", 3, 5)], "floor_policy": "FLOOR_POLICY_INTERLEAVED" }).to_string();
-    let first = yard.http().ask(Method::POST, "/v1/runs", &headers, body.clone()).await;
-    let second = yard.http().ask(Method::POST, "/v1/runs", &headers, body).await;
+    let body = json!({ "calls": [count("a", 3, 5)] }).to_string();
+    let path = "/v1/runs?floor_policy=FLOOR_POLICY_INTERLEAVED";
+    let first = yard.http().ask(Method::POST, path, &headers, body.clone()).await;
+    let second = yard.http().ask(Method::POST, path, &headers, body.clone()).await;
     assert_eq!(
         events(&first.body).first().map(|first| first.json()["run_opened"]["calls"][0]["call_id"].clone()),
         Some(json!("a"))
@@ -95,6 +96,15 @@ async fn a_request_that_accepts_events_is_answered_with_the_output_and_sent_agai
     let other = json!({ "calls": [count("b", 3, 5)] }).to_string();
     let refused = yard.http().ask(Method::POST, "/v1/runs", &headers, other).await;
     assert_eq!(refused.problem(), (409, "REQUEST_ID_TAKEN".to_owned()));
+    for (path, headers, parameter) in [
+        ("/v1/runs?floor_policy=LOUDEST", &headers[..], "floor_policy"),
+        (path, &headers[..1], "floor_policy"),
+        ("/v1/runs?keep_open=true", &headers[..], "keep_open"),
+    ] {
+        let refused = yard.http().ask(Method::POST, path, headers, body.clone()).await;
+        assert_eq!(refused.problem(), (400, "MALFORMED".to_owned()), "{path}");
+        assert_eq!(refused.json()["errors"][0]["parameter"], parameter, "{path}");
+    }
 }
 
 #[tokio::test]

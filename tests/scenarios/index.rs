@@ -379,21 +379,10 @@ fn finished(id: RunId) -> Vec<Stored> {
     use proto::subject::{Place, Subject};
     let pool: run::PoolId = "main".parse().expect("a pool");
     let deadline = proto::now().after(Duration::from_secs(3600));
-    let spec = std::sync::Arc::new(CallSpec {
-        id: "call_0".parse().expect("an id"),
-        tool: "noop".parse().expect("a name"),
-        arguments: "{}".into(),
-        metadata: std::collections::BTreeMap::new(),
-        route: run::Route::Pool { pool: pool.clone(), policy: run::Policy::of(run::Effects::default()), version: None },
-        deadline,
-        queue_deadline: None,
-        without_worker: run::WithoutWorker::Wait,
-        concurrency: run::Concurrency::Parallel,
-        approval: None,
-        result_use: run::ResultUse::default(),
-        context: run::Fields::default(),
-        files: Vec::new(),
-    });
+    let (name, tool) = ("call_0".parse().expect("an id"), "noop".parse().expect("a name"));
+    let policy = run::Policy::of(run::Effects::default());
+    let route = run::Route::Pool { pool: pool.clone(), policy, version: None };
+    let spec = std::sync::Arc::new(CallSpec::new(name, tool, "{}", route, deadline));
     let (call, number, nonce) = (CallIndex(0), run::AttemptNumber(1), run::Nonce(7));
     let attempt = run::AttemptId { call, number, nonce };
     let opened = Event::RunOpened(RunOpened {

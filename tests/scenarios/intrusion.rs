@@ -1,5 +1,6 @@
-//! With the key of a pool or of the observer nothing at the broker is changed or read that is not the pool's, whatever is
-//! published, and wherever its answer shall go. The broker answers on any subject that a request names; accounts keep it in.
+//! With the key of a pool or of the observer nothing at the broker is changed or read that is not the pool's, whatever
+//! is published, and wherever its answer shall go. The broker answers on any subject that a request names; accounts
+//! keep it in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use async_nats::{Client, Subscriber};
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use harness::{Admin, Authority, Certified, Fixture, Keys, PATIENCE};
-use proto::access::Party;
-use proto::access::config::{self, Cluster, Server, Tls};
+use nats::access::Party;
+use nats::access::config::{self, Cluster, Server, Tls};
 
 use crate::FIXTURE;
 
@@ -227,7 +228,8 @@ fn replies(streams: &[String]) -> Vec<String> {
     subjects
 }
 
-/// Publishes on everything that the party may, with every reply subject and every payload, and looks what has become of it.
+/// Publishes on everything that the party may, with every reply subject and every payload, and looks what has become of
+/// it.
 async fn besiege(place: &Place, party: &Party, (intruder, mut inbox): (Client, Subscriber)) {
     let before = place.state().await;
     let own = format!("{}.own", party.inbox());
@@ -336,8 +338,8 @@ struct Running {
 }
 
 impl Running {
-    /// Configured by the text of `nats-config`, to join the cluster that meets at `meeting`. Without a certificate it is as one that
-    /// an older `nats-config` wrote.
+    /// Configured by the text of `nats-config`, to join the cluster that meets at `meeting`. Without a certificate it
+    /// is as one that an older `nats-config` wrote.
     async fn start(name: &str, meeting: Admin, port: Admin, shows: Option<(&Authority, Certified)>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |path: &std::path::Path| path.to_str().expect("a path").to_owned();

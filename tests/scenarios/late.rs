@@ -104,10 +104,10 @@ async fn a_copy_of_an_opening_that_comes_after_the_erasure_executes_nothing_and_
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("effects");
     let log = Log::of(&yard).await;
-    let request = v1::ExecuteRunRequest {
+    let request = v1::CreateRunRequest {
         calls: vec![writes("w", "writes", &path, "done")],
         store: Some(false),
-        ..v1::ExecuteRunRequest::default()
+        ..v1::CreateRunRequest::default()
     };
     let stream = yard.client.execute_request(request).await.expect("accepted");
     let (run, _) = executed(stream, &yard).await;
@@ -145,7 +145,7 @@ async fn what_is_asked_for_while_the_broker_stands_still_is_not_executed_when_it
 
     let calls = |line: &str| vec![writes(line, "writes", &path, line)];
     let executes = ["one", "two", "three"].map(|line| {
-        let request = v1::ExecuteRunRequest { calls: calls(line), ..v1::ExecuteRunRequest::default() };
+        let request = v1::CreateRunRequest { calls: calls(line), ..v1::CreateRunRequest::default() };
         yard.client.execute_request(request)
     });
     let (mut runs, mut more) = (yard.client.runs.clone(), yard.client.runs.clone());
@@ -195,13 +195,13 @@ async fn a_stream_that_fails_before_its_first_event_names_its_run() {
     client.wait_for_tool("writes").await;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("effects");
-    let run = |line: &str| v1::ExecuteRunRequest {
+    let run = |line: &str| v1::CreateRunRequest {
         calls: vec![writes(line, "writes", &path, line)],
-        ..v1::ExecuteRunRequest::default()
+        ..v1::CreateRunRequest::default()
     };
     yard.broker.pause();
     // One client stops waiting, one hangs up, and one asks for many runs.
-    let mut overdue = tonic::Request::new(run("overdue"));
+    let mut overdue = tonic::Request::new(run("overdue").into());
     overdue.metadata_mut().insert("grpc-timeout", "1S".parse().expect("it is ASCII"));
     let key = format!("Bearer {}", yard.callers.key("acme"));
     overdue.metadata_mut().insert("authorization", key.parse().expect("it is ASCII"));
@@ -212,7 +212,7 @@ async fn a_stream_that_fails_before_its_first_event_names_its_run() {
     let overdue = async { (runs.execute_run(overdue).await.expect_err("it is overdue"), Instant::now()) };
     let gone = tokio::time::timeout(Duration::from_secs(1), client.execute_request(run("gone")));
     let many = async {
-        let request = v1::ExecuteRunsRequest { tag: 7, run: Some(run("many")) };
+        let request = v1::ExecuteRunsRequest { tag: 7, run: Some(run("many").into()) };
         let mut runs = client.runs.clone();
         let mut pieces = runs.execute_runs(futures::stream::iter([request])).await.expect("it begins").into_inner();
         loop {
@@ -223,7 +223,8 @@ async fn a_stream_that_fails_before_its_first_event_names_its_run() {
         }
     };
     let ((overdue, asked), gone, many) = tokio::join!(overdue, gone, many);
-    // Its caller was answered before it was known whether its run would count. No more than a second is lost on the way.
+    // Its caller was answered before it was known whether its run would count. No more than a second is lost on the
+    // way.
     tokio::time::sleep_until((asked + run::STORED_WITHIN + Duration::from_secs(1)).into()).await;
     yard.broker.resume();
 

@@ -32,11 +32,10 @@ async fn a_run_has_no_more_calls_at_once_than_it_may_and_all_come_through() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
     let calls: Vec<v1::NewCall> = (0..7).map(|number| sleep(&format!("call-{number}"), 200)).collect();
-    let request = |running_max| v1::ExecuteRunRequest {
-        calls: calls.clone(),
-        rules: Some(v1::RunRules { running_max, ..v1::RunRules::default() }),
-        floor_policy: FloorPolicy::Interleaved.into(),
-        ..v1::ExecuteRunRequest::default()
+    let request = |running_max| {
+        let rules = Some(v1::RunRules { running_max, ..v1::RunRules::default() });
+        let run = v1::CreateRunRequest { calls: calls.clone(), rules, ..v1::CreateRunRequest::default() };
+        v1::ExecuteRunRequest { run: Some(run), floor_policy: FloorPolicy::Interleaved.into() }
     };
     for (running_max, expected) in [(2, 2..=2), (0, 3..=7)] {
         let stream = yard.client.execute_request(request(running_max)).await.expect("the run is accepted");
@@ -72,7 +71,7 @@ async fn calls_beyond_those_that_a_run_may_have_are_refused_and_the_others_kept(
     for id in ["d", "e"] {
         let error = outcomes[id].error.clone().expect("it is refused");
         assert_eq!(error.kind(), CallErrorKind::LimitExceeded, "{error:?}");
-        assert!(error.message.contains("the run may have 3 calls"), "{error:?}");
+        assert!(error.message.contains("the run has reached its limit of 3 calls"), "{error:?}");
     }
 }
 

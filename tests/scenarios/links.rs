@@ -1,4 +1,5 @@
-//! A link that withholds bytes without breaking: calls go on when it heals or when it is cut, and lose and double nothing.
+//! A link that withholds bytes without breaking: calls go on when it heals or when it is cut, and lose and double
+//! nothing.
 
 use std::time::Duration;
 
@@ -21,7 +22,8 @@ async fn broker() -> local::Broker {
     local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts")
 }
 
-/// A run is executed while a link is held. The run ends with everything that its calls said, and the same for the next reader.
+/// A run is executed while a link is held. The run ends with everything that its calls said, and the same for the next
+/// reader.
 async fn goes_on(client: &Client, proxy: &Proxy, direction: Direction, cut: bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("effects");

@@ -18,7 +18,8 @@ async fn open(yard: &Yard) -> (Asking, tonic::Streaming<v1::ExecuteRunsResponse>
 }
 
 fn ask(asking: &Asking, tag: u64, calls: Vec<v1::NewCall>) {
-    let run = Some(v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() });
+    let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    let run = Some(run.into());
     asking.unbounded_send(v1::ExecuteRunsRequest { tag, run }).expect("the stream is open");
 }
 

@@ -171,7 +171,7 @@ async fn what_is_stored_is_not_written_over_and_what_nothing_refers_to_is_nobody
     let (other, kept) = self::object(&yard.client, BYTES).await;
     assert_ne!(other.id, run.id);
     assert_eq!(lies(&broker).await, 3 + 1 + 3);
-    let objects = store::Objects::new(&broker, None);
+    let objects = objects::Objects::new(&broker, None);
     objects.remove_run(run.id.parse().expect("an id")).await.expect("the broker removes it");
     assert_eq!(lies(&broker).await, 3, "the orphan too, and nothing of another run");
     let gone = read(&yard.client, &object.object_id, 0, None).await.expect_err("it is gone");
@@ -249,7 +249,7 @@ fn file(tool: &str, name: &str, object: &v1::Object) -> v1::RunFile {
 }
 
 async fn outcome_of(client: &Client, calls: Vec<v1::NewCall>, files: Vec<v1::RunFile>) -> v1::CallOutcome {
-    let request = v1::ExecuteRunRequest { calls, files, ..v1::ExecuteRunRequest::default() };
+    let request = v1::CreateRunRequest { calls, files, ..v1::CreateRunRequest::default() };
     let events = client.execute_request(request).await.expect("it is accepted").to_end().await;
     check::outcomes(&events)["a"].clone()
 }
@@ -326,7 +326,7 @@ async fn what_is_wrong_with_files_is_refused_before_anything_is_stored() {
         (many, "MALFORMED"),
     ] {
         let calls = vec![call("a", "opens", json!({}))];
-        let request = v1::ExecuteRunRequest { calls, files: files.clone(), ..v1::ExecuteRunRequest::default() };
+        let request = v1::CreateRunRequest { calls, files: files.clone(), ..v1::CreateRunRequest::default() };
         let refused = yard.client.execute_request(request).await.expect_err("it is refused");
         assert_eq!(reason(&refused), expected, "{files:?}");
     }
@@ -373,7 +373,7 @@ async fn an_upload_is_its_tenants() {
     let calls = vec![call("a", "opens", json!({}))];
     let files = vec![file("_all", "stolen", &object)];
     let request =
-        v1::ExecuteRunRequest { calls: calls.clone(), files: files.clone(), ..v1::ExecuteRunRequest::default() };
+        v1::CreateRunRequest { calls: calls.clone(), files: files.clone(), ..v1::CreateRunRequest::default() };
     let refused = eve.execute_request(request).await.expect_err("it is not hers");
     assert_eq!(reason(&refused), "OBJECT_NOT_FOUND");
     assert_eq!(check::text(&outcome_of(&ada, calls, files).await), "stolen 6 application/octet-stream");

@@ -1,5 +1,5 @@
-//! The faces of OpenAI's APIs: what they tell of a run is the same bytes, whoever tells it and whatever died in between. How
-//! the vendor's own SDKs read them is shown by `tests/sdk`.
+//! The faces of OpenAI's APIs: what they tell of a run is the same bytes, whoever tells it and whatever died in
+//! between. How the vendor's own SDKs read them is shown by `tests/sdk`.
 
 use harness::http::events;
 use harness::{Http, Yard, client_answer};
@@ -116,14 +116,14 @@ async fn a_request_that_cannot_be_served_is_told_why_in_the_form_of_the_api() {
 }
 
 /// The part of the document that says what messages are, with one of them at its top.
-fn schema(document: &Value, name: &str) -> proto::schema::Schema {
+fn schema(document: &Value, name: &str) -> schema::Schema {
     let reference = format!("#/components/schemas/{name}");
     let needed = |wanted: &str| wanted.starts_with("OpenAI");
     let schemas = document["components"]["schemas"].as_object().expect("schemas");
     let schemas: serde_json::Map<_, _> =
         schemas.iter().filter(|(name, _)| needed(name)).map(|(name, schema)| (name.clone(), schema.clone())).collect();
     let text = json!({ "$ref": reference, "components": { "schemas": schemas } }).to_string();
-    proto::schema::Schema::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
+    schema::Schema::compile(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! What the faces of OpenAI's APIs refuse: each with a status, a reason, where in the request it lies, and what to do; and
-//! nothing comes of it.
+//! What the faces of OpenAI's APIs refuse: each with a status, a reason, where in the request it lies, and what to do;
+//! and nothing comes of it.
 
 use harness::http::Answer;
 use harness::{Http, Yard};

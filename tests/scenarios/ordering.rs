@@ -50,11 +50,8 @@ async fn two_that_read_run_together_then_one_that_writes_then_one_that_reads() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
     let calls = vec![sleep("a", 400), sleep("b", 400), alone(sleep("c", 400)), sleep("d", 400)];
-    let request = v1::ExecuteRunRequest {
-        calls,
-        floor_policy: v1::FloorPolicy::Interleaved.into(),
-        ..v1::ExecuteRunRequest::default()
-    };
+    let run = v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() };
+    let request = v1::ExecuteRunRequest { run: Some(run), floor_policy: v1::FloorPolicy::Interleaved.into() };
     let stream = yard.client.execute_request(request).await.expect("the run is accepted");
     let times = times(&stream.to_end().await);
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| times[name]);
@@ -126,7 +123,7 @@ async fn why_says_behind_whom_a_call_waits() {
     stream.until(|event| matches!(event, Event::AttemptStarted(_))).await;
     let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: "second".to_owned() };
     let why = yard.client.runs.clone().explain_call(request).await.expect("the call is there").into_inner().why;
-    assert!(why.contains("call first is ahead and running, and it runs alone"), "{why}");
+    assert!(why.contains("call first is ahead of it and running, and this call is exclusive"), "{why}");
     run.cancel("enough").await;
     stream.to_end().await;
 }

@@ -1,5 +1,5 @@
-//! Several coordinators share the shards: each run has one owner at a time, whoever dies, stands still or comes back, and
-//! any of them serves any client.
+//! Several coordinators share the shards: each run has one owner at a time, whoever dies, stands still or comes back,
+//! and any of them serves any client.
 
 use std::time::{Duration, Instant};
 

@@ -72,11 +72,11 @@ async fn why_says_what_a_call_waits_for() {
     let busy = yard.client.create(vec![count("runs", 200, 50)]).await;
     let mut stream = busy.watch(FloorPolicy::Arrival).await;
     stream.until(|event| matches!(event, v1::run_event::Event::CallOutput(_))).await;
-    assert!(why(&busy, "runs").await.contains("attempt 1 runs on worker-"), "{}", why(&busy, "runs").await);
+    assert!(why(&busy, "runs").await.contains("attempt 1 has been running on worker-"), "{}", why(&busy, "runs").await);
     let run = yard.client.create(vec![count("queued", 1, 0), question("asks")]).await;
     let mut waiting = run.watch(FloorPolicy::Arrival).await;
     waiting.until(|event| matches!(event, v1::run_event::Event::CallWaiting(_))).await;
-    assert!(why(&run, "asks").await.contains("waits for its client"), "{}", why(&run, "asks").await);
+    assert!(why(&run, "asks").await.contains("waiting for its client"), "{}", why(&run, "asks").await);
     let queued = why(&run, "queued").await;
     assert!(queued.contains("queued in pool main") || queued.contains("accepted"), "{queued}");
     run.cancel("seen enough").await;

@@ -189,8 +189,8 @@ async fn a_job_of_a_paused_tool_that_is_in_the_queue_goes_back_there_and_holds_n
     yard.coordinator.kill().await;
     let held = held.through(&client);
     let mut stream = held.watch(FloorPolicy::Arrival).await;
-    // Longer than a job that nobody takes up is left where it is, and than the other takes to be taken for dead; and until its
-    // worker has given it back for 16 s.
+    // Longer than a job that nobody takes up is left where it is, and than the other takes to be taken for dead; and
+    // until its worker has given it back for 16 s.
     let early = tokio::time::timeout(Duration::from_secs(15), stream.until(|e| matches!(e, Event::AttemptStarted(_))));
     assert!(early.await.is_err(), "nothing of it is executed");
     resume(&client, resume_request::What::Tool("echo".to_owned())).await;
@@ -200,7 +200,7 @@ async fn a_job_of_a_paused_tool_that_is_in_the_queue_goes_back_there_and_holds_n
     assert_eq!(starts, 1, "what was held used up no attempt");
     // It comes again later than other jobs are waited for, and that is nobody's fault.
     let log = std::fs::read_to_string(&log).expect("it was written");
-    assert!(!log.contains("no worker takes up"), "{log}");
+    assert!(!log.contains("taking back a job"), "{log}");
 }
 
 #[tokio::test]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use async_nats::{HeaderMap, Request};
 use coordinator::Level;
 use harness::{Client, Fixture, Intruder, Keys, PATIENCE, Shards, Yard, client_answer};
-use proto::access::Party;
+use nats::Credentials;
+use nats::access::Party;
 use proto::convert::worker::Heartbeat;
-use proto::nats::Credentials;
 use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
 
 use crate::{FIXTURE, check, count, counted, question};

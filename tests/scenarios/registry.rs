@@ -215,7 +215,7 @@ async fn a_higher_version_takes_a_name_over_while_it_lives() {
     let mut newer = worker(&yard, "main", "newer").await;
     let (page, _) = until(&yard.client, |page| !page.refused.is_empty()).await;
     assert_eq!(description(&page, "contended"), "A newer one.");
-    assert!(page.refused[0].reason.contains("gives way to version 2"), "{}", page.refused[0].reason);
+    assert!(page.refused[0].reason.contains("is replaced by version 2"), "{}", page.refused[0].reason);
     newer.terminate().await;
     let (page, _) = until(&yard.client, |page| page.refused.is_empty()).await;
     assert_eq!(description(&page, "contended"), "The first.");
@@ -298,7 +298,7 @@ async fn a_run_that_attaches_tools_can_call_those_alone() {
     for refused in ["not", "later"] {
         let error = outcome(refused).outcome.expect("it ended").error.expect("it failed");
         assert_eq!(error.kind(), v1::CallErrorKind::UnknownTool);
-        assert!(error.message.ends_with("the tools are: described, secret"), "{}", error.message);
+        assert!(error.message.ends_with("available tools: described, secret"), "{}", error.message);
     }
     assert_eq!(outcome("hidden").state(), v1::CallState::WaitingForClient, "an attached one may be hidden");
     assert!(outcome("hidden").hidden && !outcome("later").hidden, "whoever shows runs to users is told");

@@ -37,10 +37,10 @@ async fn the_same_request_gives_the_same_run_on_any_coordinator_and_after_a_rest
     let client = Client::connect(yard.coordinator.address()).await;
     assert_eq!(create(&client, request("order 7", 3)).await.expect("known"), first);
     // Executing it again gives the output of the run that there is.
-    let again = v1::ExecuteRunRequest {
+    let again = v1::CreateRunRequest {
         calls: vec![count("c", 3, 0)],
         request_id: "order 7".to_owned(),
-        ..v1::ExecuteRunRequest::default()
+        ..v1::CreateRunRequest::default()
     };
     let events = client.execute_request(again).await.expect("known").to_end().await;
     check::whole(&events, true);
@@ -109,7 +109,8 @@ impl Broker {
         (name, wire::TakenRequest::decode(value).expect("a run and a digest"))
     }
 
-    /// Has a request id taken for a run that was made so long ago, as by a coordinator that died before it opened the run.
+    /// Has a request id taken for a run that was made so long ago, as by a coordinator that died before it opened the
+    /// run.
     async fn is_taken(&self, name: &str, taken: &wire::TakenRequest, ms_ago: u64) -> String {
         let shard = taken.run_id.parse::<RunId>().expect("a run id").shard();
         let id = uuid::Builder::from_unix_timestamp_millis(proto::now().0 - ms_ago, &[7; 10]).into_uuid();
@@ -163,7 +164,8 @@ async fn a_request_id_is_taken_anew_if_its_run_was_never_opened_or_opened_too_la
             assert_eq!(create(client, order(pieces)).await.expect("known"), anew, "store: {store}");
             is_executed(client, &anew).await;
         }
-        // Whoever took the id just now may still open its run, so the same request opens the same one, and no other request may.
+        // Whoever took the id just now may still open its run, so the same request opens the same one, and no other
+        // request may.
         let just_taken = broker.is_taken(&name, &taken, 2000).await;
         let refused = create(client, order(4)).await.expect_err("another body");
         assert_eq!(reason(&refused), "REQUEST_ID_TAKEN", "store: {store}");
@@ -202,7 +204,7 @@ async fn a_request_id_that_is_taken_anew_by_many_at_once_makes_one_run() {
                     return create(&client, request("at once", 2)).await.expect("accepted");
                 }
                 let (calls, request_id) = (vec![count("c", 2, 0)], "at once".to_owned());
-                let request = v1::ExecuteRunRequest { calls, request_id, ..v1::ExecuteRunRequest::default() };
+                let request = v1::CreateRunRequest { calls, request_id, ..v1::CreateRunRequest::default() };
                 let mut stream = client.execute_request(request).await.expect("accepted");
                 stream.until(|event| matches!(event, v1::run_event::Event::RunOpened(_))).await;
                 stream.run(&client).id
@@ -228,7 +230,7 @@ async fn a_request_that_the_log_refuses_gives_its_request_id_back() {
             create(&yard.client, v1::CreateRunRequest { calls: large(), store, ..request("order 7", 1) }).await;
         assert_eq!(reason(&refused.expect_err("it does not fit")), "PAYLOAD_TOO_LARGE");
         let request_id = "order 7".to_owned();
-        let execute = v1::ExecuteRunRequest { calls: large(), store, request_id, ..v1::ExecuteRunRequest::default() };
+        let execute = v1::CreateRunRequest { calls: large(), store, request_id, ..v1::CreateRunRequest::default() };
         let refused = yard.client.execute_request(execute).await;
         assert_eq!(reason(&refused.expect_err("it does not fit")), "PAYLOAD_TOO_LARGE");
         assert!(broker.names().await.is_empty(), "a refused request stores nothing");

@@ -17,7 +17,8 @@ fn ended(events: &[v1::RunEvent]) -> v1::RunEnded {
     ended
 }
 
-/// What is said of each call's result: its tool, whether it is a part of what the assistant says, whether it may be the answer.
+/// What is said of each call's result: its tool, whether it is a part of what the assistant says, whether it may be the
+/// answer.
 fn told(events: &[v1::RunEvent], id: &str) -> (String, bool, bool) {
     let told = check::kinds(events).into_iter().find_map(|kind| match kind {
         Event::CallEnded(ended) if ended.call_id == id => {
@@ -75,10 +76,10 @@ async fn an_error_is_for_the_model_unless_its_run_is_to_fail_and_the_others_go_o
         (ErrorPolicy::FailRun, RunStatus::Failed),
     ];
     for (policy, status) in table {
-        let request = v1::ExecuteRunRequest {
+        let request = v1::CreateRunRequest {
             calls: vec![call("a", "panics", json!({})), count("b", 3, 100)],
             rules: Some(v1::RunRules { error_policy: policy.into(), ..v1::RunRules::default() }),
-            ..v1::ExecuteRunRequest::default()
+            ..v1::CreateRunRequest::default()
         };
         let events = yard.client.execute_request(request).await.expect("it is accepted").to_end().await;
         check::whole(&events, true);

@@ -1,4 +1,5 @@
-//! The room that a full log keeps: calls that speak and calls that wait for their client end in it, whoever coordinates.
+//! The room that a full log keeps: calls that speak and calls that wait for their client end in it, whoever
+//! coordinates.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What a scraper learns about calls from end to end, about tenants and about stores, and how it gets from there to a trace.
+//! What a scraper learns about calls from end to end, about tenants and about stores, and how it gets from there to a
+//! trace.
 
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ async fn calls_and_refusals_are_counted_by_tenant() {
     let waits = || vec![call("c", "waits", json!({ "path": folder.path().join("there") }))];
     let held = rival.create(waits()).await;
     shop.execute(vec![call("e", "echo", json!({ "text": "hi" }))]).await.to_end().await;
-    let request = v1::ExecuteRunRequest { calls: waits(), ..v1::ExecuteRunRequest::default() };
+    let request = v1::CreateRunRequest { calls: waits(), ..v1::CreateRunRequest::default() };
     let refused = rival.execute_request(request).await.expect_err("one call at once");
     assert_eq!(refused.code(), Code::ResourceExhausted);
     let counted = |text: &str| {
@@ -118,7 +119,7 @@ async fn a_bucket_of_a_histogram_leads_to_the_trace_of_a_call() {
     let _worker = collector.of(&hosts.of(&Fixture::new(FIXTURE))).worker(&yard.broker.url(), "main", 4).await;
     yard.client.wait_for_tool("echo").await;
     let calls = vec![call("c", "echo", json!({ "text": "hi" }))];
-    let mut request = Request::new(v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() });
+    let mut request = Request::new(v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() }.into());
     let traceparent = format!("00-{TRACE}-00f067aa0ba902b7-01").parse().expect("it is ASCII");
     request.metadata_mut().insert("traceparent", traceparent);
     let mut stream = yard.client.runs.clone().execute_run(request).await.expect("it is accepted").into_inner();

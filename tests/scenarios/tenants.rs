@@ -1,4 +1,5 @@
-//! The tools of a tenant: what it does not have is not there for it, whoever asks, and the file says so anew at any time.
+//! The tools of a tenant: what it does not have is not there for it, whoever asks, and the file says so anew at any
+//! time.
 
 use harness::{Callers, Client, Fixture, Guarded, PATIENCE, Pools, call};
 use proto::v1::run_event::Event;
@@ -87,7 +88,7 @@ async fn a_tool_that_a_tenant_does_not_have_is_neither_listed_nor_named_nor_call
     assert!(unheard.contains("echo") && !unheard.contains("writes"), "{unheard}");
 
     // What an admin asks for in its name is its, too.
-    let request = v1::ExecuteRunRequest { calls: vec![write()], tenant: "acme".to_owned(), ..Default::default() };
+    let request = v1::CreateRunRequest { calls: vec![write()], tenant: "acme".to_owned(), ..Default::default() };
     let events = ops.execute_request(request).await.expect("the run is accepted").to_end().await;
     not_permitted(&events, "write");
     assert!(!path.exists());
@@ -126,7 +127,7 @@ async fn a_tool_that_is_taken_from_a_tenant_meanwhile_is_not_called_any_more_and
 async fn bash(client: &Client, command: &str) -> v1::CallOutcome {
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let calls = vec![call("c", "bash", json!({ "command": command }))];
-    let request = v1::ExecuteRunRequest { calls, rules, ..v1::ExecuteRunRequest::default() };
+    let request = v1::CreateRunRequest { calls, rules, ..v1::CreateRunRequest::default() };
     let events = client.execute_request(request).await.expect("the run is accepted").to_end().await;
     outcomes(&events)["c"].clone()
 }

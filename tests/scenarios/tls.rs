@@ -97,7 +97,7 @@ async fn a_door_whose_files_are_no_certificate_does_not_open() {
     files.key = authority.server("another").key;
     let options = coordinator::Options {
         nats_url: broker.url(),
-        credentials: proto::nats::Credentials::default(),
+        credentials: nats::Credentials::default(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         log: coordinator::LogOptions::default(),
         bucket: None,

@@ -199,7 +199,7 @@ async fn what_is_not_signed_by_the_issuer_for_us_and_in_time_is_refused() {
         ("signed with the public key", symmetric(issuer.key.public_key().as_ref()), "algorithm"),
         ("signed with the public key's text", symmetric(point.as_bytes()), "algorithm"),
         ("of another kind of key", ed25519, "no such key"),
-        ("that demands what is not understood", issuer.token_with(&critical, &claims()), "no token"),
+        ("that demands what is not understood", issuer.token_with(&critical, &claims()), "not a token"),
         ("garbage", "not.a.token".to_owned(), ""),
         ("half", head.to_owned(), ""),
     ];

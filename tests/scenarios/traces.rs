@@ -1,5 +1,5 @@
-//! One trace a call, from its caller through the log and the worker and back, whoever dies; and nothing in it, in logs or in
-//! metrics, of what a call said.
+//! One trace a call, from its caller through the log and the worker and back, whoever dies; and nothing in it, in logs
+//! or in metrics, of what a call said.
 
 use harness::{Admin, Collector, Fixture, Span, SpanKind, Yard, call, hex, said};
 use proto::v1::{self, run_event::Event};
@@ -14,7 +14,7 @@ const JOB: &str = "ty.run.{shard}.{run}.{call}.job.{pool}";
 
 /// A request to execute these calls, of a caller who traces it or does not want it traced.
 fn request(calls: Vec<v1::NewCall>, flags: &str) -> Request<v1::ExecuteRunRequest> {
-    let mut request = Request::new(v1::ExecuteRunRequest { calls, ..v1::ExecuteRunRequest::default() });
+    let mut request = Request::new(v1::CreateRunRequest { calls, ..v1::CreateRunRequest::default() }.into());
     let traceparent = format!("00-{TRACE}-{CALLER}-{flags}").parse().expect("it is ASCII");
     request.metadata_mut().insert("traceparent", traceparent);
     request

@@ -272,7 +272,7 @@ async fn an_upload_that_is_deleted_is_gone_at_once_and_deleting_it_again_does_no
     }
     assert_eq!((all.status(&id).await, all.status(&other).await), (404, 200));
     let calls = vec![call("a", "opens", json!({}))];
-    let request = v1::ExecuteRunRequest { calls, files: vec![file(&id)], ..v1::ExecuteRunRequest::default() };
+    let request = v1::CreateRunRequest { calls, files: vec![file(&id)], ..v1::CreateRunRequest::default() };
     let refused = yard.client.execute_request(request).await.expect_err("it is not there");
     assert_eq!(reason(&refused), "OBJECT_NOT_FOUND");
 

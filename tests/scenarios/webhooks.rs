@@ -340,7 +340,7 @@ async fn nobody_is_told_of_a_run_that_was_erased_and_all_of_it_within_the_rights
     let client = Client::connect(coordinator.address()).await;
     let _worker = keys.workers(&fixture, "main").worker(&broker.url(), "main", 4).await;
     client.wait_for_tool("echo").await;
-    let shards = Shards::through(keys.client(&broker.url(), &proto::access::Party::Coordinator).await);
+    let shards = Shards::through(keys.client(&broker.url(), &nats::access::Party::Coordinator).await);
     let calls = vec![echo("x")];
     let gone = v1::CreateRunRequest { calls: calls.clone(), store: Some(false), ..v1::CreateRunRequest::default() };
     let gone = create(&client, gone).await;

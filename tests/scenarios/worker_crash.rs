@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use harness::{Yard, call};
-use proto::access::Party;
-use proto::convert::worker::{Question, decode_answer};
+use nats::access::Party;
+use proto::convert::worker::{Question, decode_answer, encode_question};
 use proto::v1::{self, CallErrorKind, FloorPolicy, run_event::Event};
 use run::{CallIndex, PoolId, RunId, Verdict};
 use serde_json::json;
@@ -132,7 +132,7 @@ async fn a_worker_that_was_passed_over_leaves_the_job_to_the_one_that_lives_and_
         let question = Question { run, call: CallIndex(0), delivered, sequence: 1, attempt: None, executed };
         let answered = async {
             loop {
-                let asked = asker.request(proto::names::question(&pool, run.shard()), question.encode()).await;
+                let asked = asker.request(proto::names::question(&pool, run.shard()), encode_question(&question)).await;
                 let answer = asked.expect("an owner answers").payload;
                 if let Some(answer) = decode_answer(answer, question.call).expect("an answer") {
                     return answer.verdict;

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use owner::membership::{Answer, Found, Key, Operation};
 use run::{CallIndex, Entry, Event, PoolId, Route, RunId, Timestamp, WorkerId};
 
-use crate::SHARDS;
-use crate::net::{Delivery, Message, Net, Node, Place, Settle, Stored};
+use crate::net::{Delivery, LeaseChange, Message, Net, Node, Place, Settle, Stored};
 use crate::rim::JOB_LEASE;
 
 /// Requests for jobs that a worker leaves open are forgotten after this long.
@@ -21,7 +21,8 @@ pub(crate) struct Broker {
     last: BTreeMap<(RunId, Place), u64>,
     jobs: BTreeMap<u64, Job>,
     pulls: VecDeque<(Node, PoolId, Timestamp)>,
-    leases: [(u64, Option<usize>); SHARDS as usize],
+    /// Every change of the lease bucket; its place plus one is its revision.
+    pub(crate) leases: Vec<LeaseChange>,
 }
 
 struct Job {
@@ -44,7 +45,7 @@ impl Broker {
         match message {
             Message::Append { token, run, events, expected, not_after } => {
                 let answer = match self.append(run, events, (expected, not_after), net) {
-                    Some(sequence) => Message::Appended { token, sequence },
+                    Some(_) => Message::Appended { token },
                     None => Message::Conflict { token },
                 };
                 net.send(from, answer);
@@ -64,18 +65,11 @@ impl Broker {
                 }
                 net.send(from, Message::Given(given.into_iter().collect()));
             }
-            Message::LookAtLeases => net.send(from, Message::Leases(self.leases.to_vec())),
-            Message::TakeLease { shard, revision, asked } => {
-                let (Node::Coordinator(who), Some(lease)) = (from, self.leases.get_mut(usize::from(shard.0))) else {
-                    return;
-                };
-                let answer = if lease.0 == revision {
-                    *lease = (revision + 1, Some(who));
-                    Message::LeaseTaken { shard, revision: revision + 1, asked }
-                } else {
-                    Message::LeaseRefused { shard }
-                };
-                net.send(from, answer);
+            Message::LeaseRequest { token, key, operation, revision } => {
+                let answer = self.lease(key, operation, revision, net.now);
+                net.send(from, Message::LeaseAnswer { token, answer });
+                let through = self.leases.len();
+                tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &Message::LeasesChanged { through });
             }
             Message::Alive { .. } => {
                 tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &message);
@@ -88,6 +82,23 @@ impl Broker {
             other => unreachable!("nobody sends the broker {other:?}"),
         }
         self.deliver(net);
+    }
+
+    /// A change of the lease bucket, by compare-and-set.
+    fn lease(&mut self, key: Key, operation: Operation, revision: u64, at: Timestamp) -> Answer {
+        let last = self.leases.iter().rfind(|change| change.key == key);
+        if last.map_or(0, |change| change.revision) != revision {
+            return Answer::Conflict(
+                last.map(|change| Found { value: change.value.clone(), revision: change.revision }),
+            );
+        }
+        let revision = self.leases.len() as u64 + 1;
+        let value = match operation {
+            Operation::Put(value) => Some(value),
+            Operation::Delete | Operation::Purge => None,
+        };
+        self.leases.push(LeaseChange { key, value, revision, at });
+        Answer::Stored(revision)
     }
 
     fn append(
@@ -147,7 +158,7 @@ impl Broker {
         }
     }
 
-    /// Hands out what waits to whoever asked first.
+    /// Hands out waiting jobs to the workers, in the order of their requests.
     pub(crate) fn deliver(&mut self, net: &mut Net<'_>) {
         for job in self.jobs.values_mut() {
             if matches!(job.state, JobState::Pending { until } if until <= net.now) {

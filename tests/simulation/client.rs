@@ -1,5 +1,5 @@
-//! A client: opens a run through any coordinator, asks things of it, reads its output to the end and comes back where the
-//! stream breaks off.
+//! A client: opens a run through any coordinator, asks things of it, reads its output to the end and comes back where
+//! the stream breaks off.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,49 +1,57 @@
-//! A coordinator, as `coordinator/src/ledger.rs`, `runs.rs`, `watch.rs`, `stranded.rs` and `nats/leases.rs` have it: folds fed by
-//! the log, leases by compare-and-set that lapse by its own clock, effects for the shards that it owns, answers for workers,
-//! commands decided on its fold and appended if nobody was faster, readers that come back.
+//! A coordinator. What it does for the shards that it owns, and which shards it owns, is decided by `core/owner`, the
+//! product's own code. Here are its drivers, with one message for each action, and what `runs.rs` and `readers.rs` of
+//! the product do: commands decided on its fold and appended if nobody was faster, readers that come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use owner::{Action, Append, JobLease, Known, OVERDUE, Owner, Takeover, overdue_ends};
 use run::{
-    CallState, ChunkIndex, Command, Effect, Entry, Event, FloorPolicy, Opening, PoolId, Route, Run, RunId, Running,
-    Sequencer, Shard, Timestamp, Verdict, WithoutWorker, WorkerId,
+    CallIndex, CallState, Command, Effect, Entry, Event, FloorPolicy, Opening, PoolId, Route, Run, RunId, Sequencer,
+    Shard, Timestamp, Verdict, WorkerId,
 };
 
 use crate::SHARDS;
-use crate::net::{Flaw, Message, Net, Node, Place, Question, Settle, Stored};
+use crate::fleet::Fleet;
+use crate::member::Member;
+use crate::net::{Flaw, Message, Net, Node, Place, Question, Settle};
 use crate::promises::pieces;
 use crate::rim::{
-    CLOCKS_APART, DECISIONS_MAX, EFFECT_REPEAT, HAND_BACK_REPEAT, JOB_LEASE, ORDER_PATIENCE, OVERDUE, QUEUE_GAP_MAX,
-    QUEUE_LOOK, QUEUE_PATIENCE, QUEUE_SILENT, SHARD_LEASE, SHARD_LEASE_MARGIN, SHARD_LEASE_RENEWAL, WORKER_LOST,
+    CHECK_WORKERS, CLOCKS_APART, DECISIONS_MAX, EFFECT_PATIENCE, ORDER_PATIENCE, QUEUES_PATIENCE, WORKER_LOST,
 };
 
 pub(crate) struct Coordinator {
     position: u64,
-    runs: BTreeMap<RunId, Run>,
-    seen: [Seen; SHARDS as usize],
-    /// The revision of our lease, and until when it is ours.
-    ours: [Option<(u64, Timestamp)>; SHARDS as usize],
-    looked_at_leases: Timestamp,
+    owner: Owner,
+    member: Member,
     born: Timestamp,
     alive: BTreeMap<WorkerId, (PoolId, Timestamp)>,
-    under_way: Vec<(RunId, Effect, Timestamp)>,
-    handed_back: BTreeMap<(RunId, u16, u32), Timestamp>,
-    /// When it was asked, and was last told, how far queues were given out; and since when jobs are out.
-    asked_queues: Timestamp,
-    looked_at_queues: Timestamp,
-    out: BTreeMap<(RunId, u16), Timestamp>,
-    questions: BTreeMap<u64, (Node, Question)>,
+    /// Appends of effects that are not confirmed yet.
+    effects: BTreeMap<u64, Performing>,
+    /// What was ended in the place of other owners just now.
+    ended: Vec<(RunId, Effect, Timestamp)>,
+    checked_workers: Timestamp,
+    /// When the queues were asked, until they answer.
+    asked_queues: Option<Timestamp>,
+    questions: BTreeMap<u64, Asking>,
     orders: Vec<Order>,
     readers: Vec<Reader>,
 }
 
-#[derive(Clone, Copy)]
-struct Seen {
-    revision: u64,
-    taken: bool,
-    changed: Timestamp,
+/// An append for an effect.
+struct Performing {
+    run: RunId,
+    effect: Effect,
+    since: Timestamp,
+    hand_back: Option<Box<JobLease>>,
+}
+
+/// What the last output of a call is asked for.
+enum Asking {
+    Worker(Node, Question),
+    /// A lost worker's call is to be ended.
+    Lost(RunId, CallIndex, PoolId),
 }
 
 /// A client's wish on its way into the log.
@@ -71,20 +79,17 @@ struct Reader {
 }
 
 impl Coordinator {
-    pub(crate) fn new(now: Timestamp) -> Self {
+    pub(crate) fn new(net: &mut Net<'_>) -> Self {
         Self {
             position: 0,
-            runs: BTreeMap::new(),
-            seen: [Seen { revision: 0, taken: false, changed: now }; SHARDS as usize],
-            ours: [None; SHARDS as usize],
-            looked_at_leases: Timestamp(0),
-            born: now,
+            owner: Owner::new(SHARDS),
+            member: Member::join(net),
+            born: net.now,
             alive: BTreeMap::new(),
-            under_way: Vec::new(),
-            handed_back: BTreeMap::new(),
-            asked_queues: Timestamp(0),
-            looked_at_queues: Timestamp(0),
-            out: BTreeMap::new(),
+            effects: BTreeMap::new(),
+            ended: Vec::new(),
+            checked_workers: net.now,
+            asked_queues: None,
             questions: BTreeMap::new(),
             orders: Vec::new(),
             readers: Vec::new(),
@@ -92,44 +97,52 @@ impl Coordinator {
     }
 
     fn holds(&self, shard: Shard, now: Timestamp) -> bool {
-        self.ours.get(usize::from(shard.0)).copied().flatten().is_some_and(|(_, until)| now < until)
+        self.member.holds(shard, now)
     }
 
     pub(crate) fn wake(&mut self, net: &mut Net<'_>) {
-        if net.now.since(self.looked_at_leases) >= SHARD_LEASE_RENEWAL {
-            self.looked_at_leases = net.now;
-            net.send(Node::Broker, Message::LookAtLeases);
-        }
-        self.under_way.retain(|(_, _, since)| net.now.since(*since) < EFFECT_REPEAT);
+        self.member.check(net);
+        self.member.wake(net);
+        self.follow_claims(net);
         self.alive.retain(|_, (_, heard)| net.now.since(*heard) < WORKER_LOST);
         self.give_up(net);
-        self.sweep(net);
+        let is_late = |performing: &Performing| net.now.since(performing.since) >= EFFECT_PATIENCE;
+        let late = self.effects.iter().filter(|(_, performing)| is_late(performing)).map(|(token, _)| *token);
+        for token in late.collect::<Vec<_>>() {
+            self.effect_done(token, net);
+        }
+        if self.asked_queues.take_if(|asked| net.now.since(*asked) >= QUEUES_PATIENCE).is_some() {
+            self.queues_answered(&[], net);
+        }
         self.end_overdue(net);
-        if net.now.since(self.asked_queues) >= QUEUE_LOOK && !self.waiting(net.now).is_empty() {
-            self.asked_queues = net.now;
-            net.send(Node::Broker, Message::LookAtQueues);
+        let fleet = self.fleet(net.now);
+        self.owner.handle_timeout(net.now, &fleet);
+        if net.now.since(self.checked_workers) >= CHECK_WORKERS {
+            self.checked_workers = net.now;
+            let runs = self.owner.shards().iter().flat_map(owner::ShardState::runs).map(|(id, _)| id);
+            for id in runs.collect::<Vec<_>>() {
+                self.owner.check_workers(id, net.now, &fleet);
+            }
+            self.owner.handle_all_checked(Duration::ZERO);
         }
-        let runs: Vec<RunId> = self.runs.keys().copied().collect();
-        for run in runs {
-            self.look_at(run, net);
-        }
+        self.perform_actions(net);
     }
 
     pub(crate) fn hear(&mut self, from: Node, message: Message, net: &mut Net<'_>) {
         match message {
             Message::LogGrew { through } => self.feed(through, net),
-            Message::Given(given) => self.take_back(&given, net),
-            Message::Leases(leases) => self.renew(&leases, net),
-            Message::LeaseTaken { shard, revision, asked } => {
-                let at = usize::from(shard.0);
-                self.seen[at] = Seen { revision, taken: true, changed: asked };
-                self.ours[at] = Some((revision, Timestamp(asked.after(SHARD_LEASE).0 - millis(SHARD_LEASE_MARGIN))));
-                let runs: Vec<RunId> = self.runs.keys().filter(|run| run.shard() == shard).copied().collect();
-                for run in runs {
-                    self.look_at(run, net);
-                }
+            Message::Given(given) => {
+                self.asked_queues = None;
+                self.queues_answered(&given, net);
             }
-            Message::LeaseRefused { shard } => self.ours[usize::from(shard.0)] = None,
+            Message::LeasesChanged { through } => {
+                self.member.changed(through, net);
+                self.follow_claims(net);
+            }
+            Message::LeaseAnswer { token, answer } => {
+                self.member.answered(token, answer, net);
+                self.follow_claims(net);
+            }
             Message::Alive { worker, leaving: true, .. } => {
                 self.alive.remove(&worker);
             }
@@ -141,12 +154,12 @@ impl Coordinator {
                     self.asked(who, question, net);
                 }
             }
-            Message::LastOutputIs { token, sequence } => {
-                if let Some((who, question)) = self.questions.remove(&token) {
-                    self.answer(who, &question, sequence, net);
-                }
-            }
-            Message::Appended { token, sequence } => self.appended(token, sequence, net),
+            Message::LastOutputIs { token, sequence } => match self.questions.remove(&token) {
+                Some(Asking::Worker(who, question)) => self.answer(who, &question, sequence, net),
+                Some(Asking::Lost(run, call, pool)) => self.end_lost((run, call), pool, sequence, net),
+                None => {}
+            },
+            Message::Appended { token } => self.appended(token, net),
             Message::Conflict { token } => self.conflicted(token, net),
             Message::Create { token, opening } => self.create(from, token, opening, net),
             Message::Do { token, run, command } => {
@@ -158,191 +171,170 @@ impl Coordinator {
             Message::Watch { watch, run, policy, after } => self.watch(from, watch, run, (policy, after), net),
             other => unreachable!("nobody sends a coordinator {other:?}"),
         }
+        self.perform_actions(net);
     }
 
-    // ---- leases ----
+    /// What the owner's decisions depend on beside the log.
+    fn fleet(&self, now: Timestamp) -> Fleet {
+        let alive = self.alive.iter().map(|(worker, (pool, _))| (worker.clone(), pool.clone())).collect();
+        let holds = std::array::from_fn(|at| self.member.holds(Shard(u8::try_from(at).unwrap_or(0)), now));
+        Fleet { alive, are_known: now.since(self.born) >= WORKER_LOST, holds }
+    }
 
-    fn renew(&mut self, leases: &[(u64, Option<usize>)], net: &mut Net<'_>) {
-        for (at, (revision, owner)) in leases.iter().enumerate() {
-            let seen = &mut self.seen[at];
-            if *revision > seen.revision {
-                *seen = Seen { revision: *revision, taken: owner.is_some(), changed: net.now };
+    /// Takes over the shards that the membership has claimed, and drops those that it has not any more.
+    fn follow_claims(&mut self, net: &Net<'_>) {
+        for shard in (0..SHARDS).map(Shard) {
+            let claim = self.member.claim(shard);
+            let own = self.owner.shard(shard).and_then(|state| state.phase().claim());
+            if own == claim {
+                continue;
             }
-            let mine = self.ours[at].filter(|(own, _)| *own >= seen.revision).map(|(own, _)| own);
-            let lapsed = !seen.taken || net.now.since(seen.changed) >= SHARD_LEASE;
-            let revision = match (mine, lapsed) {
-                (Some(own), _) => own,
-                (None, true) => seen.revision,
-                (None, false) => {
-                    self.ours[at] = None;
-                    continue;
-                }
-            };
-            let shard = Shard(u8::try_from(at).unwrap_or(0));
-            net.send(Node::Broker, Message::TakeLease { shard, revision, asked: net.now });
+            if own.is_some() {
+                self.owner.handle_lost(shard);
+            }
+            if let Some(claim) = claim {
+                self.take_over(shard, claim, net);
+            }
         }
     }
 
-    // ---- the feed ----
+    /// Reads the shard's open runs as far as the feed has come, and where its log ends now.
+    fn take_over(&mut self, shard: Shard, claim: u64, net: &Net<'_>) {
+        let (through, tip) = (self.position, net.log.len() as u64);
+        let mut runs: BTreeMap<RunId, Known> = BTreeMap::new();
+        let read = net.log.iter().take_while(|stored| stored.entry.sequence <= through);
+        for stored in read.filter(|stored| stored.run.shard() == shard) {
+            let known = runs.entry(stored.run).or_insert_with(|| Known::new(stored.run));
+            known.apply(&stored.entry, &mut Vec::new());
+        }
+        let is_open = |known: &Known| known.run.opened_at().is_some() && !known.run.status().is_final();
+        let open = runs.into_values().filter(is_open).collect();
+        self.owner.handle_claimed(shard, claim);
+        self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread: Vec::new() }, net.now);
+        self.lead(shard, net.now);
+    }
+
+    fn lead(&mut self, shard: Shard, now: Timestamp) {
+        if self.owner.begin_to_lead(shard) {
+            let fleet = self.fleet(now);
+            self.owner.check_shard(shard, now, &fleet);
+        }
+    }
 
     fn feed(&mut self, through: u64, net: &mut Net<'_>) {
         let through = usize::try_from(through).unwrap_or(usize::MAX).min(net.log.len());
-        let log = net.log;
+        let (log, fleet) = (net.log, self.fleet(net.now));
         for stored in log.get(usize::try_from(self.position).unwrap_or(0)..through).unwrap_or_default() {
             self.position = stored.entry.sequence;
-            let opens = stored.entry.events.iter().any(|event| matches!(event, Event::RunOpened(_)));
-            if opens {
-                self.runs.entry(stored.run).or_insert_with(|| Run::new(stored.run));
+            self.owner.handle_entry(stored.run, &stored.entry, &mut Vec::new(), net.now, &fleet);
+            if self.owner.run(stored.run).is_some_and(|known| known.run.status().is_final()) {
+                self.owner.close(stored.run);
             }
-            if let Some(run) = self.runs.get_mut(&stored.run) {
-                run.apply(&stored.entry, &mut Vec::new());
-            }
-            self.stop_late_start(stored.run, &stored.entry, net);
-            if self.runs.get(&stored.run).is_some_and(|run| run.status().is_final()) {
-                self.runs.remove(&stored.run);
-            }
-            self.look_at(stored.run, net);
+            self.owner.check_run(stored.run, net.now, &fleet);
+        }
+        for shard in (0..SHARDS).map(Shard) {
+            self.owner.handle_position(shard, self.position);
+            self.lead(shard, net.now);
         }
         for reader in &mut self.readers {
             reader.read_on(self.position, net);
         }
     }
 
-    fn stop_late_start(&self, id: RunId, entry: &Entry, net: &mut Net<'_>) {
-        let started = entry.events.iter().find_map(|event| match event {
-            Event::AttemptStarted { attempt, .. } => Some(*attempt),
-            _ => None,
-        });
-        let Some(attempt) = started else { return };
-        let call = self.runs.get(&id).and_then(|run| run.call(attempt.call));
-        if call.is_none_or(|call| call.outcome().is_some()) && self.holds(id.shard(), net.now) {
-            net.send(Node::Broker, Message::Stop { run: id, attempt });
-        }
-    }
-
-    // ---- effects ----
-
-    fn look_at(&mut self, id: RunId, net: &mut Net<'_>) {
-        if net.flaw == Flaw::IdleOwner || !self.holds(id.shard(), net.now) {
-            return;
-        }
-        let Some(run) = self.runs.get(&id) else { return };
-        let mut effects = run.outstanding(net.now);
-        effects.extend(self.stranded(run, net.now));
-        for effect in effects {
-            let is_under_way = self.under_way.iter().any(|(run, other, _)| (*run, *other) == (id, effect));
-            if is_under_way {
-                continue;
-            }
-            self.under_way.push((id, effect, net.now));
-            let Some(run) = self.runs.get(&id) else { return };
-            perform(run, effect, net);
-        }
-    }
-
-    fn stranded(&self, run: &Run, now: Timestamp) -> Vec<Effect> {
-        let is_settled = now.since(self.born) >= WORKER_LOST;
-        let gives_up = |call: &&run::Call| {
-            let queued = matches!(call.state(), CallState::Accepted | CallState::Queued { .. });
-            let Route::Pool { pool, .. } = &call.spec().route else { return false };
-            let nobody = !self.alive.values().any(|(of, _)| of == pool);
-            let sure = now.since(call.accepted_at()) >= WORKER_LOST;
-            is_settled && queued && nobody && sure && call.spec().without_worker == WithoutWorker::Fail
-        };
-        run.calls().iter().filter(gives_up).map(|call| Effect::Refuse { call: call.index() }).collect()
-    }
-
-    fn sweep(&mut self, net: &mut Net<'_>) {
-        if net.now.since(self.born) < WORKER_LOST || net.flaw == Flaw::IdleOwner {
-            return;
-        }
-        let mut lost = Vec::new();
-        for (id, run) in self.runs.iter().filter(|(id, _)| self.holds(id.shard(), net.now)) {
-            for call in run.calls() {
-                let CallState::Running(running) = call.state() else { continue };
-                let Some((worker, lease)) = &running.worker else { continue };
-                if !self.alive.contains_key(worker) && net.now.since(running.since) >= WORKER_LOST {
-                    let sequence = u64::from_be_bytes(lease.as_ref().try_into().unwrap_or_default());
-                    lost.push(((*id, call.index().0, running.attempt.number.0), sequence));
-                }
+    fn perform_actions(&mut self, net: &mut Net<'_>) {
+        while let Some(action) = self.owner.poll_action() {
+            if net.flaw != Flaw::IdleOwner {
+                self.perform(action, net);
             }
         }
-        for (key, sequence) in lost {
-            let is_due = |at: &Timestamp| net.now.since(*at) >= HAND_BACK_REPEAT;
-            if self.handed_back.get(&key).is_none_or(is_due) {
-                self.handed_back.insert(key, net.now);
+    }
+
+    fn perform(&mut self, action: Action, net: &mut Net<'_>) {
+        match action {
+            Action::Append(Append { run, effect, event, expected, hand_back }) => {
+                let is_unfenced = net.flaw == Flaw::UnfencedDispatch && matches!(effect, Effect::Dispatch { .. });
+                let token = net.append(run, vec![event], (!is_unfenced).then_some(expected));
+                self.effects.insert(token, Performing { run, effect, since: net.now, hand_back });
+            }
+            Action::Stop { run, attempt, .. } => {
+                net.send(Node::Broker, Message::Stop { run, attempt });
+                let fleet = self.fleet(net.now);
+                self.owner.handle_effect_done(run, Effect::Stop { attempt }, net.now, &fleet);
+            }
+            Action::StopLate { run, attempt, .. } => net.send(Node::Broker, Message::Stop { run, attempt }),
+            Action::HandBack { job, .. } => {
                 net.promises.note("handed back");
+                hand_back(&job, net);
+            }
+            Action::EndLost { run, call, pool } => {
+                let token = net.token();
+                self.questions.insert(token, Asking::Lost(run, call, pool));
+                net.send(Node::Broker, Message::LastOutput { token, run, call });
+            }
+            Action::AskQueues(_) => {
+                self.asked_queues = Some(net.now);
+                net.send(Node::Broker, Message::LookAtQueues);
+            }
+            Action::TakeBack { job, .. } => {
+                net.promises.note("taken back");
                 let (how, asked) = (Settle::Nak(Duration::ZERO), net.now);
-                net.send(Node::Broker, Message::Settle { sequence, how, asked });
+                net.send(Node::Broker, Message::Settle { sequence: job, how, asked });
             }
+            Action::CountSlots { .. } => unreachable!("no calls are limited here"),
         }
     }
 
-    /// Calls that wait for a worker, and where their jobs stand.
-    fn waiting(&self, now: Timestamp) -> Vec<((RunId, u16), PoolId, u64)> {
-        let mut waiting = Vec::new();
-        for (id, run) in self.runs.iter().filter(|(id, _)| self.holds(id.shard(), now)) {
-            for call in run.calls() {
-                let Some((job, since)) = call.unclaimed() else { continue };
-                let Route::Pool { pool, .. } = &call.spec().route else { continue };
-                if now.since(since) >= QUEUE_PATIENCE && self.alive.values().any(|(of, _)| of == pool) {
-                    waiting.push(((*id, call.index().0), pool.clone(), job));
-                }
-            }
-        }
-        waiting
+    /// An append for an effect was confirmed, refused, or not answered in time. Returns whether the token is one's.
+    fn effect_done(&mut self, token: u64, net: &Net<'_>) -> Option<Performing> {
+        let performing = self.effects.remove(&token)?;
+        let fleet = self.fleet(net.now);
+        self.owner.handle_effect_done(performing.run, performing.effect, net.now, &fleet);
+        Some(performing)
     }
 
-    /// As `coordinator/src/ledger/unclaimed.rs`.
-    fn take_back(&mut self, given: &[(PoolId, u64)], net: &mut Net<'_>) {
-        let mut before = std::mem::take(&mut self.out);
-        if net.now.since(std::mem::replace(&mut self.looked_at_queues, net.now)) > QUEUE_GAP_MAX {
-            before.clear();
-        }
-        for (key, pool, job) in self.waiting(net.now) {
-            if !given.iter().any(|(of, through)| *of == pool && job <= *through) {
-                continue;
-            }
-            let since = before.get(&key).copied().unwrap_or(net.now);
-            if net.now.since(since) < QUEUE_SILENT || net.flaw == Flaw::IdleOwner {
-                self.out.insert(key, since);
-                continue;
-            }
-            net.promises.note("taken back");
-            let (how, asked) = (Settle::Nak(Duration::ZERO), net.now);
-            net.send(Node::Broker, Message::Settle { sequence: job, how, asked });
+    fn queues_answered(&mut self, given: &[(PoolId, u64)], net: &Net<'_>) {
+        let fleet = self.fleet(net.now);
+        self.owner.handle_queues(&given.iter().cloned().collect(), net.now, &fleet);
+    }
+
+    fn end_lost(&self, (run, call): (RunId, CallIndex), pool: PoolId, last_output: u64, net: &mut Net<'_>) {
+        let question = owner::Question::after_a_loss(run, call);
+        let verdict = self.owner.verdict(&question, &pool, last_output, net.now, &self.fleet(net.now));
+        if let Some(Verdict::End { attempt, outcome }) = verdict {
+            let ended = Event::AttemptEnded { attempt, pool, chunks: 0, outcome };
+            net.append(run, vec![ended], Some(last_output));
         }
     }
 
-    /// As `coordinator/src/ledger/overdue.rs`, for those who watch.
+    /// Ends what is overdue in runs without an owner, for those that watch them.
     fn end_overdue(&mut self, net: &mut Net<'_>) {
+        self.ended.retain(|(_, _, since)| net.now.since(*since) < EFFECT_PATIENCE);
         let late = Timestamp(net.now.0.saturating_sub(millis(OVERDUE)));
         let overdue = |reader: &&Reader| reader.run.next_deadline().is_some_and(|deadline| deadline <= late);
         let watched: BTreeSet<RunId> = self.readers.iter().filter(overdue).map(|reader| reader.run.id()).collect();
+        let fleet = self.fleet(net.now);
         for id in watched {
             if self.holds(id.shard(), net.now) || net.flaw == Flaw::IdleOwner {
                 continue;
             }
-            let run = replayed(id, net);
-            for effect in run.outstanding(late).into_iter().filter(is_end) {
-                if !self.under_way.iter().any(|(run, other, _)| (*run, *other) == (id, effect)) {
-                    self.under_way.push((id, effect, net.now));
+            for Append { run, effect, event, expected, .. } in overdue_ends(&replayed(id, net), &fleet, net.now) {
+                if !self.ended.iter().any(|(id, other, _)| (*id, *other) == (run, effect)) {
+                    self.ended.push((run, effect, net.now));
                     net.promises.note("ended in the owner's place");
-                    perform(&run, effect, net);
+                    net.append(run, vec![event], Some(expected));
                 }
             }
         }
     }
-
-    // ---- what workers ask ----
 
     fn asked(&mut self, who: Node, question: Question, net: &mut Net<'_>) {
         if !self.holds(question.run.shard(), net.now) {
             return;
         }
+        self.member.check(net);
         if question.delivered > 1 || question.attempt.is_some() || question.executed {
             let (token, run, call) = (net.token(), question.run, question.call);
-            self.questions.insert(token, (who, question));
+            self.questions.insert(token, Asking::Worker(who, question));
             net.send(Node::Broker, Message::LastOutput { token, run, call });
         } else {
             self.answer(who, &question, 0, net);
@@ -350,44 +342,26 @@ impl Coordinator {
     }
 
     fn answer(&self, who: Node, question: &Question, last_output: u64, net: &mut Net<'_>) {
-        let behind = self.position < last_output.max(question.sequence);
-        if behind && net.flaw != Flaw::EagerOwner {
-            return;
-        }
-        let verdict = match self.runs.get(&question.run).and_then(|run| run.call(question.call)) {
-            None if behind => return,
-            None => Verdict::Drop,
-            Some(call) if question.executed => match call.state() {
-                CallState::Running(_) => Verdict::Leave,
-                _ => call.verdict(1, net.now),
-            },
-            Some(call) => match (call.state(), question.attempt) {
-                (CallState::Running(running), Some(own)) if running.attempt == own => {
-                    let used = call.attempts_used().saturating_sub(1);
-                    Verdict::Go { number: own.number, used, from: ChunkIndex(0) }
-                }
-                // It asks whether its own start counts, which a verdict that bids it go ahead would seem to say.
-                (_, Some(_)) if net.flaw != Flaw::AmbiguousAnswer => Verdict::Drop,
-                (CallState::Running(running), None) if self.is_passed_over(question, running, net) => {
-                    net.promises.note("passed over");
-                    Verdict::Leave
-                }
-                _ => call.verdict(question.delivered, net.now),
-            },
+        let Question { token, run, call, delivered, sequence, attempt, executed } = *question;
+        let known = self.owner.run(run).and_then(|known| known.run.call(call));
+        let pool = match known.map(|call| &call.spec().route) {
+            Some(Route::Pool { pool, .. }) => pool.clone(),
+            Some(Route::Client | Route::Refused(_)) | None => crate::POOLS[0].parse().expect("a pool"),
         };
-        net.send(who, Message::Answer { token: question.token, verdict, last_output });
+        let is_eager = net.flaw == Flaw::EagerOwner;
+        let sequence = if is_eager { 0 } else { sequence };
+        let needed = if is_eager { 0 } else { last_output };
+        // A verdict that bids another attempt go ahead would seem to say that the worker's own start counts.
+        let is_own = known.is_some_and(
+            |call| matches!(call.state(), CallState::Running(running) if Some(running.attempt) == attempt),
+        );
+        let attempt = attempt.filter(|_| net.flaw != Flaw::AmbiguousAnswer || is_own);
+        let question = owner::Question { run, call, delivered, sequence, attempt, executed };
+        let verdict = self.owner.verdict(&question, &pool, needed, net.now, &self.fleet(net.now));
+        if let Some(verdict) = verdict {
+            net.send(who, Message::Answer { token, verdict, last_output });
+        }
     }
-
-    /// As `coordinator/src/ledger/answer.rs`.
-    fn is_passed_over(&self, question: &Question, running: &Running, net: &Net<'_>) -> bool {
-        let age = net.now.since(running.since);
-        let lives = age < WORKER_LOST
-            || net.now.since(self.born) < WORKER_LOST
-            || running.worker.as_ref().is_some_and(|(worker, _)| self.alive.contains_key(worker));
-        lives && (question.delivered < running.attempt.number.0 || age < JOB_LEASE)
-    }
-
-    // ---- what clients ask ----
 
     fn create(&mut self, client: Node, token: u64, opening: Opening, net: &mut Net<'_>) {
         let Ok(events) = Run::open(opening, net.now) else { return };
@@ -414,10 +388,10 @@ impl Coordinator {
     fn decide(&mut self, mut order: Order, replay: bool, net: &mut Net<'_>) {
         let Some(command) = order.command.clone() else { return };
         let known =
-            self.runs.get(&order.run).filter(|_| !replay).and_then(|run| run.decide(command.clone(), net.now).ok());
+            self.owner.run(order.run).filter(|_| !replay).and_then(|it| it.run.decide(command.clone(), net.now).ok());
         let decided = match known {
             Some(events) => Ok(events),
-            None => replayed(order.run, net).decide(command, net.now),
+            None => replayed(order.run, net).run.decide(command, net.now),
         };
         match decided {
             Ok(events) => {
@@ -437,7 +411,8 @@ impl Coordinator {
         }
         let events = vec![order.waiting.remove(0)];
         let replayed = replayed(order.run, net);
-        let run = if order.decisions > 1 { &replayed } else { self.runs.get(&order.run).unwrap_or(&replayed) };
+        let known = self.owner.run(order.run).filter(|_| order.decisions <= 1).unwrap_or(&replayed);
+        let run = &known.run;
         let expected = match Place::of(&events) {
             Place::Control(call) => run.call(call).map_or(0, run::Call::revision),
             Place::Run | Place::Job(_) | Place::Output(_) => run.revision(),
@@ -452,7 +427,11 @@ impl Coordinator {
         Some(self.orders.swap_remove(place))
     }
 
-    fn appended(&mut self, append: u64, _: u64, net: &mut Net<'_>) {
+    fn appended(&mut self, append: u64, net: &mut Net<'_>) {
+        if let Some(performing) = self.effect_done(append, net) {
+            performing.hand_back.iter().for_each(|job| hand_back(job, net));
+            return;
+        }
         let Some(order) = self.take_order(append, net.now) else { return };
         match order.command {
             None => net.send(order.client, Message::Created { token: order.token, run: order.run }),
@@ -461,6 +440,9 @@ impl Coordinator {
     }
 
     fn conflicted(&mut self, append: u64, net: &mut Net<'_>) {
+        if self.effect_done(append, net).is_some() {
+            return;
+        }
         let Some(order) = self.take_order(append, net.now) else { return };
         if order.command.is_some() && order.decisions < DECISIONS_MAX {
             self.decide(order, true, net);
@@ -506,49 +488,19 @@ impl Reader {
     }
 }
 
-fn is_end(effect: &Effect) -> bool {
-    use run::DeadlineKind::{Call, Client, Queue, Run};
-    matches!(effect, Effect::ExpireRun | Effect::Expire { deadline: Call | Queue | Client | Run, .. })
+/// Hands a job back. Its lease is its sequence here.
+fn hand_back(job: &JobLease, net: &mut Net<'_>) {
+    let sequence = u64::from_be_bytes(job.lease.as_ref().try_into().unwrap_or_default());
+    let (how, asked) = (Settle::Nak(Duration::ZERO), net.now);
+    net.send(Node::Broker, Message::Settle { sequence, how, asked });
 }
 
-fn perform(run: &Run, effect: Effect, net: &mut Net<'_>) {
-    let revision = |call| run.call(call).map(run::Call::revision);
-    let (event, expected) = match effect {
-        Effect::Dispatch { call } => {
-            let Some(Route::Pool { pool, .. }) = run.call(call).map(|call| &call.spec().route) else { return };
-            let fence = (net.flaw != Flaw::UnfencedDispatch).then(|| last_void_job(run.id(), call, net));
-            (Event::CallDispatched { call, pool: pool.clone() }, fence)
-        }
-        Effect::Stop { attempt } => return net.send(Node::Broker, Message::Stop { run: run.id(), attempt }),
-        Effect::Decide { call } => {
-            let Some(event) = run.decide_by_default(call) else { return };
-            (event, revision(call))
-        }
-        Effect::Cancel { call } => (Event::CallCancelled { call }, revision(call)),
-        Effect::Expire { call, deadline } => (Event::CallExpired { call, deadline }, revision(call)),
-        Effect::Refuse { call } => {
-            let Some(Route::Pool { pool, .. }) = run.call(call).map(|call| &call.spec().route) else { return };
-            let Some(tool) = run.call(call).map(|call| call.spec().tool.clone()) else { return };
-            (Event::CallFailed { call, error: run::no_worker(&tool, pool) }, revision(call))
-        }
-        Effect::Close => (Event::RunClosed, Some(run.revision())),
-        Effect::ExpireRun => (Event::RunExpired { without_worker: Vec::new() }, Some(run.revision())),
-    };
-    net.append(run.id(), vec![event], expected);
-}
-
-/// As `coordinator/src/known.rs`: a job that came too late stands where the next one goes.
-fn last_void_job(id: RunId, call: run::CallIndex, net: &Net<'_>) -> u64 {
-    let is_void = |stored: &&Stored| stored.run == id && stored.place == Place::Job(call) && stored.entry.is_late();
-    net.log.iter().rfind(is_void).map_or(0, |stored| stored.entry.sequence)
-}
-
-fn replayed(id: RunId, net: &Net<'_>) -> Run {
-    let mut run = Run::new(id);
+fn replayed(id: RunId, net: &Net<'_>) -> Known {
+    let mut known = Known::new(id);
     for stored in net.log.iter().filter(|stored| stored.run == id) {
-        run.apply(&stored.entry, &mut Vec::new());
+        known.apply(&stored.entry, &mut Vec::new());
     }
-    run
+    known
 }
 
 fn millis(time: Duration) -> u64 {

@@ -1,15 +1,17 @@
 //! What the processes of the world say to each other, and how a process sees the world while it takes a step.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
+use owner::membership::{Answer, Key, Operation};
 use run::{
     AttemptId, CallIndex, CallSpec, ChunkIndex, Command, Entry, Event, FloorPolicy, Opening, PoolId, Rejection, RunId,
-    Shard, Timestamp, Utterance, Verdict, WorkerId,
+    Timestamp, Utterance, Verdict, WorkerId,
 };
 
 use crate::chance::Chance;
 use crate::promises::Promises;
+use crate::world::{SKEW_MS, START};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Node {
@@ -70,6 +72,22 @@ pub(crate) struct Stored {
     pub(crate) entry: Arc<Entry>,
 }
 
+/// A change of a key of the lease bucket.
+#[derive(Debug, Clone)]
+pub(crate) struct LeaseChange {
+    pub(crate) key: Key,
+    /// `None` for a deleted key.
+    pub(crate) value: Option<String>,
+    pub(crate) revision: u64,
+    pub(crate) at: Timestamp,
+}
+
+/// What a process's monotonic clock shows. Only differences count, so a trace does not depend on when the test began.
+pub(crate) fn instant(now: Timestamp) -> Instant {
+    static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *BEGAN + now.since(Timestamp(START - SKEW_MS))
+}
+
 /// A job as the broker delivers it. Its sequence is also its lease: acknowledgements do not tell deliveries apart.
 #[derive(Debug, Clone)]
 pub(crate) struct Delivery {
@@ -113,7 +131,6 @@ pub(crate) enum Message {
     },
     Appended {
         token: u64,
-        sequence: u64,
     },
     Conflict {
         token: u64,
@@ -143,20 +160,18 @@ pub(crate) enum Message {
     LookAtQueues,
     /// The last job of each pool that was given to a worker.
     Given(Vec<(PoolId, u64)>),
-    LookAtLeases,
-    Leases(Vec<(u64, Option<usize>)>),
-    TakeLease {
-        shard: Shard,
+    LeaseRequest {
+        token: u64,
+        key: Key,
+        operation: Operation,
         revision: u64,
-        asked: Timestamp,
     },
-    LeaseTaken {
-        shard: Shard,
-        revision: u64,
-        asked: Timestamp,
+    LeaseAnswer {
+        token: u64,
+        answer: Answer,
     },
-    LeaseRefused {
-        shard: Shard,
+    LeasesChanged {
+        through: usize,
     },
     LogGrew {
         through: u64,
@@ -248,10 +263,14 @@ pub(crate) enum Flaw {
     AmbiguousAnswer,
     /// The tool is called as soon as its start is stored, though the call may have ended before.
     UnconfirmedStart,
-    /// A worker acknowledges its job whoever may have it by now.
+    /// A worker acknowledges its job though another worker may have it by now.
     HastyAck,
     /// Nobody does what is outstanding.
     IdleOwner,
+    /// A coordinator acts for its shards however long ago its lease was confirmed.
+    EndlessLease,
+    /// A coordinator claims the shards of a silent one without evicting it before.
+    UnfencedEviction,
 }
 
 /// What a process sees and may do in one step.
@@ -262,6 +281,8 @@ pub(crate) struct Net<'a> {
     pub(crate) chance: &'a mut Chance,
     /// As the broker has it: reads are served by its leader.
     pub(crate) log: &'a [Stored],
+    /// The changes of the lease bucket, likewise.
+    pub(crate) leases: &'a [LeaseChange],
     pub(crate) promises: &'a mut Promises,
     pub(crate) tokens: &'a mut u64,
     pub(crate) outbox: Vec<(Node, Message)>,

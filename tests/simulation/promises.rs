@@ -1,12 +1,13 @@
-//! The promises, held against every entry as it is stored and every piece as it is read. Knows what tools really did, which
-//! no process knows.
+//! The promises, held against every entry as it is stored and every piece as it is read. Knows what tools really did,
+//! which no process knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use run::{
     AfterPartialOutput, AttemptId, AttemptNumber, Call, CallIndex, CallState, ChunkIndex, Concurrency, DeadlineKind,
-    Entry, ErrorKind, Event, FloorPolicy, Heard, Outcome, Route, Run, RunId, Sequencer, Stopped, Timestamp, Utterance,
+    Entry, ErrorKind, Event, FloorPolicy, Heard, Outcome, Route, Run, RunId, Sequencer, Shard, Stopped, Timestamp,
+    Utterance,
 };
 
 use crate::net::{Piece, Place, Stored};
@@ -19,9 +20,12 @@ pub(crate) struct Promises {
     executions: BTreeMap<(RunId, CallIndex), Vec<Execution>>,
     /// Runs whose clients were told that they may not be stored.
     refused: BTreeSet<RunId>,
-    /// A consumer was reset just as it had delivered a job, and delivered it at once to another worker: then the one attempt
-    /// may acknowledge the job that the other has. Should the other be lost, its call waits for its deadline: a known weakness.
+    /// A consumer was reset just as it had delivered a job, and delivered it at once to another worker: then the one
+    /// attempt may acknowledge the job that the other has. Should the other be lost, its call waits for its deadline:
+    /// a known weakness.
     pub(crate) jobs_repeat: bool,
+    /// The newest claim of each shard for which a coordinator acted.
+    owned: BTreeMap<Shard, u64>,
     /// The first promise that was broken.
     pub(crate) broken: Option<String>,
     pub(crate) tally: BTreeMap<&'static str, u32>,
@@ -71,7 +75,17 @@ impl Promises {
         entries.map(|entry| format!("{} @{} {:?}\n", entry.sequence, entry.at.0, entry.events)).collect()
     }
 
-    // ---- what tools do ----
+    /// A coordinator acts for a shard that it claimed at this revision.
+    pub(crate) fn owned(&mut self, shard: Shard, claim: u64) {
+        let newest = self.owned.entry(shard).or_default();
+        *newest = claim.max(*newest);
+        let newest = *newest;
+        self.check(claim == newest, || {
+            format!("shard {shard} has an owner since {newest}, and one since {claim} acts")
+        });
+    }
+
+    // What tools do.
 
     pub(crate) fn tool_called(&mut self, run: RunId, attempt: AttemptId, from: ChunkIndex) {
         let is_void = self.runs.get(&run).is_some_and(Told::is_void);
@@ -95,7 +109,7 @@ impl Promises {
         }
     }
 
-    // ---- what is stored ----
+    // What is stored.
 
     pub(crate) fn stored(&mut self, stored: &Stored) {
         let Stored { run: id, place, entry } = stored;
@@ -202,7 +216,7 @@ impl Promises {
         });
     }
 
-    // ---- what is read ----
+    // What is read.
 
     /// A reader got this number, having had the one before.
     pub(crate) fn was_read(&mut self, id: RunId, policy: FloorPolicy, number: u64, piece: &Piece) {

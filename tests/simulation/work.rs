@@ -1,8 +1,10 @@
-//! One attempt at work, as `worker/src/attempt.rs` and `worker/src/publisher.rs` have it: chunks in numbered entries with a bounded
-//! number of them unconfirmed, a deadline, being told to stop, and an end that goes out when all before it is stored.
+//! One attempt at work, as `worker/src/attempt.rs` and `worker/src/publisher.rs` have it: chunks in numbered entries
+//! with a bounded number of them unconfirmed, a deadline, being told to stop, and an end that goes out when all before
+//! it is stored.
 
 use std::time::Duration;
 
+use owner::job::Start;
 use run::{
     AfterPartialOutput, AttemptOutcome, CallError, Chunk, ChunkIndex, Content, ErrorKind, Event, PoolId, Route, RunId,
     StopStage, Timestamp, limit,
@@ -11,10 +13,10 @@ use run::{
 use crate::net::{Delivery, Flaw, Net};
 use crate::promises::chunk_body;
 use crate::rim::WINDOW;
-use crate::worker::{Append, Go, policy};
+use crate::worker::{Append, policy};
 
 pub(crate) struct Work {
-    pub(crate) go: Go,
+    pub(crate) start: Start,
     run: RunId,
     pool: PoolId,
     repeatable: bool,
@@ -22,7 +24,7 @@ pub(crate) struct Work {
     by: Timestamp,
     overdue: AttemptOutcome,
     /// The event of its start, unless that is in the log already.
-    start: Option<Event>,
+    unstored: Option<Event>,
     /// Chunks that the tool has said, and what it went on from.
     taken: u32,
     batch: Vec<Chunk>,
@@ -65,7 +67,7 @@ pub(crate) enum Turn {
 }
 
 impl Work {
-    pub(crate) fn begin(delivery: &Delivery, go: Go, start: Option<Event>, net: &mut Net<'_>) -> Self {
+    pub(crate) fn begin(delivery: &Delivery, start: Start, unstored: Option<Event>, net: &mut Net<'_>) -> Self {
         let policy = policy(delivery);
         let Route::Pool { pool, .. } = &delivery.spec.route else { unreachable!("only a pool's calls have jobs") };
         let own = net.now.after(policy.attempt_timeout);
@@ -84,20 +86,20 @@ impl Work {
         // A tool that goes on has so much less to say.
         let whole = u32::try_from(net.chance.between(0, 12)).unwrap_or(0);
         let to_say = if policy.after_partial_output == AfterPartialOutput::Continue {
-            12u32.saturating_sub(go.from.0)
+            12u32.saturating_sub(start.from.0)
         } else {
             whole
         };
         let mut work = Self {
-            go,
+            start,
             run: delivery.run,
             pool: pool.clone(),
             repeatable: policy.repeatable,
             idle: policy.idle_timeout,
             by: own.min(delivery.spec.deadline),
             overdue,
-            start,
-            taken: go.from.0,
+            unstored,
+            taken: start.from.0,
             batch: Vec::new(),
             in_flight: Vec::new(),
             to_say,
@@ -113,8 +115,8 @@ impl Work {
             // A call that is overdue never starts late.
             work.outcome = Some(AttemptOutcome::Expired);
         } else {
-            net.promises.check_truth(delivery.run, go.attempt);
-            net.promises.tool_called(delivery.run, go.attempt, go.from);
+            net.promises.check_truth(delivery.run, start.attempt);
+            net.promises.tool_called(delivery.run, start.attempt, start.from);
             work.think(net);
         }
         work
@@ -154,7 +156,7 @@ impl Work {
     }
 
     fn say_stage(&mut self, stage: StopStage, net: &mut Net<'_>) {
-        let event = Event::AttemptStopping { attempt: self.go.attempt, pool: self.pool.clone(), stage };
+        let event = Event::AttemptStopping { attempt: self.start.attempt, pool: self.pool.clone(), stage };
         self.in_flight.push(Append::send(self.run, vec![event], None, net));
     }
 
@@ -191,7 +193,7 @@ impl Work {
 
     fn end(&mut self, outcome: AttemptOutcome, net: &mut Net<'_>) {
         let mut events = self.waiting();
-        let (attempt, pool, chunks) = (self.go.attempt, self.pool.clone(), self.taken);
+        let (attempt, pool, chunks) = (self.start.attempt, self.pool.clone(), self.taken);
         events.push(Event::AttemptEnded { attempt, pool, chunks, outcome });
         self.ended = Some(Append::send(self.run, events, None, net));
     }
@@ -239,19 +241,19 @@ impl Work {
     }
 
     fn say(&mut self, net: &mut Net<'_>) {
-        let body = chunk_body(self.go.attempt, self.taken);
-        net.promises.tool_said(self.run, self.go.attempt, body.clone());
+        let body = chunk_body(self.start.attempt, self.taken);
+        net.promises.tool_said(self.run, self.start.attempt, body.clone());
         self.batch.push(Chunk::Content { channel: String::new(), content: Content::Text(body) });
         self.taken += 1;
         self.said_at = net.now;
     }
 
     fn waiting(&mut self) -> Vec<Event> {
-        let mut events: Vec<Event> = self.start.take().into_iter().collect();
+        let mut events: Vec<Event> = self.unstored.take().into_iter().collect();
         let chunks = std::mem::take(&mut self.batch);
         if !chunks.is_empty() {
             let first = ChunkIndex(self.taken - u32::try_from(chunks.len()).unwrap_or(0));
-            events.push(Event::Output { attempt: self.go.attempt, pool: self.pool.clone(), first, chunks });
+            events.push(Event::Output { attempt: self.start.attempt, pool: self.pool.clone(), first, chunks });
         }
         events
     }

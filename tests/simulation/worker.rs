@@ -1,21 +1,18 @@
-//! A worker, as `worker/src/nats.rs` and `worker/src/nats/job.rs` have it, from a job's delivery to its acknowledgement: leases
-//! that lapse by its own clock, questions to the owner, starts and ends that are fenced by compare-and-set, heartbeats. What
-//! an attempt does between its start and its end is in `work.rs`.
+//! A worker: [`owner::job`] with simulated jobs, leases that lapse by its own clock, questions to the owner, and
+//! heartbeats. What an attempt does between its start and its end is in `work.rs`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use owner::job::{self, ANSWER_PATIENCE, About, Action, Ended, Entry, Go, Stage, Stored};
 use run::{
     AttemptId, AttemptNumber, AttemptOutcome, ChunkIndex, Event, Nonce, Policy, PoolId, Retry, Route, RunId, Timestamp,
     Verdict, WorkerId, after_failure,
 };
 
-use crate::net::{Delivery, Flaw, Message, Net, Node, Question, Settle};
-use crate::rim::{
-    ANSWER_PATIENCE, APPEND_PATIENCE, APPEND_TIMEOUT, ASK_PATIENCE, JOB_FRESH, JOB_LEASE, JOB_LEASE_EXTENSION, NOT_NOW,
-    SOLELY_OURS, WORKER_HEARTBEAT,
-};
+use crate::net::{Delivery, Flaw, Message, Net, Node, Question, Settle, instant};
+use crate::rim::{APPEND_PATIENCE, APPEND_TIMEOUT, JOB_LEASE, JOB_LEASE_EXTENSION, WORKER_HEARTBEAT};
 use crate::work::{Turn, Work};
 
 const SLOTS: usize = 2;
@@ -37,40 +34,25 @@ struct Job {
     delivery: Delivery,
     /// When the broker last confirmed its lease.
     confirmed: Timestamp,
-    began: Timestamp,
-    phase: Phase,
+    is_lost: bool,
+    /// Attempts that the call had used before the one of this job, and whether that one was the last.
+    used: u32,
+    is_final: bool,
+    steps: job::Job,
+    doing: Doing,
 }
 
-enum Phase {
+/// The action of a job that is being performed.
+enum Doing {
+    Nothing,
+    /// Other calls of the tool run until then.
+    Waiting(Timestamp),
     Asking {
         token: u64,
-        asked: Timestamp,
-        since: Timestamp,
-        why: Why,
+        sent: Timestamp,
     },
-    /// The end of an attempt that was lost is on its way.
-    Ending(Append),
-    /// A start is on its way that the tool waits for.
-    Starting(Append, Go),
+    Storing(Append),
     Working(Box<Work>),
-    Over,
-}
-
-/// Why the owner is asked.
-#[derive(Clone, Copy)]
-enum Why {
-    Delivered,
-    /// Whether our start is the one in the log.
-    Start(Go),
-    /// What is left to do with a job that was executed, and how long it waits if it is to be executed again.
-    Settle(Duration),
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Go {
-    pub(crate) attempt: AttemptId,
-    pub(crate) used: u32,
-    pub(crate) from: ChunkIndex,
 }
 
 /// An entry that is sent again until it is confirmed.
@@ -123,7 +105,6 @@ impl Worker {
         for key in keys {
             self.go_on(key, net);
         }
-        self.jobs.retain(|_, job| !matches!(job.phase, Phase::Over));
         if self.leaving && self.jobs.is_empty() {
             let (worker, pool) = (self.id.clone(), self.pool.clone());
             net.send(Node::Broker, Message::Alive { worker, pool, leaving: true });
@@ -143,17 +124,16 @@ impl Worker {
                 }
             }
             Message::Answer { token, verdict, last_output } => {
-                let asked = |job: &Job| matches!(job.phase, Phase::Asking { token: own, .. } if own == token);
-                if let Some(key) = self.jobs.iter().find(|(_, job)| asked(job)).map(|(key, _)| *key) {
-                    self.answered(key, verdict, last_output, net);
-                }
+                let asked = |job: &Job| matches!(job.doing, Doing::Asking { token: own, .. } if own == token);
+                let key = self.jobs.iter().find(|(_, job)| asked(job)).map(|(key, _)| *key);
+                self.answered(key, Some((verdict, last_output)), net);
             }
-            Message::Appended { token, .. } => self.stored(token, true, net),
+            Message::Appended { token } => self.stored(token, true, net),
             Message::Conflict { token } => self.stored(token, false, net),
             Message::Stop { run, attempt } => {
                 for job in self.jobs.values_mut().filter(|job| job.delivery.run == run) {
-                    if let Phase::Working(work) = &mut job.phase
-                        && work.go.attempt == attempt
+                    if let Doing::Working(work) = &mut job.doing
+                        && work.start.attempt == attempt
                     {
                         work.told_to_stop(net);
                     }
@@ -161,15 +141,22 @@ impl Worker {
             }
             other => unreachable!("nobody sends a worker {other:?}"),
         }
-        self.jobs.retain(|_, job| !matches!(job.phase, Phase::Over));
     }
 
-    // ---- being alive ----
+    // Leases and heartbeats.
 
     fn keep_leases(&mut self, net: &mut Net<'_>) {
-        for job in self.jobs.values_mut().filter(|job| net.now.since(job.confirmed) >= JOB_LEASE) {
+        let is_late = |job: &Job| !job.is_lost && net.now.since(job.confirmed) >= JOB_LEASE;
+        let late: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_late(job)).map(|(key, _)| *key).collect();
+        for key in late {
             net.promises.note("lease lost");
-            job.phase = Phase::Over;
+            let Some(job) = self.jobs.get_mut(&key) else { continue };
+            job.is_lost = true;
+            job.steps.handle_lease_lost();
+            if matches!(job.doing, Doing::Working(_)) {
+                self.ended(key, None, net);
+            }
+            self.perform(key, net);
         }
         if net.now.since(self.extended) >= JOB_LEASE_EXTENSION {
             self.extended = net.now;
@@ -188,106 +175,129 @@ impl Worker {
         }
     }
 
-    // ---- a job ----
+    // A job.
 
     fn delivered(&mut self, delivery: Delivery, net: &mut Net<'_>) {
         if self.leaving || self.jobs.len() >= SLOTS + 2 {
             return settle(&delivery, Settle::Nak(Duration::ZERO), net);
         }
         if delivery.is_late && net.flaw != Flaw::LateJobs {
-            return settle(&delivery, Settle::Ack, net);
+            return settle_as(&delivery, job::Job::VOID.0, net);
         }
         self.next_job += 1;
-        let key = self.next_job;
         let age = net.now.since(delivery.published);
-        let in_time = delivery.spec.queue_deadline.is_none_or(|by| net.now < by);
-        let fresh = policy(&delivery).repeatable && in_time && delivery.delivered == 1 && age < JOB_FRESH;
-        let job = Job { delivery, confirmed: net.now, began: net.now, phase: Phase::Over };
-        self.jobs.insert(key, job);
-        if fresh || net.flaw == Flaw::DeafWorker {
-            let number = AttemptNumber(self.jobs[&key].delivery.delivered);
-            self.answered(key, Verdict::Go { number, used: 0, from: ChunkIndex(0) }, 0, net);
-        } else {
-            self.ask(key, Why::Delivered, net.now, net);
+        let steps = job::Job::new(delivery.delivered, age, instant(net.now));
+        let job =
+            Job { delivery, confirmed: net.now, is_lost: false, used: 0, is_final: true, steps, doing: Doing::Nothing };
+        self.jobs.insert(self.next_job, job);
+        self.perform(self.next_job, net);
+    }
+
+    /// Performs what the job's protocol wants, until it waits for something.
+    fn perform(&mut self, key: u64, net: &mut Net<'_>) {
+        while let Some(job) = self.jobs.get_mut(&key)
+            && let Some(action) = job.steps.poll_action()
+        {
+            match action {
+                Action::WaitForSlot if net.rough && net.chance.percent(5) => {
+                    let wait = Duration::from_millis(net.chance.between(1, 4000));
+                    job.doing = Doing::Waiting(net.now.after(wait));
+                    net.wake_in.push(wait);
+                }
+                Action::WaitForSlot => job.slot(false, net),
+                Action::Ask(about) => self.ask(key, about, net),
+                Action::Prepare(Go { number, used, .. }) => {
+                    job.used = used;
+                    let nonce = Nonce(net.chance.next() >> 32);
+                    let attempt = AttemptId { call: job.delivery.call, number, nonce };
+                    job.steps.handle_ready(attempt, policy(&job.delivery));
+                }
+                Action::Store(entry) => self.store(key, entry, net),
+                Action::Run(start) => {
+                    let event = (!start.is_stored).then(|| self.event(key, start.attempt, Stage::Started(start.from)));
+                    let Some(job) = self.jobs.get_mut(&key) else { return };
+                    let work = Work::begin(&job.delivery, start, event.flatten(), net);
+                    job.doing = Doing::Working(Box::new(work));
+                }
+                Action::Finish(how, _) => {
+                    settle_as(&job.delivery, how, net);
+                    self.jobs.remove(&key);
+                }
+            }
+        }
+        // The pause before the owner is asked again is short.
+        if let Some(at) = self.jobs.get(&key).and_then(|job| job.steps.poll_timeout()) {
+            net.wake_in.push(at.saturating_duration_since(instant(net.now)) + Duration::from_millis(1));
         }
     }
 
-    fn ask(&mut self, key: u64, why: Why, since: Timestamp, net: &mut Net<'_>) {
+    fn ask(&mut self, key: u64, about: About, net: &mut Net<'_>) {
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        let token = net.token();
         let Delivery { run, call, delivered, sequence, .. } = job.delivery;
-        let attempt = if let Why::Start(go) = why { Some(go.attempt) } else { None };
-        let executed = matches!(why, Why::Settle(_));
+        // Flaws that do not ask, and go on as if this had been the answer.
+        let go = |number, from| Verdict::Go { number, used: 0, from };
+        let supposed = match about {
+            About::Delivery if net.flaw == Flaw::DeafWorker => Some(go(AttemptNumber(delivered), ChunkIndex(0))),
+            About::Start(own) if net.flaw == Flaw::UnconfirmedStart => Some(go(own.number, ChunkIndex(0))),
+            About::End if net.flaw == Flaw::HastyAck && job.is_final => Some(Verdict::Drop),
+            About::End if net.flaw == Flaw::HastyAck => Some(go(AttemptNumber(delivered), ChunkIndex(0))),
+            About::Delivery | About::Start(_) | About::End => None,
+        };
+        let token = net.token();
+        job.doing = Doing::Asking { token, sent: net.now };
+        if let Some(verdict) = supposed {
+            return job.steps.handle_answer(Some((verdict, 0)), instant(net.now));
+        }
+        let attempt = if let About::Start(attempt) = about { Some(attempt) } else { None };
+        let executed = about == About::End;
         net.send(Node::Broker, Message::Ask(Question { token, run, call, delivered, sequence, attempt, executed }));
-        job.phase = Phase::Asking { token, asked: net.now, since, why };
     }
 
-    fn answered(&mut self, key: u64, verdict: Verdict, last_output: u64, net: &mut Net<'_>) {
+    fn answered(&mut self, key: Option<u64>, answer: Option<(Verdict, u64)>, net: &mut Net<'_>) {
+        let Some((key, job)) = key.and_then(|key| Some((key, self.jobs.get_mut(&key)?))) else { return };
+        job.doing = Doing::Nothing;
+        job.steps.handle_answer(answer, instant(net.now));
+        self.perform(key, net);
+    }
+
+    fn event(&self, key: u64, attempt: AttemptId, event: Stage) -> Option<Event> {
+        let pool = self.pool.clone();
+        Some(match event {
+            Stage::Started(from) => {
+                let lease = Bytes::copy_from_slice(&self.jobs.get(&key)?.delivery.sequence.to_be_bytes());
+                Event::AttemptStarted { attempt, pool, worker: self.id.clone(), lease, from }
+            }
+            Stage::Ended(outcome) => Event::AttemptEnded { attempt, pool, chunks: 0, outcome },
+        })
+    }
+
+    fn store(&mut self, key: u64, entry: Entry, net: &mut Net<'_>) {
+        let is_start = matches!(entry.event, Stage::Started(_));
+        let Some(event) = self.event(key, entry.attempt, entry.event) else { return };
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        let run = job.delivery.run;
-        let why = if let Phase::Asking { why, .. } = job.phase { why } else { Why::Delivered };
-        let over = |how, net: &mut Net<'_>| {
-            settle(&job.delivery, how, net);
-            Phase::Over
-        };
-        job.phase = match (why, verdict) {
-            (Why::Start(go), Verdict::Go { number, .. }) if number == go.attempt.number => {
-                Phase::Working(Box::new(Work::begin(&job.delivery, go, None, net)))
-            }
-            // Somebody else's start was stored: what becomes of the call is asked when the job comes again.
-            (Why::Start(_), _) => over(Settle::Nak(NOT_NOW), net),
-            (_, Verdict::Drop) => over(Settle::Ack, net),
-            (Why::Settle(wait), Verdict::Go { .. }) => over(Settle::Nak(wait), net),
-            // The job may be another attempt's by now.
-            (Why::Settle(_), Verdict::End { .. }) | (_, Verdict::Leave) => Phase::Over,
-            (Why::Delivered, Verdict::End { attempt, outcome }) => {
-                let ended = Event::AttemptEnded { attempt, pool: self.pool.clone(), chunks: 0, outcome };
-                Phase::Ending(Append::send(run, vec![ended], Some(last_output), net))
-            }
-            (Why::Delivered, Verdict::Go { number, used, from }) => {
-                let attempt = AttemptId { call: job.delivery.call, number, nonce: Nonce(net.chance.next() >> 32) };
-                let go = Go { attempt, used, from };
-                let lease = Bytes::copy_from_slice(&job.delivery.sequence.to_be_bytes());
-                let (pool, worker) = (self.pool.clone(), self.id.clone());
-                let start = Event::AttemptStarted { attempt, pool, worker, lease, from };
-                let once = !policy(&job.delivery).repeatable;
-                if once || from.0 > 0 {
-                    let flaw = if once { Flaw::UnfencedStart } else { Flaw::UnfencedContinuation };
-                    let fence = (net.flaw != flaw && net.flaw != Flaw::DeafWorker).then_some(last_output);
-                    Phase::Starting(Append::send(run, vec![start], fence, net), go)
-                } else {
-                    Phase::Working(Box::new(Work::begin(&job.delivery, go, Some(start), net)))
-                }
-            }
-        };
+        let once = !policy(&job.delivery).repeatable;
+        let flaw = if once { Flaw::UnfencedStart } else { Flaw::UnfencedContinuation };
+        let is_unfenced = is_start && (net.flaw == flaw || net.flaw == Flaw::DeafWorker);
+        let expected = entry.expected.filter(|_| !is_unfenced);
+        job.doing = Doing::Storing(Append::send(job.delivery.run, vec![event], expected, net));
     }
 
     fn stored(&mut self, token: u64, well: bool, net: &mut Net<'_>) {
         let keys: Vec<u64> = self.jobs.keys().copied().collect();
         for key in keys {
             let Some(job) = self.jobs.get_mut(&key) else { continue };
-            match &mut job.phase {
-                Phase::Ending(append) if append.token == token => {
-                    settle(&job.delivery, if well { Settle::Ack } else { Settle::Nak(NOT_NOW) }, net);
-                    job.phase = Phase::Over;
+            match &mut job.doing {
+                Doing::Storing(append) if append.token == token => {
+                    let stored = if well { Stored::Confirmed } else { Stored::Conflict { is_resent: append.resent } };
+                    job.doing = Doing::Nothing;
+                    job.steps.handle_stored(stored, instant(net.now));
+                    self.perform(key, net);
                 }
-                Phase::Starting(append, go) if append.token == token => {
-                    let (go, resent) = (*go, append.resent);
-                    let once = !policy(&job.delivery).repeatable;
-                    if (well && once && net.flaw != Flaw::UnconfirmedStart) || (!well && resent) {
-                        self.ask(key, Why::Start(go), net.now, net);
-                    } else if well {
-                        job.phase = Phase::Working(Box::new(Work::begin(&job.delivery, go, None, net)));
-                    } else {
-                        settle(&job.delivery, Settle::Nak(NOT_NOW), net);
-                        job.phase = Phase::Over;
-                    }
-                }
-                Phase::Working(work) => {
+                Doing::Working(work) => {
                     work.stored(token);
                     self.go_on(key, net);
                 }
-                Phase::Ending(_) | Phase::Starting(..) | Phase::Asking { .. } | Phase::Over => {}
+                Doing::Storing(_) | Doing::Nothing | Doing::Waiting(_) | Doing::Asking { .. } => {}
             }
         }
     }
@@ -296,68 +306,63 @@ impl Worker {
     fn go_on(&mut self, key: u64, net: &mut Net<'_>) {
         let leaving = self.leaving;
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        let run = job.delivery.run;
-        match &mut job.phase {
-            Phase::Asking { since, why, asked, .. } => {
-                let (since, why) = (*since, *why);
-                if net.now.since(since) >= ASK_PATIENCE || (leaving && matches!(why, Why::Delivered)) {
-                    if !matches!(why, Why::Settle(_)) {
-                        settle(&job.delivery, Settle::Nak(NOT_NOW), net);
-                    }
-                    job.phase = Phase::Over;
-                } else if net.now.since(*asked) >= ANSWER_PATIENCE {
-                    self.ask(key, why, since, net);
+        if leaving {
+            job.steps.handle_give_back();
+        }
+        let now = instant(net.now);
+        match &mut job.doing {
+            Doing::Waiting(until) if net.now >= *until => job.slot(true, net),
+            Doing::Asking { sent, .. } if net.now.since(*sent) >= ANSWER_PATIENCE => {
+                job.doing = Doing::Nothing;
+                job.steps.handle_answer(None, now);
+            }
+            Doing::Waiting(_) | Doing::Asking { .. } => {}
+            Doing::Nothing => job.steps.handle_timeout(now),
+            Doing::Storing(append) => {
+                if !append.insist(job.delivery.run, net) {
+                    job.doing = Doing::Nothing;
+                    job.steps.handle_stored(Stored::GivenUp, now);
                 }
             }
-            Phase::Ending(append) => {
-                if !append.insist(run, net) {
-                    job.phase = Phase::Over;
-                }
-            }
-            Phase::Starting(append, _) => {
-                if !append.insist(run, net) {
-                    settle(&job.delivery, Settle::Nak(NOT_NOW), net);
-                    job.phase = Phase::Over;
-                }
-            }
-            Phase::Working(work) => {
+            Doing::Working(work) => {
                 if leaving {
                     work.give_back(net);
                 }
                 match work.turn(net) {
                     Turn::GoesOn => {}
-                    Turn::Abandoned => job.phase = Phase::Over,
-                    Turn::Ended(outcome) => {
-                        let used = work.go.used;
-                        self.finish(key, used, &outcome, net);
-                    }
+                    Turn::Abandoned => self.ended(key, None, net),
+                    Turn::Ended(outcome) => self.ended(key, Some(&outcome), net),
                 }
             }
-            Phase::Over => {}
         }
+        self.perform(key, net);
     }
 
-    /// Tells the broker what the attempt's end means for its job.
-    fn finish(&mut self, key: u64, used: u32, outcome: &AttemptOutcome, net: &mut Net<'_>) {
+    /// The attempt has ended; `None` if it could not store its end.
+    fn ended(&mut self, key: u64, outcome: Option<&AttemptOutcome>, net: &mut Net<'_>) {
         let Some(job) = self.jobs.get_mut(&key) else { return };
-        let again = match outcome {
-            AttemptOutcome::Returned => {
-                settle(&job.delivery, Settle::Nak(Duration::ZERO), net);
-                job.phase = Phase::Over;
-                return;
-            }
-            AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired => None,
-            AttemptOutcome::Failed(error) => match after_failure(policy(&job.delivery), used + 1, error) {
-                Retry::Again { used } => Some(policy(&job.delivery).backoff.wait_after(error, used, 0.5)),
-                Retry::GiveUp => None,
-            },
+        let ended = match outcome {
+            None => Ended::Abandoned,
+            Some(AttemptOutcome::Returned) => Ended::Returned,
+            Some(AttemptOutcome::Completed(_) | AttemptOutcome::Cancelled | AttemptOutcome::Expired) => Ended::Finally,
+            Some(AttemptOutcome::Failed(error)) => Ended::Failed(error),
         };
-        let solely_ours = job.delivery.delivered == 1 && net.now.since(job.began) < SOLELY_OURS;
-        if !solely_ours && net.flaw != Flaw::HastyAck {
-            return self.ask(key, Why::Settle(again.unwrap_or_default()), net.now, net);
-        }
-        settle(&job.delivery, again.map_or(Settle::Ack, Settle::Nak), net);
-        job.phase = Phase::Over;
+        let policy = policy(&job.delivery);
+        job.is_final = match ended {
+            Ended::Failed(error) => after_failure(policy, job.used + 1, error) == Retry::GiveUp,
+            Ended::Finally | Ended::Returned | Ended::Abandoned => true,
+        };
+        job.doing = Doing::Nothing;
+        job.steps.handle_ended(ended, policy, 0.5, instant(net.now));
+    }
+}
+
+impl Job {
+    /// The tool has room for it.
+    fn slot(&mut self, waited: bool, net: &Net<'_>) {
+        self.doing = Doing::Nothing;
+        let in_time = self.delivery.spec.queue_deadline.is_none_or(|by| net.now < by);
+        self.steps.handle_slot(waited, in_time, instant(net.now));
     }
 }
 
@@ -370,4 +375,12 @@ pub(crate) fn policy(delivery: &Delivery) -> &Policy {
 
 fn settle(delivery: &Delivery, how: Settle, net: &mut Net<'_>) {
     net.send(Node::Broker, Message::Settle { sequence: delivery.sequence, how, asked: net.now });
+}
+
+fn settle_as(delivery: &Delivery, how: job::Settle, net: &mut Net<'_>) {
+    match how {
+        job::Settle::Ack => settle(delivery, Settle::Ack, net),
+        job::Settle::Nak(delay) => settle(delivery, Settle::Nak(delay), net),
+        job::Settle::Leave => {}
+    }
 }

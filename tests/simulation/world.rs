@@ -1,4 +1,5 @@
-//! The world: virtual time, links that delay, lose and repeat, processes that crash, pause and are cut off, each by the seed.
+//! The world: virtual time, links that delay, lose and repeat, processes that crash, pause and are cut off, each by
+//! the seed.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -17,10 +18,11 @@ use crate::{CLIENTS, COORDINATORS, POOLS, WORKERS};
 
 pub(crate) const START: u64 = 1_700_000_000_000;
 /// How much a process's clock may differ from the broker's.
-const SKEW_MS: u64 = 400;
+pub(crate) const SKEW_MS: u64 = 400;
 const BROKER_TICK: u64 = 250;
 const TICK: u64 = 500;
-/// How long faults happen, and how long the world goes on well afterwards, before everybody leaves but one coordinator.
+/// How long faults happen, and how long the world goes on well afterwards, before everybody leaves but one
+/// coordinator.
 const FAULTS_MS: (u64, u64) = (15_000, 60_000);
 const CALM_MS: u64 = 12_000;
 const WORLD_ENDS_MS: u64 = 400_000;
@@ -221,13 +223,13 @@ impl World {
             && self.clients().all(Client::has_read_all)
     }
 
-    // ---- processes ----
+    // Processes.
 
     fn start(&mut self, node: Node) {
         let life = self.hosts.get(&node).map_or(0, |host| host.life + 1);
         let process = self.with_net(node, |_, _, net| match node {
             Node::Broker => None,
-            Node::Coordinator(_) => Some(Process::Coordinator(Box::new(Coordinator::new(net.now)))),
+            Node::Coordinator(_) => Some(Process::Coordinator(Box::new(Coordinator::new(net)))),
             Node::Worker(index) => {
                 let pool = POOLS[index % POOLS.len()].parse().expect("a pool name");
                 Some(Process::Worker(Worker::new(worker_id(index, life), pool, net.now)))
@@ -247,12 +249,15 @@ impl World {
             Some(host) => (host.process.take(), host.skew, host.life),
             None => (None, SKEW_MS, 0),
         };
-        let log = if me == Node::Broker { Vec::new() } else { std::mem::take(&mut self.broker.log) };
+        let is_broker = me == Node::Broker;
+        let log = if is_broker { Vec::new() } else { std::mem::take(&mut self.broker.log) };
+        let leases = if is_broker { Vec::new() } else { std::mem::take(&mut self.broker.leases) };
         let mut net = Net {
             now: Timestamp(self.now + skew - SKEW_MS),
             flaw: self.flaw,
             chance: &mut self.chance,
             log: &log,
+            leases: &leases,
             promises: &mut self.promises,
             tokens: &mut self.tokens,
             outbox: Vec::new(),
@@ -263,8 +268,8 @@ impl World {
         };
         let result = step(&mut self.broker, &mut process, &mut net);
         let Net { outbox, wake_in, gone, .. } = net;
-        if me != Node::Broker {
-            self.broker.log = log;
+        if !is_broker {
+            (self.broker.log, self.broker.leases) = (log, leases);
         }
         if let Some(host) = self.hosts.get_mut(&me) {
             host.process = process.filter(|_| !gone);
@@ -283,11 +288,12 @@ impl World {
         result
     }
 
-    // ---- links ----
+    // Links.
 
     fn send(&mut self, from: Node, to: Node, message: Message) {
         let through_broker = from == Node::Broker || to == Node::Broker;
-        let is_stream = matches!(message, Message::LogGrew { .. } | Message::Pieces { .. });
+        let is_feed = matches!(message, Message::LogGrew { .. } | Message::LeasesChanged { .. });
+        let is_stream = is_feed || matches!(message, Message::Pieces { .. });
         let is_append = matches!(message, Message::Append { .. });
         // Of what a coordinator appends, some waits for its connection.
         if self.rough && is_append && matches!(from, Node::Coordinator(_)) && self.chance.percent(2) {
@@ -302,7 +308,6 @@ impl World {
             return;
         }
         let usual = self.chance.between(1, 6);
-        let is_feed = matches!(message, Message::LogGrew { .. });
         let delay = if self.rough && self.chance.percent(if is_feed || is_append { 10 } else { 3 }) {
             self.chance.between(10, 3000)
         } else {
@@ -326,7 +331,7 @@ impl World {
         self.hosts.get(&node).is_some_and(|host| self.now < host.cut_until)
     }
 
-    // ---- steps ----
+    // Steps.
 
     fn step(&mut self, what: What) {
         let node = match &what {
@@ -346,7 +351,7 @@ impl World {
             return;
         }
         if self.now < host.paused_until {
-            // Whoever wakes up goes on with what it knew, and hears what came meanwhile.
+            // A process that wakes up goes on with what it knew, and then gets the messages that came meanwhile.
             let wait = host.paused_until - self.now;
             return self.later(wait, what);
         }

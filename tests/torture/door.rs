@@ -1,5 +1,5 @@
-//! How a good client talks to a yard of several coordinators: it asks another one when one does not answer, and reads on
-//! where a stream broke.
+//! How a good client talks to a yard of several coordinators: it asks another one when one does not answer, and reads
+//! on where a stream broke.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -6,8 +6,8 @@ use crate::world::Struck;
 
 /// What an owner's timers, the append and a busy machine may take.
 const CALM_MS: u64 = 2_000;
-/// With a coordinator that was struck: another, through which the run is watched, ends it; where that one is struck too, the
-/// lease must lapse first.
+/// With a coordinator that was struck: another, through which the run is watched, ends it; where that one is struck
+/// too, the lease must lapse first.
 const OWNER_MS: u64 = 6_000;
 /// For how long its shards may be nobody's: two leases.
 const OWNERLESS_MS: u64 = 12_000;
@@ -20,8 +20,9 @@ pub(crate) struct Late {
     pub(crate) late: Lateness,
 }
 
-/// What excuses a late end. If a coordinator and a broker were struck, an owner can be found only when the broker has found
-/// its leader: one comes after the other. If nobody could end a call at all, the time counts from when somebody could again.
+/// What excuses a late end. If a coordinator and a broker were struck, an owner can be found only when the broker has
+/// found its leader: one comes after the other. If nobody could end a call at all, the time counts from when somebody
+/// could again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Allowed {
     owner: bool,
@@ -32,8 +33,8 @@ pub(crate) struct Allowed {
 }
 
 impl Allowed {
-    /// The excuses among the faults that were going on when the call should have ended, or shortly before. `coordinators` is
-    /// how many there are in all.
+    /// The excuses among the faults that were going on when the call should have ended, or shortly before.
+    /// `coordinators` is how many there are in all.
     pub(crate) fn of(late: &Lateness, faults: &[Struck], coordinators: usize) -> Self {
         let window = |excused: u64| (late.deadline.saturating_sub(excused), late.ended);
         let struck = |is_struck: fn(&Struck) -> bool, (from, until): (u64, u64)| {
@@ -67,14 +68,14 @@ impl Allowed {
     }
 }
 
-/// The shards of a coordinator that is struck, or cut off from the broker, are nobody's for a while. So are those of all
-/// coordinators after a stall of the broker, in which no lease could be renewed.
+/// The shards of a coordinator that is struck, or cut off from the broker, are nobody's for a while. So are those of
+/// all coordinators after a stall of the broker, in which no lease could be renewed.
 fn leaves_ownerless(fault: &Struck) -> bool {
     matches!(fault.part, Part::Coordinator | Part::CoordinatorLink) || fault.blow == Blow::Stall
 }
 
-/// When nobody could end a call, in order: the broker stood still, or every coordinator was struck or cut off at once. Only
-/// faults of the window are looked at.
+/// When nobody could end a call, in order: the broker stood still, or every coordinator was struck or cut off at once.
+/// Only faults of the window are looked at.
 fn blocked(faults: &[Struck], coordinators: usize, (from, until): (u64, u64)) -> Vec<(u64, u64)> {
     let around: Vec<&Struck> = faults.iter().filter(|fault| fault.from <= until && fault.until >= from).collect();
     let stalls = around.iter().filter(|fault| fault.blow == Blow::Stall).map(|fault| (fault.from, fault.until));
@@ -98,8 +99,8 @@ fn blocked(faults: &[Struck], coordinators: usize, (from, until): (u64, u64)) ->
 }
 
 /// For each shard of each coordinator that was killed, the time until a run could be opened in it again. A coordinator
-/// opens runs in shards that it owns, so the last one through which a run of the shard was opened is taken for its owner.
-/// And whether a broker was struck meanwhile, or shortly before.
+/// opens runs in shards that it owns, so the last one through which a run of the shard was opened is taken for its
+/// owner. And whether a broker was struck meanwhile, or shortly before.
 pub(crate) fn takeovers(faults: &[Struck], openings: &[(String, usize, u64, u64)]) -> Vec<(u64, bool)> {
     let mut by_shard: std::collections::BTreeMap<&str, Vec<(usize, u64, u64)>> = std::collections::BTreeMap::new();
     for (shard, replica, began, done) in openings {

@@ -24,8 +24,8 @@ use crate::world::ERASE_AFTER;
 const RUN_TIMEOUT: Duration = LONG;
 /// How much later than a run's deadline its readers give it up: it may have ended, but nobody can read it.
 const GIVE_UP: Duration = Duration::from_secs(120);
-/// How long a run that somebody saw end may not be found or read by somebody else before it counts as lost: the longest stall of
-/// the broker, what comes back after it, and other faults on top of these. How long it took is told.
+/// How long a run that somebody saw end may not be found or read by somebody else before it counts as lost: the longest
+/// stall of the broker, what comes back after it, and other faults on top of these. How long it took is told.
 const LATE_LIMIT: Duration = Duration::from_secs(300);
 /// How often a reader breaks its own stream: each time costs a replay of the run, and the reader has a deadline too.
 const OWN_BREAKS_MAX: u32 = 10;
@@ -376,8 +376,8 @@ impl Drive {
         }
     }
 
-    /// Whether a call that never started, or a request that was refused, left the world alone is only known when everything has
-    /// settled.
+    /// Whether a call that never started, or a request that was refused, left the world alone is only known when
+    /// everything has settled.
     fn keep_if_doubtful(&mut self) {
         let is_doubtful = self.outcome.effects.iter().any(|effect| effect.at_most == 0);
         if is_doubtful || !self.outcome.violations.is_empty() {

@@ -1,5 +1,5 @@
-//! Tortures a yard: a mixed load while a seeded schedule kills, pauses and restarts everything, and every run checked from
-//! outside against the promises. Ends with 1 when one was broken.
+//! Tortures a yard: a mixed load while a seeded schedule kills, pauses and restarts everything, and every run checked
+//! from outside against the promises. Ends with 1 when one was broken.
 
 mod brokers;
 mod check;

@@ -33,7 +33,8 @@ pub(crate) enum Blow {
     Terminate,
     /// FLUSHALL.
     Flush,
-    /// SIGSTOP of every node of the broker, then SIGCONT: nothing can be stored meanwhile, and what was sent is read late.
+    /// SIGSTOP of every node of the broker, then SIGCONT: nothing can be stored meanwhile, and what was sent is read
+    /// late.
     Stall,
     /// A link delivers nothing to its server, without breaking.
     HoldRequests,
@@ -53,7 +54,8 @@ pub(crate) struct Fault {
     pub(crate) pick: usize,
     /// How long the part stays down.
     pub(crate) lasts: Duration,
-    /// A link that was held is cut, so that what it held is lost; otherwise it is healed, and what it held is delivered late.
+    /// A link that was held is cut, so that what it held is lost; otherwise it is healed, and what it held is delivered
+    /// late.
     pub(crate) cut: bool,
 }
 
@@ -89,8 +91,8 @@ const PAUSE_MS: Range<u64> = 7_000..12_000;
 const LONG_PAUSE_MS: Range<u64> = 31_000..36_000;
 /// How many of a hundred pauses of a worker are long, and of pauses of one broker, and of holds of a link.
 const LONG_PAUSES: u64 = 30;
-/// Longer than the journal tries an append for (15 s, and 5 s for the last try): requests are refused whose openings are
-/// stored afterwards.
+/// Longer than the journal tries an append for (15 s, and 5 s for the last try): requests are refused whose openings
+/// are stored afterwards.
 const STALL_MS: Range<u64> = 22_000..48_000;
 /// The first stall comes and goes early, so that a short run has seen it.
 const FIRST_STALL_MS: Range<u64> = 24_000..26_000;

@@ -1,7 +1,11 @@
-//! A whole worker with a tool of its own. Try it beside `toolyard dev`: `toolyard call greet name=Ada`.
+//! A complete worker program with a tool of its own. Try it beside `toolyard dev`: `toolyard call greet name=Ada`.
+//!
+//! Such a program has two dependencies on Toolyard: `toolyard-tool`, with which the tool is written and tested, and
+//! `toolyard-worker`, which hosts it. A crate that only contains tools needs the first one alone.
 
 use tokio_util::sync::CancellationToken;
-use toolyard_worker::{Options, Table, serve, tool};
+use toolyard_tool::{Table, tool};
+use toolyard_worker::{Options, serve};
 
 /// Greets a person.
 #[tool(read_only)]

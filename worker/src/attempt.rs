@@ -14,16 +14,13 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use toolyard_tool::runtime::{Execution, Prepared, Source, Stop, completion, too_much_output};
+use toolyard_tool::{Left, Output, ToolError};
 
-use crate::context::Left;
-use crate::files::Source;
 use crate::hooked::{Watched, too_much_held};
-use crate::limits;
 use crate::metrics::OutputCount;
 use crate::objects::{Objects, is_large};
 use crate::publisher::{Lost, Publisher};
-use crate::table::Prepared;
-use crate::tool::{Context, Output, Stop, ToolError};
 
 /// Chunks that may wait between a tool and its publisher; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
@@ -120,8 +117,9 @@ enum Outlasted {
     Abandoned,
 }
 
-/// Waits until a tool that does not stop is gone. Its call runs until then, so that its end is true and that what may not run beside
-/// it does not. A deadline of the call is kept by the run's owner, who ends it without this attempt's word.
+/// Waits until a tool that does not stop is gone. Its call runs until then, so that its end is true and that what may
+/// not run beside it does not. A deadline of the call is kept by the run's owner, who ends it without this attempt's
+/// word.
 async fn outlast<F>(publisher: &mut Publisher<F>, tool: &mut Lingering, (signals, job): (&Signals, &Job)) -> Outlasted
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
@@ -178,7 +176,7 @@ where
     };
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
     let stop_tool = Stop::default();
-    let context = Context {
+    let execution = Execution {
         run: job.run,
         index: job.call,
         call: Arc::clone(&job.spec),
@@ -187,10 +185,9 @@ where
         deadline: deadline.at,
         stop: stop_tool.clone(),
         output,
-        said: None,
         source: source.clone(),
     };
-    let mut tool = ToolTask { handle: Some(prepared.spawn(tools, context)), stop: stop_tool };
+    let mut tool = ToolTask { handle: Some(prepared.spawn(tools, execution.into())), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;
     // What the log says has ended should have: the tool is stopped before its end is told.
     let mut lingering = tool.put_an_end_to().await;
@@ -269,11 +266,12 @@ where
     }
     match fits {
         true => store(publisher, judged.outcome, tells_result).await,
-        false => store(publisher, AttemptOutcome::Failed(limits::too_much_output()), false).await,
+        false => store(publisher, AttemptOutcome::Failed(too_much_output()), false).await,
     }
 }
 
-/// Stores what of a result is too large for the log, before anything refers to it. `None` when the attempt is to be abandoned.
+/// Stores what of a result is too large for the log, before anything refers to it. `None` when the attempt is to be
+/// abandoned.
 async fn keep<F>(
     publisher: &mut Publisher<F>,
     job: &Job,
@@ -525,7 +523,7 @@ where
         }
     }
     if too_much {
-        let error = if publisher.is_holding() { too_much_held() } else { limits::too_much_output() };
+        let error = if publisher.is_holding() { too_much_held() } else { too_much_output() };
         return Some(AttemptOutcome::Failed(error));
     }
     match (result, stopping.map(|(why, _)| why)) {
@@ -538,14 +536,14 @@ where
             let message = format!("the tool said nothing for {:?}, not even progress", idle.unwrap_or_default());
             Some(AttemptOutcome::Failed(CallError::new(ErrorKind::IdleTimeout, message).retryable()))
         }
-        (Some(Ok(Err(ToolError(error)))), None) => Some(AttemptOutcome::Failed(error)),
+        (Some(Ok(Err(error))), None) => Some(AttemptOutcome::Failed(error.into())),
         (Some(Err(join)), None) if join.is_panic() => Some(AttemptOutcome::Failed(panicked(join.into_panic()))),
         (Some(Err(_)) | None, None) => Some(AttemptOutcome::Returned),
     }
 }
 
 fn completed(output: Output) -> AttemptOutcome {
-    limits::completion(output.0).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
+    completion(output.into()).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
 }
 
 fn panicked(panic: Box<dyn std::any::Any + Send>) -> CallError {

@@ -9,7 +9,8 @@
 //! - *Limits*: see `confine.rs`. The command runs without new privileges and in a Landlock domain of its own. It cannot signal,
 //!   trace or look into a process that is not its own, nor open the files that are hidden from it.
 //!
-//! Other systems have no subreaper: there the guard kills the command's process group and reports that it cannot know more.
+//! Other systems have no subreaper: there the guard kills the command's process group and reports that it cannot know
+//! more.
 
 mod confine;
 mod descendants;
@@ -117,7 +118,8 @@ pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
     }
 }
 
-/// Makes this process unreadable for others of its user: its memory, environment and open files. It writes no core dumps.
+/// Makes this process unreadable for others of its user: its memory, environment and open files. It writes no core
+/// dumps.
 pub(crate) fn hide_this_process() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {

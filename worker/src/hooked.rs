@@ -1,19 +1,24 @@
 //! What hooks have to say of an execution, before its end is stored.
 
-use hooks::{Happened, Hooks, Question};
+use hooks::{Happened, Hooks, Moment, Question};
 use proto::convert::log::Job;
-use run::{AttemptNumber, AttemptOutcome, CallError, Chunk, Completion, ErrorKind, Progress, ToolName, limit};
+use run::{
+    AfterPartialOutput, AttemptNumber, AttemptOutcome, CallError, Chunk, Completion, Content, ErrorKind, Progress,
+    ToolName, limit,
+};
 use tokio::runtime::Handle;
 use tokio::time::{Duration, Instant};
 
-use crate::limits::{self, Said, label_size};
+use toolyard_tool::Table;
+use toolyard_tool::runtime::{Said, completion, label_size};
 
-/// Bytes of output that are held back for a hook: what it is asked and answers must be small enough to be looked at whole.
+/// Bytes of output that are held back for a hook: what it is asked and answers must be small enough to be looked at
+/// whole.
 const HELD_BYTES_MAX: usize = 512 * 1024;
 /// Pieces of it.
 const HELD_CHUNKS_MAX: u32 = 16 * 1024;
-/// A call whose output is held back shows this often that it speaks, when it does: shorter than the time by which the owner
-/// of its run takes its silence later than its worker.
+/// A call whose output is held back shows this often that it speaks, when it does: shorter than the time by which the
+/// owner of its run takes its silence later than its worker.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
 /// Those who are asked about the executions of a tool.
@@ -25,6 +30,33 @@ pub(crate) struct Watched {
     pub(crate) holds_output: bool,
 }
 
+/// A hook that cannot watch a tool.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "hook {hook:?} holds back what {tool} says, which goes on where it broke off: leave the tool out of it, or host the tool \
+     with after_partial_output Restart or Buffer"
+)]
+pub struct Unwatchable {
+    pub hook: String,
+    pub tool: ToolName,
+}
+
+/// Whether these hooks can watch the tools of a table.
+///
+/// # Errors
+/// When one holds back what a tool says that goes on where it broke off: how far it has come would not be known.
+pub(crate) fn check(hooks: &Hooks, table: &Table) -> Result<(), Unwatchable> {
+    for (name, tool) in table.names() {
+        let mut hosted = table.manifests().filter(|manifest| manifest.name == *tool);
+        let continues = hosted.any(|manifest| manifest.policy.after_partial_output == AfterPartialOutput::Continue);
+        let alias_of = (name != tool).then_some(tool);
+        if let Some(hook) = hooks.holder(name, alias_of).filter(|_| continues) {
+            return Err(Unwatchable { hook: hook.to_owned(), tool: name.clone() });
+        }
+    }
+    Ok(())
+}
+
 /// What became of an execution in the eyes of all that were asked.
 pub(crate) struct Judged {
     pub(crate) outcome: AttemptOutcome,
@@ -32,8 +64,20 @@ pub(crate) struct Judged {
 }
 
 impl Watched {
-    /// Asks on the tools' runtime, which hooks of this process may keep busy. What an execution said that gives no result is
-    /// shown to nobody; one that was cancelled, is overdue, or is given back has nothing to be asked about.
+    /// Who is asked about executions of a tool, where anybody is.
+    pub(crate) fn of(hooks: &Hooks, table: &Table, tool: &ToolName) -> Option<Self> {
+        if !hooks.has(Moment::PostToolUse) && !hooks.has(Moment::ToolError) {
+            return None;
+        }
+        let own_name = table.own_name(tool);
+        let alias_of = (own_name != tool).then_some(own_name);
+        let holds_output = hooks.holder(tool, alias_of).is_some();
+        let watched = || Self { hooks: hooks.clone(), alias_of: alias_of.cloned(), holds_output };
+        hooks.watch(tool, alias_of).then(watched)
+    }
+
+    /// Asks on the tools' runtime, which hooks of this process may keep busy. What an execution said that gives no
+    /// result is shown to nobody; one that was cancelled, is overdue, or is given back has nothing to be asked about.
     pub(crate) async fn judge(
         self,
         (job, number): (&Job, AttemptNumber),
@@ -44,7 +88,7 @@ impl Watched {
         let was_completed = matches!(outcome, AttemptOutcome::Completed(_));
         let outcome = match outcome {
             AttemptOutcome::Completed(result) => {
-                limits::watched(result).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
+                watchable_result(result).map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed)
             }
             AttemptOutcome::Failed(_)
             | AttemptOutcome::Cancelled
@@ -92,9 +136,20 @@ impl Watched {
             );
             return Judged { outcome: AttemptOutcome::Failed(withheld(&why)), output: Vec::new() };
         }
-        let outcome = ended.outcome.and_then(limits::watched);
+        let outcome = ended.outcome.and_then(watchable_result);
         Judged { outcome: outcome.map_or_else(AttemptOutcome::Failed, AttemptOutcome::Completed), output }
     }
+}
+
+/// What a call gives, if hooks can look at its result: whole, or it could carry past them what they are to find.
+fn watchable_result(given: Completion) -> Result<Completion, CallError> {
+    let size = given.result.iter().map(Content::size).sum::<usize>();
+    if size > limit::RESULT_BYTES_MAX {
+        let max = limit::RESULT_BYTES_MAX;
+        let message = format!("the result is {size} bytes, and the hooks that watch the tool look at {max} at most");
+        return Err(CallError::new(ErrorKind::ResultTooLarge, message));
+    }
+    completion(given)
 }
 
 fn size(chunk: &Chunk) -> usize {
@@ -147,7 +202,8 @@ pub(crate) fn too_much_held() -> CallError {
 
 #[cfg(test)]
 mod tests {
-    use run::Content;
+    use schemars::JsonSchema;
+    use toolyard_tool::About;
 
     use super::*;
 
@@ -179,5 +235,42 @@ mod tests {
         let mut held = Held::new();
         assert!((0..HELD_CHUNKS_MAX).all(|_| held.keep(piece(1)).is_some()));
         assert!(held.keep(piece(1)).is_none());
+    }
+
+    #[test]
+    fn where_nobody_is_asked_about_it_a_call_allocates_nothing_for_hooks() {
+        let table = Table::new().define::<NoInput>("echo", &About::new("Gives the text back.")).unwrap();
+        let (none, name) = (Hooks::default(), "echo".parse().unwrap());
+        let asking = || assert!(Watched::of(&none, &table, &name).is_none());
+        assert_eq!(allocation_counter::measure(asking).count_total, 0);
+        let placement = hooks::Placement::new("all", &[Moment::PostToolUse]);
+        let some = Hooks::default().with(placement, Allows).unwrap();
+        assert!(Watched::of(&some, &table, &name).is_some(), "the test would see it");
+    }
+
+    #[derive(JsonSchema)]
+    struct NoInput {}
+
+    struct Allows;
+
+    impl hooks::Hook for Allows {
+        async fn ask(&self, _: &hooks::Question) -> Result<hooks::Reply, hooks::Unanswered> {
+            Ok(hooks::Reply::Allow)
+        }
+    }
+
+    #[test]
+    fn a_hook_cannot_hold_back_what_goes_on_where_it_broke_off() {
+        let goes_on = About::new("Goes on.").after_partial_output(AfterPartialOutput::Continue);
+        let table = || Table::new().define::<NoInput>("goes_on", &goes_on).unwrap();
+        let placement = || hooks::Placement::new("holds", &[Moment::PostToolUse]).holding_output();
+        let error = check(&Hooks::default().with(placement(), Allows).unwrap(), &table()).unwrap_err().to_string();
+        assert!(error.contains("\"holds\"") && error.contains("goes_on"), "{error}");
+        let elsewhere = placement().tools(&["echo"]);
+        check(&Hooks::default().with(elsewhere, Allows).unwrap(), &table()).unwrap();
+        let table = Table::new().define::<NoInput>("goes_on", &goes_on.alias("resumes", "")).unwrap();
+        let by_alias = placement().tools(&["resumes"]);
+        let error = check(&Hooks::default().with(by_alias, Allows).unwrap(), &table).unwrap_err().to_string();
+        assert!(error.contains("\"holds\"") && error.contains("resumes"), "{error}");
     }
 }

@@ -198,3 +198,13 @@ impl OutputCount {
         self.bytes.add(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_of_metrics_is_current() {
+        telemetry::metrics::check_reference("worker", &METRICS);
+    }
+}

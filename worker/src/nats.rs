@@ -19,39 +19,44 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::{self, context::ContextBuilder};
 use futures::StreamExt as _;
-use proto::access::Party;
+use hooks::Hooks;
+use nats::access::Party;
+use nats::clock::Clock;
 use proto::convert::worker::{Stop, encode_advertisement};
 use proto::names;
-use proto::nats::clock::Clock;
-use run::{AttemptId, RunId, ToolSetId, WorkerId};
+use run::{AttemptId, RunId, ToolName, ToolSetId, WorkerId};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use toolyard_tool::Table;
+use toolyard_tool::runtime::Source;
 
 use crate::attempt::Signals;
-use crate::files::Source;
+use crate::hooked::{Unwatchable, Watched};
 use crate::metrics::Counts;
 use crate::objects::Objects;
-use crate::table::Table;
 use crate::{Options, limit_slots};
 
-/// How long the broker may take to confirm an entry before it is sent again. It answers in a millisecond or not at all: a
-/// confirmation that was on its way when a connection broke never comes.
+/// How long the broker may take to confirm an entry before it is sent again. It answers in a millisecond or not at all:
+/// a confirmation that was on its way when a connection broke never comes.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the broker may take to hear the last words of a worker.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long calls that were told to stop, and what they said last, may take to be stored after the drain. An election of the
-/// broker's leader takes 4-9 s. With the last words it is less than the 30 s after the drain that an orderly end may take.
+/// How long calls that were told to stop, and what they said last, may take to be stored after the drain. An election
+/// of the broker's leader takes 4-9 s. With the last words it is less than the 30 s after the drain that an orderly end
+/// may take.
 const GIVE_BACK: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Connect(#[from] proto::nats::ConnectError),
+    Unwatchable(#[from] Unwatchable),
+    #[error(transparent)]
+    Connect(#[from] nats::ConnectError),
     #[error(transparent)]
     Admin(#[from] telemetry::admin::ListenError),
     #[error("the worker's thread could not be started: {0}")]
@@ -66,6 +71,7 @@ pub(crate) struct Core {
     pub(crate) context: jetstream::Context,
     pub(crate) worker: WorkerId,
     pub(crate) table: Arc<Table>,
+    hooks: Hooks,
     /// What the tools of `table` are together.
     pub(crate) set: ToolSetId,
     pub(crate) tools: Handle,
@@ -108,11 +114,11 @@ pub(crate) async fn serve(
         None => None,
     };
     let party = Party::Pool(options.pool.clone());
-    let client = proto::nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
+    let client = nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
     let counts = Counts::new(&options.pool, table.names());
     let leases = leases::Leases::new(client.clone(), counts.leases_lost.clone());
-    let store = store::Objects::new(&context, options.bucket.clone());
+    let store = ::objects::Objects::new(&context, options.bucket.clone());
     let objects = Objects::new(store.piece_bytes(), move |id, index, piece| {
         let store = store.clone();
         Box::pin(async move { store.put(&id, index, piece).await })
@@ -123,6 +129,7 @@ pub(crate) async fn serve(
         worker,
         set: encode_advertisement(table.manifests()).0,
         table: Arc::new(table),
+        hooks: options.hooks.clone(),
         tools,
         leases,
         counts,
@@ -295,6 +302,11 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
 }
 
 impl Core {
+    /// Who is asked about executions of a tool, where anybody is.
+    pub(crate) fn watched(&self, tool: &ToolName) -> Option<Watched> {
+        Watched::of(&self.hooks, &self.table, tool)
+    }
+
     /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.
     pub(crate) fn is_pulling(&self, slots: u32) -> bool {
         let busy = self.running_count() + self.waiting.get();

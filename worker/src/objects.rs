@@ -1,17 +1,18 @@
-//! What of a result is too large for the log: it is stored beside the log before the call's end is, in chunks, and the end
-//! refers to it. An attempt that is not heard leaves an object to which nothing refers; it goes with its run.
+//! What of a result is too large for the log: it is stored beside the log before the call's end is, in chunks, and the
+//! end refers to it. An attempt that is not heard leaves an object to which nothing refers; it goes with its run.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use ::objects::NotKept;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use proto::convert::log::Job;
 use proto::object;
 use ring::digest;
 use run::{CallError, Content, ErrorKind, Nonce, Object, ObjectId, limit};
-use store::NotKept;
+use toolyard_tool::runtime::{beginning, preview};
 
 /// Pieces of one object that may be unconfirmed.
 const WINDOW: usize = 4;
@@ -43,7 +44,8 @@ impl Objects {
         Self { piece_bytes, put: Box::new(put) }
     }
 
-    /// Stores the largest parts of a result until the rest is small enough for the log, and puts references in their places.
+    /// Stores the largest parts of a result until the rest is small enough for the log, and puts references in their
+    /// places.
     ///
     /// # Errors
     /// What the call fails with where they cannot be stored.
@@ -109,38 +111,20 @@ fn lost(why: &str) -> CallError {
     CallError::new(ErrorKind::ResultTooLarge, message).retryable()
 }
 
-/// As much of a text as fits, in whole characters.
-pub(crate) fn beginning(text: &str, bytes_max: usize) -> &str {
-    let mut end = bytes_max.min(text.len());
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
-}
-
-/// The beginning of a part that is `size` bytes, and a note that it was cut.
-pub(crate) fn preview(shown: &str, size: usize, whole: Option<&str>) -> String {
-    let gap = if shown.is_empty() { "" } else { "\n\n" };
-    let whole = whole.map_or_else(String::new, |whole| format!("; {whole}"));
-    format!("{shown}{gap}[the result was cut here: {} of {size} bytes are shown{whole}]", shown.len())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
-    use run::{CallIndex, Route, Timestamp};
+    use run::{CallIndex, CallSpec, Route, Timestamp};
 
     use super::*;
 
     fn job() -> Job {
-        let given = run::Fields::default();
-        let (context, _) =
-            crate::testkit::context("big".parse().unwrap(), String::new(), Duration::from_secs(1), given);
-        let spec = run::CallSpec { route: Route::Client, deadline: Timestamp(0), ..(*context.call).clone() };
-        let pool = "main".parse().unwrap();
-        Job { run: context.run, call: CallIndex(3), pool, spec: Arc::new(spec) }
+        let (id, tool) = ("call".parse().unwrap(), "big".parse().unwrap());
+        let spec = CallSpec::new(id, tool, Bytes::new(), Route::Client, Timestamp(0));
+        let (run, pool) = ("run_00_01890000000070008000000000000000".parse().unwrap(), "main".parse().unwrap());
+        Job { run, call: CallIndex(3), pool, spec: Arc::new(spec) }
     }
 
     const PIECE_BYTES: usize = 256 << 10;

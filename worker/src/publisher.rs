@@ -1,5 +1,5 @@
-//! Sends one attempt's events: chunks in numbered batches with a bounded number of them unacknowledged, its start with the
-//! first of them or on its own, its end last and only when everything before it is stored.
+//! Sends one attempt's events: chunks in numbered batches with a bounded number of them unacknowledged, its start with
+//! the first of them or on its own, its end last and only when everything before it is stored.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,9 +9,9 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use run::{AttemptId, AttemptOutcome, Chunk, ChunkIndex, Event, PoolId, StopStage};
 use tokio::time::Instant;
+use toolyard_tool::runtime::Said;
 
 use crate::hooked::Held;
-use crate::limits::Said;
 use crate::metrics::OutputCount;
 
 /// Entries that may be unacknowledged; then the tool waits.
@@ -114,8 +114,8 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         true
     }
 
-    /// Sends the batch if it should not wait: nothing is on its way, or it is large. To be called when no further chunk is
-    /// at hand.
+    /// Sends the batch if it should not wait: nothing is on its way, or it is large. To be called when no further chunk
+    /// is at hand.
     pub(crate) fn send_if_ready(&mut self) {
         if self.batch.is_empty() {
             return;

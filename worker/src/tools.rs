@@ -1,4 +1,4 @@
-//! The tools that come with a worker. Each is an ordinary [`Tool`](crate::Tool): host them all, some, or none.
+//! The tools that come with a worker. Each is an ordinary [`Tool`](trait@crate::Tool): host them all, some, or none.
 //!
 //! Those that work on files are confined to one folder. That keeps a model from straying; it is no sandbox, and `bash`
 //! may do whatever its user may.
@@ -17,7 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::guard::{NoGuard, User};
-use crate::table::{InvalidTool, Table};
+use toolyard_tool::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
 pub use bash::{Bash, Script};
@@ -39,11 +39,12 @@ pub enum Error {
     SecretInside { root: PathBuf, file: PathBuf },
 }
 
-/// All of them, those that work on files below `root`. `bash` cannot open the files of `hidden`, as far as the kernel can
-/// keep it from them, and runs as `user`.
+/// All of them, those that work on files below `root`. `bash` cannot open the files of `hidden`, as far as the kernel
+/// can keep it from them, and runs as `user`.
 ///
 /// # Errors
-/// When `root` is no folder that can be read, or contains a file of `hidden`, or when the main function does not begin with [`guard::enter`](crate::guard::enter).
+/// When `root` is no folder that can be read, or contains a file of `hidden`, or when the main function does not begin
+/// with [`guard::enter`](crate::guard::enter).
 pub fn built_in(root: &Path, hidden: &[PathBuf], user: Option<User>) -> Result<Table, Error> {
     let root = Root::new(root).map_err(|source| Error::Root { path: root.to_owned(), source })?;
     let inside = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file.starts_with(root.path()));

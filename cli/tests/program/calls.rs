@@ -14,12 +14,15 @@ const TOOLS: [&str; 5] = ["ask_user", "bash", "get_current_time", "glob", "grep"
 fn the_reference_of_the_built_in_tools_is_what_the_program_makes_of_them() {
     let dev = Dev::start();
     let page = dev.run(["tools", "ls", "--format", "markdown"]).stdout();
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/tools.md");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/tools.md");
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, &page).expect("it can be written");
     }
-    let kept = std::fs::read_to_string(&path).expect("docs/tools.md is there");
-    assert_eq!(page, kept, "docs/tools.md is old: UPDATE_DOCS=1 cargo test -p toolyard --test program reference");
+    let kept = std::fs::read_to_string(&path).expect("docs/reference/tools.md is there");
+    assert_eq!(
+        page, kept,
+        "docs/reference/tools.md is old: UPDATE_DOCS=1 cargo test -p toolyard --test program reference"
+    );
 }
 
 #[test]

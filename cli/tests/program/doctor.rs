@@ -26,7 +26,7 @@ fn a_yard_that_is_well_is_found_well() {
     for (what, found) in [
         ("broker", "nats-server 2."),
         ("jetstream", "on"),
-        ("accounts", "none: everybody"),
+        ("accounts", "none: every client"),
         ("log", "as a coordinator makes them"),
         ("replicas", "1"),
         ("durability", "dev: one copy"),

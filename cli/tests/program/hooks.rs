@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::process::{Background, run, toolyard};
 
-const GUIDE: &str = include_str!("../../../docs/hooks.md");
+const GUIDE: &str = include_str!("../../../docs/howto/hooks.md");
 
 /// The file that the guide has its readers write.
 fn documented() -> &'static str {

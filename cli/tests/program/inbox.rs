@@ -21,7 +21,7 @@ fn one_call_is_approved_with_other_arguments_and_one_is_rejected() {
         }
     };
     assert!(waiting.iter().all(|call| call["call"]["state"] == "CALL_STATE_AWAITING_APPROVAL"), "{waiting:?}");
-    assert!(dev.run(["why", &runs[0], "call_0"]).stdout().contains("awaits approval"));
+    assert!(dev.run(["why", &runs[0], "call_0"]).stdout().contains("awaiting approval"));
 
     let wrong = dev.run(["calls", "approve", &runs[0], "call_0", "--json", "{\"time_zone\": 1}"]);
     assert!(wrong.code() != 0 && wrong.stderr().contains("/time_zone"), "{}", wrong.stderr());

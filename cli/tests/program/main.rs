@@ -4,7 +4,9 @@
 
 mod calls;
 mod demo;
+mod docs;
 mod doctor;
+mod examples;
 mod fleet;
 mod help;
 mod hooks;

@@ -1,4 +1,5 @@
-//! Keys of the broker are replaced while everything runs: no call fails, no party is refused, and the old key is at the end.
+//! Keys of the broker are replaced while everything runs: no call fails, no party is refused, and the old key is at the
+//! end.
 
 use std::collections::BTreeMap;
 use std::fs;

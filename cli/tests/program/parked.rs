@@ -1,4 +1,5 @@
-//! `toolyard parked` and `toolyard calls cancel`: what matches a filter is asked for once more, put aside, or cancelled.
+//! `toolyard parked` and `toolyard calls cancel`: what matches a filter is asked for once more, put aside, or
+//! cancelled.
 
 use std::time::{Duration, Instant};
 

@@ -91,7 +91,7 @@ async fn a_worker_that_is_drained_ends_well() {
     assert!(drained.code() == 0 && drained.stderr().contains("drains"), "{}", drained.stderr());
     assert_eq!(worker.code(), 0);
     let again = run(["--url", &url, "workers", "drain", id]);
-    assert!(again.code() != 0 && again.stderr().contains("no worker"), "{}", again.stderr());
+    assert!(again.code() != 0 && again.stderr().contains("no live worker"), "{}", again.stderr());
     let none = run(["--url", &url, "workers", "ls", "--pool", "main"]);
     assert!(none.code() == 0 && none.stderr().contains("no worker lives"), "{}", none.stderr());
     broker.stop().await;

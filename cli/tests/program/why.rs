@@ -9,7 +9,7 @@ fn why_tells_what_a_call_waits_for_and_why_it_ended() {
     let run = call.stdout.event("run_opened")["run_id"].as_str().unwrap().to_owned();
     call.stdout.event("call_waiting");
     let waits = dev.run(["why", &run, "call_0"]);
-    assert!(waits.code() == 0 && waits.stdout().contains("waits for its client"), "{}", waits.stdout());
+    assert!(waits.code() == 0 && waits.stdout().contains("waiting for its client"), "{}", waits.stdout());
     assert_eq!(dev.run(["submit", &run, "call_0", "blue"]).code(), 0);
     let ended = dev.run(["why", &run, "call_0", "-o", "json"]).json();
     assert!(ended[0]["why"].as_str().unwrap().starts_with("completed"), "{ended:?}");

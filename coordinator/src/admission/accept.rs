@@ -1,4 +1,4 @@
-//! Turns what a client asked for into calls as they are accepted: routed, checked against their schemas, with deadlines.
+//! Turns the calls of a request into accepted calls: routed, checked against their schemas, with deadlines.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hooks::{Confirm, Confirmation};
-use proto::steps::Steps;
-use proto::{history, schema};
+use proto::history;
 use run::{
     Approval, CallError, CallId, CallIndex, CallSpec, Concurrency, DefaultDecision, ErrorKind, Fields, File, PoolId,
     Route, Rules, TenantId, Timestamp, ToolName, WithoutWorker,
 };
+use schema::steps::Steps;
 
-use crate::callers::{Caller, Role, TenantTools, not_permitted};
-use crate::custom::{Custom, CustomTools};
-use crate::limits;
-use crate::registry::{Entry, Registry};
-use crate::runs::Refusal;
+use crate::admission::custom::{Custom, CustomTools};
+use crate::admission::limits;
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::{Caller, Role, TenantTools};
+use crate::fleet::registry::{Entry, Registry, not_permitted};
 use crate::trace;
 
-/// Names that an error for an unknown tool lists: enough for any sensible set, bounded for the others.
+/// Tool names that an "unknown tool" error lists: enough for any sensible set, and bounded for the others.
 const TOOLS_LISTED_MAX: usize = 64;
 
-/// A call as it was asked for.
+/// A call of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) id: Option<CallId>,
@@ -33,57 +33,57 @@ pub(crate) struct Asked {
     pub(crate) timeout: Option<Duration>,
     pub(crate) queue_timeout: Option<Duration>,
     pub(crate) without_worker: WithoutWorker,
-    /// Where the caller does not say, the tool does.
+    /// `None`: as the tool's manifest declares.
     pub(crate) concurrency: Option<Concurrency>,
-    /// Somebody must agree to it first. Where the caller does not ask for that, its tool may.
+    /// A person must approve the call first. `None`: as the tool requires.
     pub(crate) approval: Option<AskedApproval>,
-    /// What its tool is to be given beside the arguments, over what the run gives.
+    /// Context for the tool beside the arguments; takes precedence over the run's.
     pub(crate) context: Fields,
-    /// What it may open.
+    /// Objects that it may open.
     pub(crate) files: Vec<File>,
-    /// Why it is not to be executed, as hooks and resolvers have it.
+    /// Why the call is refused, according to hooks and resolvers.
     pub(crate) refusal: Option<CallError>,
-    /// What is known of its tool otherwise than from what is on offer.
+    /// How its tool is known, if it is not listed.
     pub(crate) unlisted: Option<Unlisted>,
 }
 
-/// What is known of a tool that is not on offer.
+/// A tool that is not listed.
 #[derive(Debug, Clone)]
 pub(crate) enum Unlisted {
-    /// The name that was asked for stands for this tool, which need not be on offer itself.
+    /// The requested name is an alias of this tool, which need not be listed itself.
     Alias,
-    /// The client answers its calls; their arguments were looked at.
+    /// The client answers its calls; their arguments were checked.
     Client,
-    /// Why nobody could be asked what the name stands for.
+    /// Why no resolver could be asked about the name.
     Unresolved(Arc<str>),
 }
 
-/// How a call is to be approved.
+/// The approval that a request demands of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AskedApproval {
     pub(crate) timeout: Option<Duration>,
     pub(crate) default: DefaultDecision,
 }
 
-/// What the calls of a run may name.
+/// The tools that the calls of a run may name.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Offer<'a> {
-    /// Tools of the request. They go before all others.
+    /// Tools that the request defines. They take precedence.
     pub(crate) custom: &'a CustomTools,
-    /// The tools that the run attached; empty for all that are listed.
+    /// The tools that the run attached; empty for all listed tools.
     pub(crate) attached: &'a [ToolName],
     pub(crate) registry: &'a Registry,
-    /// Whose run it is: its tools are those that its tenant can use.
+    /// The run's tenant, whose pools and tools are offered.
     pub(crate) tenant: Option<&'a TenantId>,
 }
 
 impl<'a> Offer<'a> {
-    /// Where calls of a worker's tool go, unless a tool of the request has its name.
+    /// The pool of a worker's tool, unless the request defines a tool of that name.
     fn route(&self, tool: &ToolName, fit: impl FnOnce(&Entry) -> bool) -> Option<(&'a PoolId, &'a Entry)> {
         self.registry.route(tool, self.tenant, fit).filter(|(_, entry)| self.holds(entry))
     }
 
-    /// Nobody here knows the tool, and the run may name it: who knows tools elsewhere may be asked.
+    /// The tool is unknown here and the run may name it, so resolvers may be asked.
     pub(crate) fn lacks(&self, tool: &ToolName) -> bool {
         let is_open = self.attached.is_empty() || self.attached.contains(tool);
         is_open && !self.custom.contains_key(tool) && self.registry.catalog.find(tool).is_none()
@@ -94,7 +94,7 @@ impl<'a> Offer<'a> {
         self.registry.catalog.find(tool).is_some_and(|entry| self.holds(entry))
     }
 
-    /// Whether checking this call's arguments is sure to be quick.
+    /// Whether checking this call's arguments is certain to be quick.
     pub(crate) fn is_quick(&self, call: &Asked) -> bool {
         match self.custom.get(&call.tool) {
             Some(custom) => custom.is_quick(&call.arguments),
@@ -116,19 +116,19 @@ impl<'a> Offer<'a> {
     }
 }
 
-/// What is known where calls are accepted.
+/// The context in which calls are accepted.
 pub(crate) struct Scope<'here> {
     /// The first call's position in its run.
     pub(crate) first: usize,
     pub(crate) offer: Offer<'here>,
-    /// Nothing is executed here.
+    /// No call is executed by a worker.
     pub(crate) client_only: bool,
     pub(crate) run_deadline: Timestamp,
     pub(crate) now: Timestamp,
-    /// Which calls a person confirms, and how the run is to be run.
+    /// The deployment's rules of approval, and the run's rules.
     pub(crate) confirm: &'here Confirm,
     pub(crate) rules: Rules,
-    /// What the run gives to its calls.
+    /// Context that the run gives to its calls.
     pub(crate) context: &'here Fields,
     pub(crate) caller: &'here Caller,
     /// The tools that the run's tenant has; `None` for all.
@@ -136,24 +136,24 @@ pub(crate) struct Scope<'here> {
 }
 
 impl Scope<'_> {
-    /// Why a tool may not be called, where that is so.
+    /// Why the tool may not be called; `None` if it may.
     fn denies(&self, entry: &Entry) -> Option<&'static str> {
         if self.tenant.as_ref().is_some_and(|tenant| !tenant.have(entry)) {
             return Some("its tenant does not have it");
         }
-        (!self.caller.may_call(entry)).then_some("its caller has not the right")
+        (!self.caller.may_call(entry)).then_some("its caller lacks the right")
     }
 }
 
-/// Accepts calls. One that cannot be executed is accepted too, and ended at once with an error that the model can mend; the
-/// others go on.
+/// Accepts calls. A call that cannot be executed is accepted too, and ends immediately with an error that the model can
+/// correct; the others go on.
 pub(crate) fn accept(calls: Vec<Asked>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
     let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
     with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope, &mut steps))).collect()
 }
 
-/// The steps that the checks of some calls may take together.
+/// The budget of steps that the checks of some calls share.
 pub(crate) fn steps_for(calls: &[Asked]) -> Steps {
     Steps::of_request(calls.iter().map(|call| call.arguments.len()).sum())
 }
@@ -181,7 +181,7 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>, steps: &m
     let takes_object = custom.is_none_or(Custom::takes_object);
     let arguments = if arguments.is_empty() && takes_object { Bytes::from_static(b"{}") } else { arguments };
     let queue_deadline = queue_timeout.map(|timeout| now.after(timeout).min(deadline));
-    // A version that is rolled out gets what it can execute: callers know the one that is listed.
+    // A version that is being rolled out gets only calls that it can execute, because callers know the listed version.
     let fit = |next: &Entry| scope.denies(next).is_none() && fits(next, &arguments);
     let found = match &unlisted {
         Some(Unlisted::Alias) => offer.registry.route(&tool, offer.tenant, fit),
@@ -200,7 +200,7 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>, steps: &m
     let manifest = found.map(|(_, entry)| &entry.hosted.manifest);
     let confirmation = found.map_or(Confirmation::NotNeeded, |(_, entry)| confirmation(entry, scope));
     let (asks, must) = (confirmation != Confirmation::NotNeeded, confirmation == Confirmation::Required);
-    // What is not executed here need not be approved here.
+    // A call that is not executed by a worker needs no approval.
     let is_executed = matches!(route, Route::Pool { .. });
     let approval = approval.or(asks.then(AskedApproval::default)).filter(|_| is_executed);
     let approval = approval.map(|AskedApproval { timeout, default }| Approval {
@@ -229,15 +229,15 @@ pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>, steps: &m
     }
 }
 
-/// Whether a tool takes these arguments, as far as can be said within the steps of a call.
+/// Whether a tool takes these arguments, as far as the check finishes within the steps of a call.
 fn fits(entry: &Entry, arguments: &Bytes) -> bool {
     let mut steps = Steps::of_request(arguments.len());
     arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX
         && entry.hosted.schema.check_within(arguments, &mut steps).is_ok()
 }
 
-/// What a tool is given: of the run's context, with the call's over it, the keys that it declares. The place of the run's history is
-/// kept for when the call's job is stored.
+/// The context of a call: of the run's context, overridden by the call's, the keys that the tool declares. The place of
+/// the run's history is reserved until the call's job is stored.
 fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
     let mut given = Fields::default();
     if keys.is_empty() {
@@ -252,7 +252,7 @@ fn given(keys: &[String], run: &Fields, call: &Fields) -> Fields {
     given
 }
 
-/// What a tool wants, and the deployment of a dangerous one.
+/// The approval that the tool demands, and the one that the deployment demands of dangerous tools.
 fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
     let manifest = &entry.hosted.manifest;
     match manifest.requires_confirmation {
@@ -261,21 +261,21 @@ fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
     }
 }
 
-/// Why a call is refused whose approval its caller waives: only who may approve may do without. A tool that requires approval has
-/// it, whatever its caller wants.
+/// Why a call is refused whose approval its caller waives: only a caller with the role `approve` may waive it. A tool
+/// that requires approval keeps it, whatever the caller requests.
 fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope: &Scope<'_>) -> Option<CallError> {
     let by_default = approval.is_some_and(|approval| approval.default == DefaultDecision::Approve);
     if !(by_default || scope.rules.confirm == Some(false)) || scope.client_only {
         return None;
     }
     let manifest = &entry.hosted.manifest;
-    // What the deployment wants where nobody waives it.
+    // The rule of the deployment if nobody waives it.
     let wanted = scope.confirm.of(manifest, entry.alias_of.as_ref(), None);
     if wanted != Confirmation::Wanted || manifest.requires_confirmation || scope.caller.must(Role::Approve).is_ok() {
         return None;
     }
     let why = "its calls await approval, which this request waives, and its caller lacks the role approve: leave \
-               `confirmation` and `approval.default` out, or use `toolyard call --approval`";
+        `confirmation` and `approval.default` out, or use `toolyard call --approval`";
     Some(not_permitted(tool, why))
 }
 
@@ -285,7 +285,7 @@ fn made_id(index: usize) -> CallId {
         .expect("a word and a number have no control characters")
 }
 
-/// What a call's way hangs on.
+/// What decides how a call is routed.
 struct Wanted<'a> {
     tool: &'a ToolName,
     arguments: &'a Bytes,
@@ -297,7 +297,7 @@ struct Wanted<'a> {
 fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)>, steps: &mut Steps) -> Route {
     let Wanted { tool, arguments, without_worker, custom, unlisted } = *wanted;
     let registry = scope.offer.registry;
-    // Oversized arguments are refused as a whole request: they are not worth looking at here.
+    // Oversized arguments refuse the whole request later, so they are not checked here.
     let is_sized = arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX;
     if let Some(Unlisted::Client) = unlisted {
         return Route::Client;
@@ -321,7 +321,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     if hosted.manifest.definition_only {
         return Route::Client;
     }
-    // Before we have listened for a while, a worker that is not known may live all the same: then the call's owner decides.
+    // Shortly after the start, a worker that is still unknown may be alive: then the call's owner decides.
     let fails = without_worker == WithoutWorker::Fail && !scope.client_only;
     if fails && registry.settled && registry.living_hosts(pool, entry).taking == 0 {
         return Route::Refused(run::no_worker(tool, pool));
@@ -329,8 +329,7 @@ fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)
     Route::Pool { pool: pool.clone(), policy: hosted.manifest.policy.clone(), version: entry.version().cloned() }
 }
 
-/// Arguments that somebody put in the place of a call's own fit its tool, as it is known now; the worker checks them once
-/// more.
+/// Checks that replaced arguments fit the call's tool as it is known now; the worker checks them once more.
 pub(crate) fn check_changed(
     spec: &CallSpec,
     arguments: &Bytes,
@@ -339,7 +338,7 @@ pub(crate) fn check_changed(
     let Route::Pool { pool, .. } = &spec.route else { return Ok(()) };
     let entry = registry.catalog_of(tenant).find(&spec.tool).ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
     let entry = entry.of(pool);
-    // Oversized ones are refused by the run.
+    // Oversized arguments are refused by the run.
     if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
         return Ok(());
     }
@@ -356,14 +355,14 @@ fn unknown_tool(tool: &ToolName, unlisted: Option<&Unlisted>, scope: &Scope<'_>)
     let more = names.len().saturating_sub(TOOLS_LISTED_MAX);
     names.truncate(TOOLS_LISTED_MAX);
     let known = match (names.as_slice(), more) {
-        ([], _) => "no tool is known yet".to_owned(),
-        (names, 0) => format!("the tools are: {}", names.join(", ")),
-        (names, more) => format!("the tools are: {}, and {more} more", names.join(", ")),
+        ([], _) => "no tools are known yet".to_owned(),
+        (names, 0) => format!("available tools: {}", names.join(", ")),
+        (names, more) => format!("available tools: {}, and {more} more", names.join(", ")),
     };
     let why = match unlisted {
-        Some(Unlisted::Unresolved(why)) => format!(", for {why}"),
-        Some(Unlisted::Alias) => ", for which another name stands".to_owned(),
+        Some(Unlisted::Unresolved(why)) => format!(" ({why})"),
+        Some(Unlisted::Alias) => ", which is an alias of a tool that is not available".to_owned(),
         Some(Unlisted::Client) | None => String::new(),
     };
-    CallError::new(ErrorKind::UnknownTool, format!("there is no tool {tool}{why}; {known}"))
+    CallError::new(ErrorKind::UnknownTool, format!("unknown tool {tool}{why}; {known}"))
 }

@@ -1,27 +1,24 @@
-//! Tools that only one request knows. The client answers their calls; here their input is checked, so that a model that
-//! gets it wrong is told at once.
-
-mod lark;
+//! Tools that a single request defines. The client answers their calls. Their input is checked here, so that a model
+//! that gets it wrong learns so immediately.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use proto::pattern::{Budget, Pattern};
-use proto::schema::{Schema, describe};
-use proto::steps::Steps;
+use grammar::Grammar;
 use proto::v1;
 use run::{CallError, ErrorKind, ToolName, Violation};
-
-use self::lark::Grammar;
+use schema::pattern::{Budget, Pattern};
+use schema::steps::Steps;
+use schema::{Schema, describe};
 
 /// Tools of one request: as many as a run may have calls.
 pub(crate) const TOOLS_MAX: usize = run::limit::CALLS_PER_RUN_MAX;
 /// Bytes of one schema, pattern or grammar.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of the definitions of a request that are compiled where it is served, if they have no patterns; larger ones are
-/// [offloaded](crate::offload).
+/// Bytes of the definitions of a request that are compiled on the serving thread, if they have no patterns; larger ones
+/// are [offloaded](crate::offload).
 const QUICK_BYTES_MAX: usize = 4 * 1024;
-/// Bytes of an input that is checked against a grammar or a pattern where it is served.
+/// Bytes of an input that is checked against a grammar or a pattern on the serving thread.
 const QUICK_INPUT_BYTES_MAX: usize = 256;
 
 /// The tools of a request, by their names.
@@ -29,7 +26,7 @@ pub(crate) type CustomTools = BTreeMap<ToolName, Custom>;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Custom {
-    /// What the format was made of; empty for any text.
+    /// The source of the format; empty for any text.
     definition: String,
     format: Format,
 }
@@ -38,16 +35,17 @@ pub(crate) struct Custom {
 enum Format {
     /// Any text.
     Text,
-    /// A JSON object that fits.
+    /// A JSON object that fits the schema.
     Schema(Schema),
-    /// A text that matches from its beginning to its end.
+    /// A text that the pattern matches as a whole.
     Pattern(Pattern),
     /// A text of this grammar.
     Grammar(Arc<Grammar>),
 }
 
 impl Custom {
-    /// As it was asked for; the error names the field. What its patterns take draws on the budget of the request.
+    /// Compiles a tool of a request; the error names the field. Compiling its patterns draws on the budget of the
+    /// request.
     pub(crate) fn of(
         format: Option<v1::request_tool::Format>,
         patterns: &mut Budget,
@@ -77,7 +75,7 @@ impl Custom {
         Ok(Self { definition, format: Format::Grammar(Arc::new(grammar)) })
     }
 
-    /// What tells it from another of its name.
+    /// Identifies the definition among others of the same name.
     pub(crate) fn definition(&self) -> (&'static str, &str) {
         let kind = match self.format {
             Format::Text => "text",
@@ -88,12 +86,12 @@ impl Custom {
         (kind, &self.definition)
     }
 
-    /// Whether its input is a JSON object, and so `{}` when there is none.
+    /// Whether its input is a JSON object, and so `{}` if there is none.
     pub(crate) fn takes_object(&self) -> bool {
         matches!(self.format, Format::Schema(_))
     }
 
-    /// Whether checking this input is sure to be so quick that a thread which serves others may do it.
+    /// Whether checking this input is certain to be so quick that a serving thread may do it.
     pub(crate) fn is_quick(&self, input: &[u8]) -> bool {
         match &self.format {
             Format::Text => true,
@@ -102,7 +100,7 @@ impl Custom {
         }
     }
 
-    /// Checks an input, with the steps that are left to its request.
+    /// Checks an input, within the steps that are left to its request.
     pub(crate) fn check(&self, input: &[u8], steps: &mut Steps) -> Result<(), CallError> {
         let invalid = |violations: Vec<Violation>, message| CallError {
             violations,
@@ -116,7 +114,7 @@ impl Custom {
             }),
             Format::Pattern(pattern) => {
                 let Ok(text) = std::str::from_utf8(input) else {
-                    return Err(invalid(Vec::new(), "the input is no text".to_owned()));
+                    return Err(invalid(Vec::new(), "the input is not text".to_owned()));
                 };
                 let mut own = steps.lend(input.len());
                 let matched = pattern.matches(text, &mut own);
@@ -133,7 +131,7 @@ impl Custom {
             Format::Grammar(grammar) => {
                 let checked = match std::str::from_utf8(input) {
                     Ok(input) => grammar.check(input).map_err(|misfit| misfit.to_string()),
-                    Err(error) => Err(format!("the input is no text: {error}")),
+                    Err(error) => Err(format!("the input is not text: {error}")),
                 };
                 checked.map_err(|message| invalid(Vec::new(), message))
             }
@@ -141,7 +139,7 @@ impl Custom {
     }
 }
 
-/// Whether compiling the tools of a request is sure to be quick.
+/// Whether compiling the tools of a request is certain to be quick.
 pub(crate) fn is_quick(tools: &[v1::RequestTool]) -> bool {
     use v1::request_tool::Format;
     let sizes = tools.iter().map(|tool| match &tool.format {
@@ -157,7 +155,7 @@ pub(crate) fn is_quick(tools: &[v1::RequestTool]) -> bool {
 fn sized(definition: &str) -> Result<&str, String> {
     match definition.len() {
         size if size > DEFINITION_BYTES_MAX => {
-            Err(format!("is {size} bytes, at most {DEFINITION_BYTES_MAX} are taken"))
+            Err(format!("is {size} bytes; the limit is {DEFINITION_BYTES_MAX} bytes"))
         }
         _ => Ok(definition),
     }
@@ -171,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// Unoptimised, and beside other tests. Each takes some milliseconds.
+    /// Unoptimised, and while other tests run. Each takes some milliseconds.
     const TIME_MAX: Duration = Duration::from_secs(3);
 
     fn refused(format: Wire) -> String {
@@ -193,7 +191,7 @@ mod tests {
         let used = (0..900).map(|n| format!("U{n}")).collect::<Vec<_>>().join(" | ");
         refused(Wire::Lark(format!("start: {used}\nT0: \"abcdefgh\"\n{doubled}{many}")));
 
-        // The same one is compiled once.
+        // The same grammar is compiled once.
         let same = grammar(&|_| r"/\p{L}{9}/".to_owned());
         let start = Instant::now();
         let same = Custom::of(Some(same), &mut Budget::default()).expect("it is small");

@@ -1,17 +1,16 @@
-//! Why a request was not served, as commands say it; the doors tell it as [faults](crate::door::Fault).
+//! Why a request was refused, as commands report it; the API turns it into [faults](crate::api::Fault).
 
-use proto::schema;
+use ::objects::{NotKept, Unread};
+use proto::Reason;
 use run::{CallError, CallId, ObjectId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
-use store::{NotKept, Unread};
 
-use crate::callers::Denied;
+use crate::auth::callers::{Denied, Exceeded};
 use crate::ledger::Stopped;
 use crate::nats::journal::{AppendError, Bound, ROOM_PERCENT, ReadError};
 use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
-use crate::quotas::Exceeded;
 
-/// Why a request was not served.
+/// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     #[error("{field}: {reason}")]
@@ -28,58 +27,60 @@ pub(crate) enum Refusal {
     RunNotFound(RunId),
     #[error("run {0} is older than the log: events are kept for {hours} hours", hours = RETENTION.as_secs() / 3600)]
     EventsExpired(RunId),
-    #[error("the changed arguments of call {call}: {}", schema::describe(violations))]
+    #[error("the changed arguments of call {call} are invalid: {}", schema::describe(violations))]
     ArgumentsInvalid { call: CallId, violations: Vec<Violation> },
-    #[error("the changed arguments of call {call}: {}", error.message)]
+    #[error("the changed arguments of call {call} are refused: {}", error.message)]
     Denied { call: CallId, error: CallError },
     #[error("there is no tool {0}")]
     ToolNotFound(ToolName),
     #[error("there is no pool {0}")]
     PoolNotFound(PoolId),
-    #[error("no worker {0} lives: it has left, or never was")]
+    #[error("there is no live worker {0}: it has left, or never existed")]
     WorkerNotFound(WorkerId),
-    #[error("worker {0} does not say that it drains: it stands still, is cut off, or is too old to know the word")]
-    WorkerSilent(WorkerId),
-    #[error("there is no object {0}: no result refers to it, or it is not kept any more")]
-    ObjectNotFound(ObjectId),
     #[error(
-        "the link leads nowhere: it is none of ours, its time is over, or who gave it out may not read the object any more"
+        "worker {0} did not confirm the drain: it may be hung, disconnected, or running a version without drain \
+        support"
     )]
+    WorkerSilent(WorkerId),
+    #[error("there is no object {0}: no result refers to it, or it has expired")]
+    ObjectNotFound(ObjectId),
+    #[error("the link is invalid, expired, or its issuer has lost access to the object")]
     LinkUnknown,
-    #[error("the object store is full: nothing more is kept until something has aged out")]
+    #[error("the object store is full: no object can be stored until others have aged out")]
     ObjectsFull,
-    #[error("the tenant's uploads would hold more than the {limit} bytes that they may")]
+    #[error("the tenant's uploads would exceed their limit of {limit} bytes")]
     UploadsFull { limit: u64 },
-    #[error("the tenant has as many uploads as it may: {limit}")]
+    #[error("the tenant has reached its limit of {limit} uploads")]
     TooManyUploads { limit: usize },
-    #[error("this coordinator takes no more uploads at once")]
+    #[error("this coordinator has reached its limit of concurrent uploads")]
     UploadsBusy,
     #[error("{0}")]
     ObjectsUnavailable(String),
-    #[error("what is sent is larger than {} bytes, the most that an object may have", run::limit::OBJECT_BYTES_MAX)]
+    #[error("the upload is larger than {} bytes, the limit of an object", run::limit::OBJECT_BYTES_MAX)]
     ObjectTooLarge,
-    #[error("the object has {size} bytes, and none of those that are asked for")]
+    #[error("requested range is outside the object ({size} bytes)")]
     OutOfObject { size: u64 },
-    #[error("the request id was used for another request, which made run {run}: use another id")]
+    #[error("the request id was used for another request, which opened run {run}: use another id")]
     RequestIdTaken { run: RunId },
-    /// With the bound that is reached; without, the broker itself refused the entry.
+    /// With the bound that is reached; without one, the broker itself refused the entry.
     #[error("the log is full: {}", why_full(.0.as_ref()))]
     LogFull(Option<Bound>),
     #[error(
-        "the broker has no room for another request id: they fill the bucket `ty-requests` and are forgotten after {hours} hours; \
-         send it without a request id if it may be done twice, ask again later, or give the stream KV_ty-requests more bytes",
+        "the broker has no room for another request id: the bucket `ty-requests` is full, and ids expire after \
+        {hours} hours; retry later, send the request without an id if it may be done twice, or give the stream \
+        KV_ty-requests more bytes",
         hours = RETENTION.as_secs() / 3600
     )]
     RequestIdsFull,
     #[error("the calls do not fit one event of the log: put large input in files")]
     TooLarge,
-    #[error("too many others change the run at the same time")]
+    #[error("too many concurrent changes of the run")]
     Contended,
     #[error("the broker does not answer: {0}")]
     BrokerUnavailable(String),
     #[error(
-        "the broker did not confirm it in time ({reason}): run {run} has what was asked by now, or never will; get the run when \
-         the broker answers again, or repeat the request with its request id"
+        "the broker did not confirm the request in time ({reason}): run {run} has it by now, or never will; get the \
+        run when the broker answers again, or repeat the request with its request id"
     )]
     Unconfirmed { run: RunId, reason: String },
     #[error("the coordinator is shutting down")]
@@ -87,8 +88,41 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// The refusal of a request that is stored in a run, though its answer cannot be given: asked again as a new one, it would
-    /// be done twice.
+    pub(crate) fn reason(&self) -> Reason {
+        match self {
+            Self::Malformed { .. } => Reason::Malformed,
+            Self::NothingSelected => Reason::NothingSelected,
+            Self::Rejected(rejection) => reason(rejection),
+            Self::NotPermitted(denied) => denied.reason,
+            Self::Exceeded(_) => Reason::QuotaExceeded,
+            Self::RunNotFound(_) => Reason::RunNotFound,
+            Self::EventsExpired(_) => Reason::EventsExpired,
+            Self::ArgumentsInvalid { .. } => Reason::ArgumentsInvalid,
+            Self::Denied { .. } => Reason::DeniedByHook,
+            Self::ToolNotFound(_) => Reason::ToolNotFound,
+            Self::PoolNotFound(_) => Reason::PoolNotFound,
+            Self::WorkerNotFound(_) => Reason::WorkerNotFound,
+            Self::WorkerSilent(_) => Reason::WorkerSilent,
+            Self::ObjectNotFound(_) => Reason::ObjectNotFound,
+            Self::LinkUnknown => Reason::LinkUnknown,
+            Self::ObjectsFull => Reason::ObjectsFull,
+            Self::UploadsFull { .. } => Reason::UploadsFull,
+            Self::TooManyUploads { .. } => Reason::TooManyUploads,
+            Self::UploadsBusy => Reason::UploadsBusy,
+            Self::ObjectsUnavailable(_) => Reason::ObjectsUnavailable,
+            Self::ObjectTooLarge | Self::TooLarge => Reason::PayloadTooLarge,
+            Self::OutOfObject { .. } => Reason::OutOfObject,
+            Self::RequestIdTaken { .. } => Reason::RequestIdTaken,
+            Self::LogFull(_) | Self::RequestIdsFull => Reason::LogFull,
+            Self::Contended => Reason::Contended,
+            Self::BrokerUnavailable(_) => Reason::BrokerUnavailable,
+            Self::Unconfirmed { .. } => Reason::Unconfirmed,
+            Self::ShuttingDown => Reason::ShuttingDown,
+        }
+    }
+
+    /// The refusal of a request that is stored in a run although its answer cannot be given: repeated as a new request,
+    /// it would be done twice.
     pub(crate) fn of_stored(self, run: RunId) -> Self {
         match self {
             Self::BrokerUnavailable(_) | Self::ShuttingDown => Self::Unconfirmed { run, reason: self.to_string() },
@@ -97,18 +131,45 @@ impl Refusal {
     }
 }
 
+fn reason(rejection: &Rejection) -> Reason {
+    match rejection {
+        Rejection::NoCalls => Reason::NoCalls,
+        Rejection::NoAnswers => Reason::NoAnswers,
+        Rejection::AnswersMissing { .. } => Reason::AnswersMissing,
+        Rejection::TooManyCalls { .. } => Reason::TooManyCalls,
+        Rejection::DuplicateCallId { .. } => Reason::DuplicateCallId,
+        Rejection::ArgumentsTooLarge { .. }
+        | Rejection::MetadataTooLarge { .. }
+        | Rejection::ContextTooLarge { .. }
+        | Rejection::RequestTooLarge { .. }
+        | Rejection::OutputTooLarge { .. } => Reason::PayloadTooLarge,
+        Rejection::DeadlinePassed => Reason::DeadlinePassed,
+        Rejection::DeadlineTooFar { .. } => Reason::DeadlineTooFar,
+        Rejection::RunClosed => Reason::RunClosed,
+        Rejection::RunEnded => Reason::RunEnded,
+        Rejection::UnknownCall { .. } => Reason::CallNotFound,
+        Rejection::CallNotWaiting { .. } => Reason::CallNotWaiting,
+        Rejection::NotParked { .. } => Reason::CallNotParked,
+        Rejection::NotParkedAnyMore { .. } => Reason::CallNotParkedAnyMore,
+        Rejection::NoDecisions => Reason::NoDecisions,
+        Rejection::NotAwaitingApproval { .. } => Reason::CallNotAwaitingApproval,
+        Rejection::AlreadyDecided { .. } => Reason::CallAlreadyDecided,
+        Rejection::AlreadyAnswered { .. } => Reason::CallAlreadyAnswered,
+    }
+}
+
 fn why_full(bound: Option<&Bound>) -> String {
     match bound {
         Some(Bound::Bytes(limit)) => format!(
-            "{ROOM_PERCENT} % of its {limit} bytes are taken. Nothing new is accepted until entries have aged out, or the operator \
-             gives it more bytes: `toolyard log resize SIZE`"
+            "{ROOM_PERCENT} % of its {limit} bytes are used. New work is refused until entries have aged out, or \
+            the operator gives it more bytes: `toolyard log resize SIZE`"
         ),
         Some(Bound::Messages(limit)) => format!(
-            "it has {ROOM_PERCENT} % of its {limit} messages. Nothing new is accepted until entries have aged out, or the operator \
-             allows more, for which the broker needs memory: `toolyard log resize --messages N`"
+            "it has {ROOM_PERCENT} % of its {limit} messages. New work is refused until entries have aged out, or \
+            the operator allows more, for which the broker needs memory: `toolyard log resize --messages N`"
         ),
-        None => "the broker has no room for the entry. Nothing new is accepted until entries have aged out, or the operator gives \
-                 it more: `toolyard log usage` shows what it lacks, `toolyard log resize` changes it"
+        None => "the broker has no room for the entry. New work is refused until entries have aged out, or the \
+            operator gives it more: `toolyard log usage` shows what it lacks, `toolyard log resize` changes it"
             .to_owned(),
     }
 }

@@ -1,4 +1,5 @@
-//! `toolyard.v1.RunService/EraseRuns`: looks through the log for the runs of a tenant, part by part, and requests their erasure.
+//! `toolyard.v1.RunService/EraseRuns`: searches the log for the runs of a tenant, part by part, and requests their
+//! erasure.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -10,23 +11,24 @@ use run::{Event, RunId, Shard, TenantId, Timestamp};
 
 use super::read::{reason, run_id};
 use super::{Door, Fault};
-use crate::audit;
-use crate::callers::Role;
+use crate::admission::refusal::Refusal;
+use crate::auth::audit;
+use crate::auth::callers::Role;
 use crate::index::wire::moment;
-use crate::runs::{EraseOutcome, Refusal};
+use crate::runs::EraseOutcome;
 use crate::shards::every;
 
 /// Runs that one request selects at most: storing their erasure takes about a second.
 const RUNS_MAX: usize = 512;
-/// How long one request reads the log. Beyond that the client asks for the next part.
+/// How long one request reads the log. After that the client requests the next part.
 const READ_TIME_MAX: Duration = Duration::from_secs(2);
-/// Runs whose erasure is stored at once.
+/// Runs whose erasure is stored concurrently.
 const AT_ONCE_MAX: usize = 16;
 
-/// The part of the log that is still to be looked through, as a token says it.
+/// The rest of the log to search, encoded in the page token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rest {
-    /// Entries up to here were looked through.
+    /// Entries up to here were searched.
     after: u64,
     through: u64,
 }
@@ -49,7 +51,7 @@ impl Door {
     pub(crate) async fn erase_runs(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, Fault> {
         let (tenant, run, dry_run) = (request.tenant.clone(), request.run_id.clone(), request.dry_run);
         let done = Box::pin(self.erase_part(request)).await;
-        audit::erased(&self.runs.caller, (&tenant, &run), done.as_ref(), dry_run);
+        audit::erased(&self.runs.caller, (&tenant, &run), done.as_ref().map_err(Refusal::reason), dry_run);
         Ok(done?)
     }
 

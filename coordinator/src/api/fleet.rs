@@ -1,4 +1,4 @@
-//! `toolyard.v1.FleetService`: what an operator does with the fleet.
+//! `toolyard.v1.FleetService`: operations on workers, pools and tools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,20 @@ use run::{PoolId, Timestamp, WorkerId};
 use tokio::time::Instant;
 
 use super::{Door, Fault, reason};
-use crate::audit;
-use crate::callers::Role;
-use crate::paused::{Pausable, Word};
-use crate::registry::Worker;
-use crate::runs::Refusal;
+use crate::admission::refusal::Refusal;
+use crate::auth::audit;
+use crate::auth::callers::Role;
+use crate::fleet::paused::{Pausable, Word};
+use crate::fleet::registry::Worker;
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
-/// How long a worker may take to say that it drains: it says so at once, and must not be lost meanwhile.
+/// How long a worker may take to confirm the drain. It confirms immediately, and the request is repeated in case it was
+/// lost.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(3);
-/// How long it may take to be sure who lives, for a coordinator that has just begun to listen.
+/// How long a coordinator that has just started waits before it knows which workers are alive.
 const SURE: Duration = Duration::from_secs(WORKER_LOST.as_secs() + WORKER_HEARTBEAT.as_secs());
-/// How often it is told.
+/// How often the request is repeated.
 const DRAIN_REPEAT: Duration = Duration::from_secs(1);
 
 impl Door {
@@ -39,7 +40,7 @@ impl Door {
         let by = self.runs.caller.name().map(ToString::to_string).unwrap_or_default();
         let word = Word { by, reason: reason(&request.reason)?.to_owned(), at_ms: proto::now().0 };
         let done = self.runs.pauses.pause(&what, &word).await.map_err(Refusal::from);
-        audit::paused(&self.runs.caller, "Pause", &what, done.as_ref().err());
+        audit::paused(&self.runs.caller, "Pause", &what, done.as_ref().err().map(Refusal::reason));
         done?;
         Ok(v1::PauseResponse {})
     }
@@ -52,7 +53,7 @@ impl Door {
             None => return Err(neither().into()),
         };
         let done = self.runs.pauses.resume(&what).await.map_err(Refusal::from);
-        audit::paused(&self.runs.caller, "Resume", &what, done.as_ref().err());
+        audit::paused(&self.runs.caller, "Resume", &what, done.as_ref().err().map(Refusal::reason));
         done?;
         Ok(v1::ResumeResponse {})
     }
@@ -60,20 +61,20 @@ impl Door {
     pub(crate) fn list_pauses(&self, _: v1::ListPausesRequest) -> Result<v1::ListPausesResponse, Fault> {
         self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
         let paused = Arc::clone(&self.runs.pauses.current.borrow());
-        let tools = paused.tools().map(|(tool, word)| paused_out(Paused::Tool(tool.to_string()), word));
-        let pools = paused.pools().map(|(pool, word)| paused_out(Paused::Pool(pool.to_string()), word));
+        let tools = paused.tools().map(|(tool, record)| paused_out(Paused::Tool(tool.to_string()), record));
+        let pools = paused.pools().map(|(pool, record)| paused_out(Paused::Pool(pool.to_string()), record));
         Ok(v1::ListPausesResponse { pauses: tools.chain(pools).collect() })
     }
 
     pub(crate) fn list_workers(&self, request: &v1::ListWorkersRequest) -> Result<v1::ListWorkersResponse, Fault> {
         self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
         let size = page_size(request.page_size)?;
-        // The token is the last of the page before: its id and its pool, neither of which has a dot.
+        // The token is the last worker of the page before: its id and its pool, which have no dots.
         let after: Option<(WorkerId, PoolId)> = match request.page_token.as_str() {
             "" => None,
             token => {
                 let last = token.split_once('.').and_then(|(id, pool)| Some((id.parse().ok()?, pool.parse().ok()?)));
-                Some(last.ok_or_else(|| malformed("page_token", "is not one of ours"))?)
+                Some(last.ok_or_else(|| malformed("page_token", "was not returned by an earlier request"))?)
             }
         };
         let pool: Option<PoolId> = match request.pool.as_str() {
@@ -94,13 +95,13 @@ impl Door {
         self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
         let worker = named("worker_id", &request.worker_id)?;
         let done = self.drain(&worker).await;
-        audit::drained(&self.runs.caller, &worker, done.as_ref().err());
+        audit::drained(&self.runs.caller, &worker, done.as_ref().err().map(Refusal::reason));
         done?;
         Ok(v1::DrainWorkerResponse {})
     }
 
-    /// Tells it to the worker until the worker tells it to everybody: nothing of it is stored, so nobody drains who has
-    /// forgotten why. Should workers of several pools call themselves so, all of them shall.
+    /// Requests the drain until the worker's heartbeat confirms it. The drain is not stored, so a worker cannot stay
+    /// drained by a forgotten record. If workers of several pools have this id, all of them drain.
     async fn drain(&self, id: &WorkerId) -> Result<(), Refusal> {
         let mut registry = self.runs.registry.clone();
         let asked = Instant::now();
@@ -138,7 +139,7 @@ impl Door {
         }
     }
 
-    /// A name that nobody advertises would pause nothing, and nobody would notice.
+    /// A name that no worker advertises is refused, because pausing it would silently do nothing.
     fn tool_to_pause(&self, name: &str) -> Result<Pausable, Refusal> {
         let tool = named("tool", name)?;
         let registry = self.runs.registry.borrow();
@@ -152,8 +153,8 @@ impl Door {
         if is_known { Ok(Pausable::Pool(pool)) } else { Err(Refusal::PoolNotFound(pool)) }
     }
 
-    /// What is paused under this name, though its workers may have gone since; else a tool that is known, so that
-    /// resuming twice does no harm and a name with a mistake is refused.
+    /// A pause of this name, even if its workers are gone; otherwise a known tool. So resuming twice succeeds, and a
+    /// misspelled name is refused.
     fn tool_to_resume(&self, name: &str) -> Result<Pausable, Refusal> {
         let tool = named("tool", name)?;
         if self.runs.pauses.current.borrow().holds(&tool) {
@@ -191,9 +192,9 @@ fn named<T: std::str::FromStr<Err = run::InvalidId>>(field: &str, name: &str) ->
     name.parse().map_err(|error: run::InvalidId| malformed(field, &error.to_string()))
 }
 
-fn paused_out(what: Paused, word: &Word) -> v1::Pause {
-    let time = Some(timestamp(Timestamp(word.at_ms)));
-    v1::Pause { what: Some(what), reason: word.reason.clone(), by: word.by.clone(), time }
+fn paused_out(what: Paused, record: &Word) -> v1::Pause {
+    let time = Some(timestamp(Timestamp(record.at_ms)));
+    v1::Pause { what: Some(what), reason: record.reason.clone(), by: record.by.clone(), time }
 }
 
 fn worker_out((id, pool): (&WorkerId, &PoolId), worker: &Worker) -> v1::Worker {

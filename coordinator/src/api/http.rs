@@ -1,12 +1,11 @@
-//! The HTTP door: the API as JSON, in the [one form](proto::json) that its messages have, and its streams as server-sent events.
-//! It is served by the port of the gRPC door.
+//! The HTTP API: messages as JSON, in the [one form](proto::json) that they have, and streams as server-sent events. It
+//! is served on the same port as gRPC.
 
 pub(crate) mod ask;
 mod batch;
 mod objects;
 mod openai;
 mod openapi;
-pub(crate) mod problem;
 mod routes;
 pub(crate) mod sse;
 
@@ -18,18 +17,18 @@ use axum::extract::{FromRequestParts, Request};
 use axum::middleware::{Next, from_fn_with_state, map_response};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::MethodRouter;
-use http::StatusCode;
 use http::request::Parts;
+use proto::Reason;
 
-use self::problem::Problem;
 use self::routes::{Needs, OPERATIONS};
-use crate::audit;
-use crate::callers::Role;
-use crate::door::{Door, Fault};
-use crate::grpc::counted::Answers;
-use crate::runs::Refusal;
+use super::problem::Problem;
+use crate::admission::refusal::Refusal;
+use crate::api::port::counted::Answers;
+use crate::api::{Door, Fault};
+use crate::auth::audit;
+use crate::auth::callers::Role;
 
-/// Everything that is served over HTTP; who asks for anything else is to be told so by [`no_such_route`].
+/// The router of all HTTP routes; any other path is answered by [`no_such_route`].
 pub(crate) fn router(door: Door) -> Router {
     let routes = OPERATIONS.iter().fold(Router::new(), |routes, operation| {
         let handler = (operation.handler)();
@@ -46,7 +45,7 @@ pub(crate) fn router(door: Door) -> Router {
     routes.merge(openai::routes(&door)).method_not_allowed_fallback(no_such_method).with_state(door)
 }
 
-/// Has each answer say which method it answers, for those who count.
+/// Adds the method's name to each response, for the metrics.
 fn answering(handler: MethodRouter<Door>, name: &'static str) -> MethodRouter<Door> {
     handler.route_layer(map_response(move |mut response: Response| {
         response.extensions_mut().insert(Answers(name));
@@ -54,7 +53,7 @@ fn answering(handler: MethodRouter<Door>, name: &'static str) -> MethodRouter<Do
     }))
 }
 
-/// Who asks for this is not asked who they are.
+/// Paths that need no authentication.
 pub(crate) fn is_open(path: &str) -> bool {
     let is_at = |template: &str| match template.strip_suffix("{token}") {
         Some(stem) => path.strip_prefix(stem).is_some_and(|token| !token.contains('/')),
@@ -63,7 +62,7 @@ pub(crate) fn is_open(path: &str) -> bool {
     OPERATIONS.iter().any(|operation| operation.meaning.needs() == Needs::Nothing && is_at(operation.path))
 }
 
-/// Passes on a request if its caller may make requests of this kind.
+/// Passes on a request if its caller has the right to this method.
 async fn judged(
     (operation, role): (&'static str, Role),
     door: Door,
@@ -78,7 +77,7 @@ async fn judged(
     Ok(next.run(request).await)
 }
 
-/// The door for whoever asks.
+/// The API in the name of the caller in the request's extensions.
 impl FromRequestParts<Self> for Door {
     type Rejection = Infallible;
 
@@ -89,10 +88,10 @@ impl FromRequestParts<Self> for Door {
 
 pub(crate) fn no_such_route(request: &http::Request<Body>) -> Response {
     let message = format!("nothing is served at {:?}", request.uri().path());
-    Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_ROUTE", message).into_response()
+    Problem::new(Reason::NoSuchRoute, message).into_response()
 }
 
 async fn no_such_method(request: Request) -> Problem {
-    let message = format!("{:?} is not served with {}", request.uri().path(), request.method());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message)
+    let message = format!("{:?} does not allow {}", request.uri().path(), request.method());
+    Problem::new(Reason::MethodNotAllowed, message)
 }

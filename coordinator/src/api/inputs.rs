@@ -1,16 +1,16 @@
-//! What requests and the file of callers go through before a broker is needed, for the fuzzing targets in `fuzz/`. Not an API.
+//! Parsing of requests and of the file of callers without a broker, for the fuzzing targets in `fuzz/`. Not an API.
 
 use std::path::Path;
 
-use proto::pattern::Budget;
-use proto::steps::Steps;
 use proto::v1;
+use schema::pattern::Budget;
+use schema::steps::Steps;
 
 use super::read;
-use crate::callers;
-use crate::custom::Custom;
+use crate::admission::custom::Custom;
+use crate::auth::callers;
 
-/// Reads a request that opens a run.
+/// Parses a request that opens a run.
 ///
 /// # Errors
 /// Why the request is refused.
@@ -19,7 +19,7 @@ pub fn create_run(mut request: v1::CreateRunRequest) -> Result<(), String> {
     tools.and_then(|tools| read::new_run(request, tools)).map(drop).map_err(|refusal| refusal.to_string())
 }
 
-/// Reads the calls that a request appends to a run.
+/// Parses the calls that a request appends to a run.
 ///
 /// # Errors
 /// Why the request is refused.
@@ -27,7 +27,7 @@ pub fn append_calls(request: v1::AppendCallsRequest) -> Result<(), String> {
     read::asked(request.calls).map(drop).map_err(|refusal| refusal.to_string())
 }
 
-/// Reads one answer of a client.
+/// Parses one answer of a client.
 ///
 /// # Errors
 /// Why the answer is refused.
@@ -35,7 +35,7 @@ pub fn answer(output: v1::ToolOutput) -> Result<(), String> {
     read::answer(0, output).map(drop).map_err(|refusal| refusal.to_string())
 }
 
-/// Reads one decision about a call that waits for approval.
+/// Parses one decision about a call that awaits approval.
 ///
 /// # Errors
 /// Why the decision is refused.
@@ -46,7 +46,7 @@ pub fn decision(decision: v1::CallDecision) -> Result<(), String> {
 /// Compiles the format of a request's own tool: a schema, a pattern or a grammar. Then checks an input against it.
 ///
 /// # Errors
-/// Why the format is refused. What is wrong with the input is no error here.
+/// Why the format is refused. An invalid input is not an error here.
 pub fn request_tool(format: v1::request_tool::Format, input: &[u8]) -> Result<bool, String> {
     let mut budget = Budget::new(Budget::REQUEST_BYTES);
     let custom = Custom::of(Some(format), &mut budget).map_err(|(field, reason)| format!("{field}: {reason}"))?;

@@ -1,4 +1,4 @@
-//! `toolyard.v1.IndexService`: lists, counts, and what is done to all that match.
+//! `toolyard.v1.IndexService`: lists, counts, and bulk cancellation.
 
 use std::sync::Arc;
 
@@ -12,20 +12,21 @@ use tokio::task::JoinSet;
 
 use super::read::reason;
 use super::{Door, Fault, Told};
-use crate::callers::{Caller, Role};
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::{Caller, Role};
 use crate::index::filter::{Ask, CallFilter, Coverage, Created, Page, Place, RunFilter, Token};
 use crate::index::summary::Summary;
 use crate::index::verify::{End, Word, verify};
 use crate::index::wire::moment;
 use crate::index::{Counts, Index, Unavailable};
 use crate::nats::scan::Log;
-use crate::runs::{Refusal, Runs};
+use crate::runs::Runs;
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 500;
 /// Tools whose calls are counted by state in one response.
 const TOOLS_MAX: usize = 1000;
-/// Cancellations under way at once for one request.
+/// Cancellations in progress for one request.
 const CANCELS_AT_ONCE: usize = 16;
 /// The states that are not final.
 const OPEN_STATES: [v1::CallState; 5] = [
@@ -35,7 +36,7 @@ const OPEN_STATES: [v1::CallState; 5] = [
     v1::CallState::Running,
     v1::CallState::WaitingForClient,
 ];
-/// Words of a comparison, or of a cancellation, that may wait for their reader.
+/// Messages of a comparison, or of a cancellation, that are buffered for their reader.
 const WORDS_AHEAD: usize = 8;
 
 type CallPage = Page<(Arc<Summary>, CallIndex), Place>;
@@ -77,7 +78,14 @@ impl Door {
         let filter = CallFilter { state, tool, tenant, parked: request.parked, created };
         let ask = Ask { size, behind };
         let page = match (request.inbox, state) {
-            (true, Some(_)) => return Err(malformed("state", "goes without the inbox, which has its own").into()),
+            (true, Some(_)) => {
+                return Err(malformed(
+                    "state",
+                    "cannot be combined with the inbox, which has its own \
+                states",
+                )
+                .into());
+            }
             (true, None) => self.inbox(&filter, ask).await?,
             (false, _) => self.index.list_calls(&filter, ask).await?,
         };
@@ -99,12 +107,12 @@ impl Door {
     pub(crate) fn verify_index(&self, _: v1::VerifyIndexRequest) -> Result<Told<v1::VerifyIndexResponse>, Fault> {
         self.must_be_admin()?;
         let (sender, words) = mpsc::channel(WORDS_AHEAD);
-        // The comparison ends with the stream: dropping the set ends what is in it.
+        // The comparison ends with the stream: dropping the set ends its tasks.
         let mut comparing = JoinSet::new();
         comparing.spawn(verify(self.index.clone(), Log::clone(&self.log), sender));
         let stream = futures::stream::unfold((comparing, words), async |(comparing, mut words)| {
-            let word = words.recv().await?;
-            Some((word.map(told).map_err(Fault::from), (comparing, words)))
+            let message = words.recv().await?;
+            Some((message.map(replies).map_err(Fault::from), (comparing, words)))
         });
         Ok(Box::pin(stream))
     }
@@ -135,14 +143,14 @@ impl Door {
             created: created(request.created_from, request.created_before)?,
         };
         let reason = reason(&request.reason)?.to_owned();
-        let (sender, told) = mpsc::channel(WORDS_AHEAD);
-        // The work ends with the stream: dropping the set ends what is in it.
+        let (sender, replies) = mpsc::channel(WORDS_AHEAD);
+        // The work ends with the stream: dropping the set ends its tasks.
         let mut working = JoinSet::new();
         let why = (!request.dry_run).then_some(reason);
         working.spawn(cancel(self.index.clone(), self.runs.clone(), (states, filter), why, sender));
-        let stream = futures::stream::unfold((working, told), async |(working, mut told)| {
-            let word = told.recv().await?;
-            Some((word, (working, told)))
+        let stream = futures::stream::unfold((working, replies), async |(working, mut replies)| {
+            let message = replies.recv().await?;
+            Some((message, (working, replies)))
         });
         Ok(Box::pin(stream))
     }
@@ -153,7 +161,7 @@ impl Door {
         Ok(self.runs.caller.must(Role::Admin)?)
     }
 
-    /// A page of the calls that wait for somebody: the front of the two lists, as far as both were looked through.
+    /// A page of the calls that wait for a client or an approver: a merge of the two lists, as far as both were read.
     async fn inbox(&self, filter: &CallFilter, ask: Ask<Place>) -> Result<CallPage, Unavailable> {
         let place = |(run, call): &(Arc<Summary>, CallIndex)| Place { run: run.id.into(), call: *call };
         let in_state = |state| CallFilter { state: Some(state), ..filter.clone() };
@@ -171,14 +179,13 @@ impl Door {
     }
 }
 
-/// Goes through the pages of each state and cancels what is on them, some calls at a time; without a reason it only
-/// tells of them.
+/// Reads the pages of each state and cancels their calls, some at a time. Without a reason it only lists them.
 async fn cancel(
     index: Index,
     runs: Runs,
     (states, filter): (Vec<v1::CallState>, CallFilter),
     reason: Option<String>,
-    told: mpsc::Sender<Result<v1::CancelCallsResponse, Fault>>,
+    replies: mpsc::Sender<Result<v1::CancelCallsResponse, Fault>>,
 ) {
     for state in states {
         let filter = CallFilter { state: Some(state), ..filter.clone() };
@@ -186,17 +193,17 @@ async fn cancel(
         loop {
             let page = match index.list_calls(&filter, Ask { size: PAGE_MAX, behind }).await {
                 Ok(page) => page,
-                Err(error) => return drop(told.send(Err(error.into())).await),
+                Err(error) => return drop(replies.send(Err(error.into())).await),
             };
             let calls =
                 page.items.iter().filter_map(|(run, call)| Some((run.id, run.calls.get(call.as_usize())?.id.clone())));
             let cancelled = futures::stream::iter(calls.collect::<Vec<_>>()).map(|(run, call)| {
                 let (runs, reason) = (&runs, &reason);
                 async move {
-                    let told = v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() };
-                    let Some(reason) = reason else { return Ok(Some(told)) };
+                    let replies = v1::CancelledCall { run_id: run.to_string(), call_id: call.to_string() };
+                    let Some(reason) = reason else { return Ok(Some(replies)) };
                     match runs.cancel_open_call(run, &call, reason).await {
-                        Ok(true) => Ok(Some(told)),
+                        Ok(true) => Ok(Some(replies)),
                         // The index is some 100 ms behind: the call had ended.
                         Ok(false) => Ok(None),
                         // The log does not hold the run any more.
@@ -206,12 +213,12 @@ async fn cancel(
                 }
             });
             let cancelled: Result<Vec<_>, _> = cancelled.buffer_unordered(CANCELS_AT_ONCE).try_collect().await;
-            let word = cancelled.map(|calls| {
+            let message = cancelled.map(|calls| {
                 let calls = calls.into_iter().flatten().collect();
                 v1::CancelCallsResponse { calls, incomplete: false }
             });
-            let (failed, is_empty) = (word.is_err(), word.as_ref().is_ok_and(|word| word.calls.is_empty()));
-            if !is_empty && told.send(word.map_err(Fault::from)).await.is_err() || failed || told.is_closed() {
+            let (failed, is_empty) = (message.is_err(), message.as_ref().is_ok_and(|message| message.calls.is_empty()));
+            if !is_empty && replies.send(message.map_err(Fault::from)).await.is_err() || failed || replies.is_closed() {
                 return;
             }
             behind = page.behind;
@@ -222,15 +229,13 @@ async fn cancel(
     }
 }
 
-// ---- requests ----
-
-const NOT_KNOWN: &str = "is none that this coordinator knows";
+const NOT_KNOWN: &str = "is not known to this coordinator";
 
 fn malformed(field: &str, reason: impl ToString) -> Refusal {
     Refusal::Malformed { field: field.to_owned(), reason: reason.to_string() }
 }
 
-/// A request that selects nothing would cancel every open call of the fleet, so that must be asked for in so many words.
+/// A request without a filter would cancel every open call, so that needs the explicit field `all`.
 fn check_selection(request: &v1::CancelCallsRequest) -> Result<(), Refusal> {
     let v1::CancelCallsRequest { state, tool, tenant, created_from, created_before, reason: _, all, dry_run: _ } =
         request;
@@ -238,7 +243,11 @@ fn check_selection(request: &v1::CancelCallsRequest) -> Result<(), Refusal> {
         *state != 0 || !tool.is_empty() || !tenant.is_empty() || created_from.is_some() || created_before.is_some();
     match (selects, *all) {
         (false, false) => Err(Refusal::NothingSelected),
-        (true, true) => Err(malformed("all", "does not go with a state, a tool, a tenant or a time: leave one out")),
+        (true, true) => Err(malformed(
+            "all",
+            "cannot be combined with a state, a tool, a tenant or a time: leave \
+            one out",
+        )),
         (true, false) | (false, true) => Ok(()),
     }
 }
@@ -258,7 +267,7 @@ fn tool(text: &str) -> Result<Option<ToolName>, Refusal> {
     }
 }
 
-/// Whose runs are asked about, written down in the request: its pages are continued for the same one alone.
+/// The tenant whose runs are listed. It is written into the request, so that page tokens are bound to it.
 fn tenant(caller: &Caller, text: &mut String) -> Result<Option<TenantId>, Refusal> {
     let asked = match text.as_str() {
         "" => None,
@@ -275,8 +284,8 @@ fn created(from: Option<prost_types::Timestamp>, before: Option<prost_types::Tim
     // Ids hold 48 bits of milliseconds.
     let is_far = |at: Option<Timestamp>| at.is_some_and(|at| at.0 >= 1 << 48);
     match (is_far(from), is_far(before)) {
-        (true, _) => Err(malformed("created_from", "is too far away")),
-        (_, true) => Err(malformed("created_before", "is too far away")),
+        (true, _) => Err(malformed("created_from", "is too far in the future")),
+        (_, true) => Err(malformed("created_before", "is too far in the future")),
         (false, false) => Ok(Created { from, before }),
     }
 }
@@ -286,10 +295,14 @@ fn behind<P: std::fmt::Display + std::str::FromStr>(token: &str, list: &[u8]) ->
         return Ok(None);
     }
     let place = Token::parse(token, list);
-    place.map(Some).ok_or_else(|| malformed("page_token", "is not one of ours, or of a list with another filter"))
+    place.map(Some).ok_or_else(|| {
+        malformed(
+            "page_token",
+            "was not returned by an earlier request with the same \
+        filter",
+        )
+    })
 }
-
-// ---- responses ----
 
 fn next<P: std::fmt::Display + std::str::FromStr>(behind: Option<P>, list: &[u8]) -> String {
     behind.map(|place| Token::new(list, place).to_string()).unwrap_or_default()
@@ -329,8 +342,8 @@ fn counted(counts: &Counts, known: Coverage) -> v1::CountRunsResponse {
     }
 }
 
-fn told(word: Word) -> v1::VerifyIndexResponse {
-    let Word { entries, runs, differences, end } = word;
+fn replies(message: Word) -> v1::VerifyIndexResponse {
+    let Word { entries, runs, differences, end } = message;
     let differences = differences.into_iter();
     v1::VerifyIndexResponse {
         entries,

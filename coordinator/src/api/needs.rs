@@ -1,6 +1,6 @@
-//! What each method of the API needs, through whichever door it is asked for.
+//! The role that each method of the API needs, over gRPC and HTTP alike.
 
-use crate::callers::Role;
+use crate::auth::callers::Role;
 
 const NEEDS: [(&str, &str, Role); 35] = [
     ("RunService", "CreateRun", Role::Submit),
@@ -45,7 +45,7 @@ pub(crate) fn methods() -> impl Iterator<Item = (&'static str, &'static str)> {
     NEEDS.iter().map(|(service, name, _)| (*service, *name))
 }
 
-/// The role that a method needs. What is not listed is for admins.
+/// The role that a method needs. Methods that are not listed are for admins.
 pub(crate) fn needs(service: &str, method: &str) -> Role {
     let listed = NEEDS.iter().find(|(in_service, name, _)| (*in_service, *name) == (service, method));
     listed.map_or(Role::Admin, |(_, _, role)| *role)

@@ -1,4 +1,4 @@
-//! Objects, as every door reads them.
+//! Reading and storing objects, over gRPC and HTTP alike.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use proto::convert::{api, object_out};
-use proto::v1;
+use proto::{Reason, v1};
 use run::{Object, ObjectId, TenantId, Timestamp, limit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::fault::Code;
 use super::read::{malformed, timeout};
 use super::{Door, Fault};
+use crate::admission::refusal::Refusal;
 use crate::objects::{BrokenObject, Span, read, take};
+use crate::runs::Runs;
 use crate::runs::objects::Room;
-use crate::runs::{Refusal, Runs};
 
-/// An object that may be read, and the part of it that is wanted.
+/// An object that the caller may read, and the requested part of it.
 pub(crate) struct Reading {
     pub(crate) object: Object,
     pub(crate) span: Span,
@@ -26,14 +26,14 @@ pub(crate) struct Reading {
 }
 
 impl Door {
-    /// Begins to read what is `wanted` of an object of some size. The first bytes are there when this returns, so what is not
-    /// kept any more is refused, and not broken off.
+    /// Begins to read an object. The first bytes are there when this returns, so a missing object is an error of the
+    /// request, and not of the stream.
     pub(crate) async fn read_object(&self, id: &str, wanted: Wanted) -> Result<Reading, Fault> {
         let id: ObjectId = id.parse().map_err(malformed("object_id"))?;
         self.read(self.runs.object(&id).await?, wanted).await
     }
 
-    /// As [`Self::read_object`], for whoever has a link.
+    /// As [`Self::read_object`], for the bearer of a link.
     pub(crate) async fn read_linked(&self, token: &str, wanted: Wanted) -> Result<Reading, Fault> {
         self.read(self.runs.linked(token).await?, wanted).await
     }
@@ -68,14 +68,14 @@ impl Door {
     }
 }
 
-/// How long whoever brings an object may be silent.
+/// How long the sender of an upload may pause.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How many bytes a second an upload must bring on average, once it has lasted for a minute: there are few places for
-/// uploads, and one of the largest size ends within 70 minutes.
+/// Bytes per second that an upload must average once it has lasted for a minute. There are few slots for uploads, and
+/// one of the largest size ends within 70 minutes.
 const PACE_MIN: u64 = 64 * 1024;
 
 impl Door {
-    /// Stores what comes as an object. What breaks off is removed again, also where this is dropped meanwhile.
+    /// Stores the bytes as an object. An incomplete upload is removed, also if this future is dropped.
     pub(crate) async fn create_object(
         &self,
         (media_type, tenant): (&str, &str),
@@ -92,12 +92,12 @@ impl Door {
         };
         let begun = self.runs.begin_upload(tenant, &self.uploads).await?;
         let (runs, media_type) = (self.runs.clone(), media_type.to_owned());
-        let unheard = self.runs.clone();
+        let unconfirmed = self.runs.clone();
         let store = move |gone| store(runs, begun, media_type, unbroken(pieces, gone));
         let undo = async move |stored: Result<(Object, Timestamp), Fault>| {
             let Ok((Object { id, .. }, _)) = stored else { return };
-            if let Err(error) = unheard.delete_upload(&id).await {
-                tracing::warn!(%error, "an upload of which nobody heard goes with its age");
+            if let Err(error) = unconfirmed.delete_upload(&id).await {
+                tracing::warn!(%error, "removing an unconfirmed upload failed; it expires with its age");
             }
         };
         let stored = self.uploads.outlive(store, undo).await;
@@ -123,13 +123,13 @@ async fn store(
     Ok((object, until))
 }
 
-/// What comes, until it is silent for too long or whoever brings it is gone. The end of a body whose connection is gone may look
-/// like that of a whole one, so it is not taken for it.
+/// The bytes of an upload, until the sender pauses for too long or disconnects. If the connection is gone, the end of
+/// the body may look like that of a complete one, so it is treated as incomplete.
 fn unbroken(
     pieces: impl Stream<Item = Result<Bytes, Fault>> + Send,
     gone: CancellationToken,
 ) -> impl Stream<Item = Result<Bytes, Fault>> + Send {
-    let broken = || Fault::malformed("data", "data: it broke off".to_owned());
+    let broken = || Fault::malformed("data", "data: the upload is incomplete".to_owned());
     let (began, bytes) = (Instant::now(), 0);
     stream::unfold((Box::pin(pieces), gone, bytes), move |(mut pieces, gone, mut bytes)| async move {
         let late = began + SILENCE_MAX + Duration::from_secs(bytes / PACE_MIN);
@@ -151,21 +151,21 @@ fn unbroken(
 }
 
 fn too_slow() -> Fault {
-    let message = format!("the upload is too slow: it must bring {PACE_MIN} bytes a second on average");
-    Fault::new(Code::DeadlineExceeded, "UPLOAD_TOO_SLOW", message, [])
+    let message = format!("the upload is too slow: the minimum is {PACE_MIN} bytes per second on average");
+    Fault::new(Reason::UploadTooSlow, message)
 }
 
-/// What is wanted of an object.
+/// The requested part of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// From there on: so many bytes, or all.
+    /// From this offset: so many bytes, or all.
     From(u64, Option<u64>),
-    /// So many at its end.
+    /// So many bytes at its end.
     Last(u64),
 }
 
 impl Wanted {
-    /// `None` where the object has nothing of it.
+    /// `None` if the object has no byte of it.
     fn of(self, size: u64) -> Option<Span> {
         match self {
             Self::From(from, length) => Span::of(size, from, length),
@@ -200,7 +200,7 @@ mod tests {
             let failed = taken.iter().find_map(|piece| piece.as_ref().err());
             assert_eq!(
                 failed.map(|fault| fault.reason),
-                (!is_whole).then_some("UPLOAD_TOO_SLOW"),
+                (!is_whole).then_some(Reason::UploadTooSlow),
                 "{bytes} bytes each"
             );
             assert!(is_whole || took.elapsed() < SILENCE_MAX * 2);

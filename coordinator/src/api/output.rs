@@ -1,4 +1,5 @@
-//! A run's output in pieces, for every door: events as they become known, a heartbeat in silence, and a last word.
+//! A run's output in pieces, for gRPC and HTTP alike: events as they become known, heartbeats in silence, and a final
+//! piece.
 
 use std::time::Duration;
 
@@ -12,20 +13,21 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::fault::Fault;
-use crate::watch::{Reader, WatchError};
+use crate::admission::refusal::Refusal;
+use crate::readers::{Reader, WatchError};
 
-/// The longest silence of a stream.
+/// The longest time without a message on a stream.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long a response takes to begin at most. A client that hears nothing gives up after some seconds, and loses its turn to read
-/// the log.
+/// The longest time until a response begins. A client without a response gives up after some seconds, and loses its
+/// turn to read the log.
 const RESPONSE: Duration = Duration::from_secs(2);
-/// Messages that follow each other faster than this, many times in a row, are sent together. It saves both sides work, and
-/// keeps frames from being so small that a client's HTTP/2 library takes those that it has not read yet for an attack.
+/// If many messages in a row follow each other faster than this, they are sent together. It saves work on both sides,
+/// and avoids many tiny frames, which some HTTP/2 client libraries treat as an attack.
 const PACE: Duration = Duration::from_millis(5);
-/// Messages with fewer events, and with fewer bytes, are worth waiting with.
+/// Only messages with fewer events and fewer bytes than these are delayed.
 const SMALL_EVENTS: usize = 64;
 const SMALL_BYTES: usize = 8 * 1024;
-/// As many quick messages are sent as they come: most streams are short, and their latency counts.
+/// This many quick messages are sent undelayed: most streams are short, and their latency counts.
 const QUICK_MAX: u32 = 16;
 
 /// One message of an output stream.
@@ -50,7 +52,7 @@ impl Piece {
     }
 }
 
-/// A run's output while it is told.
+/// A run's output while it is streamed.
 pub(crate) struct Streaming {
     reader: Box<Reader>,
     stop: CancellationToken,
@@ -62,7 +64,7 @@ pub(crate) struct Streaming {
     quick: u32,
 }
 
-/// The pieces from the reader's place on, until the run ends, the coordinator stops or the client's time is up.
+/// The pieces from the reader's position on, until the run ends, the coordinator stops or the client's deadline passes.
 pub(crate) fn pieces(
     reader: Box<Reader>,
     stop: CancellationToken,
@@ -79,7 +81,8 @@ pub(crate) fn pieces(
     })
 }
 
-/// The pieces of a run that is watched. What is wrong is the answer if it is known soon, and else the end of the stream.
+/// The pieces of a run that is watched. An error is the answer if it is known soon, and otherwise the end of the
+/// stream.
 pub(crate) async fn watched(
     opening: impl Future<Output = Result<Box<Reader>, Fault>> + Send + 'static,
     stop: CancellationToken,
@@ -113,7 +116,7 @@ impl Streaming {
         Self { reader, stop, deadline, ended: false, sent: Instant::now(), quick: 0 }
     }
 
-    /// The run as far as it was told, or farther.
+    /// The run as far as it was streamed, or further.
     pub(crate) fn run(&self) -> &Run {
         self.reader.run()
     }
@@ -136,8 +139,10 @@ impl Streaming {
         let is_opened = self.reader.run().opened_at().is_some();
         let events = tokio::select! {
             biased;
-            // The client that opened the run learns its id from the first event.
-            () = self.stop.cancelled(), if !self.reader.answers_opening || is_opened => Err(WatchError::Stopped(crate::ledger::Stopped)),
+            // A client that opened the run learns the run's id from the first event, so it is sent before the stream is
+            // stopped.
+            () = self.stop.cancelled(),
+                if !self.reader.answers_opening || is_opened => Err(WatchError::Stopped(crate::ledger::Stopped)),
             () = tokio::time::sleep_until(until) => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     return Err(Fault::exceeded(Some(self.reader.run().id())));
@@ -157,13 +162,26 @@ impl Streaming {
                 self.ended = true;
                 Ok(Piece::end(v1::StreamEndReason::RunEnded))
             }
-            // A client that does not know its run yet could not read on.
+            // A client that does not know its run yet could not resume.
             Err(WatchError::Stopped(_)) if !self.reader.answers_opening || is_opened => {
                 self.ended = true;
                 Ok(Piece::end(v1::StreamEndReason::Shutdown))
             }
-            Err(error) => Err(self.reader.broken(error)),
+            Err(error) => Err(broken(&self.reader, error)),
         }
+    }
+}
+
+/// The error for the client whose request opened the run, or found it opened, if its output cannot be read: repeated as
+/// a new request, it would be done twice.
+pub(crate) fn broken(reader: &Reader, error: WatchError) -> Fault {
+    match error {
+        WatchError::Stopped(_) | WatchError::Read(_) if reader.answers_opening() => {
+            Refusal::Unconfirmed { run: reader.run().id(), reason: error.to_string() }.into()
+        }
+        WatchError::Unknown => Refusal::RunNotFound(reader.run().id()).into(),
+        WatchError::Gone(_) => Refusal::EventsExpired(reader.run().id()).into(),
+        error => error.into(),
     }
 }
 
@@ -207,7 +225,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_wrong_with_a_run_is_the_answer_if_it_is_known_soon_and_else_the_end_of_the_stream() {
         let run = run::RunId::new(run::Shard(0), uuid::Uuid::now_v7());
-        let unknown = move || Fault::from(crate::runs::Refusal::RunNotFound(run));
+        let unknown = move || Fault::from(crate::admission::refusal::Refusal::RunNotFound(run));
         let soon = watched(async move { Err(unknown()) }, CancellationToken::new(), None).await;
         assert!(soon.is_err());
         let late = async move {

@@ -1,22 +1,24 @@
-//! Reads requests into the domain, for every door: ids and limits are checked here, and what is wrong is told with its field.
+//! Converts requests to domain types, for gRPC and HTTP alike. Ids and limits are checked here, and errors name their
+//! field.
 
 use std::time::Duration;
 
 use proto::convert::fields::fields_in;
 use proto::convert::{self, api};
-use proto::pattern::Budget;
 use proto::{history, v1};
 use run::{
     Answer, CallError, CallId, Content, Decision, ErrorKind, Fields, Rejection, RequestId, RunId, TenantId, ToolName,
     limit,
 };
+use schema::pattern::Budget;
 
-use crate::accept::{Asked, AskedApproval};
-use crate::custom::{self, Custom, CustomTools};
+use crate::admission::accept::{Asked, AskedApproval};
+use crate::admission::custom::{self, Custom, CustomTools};
+use crate::admission::refusal::Refusal;
+use crate::runs::NewRun;
 use crate::runs::objects::AskedFile;
-use crate::runs::{NewRun, Refusal};
 
-/// In the place of a tool's name: every tool's.
+/// In the place of a tool's name: every tool.
 const ALL_TOOLS: &str = "_all";
 
 pub(super) fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -> Refusal {
@@ -35,7 +37,7 @@ pub(super) fn call_id(text: &str) -> Result<CallId, Refusal> {
 pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
     match text.len() {
         size if size > limit::REASON_BYTES_MAX => {
-            Err(malformed("reason")(format!("is {size} bytes, at most {} are taken", limit::REASON_BYTES_MAX)))
+            Err(malformed("reason")(format!("is {size} bytes; the limit is {} bytes", limit::REASON_BYTES_MAX)))
         }
         _ => Ok(text),
     }
@@ -52,7 +54,7 @@ pub(super) fn timeout<F: Into<String>>(
     }
 }
 
-/// The tenant and the id of a request, which say whether it is taken at all.
+/// The tenant and the id of a request, which are needed before the rest is converted.
 pub(super) fn whose(tenant: &str, id: &str) -> Result<(Option<TenantId>, Option<RequestId>), Refusal> {
     let tenant = match tenant {
         "" => None,
@@ -65,7 +67,7 @@ pub(super) fn whose(tenant: &str, id: &str) -> Result<(Option<TenantId>, Option<
     Ok((tenant, id))
 }
 
-/// A new run, whose own tools were read before.
+/// A new run, whose own tools were compiled before.
 pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Result<NewRun, Refusal> {
     let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, fail_fast, execute, .. } = request;
     let (tenant, request_id) = whose(&request.tenant, &request.request_id)?;
@@ -91,7 +93,7 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
     })
 }
 
-/// What tools are given beside their arguments. Of what is wrong with it only the place is told: it may hold secrets.
+/// The context of tools beside their arguments. Errors name only the place, because the content may be secret.
 fn context<F: Into<String>>(field: impl FnOnce() -> F, call: Option<&CallId>, text: &str) -> Result<Fields, Refusal> {
     let context = match fields_in(text) {
         Ok(context) => context,
@@ -102,8 +104,10 @@ fn context<F: Into<String>>(field: impl FnOnce() -> F, call: Option<&CallId>, te
         return Err(Rejection::ContextTooLarge { call: call.cloned(), size, limit }.into());
     }
     if context.get(history::TOOL_CALL_HISTORY).is_some() {
-        let reason =
-            format!("has the key {}, under which tools are given what is known here", history::TOOL_CALL_HISTORY);
+        let reason = format!(
+            "has the key {}, which is reserved for values that the service provides",
+            history::TOOL_CALL_HISTORY
+        );
         return Err(malformed(field())(reason));
     }
     Ok(context)
@@ -113,17 +117,17 @@ fn context<F: Into<String>>(field: impl FnOnce() -> F, call: Option<&CallId>, te
 fn attached(tools: &[String]) -> Result<Vec<ToolName>, Refusal> {
     if tools.len() > limit::RUN_TOOLS_MAX {
         let (count, max) = (tools.len(), limit::RUN_TOOLS_MAX);
-        return Err(malformed("tools")(format!("names {count} tools, at most {max} are taken")));
+        return Err(malformed("tools")(format!("names {count} tools; the limit is {max}")));
     }
     let names = tools.iter().enumerate();
     names.map(|(index, tool)| tool.parse().map_err(|error| malformed(format!("tools[{index}]"))(error))).collect()
 }
 
-/// The files of a request's calls. Which name is whose is checked here, so that no call has two of a name.
+/// The files of a request's calls. Names are checked here, so that no call has two files of one name.
 pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, Refusal> {
     if files.len() > limit::FILES_MAX {
         let (count, max) = (files.len(), limit::FILES_MAX);
-        return Err(malformed("files")(format!("are {count}, at most {max} are taken")));
+        return Err(malformed("files")(format!("has {count} entries; the limit is {max}")));
     }
     let mut asked: Vec<AskedFile> = Vec::with_capacity(files.len());
     for (index, v1::RunFile { tool, name, object_id }) in files.into_iter().enumerate() {
@@ -138,7 +142,7 @@ pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, Refusal> 
         }
         let meets = |other: &&AskedFile| other.tool.is_none() || tool.is_none() || other.tool == tool;
         if asked.iter().filter(meets).any(|other| other.name == name) {
-            return Err(malformed(field("name"))("another file of the same tool has it"));
+            return Err(malformed(field("name"))("another file of the same tool has this name"));
         }
         asked.push(AskedFile { tool, name, id: object_id.parse().map_err(malformed(field("object_id")))? });
     }
@@ -148,7 +152,7 @@ pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, Refusal> 
 pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
     if tools.len() > custom::TOOLS_MAX {
         let (count, max) = (tools.len(), custom::TOOLS_MAX);
-        return Err(malformed("request_tools")(format!("are {count}, at most {max} are taken")));
+        return Err(malformed("request_tools")(format!("has {count} entries; the limit is {max}")));
     }
     let (mut known, mut patterns) = (CustomTools::new(), Budget::default());
     for (index, v1::RequestTool { name, format }) in tools.into_iter().enumerate() {
@@ -156,7 +160,7 @@ pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, R
         let name: ToolName = name.parse().map_err(malformed(field("name")))?;
         let tool = Custom::of(format, &mut patterns).map_err(|(name, reason)| malformed(field(name))(reason))?;
         if known.insert(name, tool).is_some() {
-            return Err(malformed(field("name"))("another tool of the request has it"));
+            return Err(malformed(field("name"))("another tool of the request has this name"));
         }
     }
     Ok(known)
@@ -204,7 +208,7 @@ pub(super) fn decision(index: usize, wire: v1::CallDecision) -> Result<(CallId, 
     let call = wire.call_id.parse().map_err(malformed(field("call_id")))?;
     match wire.decision {
         Some(Wire::Approve(v1::CallApproval { arguments })) => {
-            // An empty text would read, where it is told again, as if the call had its own.
+            // An empty text would later read as if the call kept its own arguments.
             let arguments = arguments.map(|text| if text.is_empty() { "{}".into() } else { text.into() });
             Ok((call, Decision::Approved { arguments }))
         }
@@ -221,11 +225,11 @@ pub(super) fn answer(index: usize, output: v1::ToolOutput) -> Result<Answer, Ref
     let call = output.call_id.parse().map_err(malformed(field("call_id")))?;
     let result = api::contents(output.result).map_err(malformed(field("result")))?;
     if result.iter().any(|part| matches!(part, Content::Object(_))) {
-        return Err(malformed(field("result"))("refers to an object, and an answer is taken only as it is"));
+        return Err(malformed(field("result"))("refers to an object, but an answer must have its value inline"));
     }
     match (output.error.as_str(), result.is_empty()) {
         ("", _) => Ok(Answer { call, output: Ok(result) }),
         (error, true) => Ok(Answer { call, output: Err(CallError::new(ErrorKind::ClientFailed, error)) }),
-        (_, false) => Err(malformed(field("error"))("either a result or an error, not both")),
+        (_, false) => Err(malformed(field("error"))("set either a result or an error, not both")),
     }
 }

@@ -1,24 +1,4 @@
-//! The port: gRPC here, and HTTP beside it on the same connections, so that transport security, keepalive and shutdown are
-//! shared. A gRPC request goes to what all doors share; its fault becomes a status.
-
-pub(crate) mod bodies;
-mod connections;
-pub(crate) mod counted;
-mod deadline;
-mod fleet;
-mod gate;
-mod incoming;
-mod index;
-mod many;
-mod objects;
-mod pages;
-pub(crate) mod places;
-mod runs;
-mod status;
-mod tools;
-mod trace;
-mod unread;
-mod webhooks;
+//! One port for gRPC and HTTP: both share connections, transport security, keepalive and shutdown.
 
 use proto::v1;
 use tokio::net::TcpListener;
@@ -30,9 +10,11 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::door::{Door, REQUEST_BYTES_MAX};
+use super::grpc::{fleet, index, objects, runs, tools, webhooks};
+use super::port::{connections, counted, deadline, gate, incoming, is_grpc, pages, places, trace, unread};
+use super::{Door, REQUEST_BYTES_MAX, http};
 
-/// What health is told of: the whole, as the empty name says, and each service.
+/// The services whose health is reported: the whole, with the empty name, and each service.
 const SERVICES: [&str; 4] = [
     "",
     <v1::run_service_server::RunServiceServer<runs::RunDoor> as NamedService>::NAME,
@@ -40,9 +22,9 @@ const SERVICES: [&str; 4] = [
     <v1::object_service_server::ObjectServiceServer<objects::ObjectDoor> as NamedService>::NAME,
 ];
 
-/// Says in the health whether clients are served, until told to stop: then nothing is. `ready` is called once, after
-/// the health has first said so.
-async fn tell_health(
+/// Reports whether clients are served, until `stop`: then they are not. `ready` is called once, after the first report
+/// that they are.
+async fn report_health(
     health: HealthReporter,
     mut served: watch::Receiver<bool>,
     ready: impl FnOnce() + Send,
@@ -64,7 +46,7 @@ async fn tell_health(
         }
         let changed = async {
             if served.changed().await.is_err() {
-                // Whoever looks at the log has ended, and the coordinator with it.
+                // The task that watches the log has ended, and the coordinator ends with it.
                 std::future::pending::<()>().await;
             }
         };
@@ -75,10 +57,10 @@ async fn tell_health(
     }
 }
 
-/// Serves until told to stop, then lets what is under way end. Its health says whether clients are
-/// [served](crate::health); `ready` is called when it first says that they are.
+/// Serves until `stop`, then lets requests in progress end. Its health reports whether clients are
+/// [served](crate::monitor::health); `ready` is called when they first are.
 pub(crate) async fn serve(
-    (listener, tls): (TcpListener, Option<crate::tls::Current>),
+    (listener, tls): (TcpListener, Option<crate::auth::tls::Current>),
     (connections_max, hosts): (usize, telemetry::hosts::Hosts),
     door: Door,
     served: watch::Receiver<bool>,
@@ -86,7 +68,7 @@ pub(crate) async fn serve(
 ) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let incoming = incoming::Incoming::new(listener, tls, places::Places::new(connections_max));
-    let stopped = tell_health(health, served, ready, door.stop.clone());
+    let stopped = report_health(health, served, ready, door.stop.clone());
     let routes = routes(&door).add_service(health_service).prepare();
     // Innermost first.
     let service = gate::Gate::new(routes, door.runs.callers.clone());
@@ -96,7 +78,7 @@ pub(crate) async fn serve(
     connections::serve(incoming, service, stopped).await;
 }
 
-/// All services but health. How large a message may be is judged [as it comes in](bodies).
+/// All services but health. The size of messages is checked [as they arrive](bodies).
 fn routes(door: &Door) -> Routes {
     use v1::fleet_service_server::FleetServiceServer;
     use v1::index_service_server::IndexServiceServer;
@@ -111,7 +93,7 @@ fn routes(door: &Door) -> Routes {
         .expect("the descriptors were made by the build of this very program");
     let runs = RunServiceServer::new(runs::RunDoor(door.clone())).max_decoding_message_size(REQUEST_BYTES_MAX);
     let objects = ObjectServiceServer::new(objects::ObjectDoor(door.clone()));
-    Routes::from(crate::http::router(door.clone()).fallback(no_such_route))
+    Routes::from(http::router(door.clone()).fallback(no_such_route))
         .add_service(reflection)
         .add_service(runs)
         .add_service(ToolServiceServer::new(tools::ToolDoor(door.clone())))
@@ -121,15 +103,10 @@ fn routes(door: &Door) -> Routes {
         .add_service(WebhookServiceServer::new(webhooks::WebhookDoor(door.clone())))
 }
 
-/// A path that nobody serves, told in the protocol of whoever asked.
-async fn no_such_route(request: http::Request<axum::body::Body>) -> axum::response::Response {
+/// Answers an unknown path, in the client's protocol.
+async fn no_such_route(request: ::http::Request<axum::body::Body>) -> axum::response::Response {
     if is_grpc(request.headers()) {
         return Status::unimplemented("no such method").into_http();
     }
-    crate::http::no_such_route(&request)
-}
-
-fn is_grpc(headers: &http::HeaderMap) -> bool {
-    let kind = headers.get(http::header::CONTENT_TYPE);
-    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    http::no_such_route(&request)
 }

@@ -1,4 +1,4 @@
-//! `toolyard.v1.ToolService`: what can be called.
+//! `toolyard.v1.ToolService`: the tools that can be called.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use run::limit::TOOL_NAME_BYTES_MAX;
 use run::{PoolId, ToolName};
 
 use super::{Door, Fault};
-use crate::callers::Role;
-use crate::paused::Paused;
-use crate::registry::{Entry, Hosts, Refused, Registry};
-use crate::runs::Refusal;
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::Role;
+use crate::fleet::paused::Paused;
+use crate::fleet::registry::{Entry, Hosts, Refused, Registry};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
-/// Refused tools that are told, and workers that are named for each: enough to find the cause.
+/// Refused tools that are listed, and workers that are named for each: enough to find the cause.
 const REFUSED_MAX: usize = 100;
 const WORKERS_NAMED_MAX: usize = 16;
 
@@ -31,7 +31,11 @@ impl Door {
         // The token is the last name of the page before.
         let after: Option<ToolName> = match request.page_token.as_str() {
             "" => None,
-            token => Some(token.parse().map_err(|_| malformed("page_token", "is not one of ours".to_owned()))?),
+            token => Some(
+                token
+                    .parse()
+                    .map_err(|_| malformed("page_token", "was not returned by an earlier request".to_owned()))?,
+            ),
         };
         let permission = permission_in(request.permission);
         let permission = permission.map_err(|fault| malformed("permission", fault.to_string()))?;
@@ -64,7 +68,7 @@ impl Door {
         let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry, &paused)).collect();
         let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
         let next_page_token = if page.next().is_some() { last } else { String::new() };
-        // What is wrong with the fleet concerns whoever runs it.
+        // Refused tools are shown to admins only.
         let is_told = after.is_none() && self.runs.caller.must(Role::Admin).is_ok();
         let refused = registry.catalog.refused.iter().filter(|_| is_told).take(REFUSED_MAX);
         let refused = refused.map(|it| refused_out(it, &registry)).collect();

@@ -1,21 +1,21 @@
-//! Parked webhooks: lists them, and has them tried again.
+//! Parked notifications: lists them, and redrives them.
 
 use proto::convert::api;
-use proto::v1;
+use proto::{Reason, v1};
 
 use super::Door;
-use super::fault::{Code, Fault};
+use super::fault::Fault;
 use super::read::malformed;
+use crate::admission::refusal::Refusal;
 use crate::nats::letters::{Found, Queue};
-use crate::runs::Refusal;
-use crate::webhooks::{Webhooks, message_id};
+use crate::notifications::{Webhooks, message_id};
 
-/// Notices of a page where nobody says, and at most.
+/// Notifications of a page, by default and at most.
 const PAGE: usize = 100;
 const PAGE_MAX: usize = 1000;
-/// Notices that are redriven at once.
+/// Notifications that one request redrives.
 const REDRIVEN_MAX: usize = 1000;
-/// Notices that are looked at for one answer.
+/// Notifications that are read for one answer.
 const LOOKED_AT_MAX: usize = 10_000;
 
 /// The webhooks of this coordinator, and their queue.
@@ -25,11 +25,11 @@ pub(crate) struct Notices {
     pub(crate) queue: Queue,
 }
 
-/// Parked notices, and where to go on.
+/// Parked notifications, and the position of the next page.
 type Parked = (Vec<Found>, Option<u64>);
 
 impl Notices {
-    /// Nobody carries it any more: it is too old, or its endpoint is not in the file.
+    /// It is not delivered any more: it is too old, or its endpoint is not in the file.
     fn is_parked(&self, found: &Found) -> bool {
         let age = proto::now().since(found.letter.at);
         self.webhooks.find(&found.endpoint).is_none_or(|endpoint| age >= endpoint.give_up_after)
@@ -62,7 +62,7 @@ impl Door {
     fn notices(&self) -> Result<&Notices, Fault> {
         let off = || {
             let message = "no webhooks are configured here: start the coordinator with --webhooks";
-            Fault::new(Code::FailedPrecondition, "WEBHOOKS_OFF", message, [])
+            Fault::new(Reason::WebhooksOff, message)
         };
         self.notices.as_ref().ok_or_else(off)
     }
@@ -99,7 +99,7 @@ impl Door {
         let endpoint = endpoint(&request.endpoint)?;
         let ids = request.webhook_ids;
         if ids.len() > REDRIVEN_MAX {
-            let message = format!("are {}, at most {REDRIVEN_MAX} are taken", ids.len());
+            let message = format!("has {} entries; the limit is {REDRIVEN_MAX}", ids.len());
             return Err(malformed("webhook_ids")(message).into());
         }
         let notices = self.notices()?;
@@ -107,7 +107,7 @@ impl Door {
         while let Some(from) = after
             && count < REDRIVEN_MAX
         {
-            // What is for nobody any more would only be parked again.
+            // A notification without an endpoint would only be parked again.
             let is_wanted = |found: &Found| {
                 notices.webhooks.find(&found.endpoint).is_some() && (ids.is_empty() || ids.contains(&id(found)))
             };
@@ -125,8 +125,8 @@ fn id(found: &Found) -> String {
     message_id(found.letter.run, found.letter.noted)
 }
 
-/// A name that can stand in a subject.
+/// A name that is allowed in a subject.
 fn endpoint(name: &str) -> Result<&str, Refusal> {
     let is_name = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    if is_name { Ok(name) } else { Err(malformed("endpoint")("the name of an endpoint has a-z, 0-9 and - alone")) }
+    if is_name { Ok(name) } else { Err(malformed("endpoint")("must be the name of an endpoint, of a-z, 0-9 and -")) }
 }

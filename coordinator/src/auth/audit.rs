@@ -1,44 +1,32 @@
-//! Who asked for what, and whether it was done: one event a command, for whoever must account for it later. Never arguments,
-//! results, keys or tokens. Only where it is known who asks.
+//! The audit log: one event per command, with its caller and its outcome. It never has arguments, results, keys or
+//! tokens. Only written if callers are authenticated.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use hooks::AUDIT;
-use run::{CallId, CallSpec, CallerName, Run, RunId, TenantId, WorkerId};
+use proto::Reason;
+use run::{CallError, CallId, CallIndex, CallSpec, CallerName, DefaultDecision, Run, RunId, TenantId, WorkerId};
 
-use crate::accept::Asked;
-use crate::callers::Caller;
+use crate::auth::callers::Caller;
+use crate::fleet::paused::Pausable;
 use crate::metrics;
-use crate::paused::Pausable;
-use crate::runs::{Refusal, Runs};
 
 const ADMITTED: &str = "admitted";
 const REFUSED: &str = "refused";
-/// Whether it was done is not known: its client went away before that.
+/// The outcome is unknown because the client disconnected before.
 const UNKNOWN: &str = "unknown";
 const CLIENT_GONE: &str = "CLIENT_GONE";
 
-/// Names of tools that one event tells.
-const TOOLS_TOLD_MAX: usize = 16;
-
-/// The tools of a request, each once; `None` where nobody accounts for them.
-pub(crate) fn tools(caller: &Caller, calls: &[Asked]) -> Option<String> {
-    if matches!(caller, Caller::Anyone) {
-        return None;
-    }
-    let tools: BTreeSet<&str> = calls.iter().map(|call| call.tool.as_str()).collect();
-    Some(tools.into_iter().take(TOOLS_TOLD_MAX).collect::<Vec<_>>().join(","))
-}
-
-/// Somebody came of whom it is not known who they are.
-pub(crate) fn turned_away(command: &str, from: Option<SocketAddr>, reason: &str) {
+/// A request that was not authenticated.
+pub(crate) fn turned_away(command: &str, from: Option<SocketAddr>, reason: Reason) {
+    let reason = reason.code();
     let from = from.map(tracing::field::display);
     tracing::info!(target: AUDIT, command = last(command), from, decision = REFUSED, reason, "audit");
 }
 
-/// Somebody may not ask for this at all.
-pub(crate) fn refused(caller: &Caller, command: &str, reason: &str) {
+/// A request that its caller may never make.
+pub(crate) fn refused(caller: &Caller, command: &str, reason: Reason) {
+    let reason = reason.code();
     count_refusal(caller);
     let (name, tenant) = who(caller);
     tracing::info!(target: AUDIT, caller = name, tenant, command = last(command), decision = REFUSED, reason, "audit");
@@ -50,64 +38,28 @@ fn count_refusal(caller: &Caller) {
     }
 }
 
-/// A command at work. Its event is written when it is done, or when its client goes away before: what is stored by then is
-/// executed all the same.
-pub(crate) struct Asking<'here> {
-    runs: &'here Runs,
+/// A command whose client disconnected before it was done.
+pub(crate) fn abandoned(
+    caller: &Caller,
     command: &'static str,
-    run: Option<RunId>,
-    call: Option<&'here CallId>,
-    tools: Option<String>,
-    is_done: bool,
+    (run, call): (Option<RunId>, Option<&CallId>),
+    tool: Option<&str>,
+) {
+    write(caller, command, (run, call), tool, (UNKNOWN, Some(CLIENT_GONE)));
 }
 
-impl<'here> Asking<'here> {
-    /// A command that makes a run.
-    pub(crate) fn new(runs: &'here Runs, command: &'static str, tools: Option<String>) -> Self {
-        Self { runs, command, run: None, call: None, tools, is_done: false }
-    }
-
-    /// A command on a run, or on a call of it.
-    pub(crate) fn on(runs: &'here Runs, command: &'static str, (run, call): (RunId, Option<&'here CallId>)) -> Self {
-        Self { runs, command, run: Some(run), call, tools: None, is_done: false }
-    }
-
-    /// The run is about to be opened.
-    pub(crate) fn about(&mut self, run: RunId) {
-        self.run = Some(run);
-        if let Some(slot) = &self.runs.about_to_open {
-            slot.set(run);
-        }
-    }
-
-    /// How it went. A refusal names the run only if the command was on one.
-    pub(crate) fn done(mut self, run: Option<RunId>, refusal: Option<&Refusal>) {
-        self.is_done = true;
-        command(&self.runs.caller, self.command, (run, self.call), self.tools.as_deref(), refusal);
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        if !self.is_done {
-            let decision = (UNKNOWN, Some(CLIENT_GONE));
-            write(&self.runs.caller, self.command, (self.run, self.call), self.tools.as_deref(), decision);
-        }
-    }
-}
-
-/// A command, as it went.
+/// A command and its outcome.
 pub(crate) fn command(
     caller: &Caller,
     command: &'static str,
     (run, call): (Option<RunId>, Option<&CallId>),
     tool: Option<&str>,
-    refusal: Option<&Refusal>,
+    refusal: Option<Reason>,
 ) {
     if refusal.is_some() {
         count_refusal(caller);
     }
-    let decision = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
+    let decision = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(refusal.code())));
     write(caller, command, (run, call), tool, decision);
 }
 
@@ -138,8 +90,8 @@ fn write(
     );
 }
 
-/// Something was paused, or goes on.
-pub(crate) fn paused(caller: &Caller, command: &'static str, what: &Pausable, refusal: Option<&Refusal>) {
+/// Something was paused or resumed.
+pub(crate) fn paused(caller: &Caller, command: &'static str, what: &Pausable, refusal: Option<Reason>) {
     if matches!(caller, Caller::Anyone) {
         return;
     }
@@ -148,15 +100,15 @@ pub(crate) fn paused(caller: &Caller, command: &'static str, what: &Pausable, re
         Pausable::Tool(tool) => (Some(tool.as_str()), None),
         Pausable::Pool(pool) => (None, Some(pool.as_str())),
     };
-    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
+    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(refusal.code())));
     tracing::info!(target: AUDIT, caller = name, tenant, command, tool, pool, decision, reason, "audit");
 }
 
-/// Runs were to be erased: of a tenant, or one run. Of a request that was served, also how many.
+/// Runs were requested to be erased: those of a tenant, or one run. If the request was served, with their number.
 pub(crate) fn erased(
     caller: &Caller,
     (tenant, run): (&str, &str),
-    done: Result<&proto::v1::EraseRunsResponse, &Refusal>,
+    done: Result<&proto::v1::EraseRunsResponse, Reason>,
     dry_run: bool,
 ) {
     if matches!(caller, Caller::Anyone) {
@@ -164,7 +116,7 @@ pub(crate) fn erased(
     }
     let (name, own) = who(caller);
     let of = |text: &str| (!text.is_empty()).then(|| text.get(..64).unwrap_or("").to_owned());
-    let (decision, reason) = done.map_or_else(|refusal| (REFUSED, Some(word(refusal))), |_| (ADMITTED, None));
+    let (decision, reason) = done.map_or_else(|refusal| (REFUSED, Some(refusal.code())), |_| (ADMITTED, None));
     let (matched, requested) = done.map(|answer| (Some(answer.matched), Some(answer.requested))).unwrap_or_default();
     tracing::info!(
         target: AUDIT,
@@ -183,17 +135,17 @@ pub(crate) fn erased(
 }
 
 /// A worker was told to drain.
-pub(crate) fn drained(caller: &Caller, worker: &WorkerId, refusal: Option<&Refusal>) {
+pub(crate) fn drained(caller: &Caller, worker: &WorkerId, refusal: Option<Reason>) {
     if matches!(caller, Caller::Anyone) {
         return;
     }
     let (name, tenant) = who(caller);
-    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(word(refusal))));
+    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(refusal.code())));
     let (command, worker) = ("DrainWorker", worker.as_str());
     tracing::info!(target: AUDIT, caller = name, tenant, command, worker.id = worker, decision, reason, "audit");
 }
 
-/// A call that its caller may not make any more.
+/// A call that its caller lost the right to make.
 pub(crate) fn call_refused(run: &Run, spec: &CallSpec) {
     tracing::info!(
         target: AUDIT,
@@ -213,42 +165,37 @@ fn who(caller: &Caller) -> (Option<&str>, Option<&str>) {
     (caller.name().map(CallerName::as_str), caller.tenant().map(TenantId::as_str))
 }
 
-/// Why, in a word: texts may hold what the caller sent.
-fn word(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::Malformed { .. } => "MALFORMED",
-        Refusal::NothingSelected => "NOTHING_SELECTED",
-        Refusal::Rejected(_) => "REJECTED",
-        Refusal::NotPermitted(denied) => denied.reason,
-        Refusal::Denied { .. } => "DENIED_BY_HOOK",
-        Refusal::Exceeded(_) => "QUOTA_EXCEEDED",
-        Refusal::RunNotFound(_) => "RUN_NOT_FOUND",
-        Refusal::EventsExpired(_) => "EVENTS_EXPIRED",
-        Refusal::ArgumentsInvalid { .. } => "ARGUMENTS_INVALID",
-        Refusal::ToolNotFound(_) => "TOOL_NOT_FOUND",
-        Refusal::PoolNotFound(_) => "POOL_NOT_FOUND",
-        Refusal::WorkerNotFound(_) => "WORKER_NOT_FOUND",
-        Refusal::WorkerSilent(_) => "WORKER_SILENT",
-        Refusal::RequestIdTaken { .. } => "REQUEST_ID_TAKEN",
-        Refusal::ObjectNotFound(_) => "OBJECT_NOT_FOUND",
-        Refusal::LinkUnknown => "LINK_UNKNOWN",
-        Refusal::ObjectsFull => "OBJECTS_FULL",
-        Refusal::UploadsFull { .. } => "UPLOADS_FULL",
-        Refusal::TooManyUploads { .. } => "TOO_MANY_UPLOADS",
-        Refusal::UploadsBusy => "UPLOADS_BUSY",
-        Refusal::ObjectsUnavailable(_) => "OBJECTS_UNAVAILABLE",
-        Refusal::ObjectTooLarge => "PAYLOAD_TOO_LARGE",
-        Refusal::OutOfObject { .. } => "OUT_OF_OBJECT",
-        Refusal::LogFull(_) | Refusal::RequestIdsFull => "LOG_FULL",
-        Refusal::TooLarge => "PAYLOAD_TOO_LARGE",
-        Refusal::Contended => "CONTENDED",
-        Refusal::BrokerUnavailable(_) => "BROKER_UNAVAILABLE",
-        Refusal::Unconfirmed { .. } => "UNCONFIRMED",
-        Refusal::ShuttingDown => "SHUTTING_DOWN",
-    }
+/// Logs the default decision on a call that nobody decided in time.
+pub(crate) fn note_default(run: &Run, call: CallIndex) {
+    let Some(spec) = run.call(call).map(run::Call::spec) else { return };
+    let decision = match spec.approval.map(|approval| approval.default) {
+        Some(DefaultDecision::Approve) => "approved_by_default",
+        Some(DefaultDecision::Reject) | None => "rejected_by_default",
+    };
+    decided(run.id(), run.tenant(), spec, decision, None);
 }
 
-/// The method of a path, which alone is worth reading.
+/// One event per decision: the caller, the call, and the decision; never arguments or results.
+pub(crate) fn decided(
+    run: RunId,
+    tenant: Option<&TenantId>,
+    spec: &CallSpec,
+    decision: &'static str,
+    why: Option<&CallError>,
+) {
+    tracing::info!(
+        target: AUDIT,
+        tenant = tenant.map(tracing::field::display),
+        run.id = %run,
+        // As text, which the human-readable log quotes, because an id may hold spaces.
+        call.id = spec.id.as_str(),
+        tool = spec.tool.as_str(),
+        decision,
+        why = why.map(|error| proto::convert::error_kind_name(error.kind)),
+    );
+}
+
+/// The method of a path, the only readable part.
 fn last(path: &str) -> &str {
     let method = path.rsplit('/').next().unwrap_or(path);
     method.get(..64).unwrap_or(method)

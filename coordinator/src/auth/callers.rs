@@ -1,7 +1,9 @@
-//! Who asks, and what they may: known by a key, a token or a certificate, and judged by a file. Off where there is no file.
+//! Authentication and authorization. Callers have a key, a token or a certificate, and their rights are in a file. Off
+//! if there is no file.
 //!
-//! The door says who asks ([`Callers::identify`]) and puts the [`Caller`] beside the request; commands judge by it. A command
-//! for which nobody said who asks is refused where callers are known: whoever forgets to ask opens nothing.
+//! The API identifies the caller ([`Callers::identify`]) and puts the [`Caller`] into the request's extensions;
+//! commands check it. A command without an identified caller is refused while callers are authenticated, so code that
+//! forgets to identify opens nothing.
 
 mod book;
 mod issuer;
@@ -9,18 +11,19 @@ mod jwt;
 mod keep;
 mod link;
 mod one_call;
+mod quota;
 mod tenant;
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use run::{Answer, CallError, CallId, CallerName, ErrorKind, ObjectId, Run, RunId, TenantId, Timestamp, ToolName};
+use proto::Reason;
+use run::{Answer, CallError, CallId, CallerName, ObjectId, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::sync::{Notify, watch};
 
-use crate::pools::Tenancy;
-use crate::quotas::{Exceeded, Quota, UPLOAD_BYTES};
-use crate::registry::Entry;
+use crate::fleet::pools::Tenancy;
+use crate::fleet::registry::{Entry, not_permitted};
 
 pub use self::book::new_key;
 pub(crate) use self::book::{Book, Reading, Rights};
@@ -28,12 +31,13 @@ pub use self::keep::CallersError;
 pub(crate) use self::keep::{Keeper, open};
 pub(crate) use self::link::Link;
 pub(crate) use self::one_call::OneCall;
+pub(crate) use self::quota::{Exceeded, Quota, UPLOAD_BYTES};
 pub(crate) use self::tenant::TenantTools;
 
-/// Bytes of a key or a token: those of large issuers have some 2 KiB.
+/// Bytes of a key or a token: tokens of large issuers have some 2 KiB.
 const CREDENTIAL_BYTES_MAX: usize = 8 * 1024;
 
-/// What a caller may ask for.
+/// What a caller may request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {
     /// Make runs, add to them, close, cancel, redrive and drop.
@@ -44,7 +48,7 @@ pub(crate) enum Role {
     Approve,
     /// See runs, calls and tools.
     Read,
-    /// All of that, for all tenants, and what concerns the whole.
+    /// All of that for all tenants, and operations on the whole deployment.
     Admin,
 }
 
@@ -70,48 +74,48 @@ impl FromStr for Role {
     }
 }
 
-/// Who asks. Cheap to clone.
+/// The caller of a request. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Caller {
-    /// Nobody is asked who they are: everything is allowed.
+    /// Callers are not authenticated: everything is allowed.
     Anyone,
-    /// It was not said who asks, where callers are known: nothing is allowed.
+    /// Callers are authenticated, and this one was not identified: nothing is allowed.
     Nobody,
     Known(Arc<Known>),
-    /// Whoever holds the token for one answer.
+    /// The bearer of a token for one answer.
     OneCall(Arc<OneCall>),
 }
 
 /// A caller of the file.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// The name in the file; behind a slash the subject of their token, where they came with one.
+    /// The name in the file; with a token, followed by a slash and the token's subject.
     pub(crate) name: CallerName,
     pub(crate) tenant: Option<TenantId>,
     pub(crate) rights: Arc<Rights>,
-    /// When the token that they came with expires; `None` for a key or a certificate.
+    /// When the caller's token expires; `None` for a key or a certificate.
     pub(crate) until: Option<Timestamp>,
 }
 
-/// What somebody may not do, and why.
+/// What the caller may not do, and why.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Denied {
-    pub(crate) reason: &'static str,
+    pub(crate) reason: Reason,
     pub(crate) message: String,
 }
 
 impl Denied {
-    /// A tool that the caller may not call.
+    /// The caller may not call this tool.
     pub(crate) fn tool(tool: &ToolName) -> Self {
         let message = format!("replacing the arguments of a call of {tool} needs the right to call it");
-        Self { reason: "TOOL_DENIED", message }
+        Self { reason: Reason::ToolDenied, message }
     }
 
-    /// A token for one answer, where a caller with a role is needed.
+    /// The caller has only a token for one answer, and a role is needed.
     pub(crate) fn token(role: Role) -> Self {
-        let message = format!("a token for one answer is no caller with the role {}, which this needs", role.name());
-        Self { reason: "ROLE_MISSING", message }
+        let message = format!("a token for one answer lacks the role {}", role.name());
+        Self { reason: Reason::RoleMissing, message }
     }
 }
 
@@ -143,17 +147,17 @@ impl Caller {
             return Ok(());
         }
         let message = match self.name() {
-            Some(name) => format!("caller {name} has not the role {}, which this needs", role.name()),
-            None => "this needs to know who asks".to_owned(),
+            Some(name) => format!("caller {name} lacks the role {}", role.name()),
+            None => "this request needs an authenticated caller".to_owned(),
         };
-        Err(Denied { reason: "ROLE_MISSING", message })
+        Err(Denied { reason: Reason::RoleMissing, message })
     }
 
     fn is_admin(&self) -> bool {
         self.must(Role::Admin).is_ok()
     }
 
-    /// Whether a run of this tenant exists for the caller.
+    /// Whether the caller may see runs of this tenant.
     pub(crate) fn sees(&self, tenant: Option<&TenantId>) -> bool {
         match self {
             Self::Anyone => true,
@@ -162,29 +166,29 @@ impl Caller {
         }
     }
 
-    /// To whose runs a list is limited; `None` for everybody's.
-    pub(crate) fn lists(&self, asked: Option<TenantId>) -> Result<Option<TenantId>, Denied> {
-        if self.is_admin() { Ok(asked) } else { self.own(asked) }
+    /// The tenant to which the caller's lists are limited; `None` for all tenants.
+    pub(crate) fn lists(&self, requested: Option<TenantId>) -> Result<Option<TenantId>, Denied> {
+        if self.is_admin() { Ok(requested) } else { self.own(requested) }
     }
 
-    /// For whom a run is that the caller makes.
-    pub(crate) fn makes_for(&self, asked: Option<TenantId>) -> Result<Option<TenantId>, Denied> {
-        if self.is_admin() { Ok(asked.or_else(|| self.tenant().cloned())) } else { self.own(asked) }
+    /// The tenant of a run that the caller opens.
+    pub(crate) fn makes_for(&self, requested: Option<TenantId>) -> Result<Option<TenantId>, Denied> {
+        if self.is_admin() { Ok(requested.or_else(|| self.tenant().cloned())) } else { self.own(requested) }
     }
 
-    fn own(&self, asked: Option<TenantId>) -> Result<Option<TenantId>, Denied> {
-        match (self.tenant(), asked) {
+    fn own(&self, requested: Option<TenantId>) -> Result<Option<TenantId>, Denied> {
+        match (self.tenant(), requested) {
             (Some(own), None) => Ok(Some(own.clone())),
-            (Some(own), Some(asked)) if *own == asked => Ok(Some(asked)),
-            (Some(_), Some(asked)) => Err(self.stranger(&asked)),
+            (Some(own), Some(requested)) if *own == requested => Ok(Some(requested)),
+            (Some(_), Some(requested)) => Err(self.stranger(&requested)),
             (None, _) => self.must(Role::Admin).map(|()| None),
         }
     }
 
     fn stranger(&self, tenant: &TenantId) -> Denied {
         let name = self.name().map_or("", CallerName::as_str);
-        let message = format!("caller {name} is not of tenant {tenant}: leave the tenant out");
-        Denied { reason: "TENANT_DENIED", message }
+        let message = format!("caller {name} does not belong to tenant {tenant}: leave the tenant out");
+        Denied { reason: Reason::TenantDenied, message }
     }
 
     pub(crate) fn may_call(&self, entry: &Entry) -> bool {
@@ -195,38 +199,39 @@ impl Caller {
         }
     }
 
-    /// Who adds to a run must be who opened it: its calls are judged by that caller's rights when they are dispatched.
+    /// Only the caller who opened a run may add calls to it, because its calls are checked against that caller's rights
+    /// when they are dispatched.
     pub(crate) fn may_add_to(&self, run: &Run) -> Result<(), Denied> {
         if self.is_admin() || self.name() == run.caller() {
             return Ok(());
         }
-        let message = "another caller opened the run: only that one may add calls to it".to_owned();
-        Err(Denied { reason: "RUN_OF_ANOTHER_CALLER", message })
+        let message = "another caller opened the run: only that caller may add calls to it".to_owned();
+        Err(Denied { reason: Reason::RunOfAnotherCaller, message })
     }
 
-    /// A token for one answer is good for that answer.
+    /// A token for one answer is valid for that answer only.
     pub(crate) fn may_answer(&self, run: RunId, answers: &[Answer]) -> Result<(), Denied> {
         match self {
             Self::OneCall(one) if one.run != run || answers.iter().any(|answer| answer.call != one.call) => {
                 let message = "the token is for the answer to another call".to_owned();
-                Err(Denied { reason: "TOKEN_FOR_ANOTHER_CALL", message })
+                Err(Denied { reason: Reason::TokenForAnotherCall, message })
             }
             Self::Anyone | Self::Nobody | Self::Known(_) | Self::OneCall(_) => Ok(()),
         }
     }
 
-    /// Whoever was given a token gives out no further ones.
+    /// The bearer of a token cannot issue further ones.
     pub(crate) fn may_give_out(&self) -> Result<(), Denied> {
         match self {
             Self::OneCall(_) => {
-                let message = "a token for one answer makes no further ones".to_owned();
-                Err(Denied { reason: "TOKEN_FOR_ONE_ANSWER", message })
+                let message = "a token for one answer cannot be used to issue further ones".to_owned();
+                Err(Denied { reason: Reason::TokenForOneAnswer, message })
             }
             Self::Anyone | Self::Nobody | Self::Known(_) => Ok(()),
         }
     }
 
-    /// A place among the readers of the caller, for one who is known.
+    /// Takes a place among the streams of an identified caller.
     pub(crate) fn begin_reading(&self) -> Result<Option<Reading>, Exceeded> {
         match self {
             Self::Known(known) => known.rights.begin_reading().map(Some),
@@ -234,7 +239,7 @@ impl Caller {
         }
     }
 
-    /// Until when the caller may give something out: what a token's bearer gives out ends with the token.
+    /// The latest expiry of what the caller issues: what a token's bearer issues expires with the token.
     pub(crate) fn gives_until(&self, wanted: Timestamp) -> Timestamp {
         match self {
             Self::Known(known) => known.until.map_or(wanted, |until| until.min(wanted)),
@@ -242,7 +247,7 @@ impl Caller {
         }
     }
 
-    /// The only call that the caller may see of a run.
+    /// The only call of a run that the caller may see.
     pub(crate) fn only(&self) -> Option<&CallId> {
         match self {
             Self::OneCall(one) => Some(&one.call),
@@ -251,12 +256,7 @@ impl Caller {
     }
 }
 
-/// The error of a call of a tool that its caller may not call.
-pub(crate) fn not_permitted(tool: &ToolName, why: &str) -> CallError {
-    CallError::new(ErrorKind::NotPermitted, format!("{tool} may not be called here: {why}"))
-}
-
-/// What somebody shows of themselves.
+/// The credentials that a client presents.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shown<'a> {
     /// A key or a token.
@@ -265,56 +265,56 @@ pub(crate) struct Shown<'a> {
     pub(crate) certificate: Option<&'a [u8]>,
 }
 
-/// Why it is not known who asks. None of it says more than whoever sent it knows.
+/// Why the caller could not be identified. No message reveals more than the client knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unknown {
-    #[error("say who you are: `authorization: Bearer KEY`, a key or a token")]
+    #[error("authentication required: send `authorization: Bearer KEY` with a key or a token")]
     Missing,
     #[error("the credential is longer than {CREDENTIAL_BYTES_MAX} bytes")]
     TooLarge,
-    #[error("the key is not known")]
+    #[error("the key is unknown")]
     Key,
     #[error("the token is refused: {0}")]
     Token(String),
     #[error("the certificate names no caller")]
     Certificate,
-    #[error("the keys of the tokens' issuer are not known yet: ask again")]
+    #[error("the keys of the tokens' issuer are not loaded yet: retry")]
     KeysMissing,
 }
 
 impl Unknown {
-    pub(crate) fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> Reason {
         match self {
-            Self::Missing => "CREDENTIAL_MISSING",
-            Self::TooLarge => "CREDENTIAL_TOO_LARGE",
-            Self::Key => "KEY_UNKNOWN",
-            Self::Token(_) => "TOKEN_REFUSED",
-            Self::Certificate => "CERTIFICATE_UNKNOWN",
-            Self::KeysMissing => "ISSUER_UNAVAILABLE",
+            Self::Missing => Reason::CredentialMissing,
+            Self::TooLarge => Reason::CredentialTooLarge,
+            Self::Key => Reason::KeyUnknown,
+            Self::Token(_) => Reason::TokenRefused,
+            Self::Certificate => Reason::CertificateUnknown,
+            Self::KeysMissing => Reason::IssuerUnavailable,
         }
     }
 }
 
-/// Everybody who is known. Cheap to clone.
+/// All callers of the file. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Callers(Option<Arc<Shared>>);
 
 #[derive(Debug)]
 struct Shared {
     book: watch::Receiver<Arc<Book>>,
-    /// The keys of the tokens' issuer; `None` before they were had.
+    /// The keys of the tokens' issuer; `None` until they were fetched.
     issuer: watch::Receiver<Option<Arc<jwt::Keys>>>,
     /// A token names a key that we do not have: the issuer may have new ones.
     wanted: Arc<Notify>,
 }
 
 impl Callers {
-    /// Who asks where nobody says it.
+    /// The caller of a request that has none set.
     pub(crate) fn unsaid(&self) -> Caller {
         if self.0.is_some() { Caller::Nobody } else { Caller::Anyone }
     }
 
-    /// Finds out who asks.
+    /// Identifies the caller.
     pub(crate) fn identify(&self, shown: Shown<'_>, now: Timestamp) -> Result<Caller, Unknown> {
         let Some(shared) = &self.0 else { return Ok(Caller::Anyone) };
         let book = Arc::clone(&shared.book.borrow());
@@ -334,14 +334,14 @@ impl Callers {
         }
     }
 
-    /// The caller as the file has them now: an open stream may be older than that.
+    /// The caller with the present rights of the file, because an open stream may be older than the file.
     pub(crate) fn renewed(&self, caller: &Caller) -> Caller {
         let (Some(shared), Caller::Known(old)) = (&self.0, caller) else { return caller.clone() };
         let book = Arc::clone(&shared.book.borrow());
         match book.by_name(&old.name) {
             Some(rights) if Arc::ptr_eq(rights, &old.rights) => caller.clone(),
             Some(rights) => {
-                // The tenant of a token is the token's.
+                // The tenant of a token comes from the token.
                 let tenant = if rights.tenant_claim.is_some() { old.tenant.clone() } else { rights.tenant.clone() };
                 let rights = Arc::clone(rights);
                 Caller::Known(Arc::new(Known { name: old.name.clone(), tenant, rights, until: old.until }))
@@ -350,8 +350,8 @@ impl Callers {
         }
     }
 
-    /// What keeps a call of the run from being dispatched, by what its caller may do now. A run that was accepted before
-    /// callers were known goes on, and a tool of which nothing is known any more was judged when the call was accepted.
+    /// Why a call of the run may not be dispatched, according to its caller's present rights. A run from before callers
+    /// were authenticated goes on. A tool that is not known any more was checked when the call was accepted.
     pub(crate) fn keeps_from(&self, run: &Run, tool: &ToolName, entry: Option<&Entry>) -> Option<CallError> {
         let (shared, name) = (self.0.as_ref()?, run.caller()?);
         let book = Arc::clone(&shared.book.borrow());
@@ -363,21 +363,21 @@ impl Callers {
             return Some(not_permitted(tool, "its tenant does not have it any more"));
         }
         let may = rights.has(Role::Submit) && entry.is_none_or(|entry| rights.may_call(entry));
-        (!may).then(|| not_permitted(tool, "its caller has not the right any more"))
+        (!may).then(|| not_permitted(tool, "its caller has lost the right"))
     }
 
-    /// Which tools a tenant has; `None` for all.
+    /// The tools that a tenant has; `None` for all.
     pub(crate) fn tools_of(&self, tenant: Option<&TenantId>) -> Option<Arc<TenantTools>> {
         self.0.as_ref()?.book.borrow().tools_of(tenant?).cloned()
     }
 
-    /// Whether a tool is there for a caller.
+    /// Whether a caller may see a tool.
     pub(crate) fn shows<'a>(&self, caller: &'a Caller) -> impl Fn(&Entry) -> bool + use<'a> {
         let tenant = self.tools_of(caller.tenant());
         move |entry| caller.may_call(entry) && tenant.as_ref().is_none_or(|tenant| tenant.have(entry))
     }
 
-    /// Whether callers are asked who they are.
+    /// Whether callers are authenticated.
     pub(crate) fn are_known(&self) -> bool {
         self.0.is_some()
     }
@@ -387,7 +387,7 @@ impl Callers {
         self.0.as_ref().map_or(Tenancy::Open, |shared| shared.book.borrow().tenancy())
     }
 
-    /// Changes of the file; `None` where there is none.
+    /// Changes of the file; `None` if there is none.
     pub(crate) fn changes(&self) -> Option<watch::Receiver<Arc<Book>>> {
         self.0.as_ref().map(|shared| shared.book.clone())
     }
@@ -396,12 +396,12 @@ impl Callers {
         self.0.as_ref()?.book.borrow().quota(tenant)
     }
 
-    /// What the uploads of a tenant may hold.
+    /// Limit of bytes of a tenant's uploads.
     pub(crate) fn upload_bytes(&self, tenant: &TenantId) -> u64 {
         self.quota(tenant).and_then(|quota| quota.upload_bytes).unwrap_or(UPLOAD_BYTES)
     }
 
-    /// Whether some tenant may have only so many calls running at once.
+    /// Whether the file limits any tenant's running calls.
     pub(crate) fn limits_running(&self) -> bool {
         self.0.as_ref().is_some_and(|shared| shared.book.borrow().limits_running())
     }
@@ -410,7 +410,7 @@ impl Callers {
         self.0.as_ref().is_some_and(|shared| shared.book.borrow().has_quotas())
     }
 
-    /// A token with which one call can be answered, by whoever holds it, until then.
+    /// A token with which its bearer can answer one call until it expires.
     pub(crate) fn answer_token(
         &self,
         by: &Caller,
@@ -422,26 +422,26 @@ impl Callers {
             .zip(by.name())
             .and_then(|(book, name)| book.sign(&OneCall { run, call, tenant, issued_by: name.clone(), until }));
         made.ok_or_else(|| Denied {
-            reason: "ANSWER_TOKENS_OFF",
+            reason: Reason::AnswerTokensOff,
             message: "answer tokens need answer_token_key_file in the file of callers".to_owned(),
         })
     }
 }
 
 impl Callers {
-    /// A token with which an object can be read, by whoever holds it, until then.
+    /// A token with which its bearer can read an object until it expires.
     pub(crate) fn link(&self, by: &Caller, object: ObjectId, until: Timestamp) -> Result<String, Denied> {
         let book = self.0.as_ref().map(|shared| Arc::clone(&shared.book.borrow()));
         let made = book.zip(by.name()).and_then(|(book, name)| {
             book.sign_link(&Link { object, tenant: by.tenant().cloned(), issued_by: name.clone(), until })
         });
         made.ok_or_else(|| Denied {
-            reason: "LINKS_OFF",
+            reason: Reason::LinksOff,
             message: "links need answer_token_key_file in the file of callers".to_owned(),
         })
     }
 
-    /// The object that a link leads to, and who gave it out, as the file has them now.
+    /// The object of a link and its issuer, with the present rights of the file.
     pub(crate) fn by_link(&self, token: &str, now: Timestamp) -> Option<(ObjectId, Caller)> {
         let book = self.0.as_ref().map(|shared| Arc::clone(&shared.book.borrow()))?;
         let Link { object, tenant, issued_by: name, .. } = book.link(token, now)?;
@@ -453,7 +453,7 @@ impl Callers {
 impl Shared {
     fn by_token(&self, book: &Book, token: &str) -> Result<Caller, Unknown> {
         let Some(rules) = &book.tokens else {
-            return Err(Unknown::Token("it is neither a key of ours nor are tokens taken here".to_owned()));
+            return Err(Unknown::Token("it is not a key of this service, and tokens are not configured".to_owned()));
         };
         let keys = self.issuer.borrow().clone().ok_or(Unknown::KeysMissing)?;
         let claims = jwt::verify(token, &keys, rules).map_err(|fault| {
@@ -470,7 +470,7 @@ fn known(known: Known) -> Caller {
     Caller::Known(Arc::new(known))
 }
 
-/// Roles in words, for errors.
+/// The names of the roles, for errors.
 fn roles() -> String {
     Role::ALL.map(Role::name).join(", ")
 }

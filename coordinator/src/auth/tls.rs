@@ -1,8 +1,7 @@
-//! The door's certificate: read from files, checked, and read again when they change, so that nobody need restart anything.
+//! The API's certificate: read from files, checked, and reloaded when they change, so that no restart is needed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
@@ -15,19 +14,18 @@ use tokio_util::sync::CancellationToken;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::metrics;
+use crate::tasks::LOOK;
 
-/// How often files are looked at. A certificate is replaced days before it ends.
-pub(crate) const LOOK: Duration = Duration::from_secs(2);
-/// What is spoken behind TLS: gRPC needs the first.
+/// Protocols behind TLS: gRPC needs the first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// Where the door's certificate lies, all in PEM.
+/// The files of the API's certificate, all in PEM.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The server's certificate, and behind it those that lead to its authority.
+    /// The server's certificate, followed by the certificates that lead to its authority.
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// The authorities of clients' certificates. With it nobody is let in without one.
+    /// The authorities of clients' certificates. If set, clients without a certificate are rejected.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -35,14 +33,14 @@ pub struct TlsFiles {
 pub enum TlsError {
     #[error("cannot read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
-    #[error("{} is no usable {what}: {reason}", file.display())]
+    #[error("{} is not a usable {what}: {reason}", file.display())]
     Unusable { file: PathBuf, what: &'static str, reason: String },
 }
 
-/// What of the files counts, as it was read last.
+/// The configuration that was loaded last.
 pub(crate) type Current = watch::Receiver<Arc<ServerConfig>>;
 
-/// Reads the files again when they change.
+/// Reloads the files when they change.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     files: TlsFiles,
@@ -51,10 +49,10 @@ pub(crate) struct Keeper {
 }
 
 impl TlsFiles {
-    /// Reads and checks them.
+    /// Reads and checks the files.
     ///
     /// # Errors
-    /// When a file cannot be read, or is not what it should be.
+    /// If a file cannot be read, or its content is invalid.
     pub(crate) fn load(self) -> Result<(Current, Keeper), TlsError> {
         let contents = self.read()?;
         let (current, receiver) = watch::channel(self.config(&contents)?);
@@ -76,7 +74,7 @@ impl TlsFiles {
             .map_err(|reason| unusable(&self.certificate, "certificate", &reason))?;
         let expires = chain.first().and_then(|own| Some(X509Certificate::from_der(own).ok()?.1.validity().not_after));
         let key = PrivateKeyDer::from_pem_slice(&contents.key)
-            .map_err(|_| unusable(&self.key, "key", &"it holds no private key in PEM"))?;
+            .map_err(|_| unusable(&self.key, "key", &"it has no private key in PEM"))?;
         let provider = Arc::new(default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -110,7 +108,7 @@ struct Contents {
 }
 
 impl Keeper {
-    /// Looks at the files until told to stop. What cannot be used is told, and what was read before goes on counting.
+    /// Checks the files until `stop`. If they cannot be used, the error is logged and the old content stays in effect.
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
         let mut failed = None;
         loop {
@@ -121,14 +119,14 @@ impl Keeper {
             match self.look() {
                 Ok(true) => {
                     failed = None;
-                    tracing::info!(file = %self.files.certificate.display(), "the door's certificate was read again");
+                    tracing::info!(file = %self.files.certificate.display(), "certificate reloaded");
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    // Files are replaced one after another: said once, and looked at again.
+                    // Files are replaced one after another, so a mismatch is logged once and checked again.
                     let text = error.to_string();
                     if failed.as_ref() != Some(&text) {
-                        tracing::error!(%error, "the door's new certificate cannot be used; the old one goes on");
+                        tracing::error!(%error, "reloading the certificate failed; the old one stays in effect");
                         failed = Some(text);
                     }
                 }
@@ -156,7 +154,7 @@ fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|error| format!("it is not PEM: {error}"))?;
-    if found.is_empty() { Err("it holds no certificate in PEM".to_owned()) } else { Ok(found) }
+    if found.is_empty() { Err("it has no certificate in PEM".to_owned()) } else { Ok(found) }
 }
 
 fn digest(contents: &Contents) -> [u8; 32] {

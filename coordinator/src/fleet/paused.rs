@@ -1,5 +1,5 @@
-//! What is paused: calls of a paused tool are not handed to workers, which give back those that are, and the queue of a paused
-//! pool stands still. Pure: the bucket of pauses as it was last seen.
+//! Pauses. Calls of a paused tool are not given to workers, and workers give back those that they receive. The queue of
+//! a paused pool delivers nothing. Pure: the last content of the bucket of pauses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,7 @@ impl fmt::Display for Pausable {
 /// Who paused something, when and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Word {
-    /// Empty where callers are not known.
+    /// Empty if callers are not authenticated.
     pub(crate) by: String,
     pub(crate) reason: String,
     pub(crate) at_ms: u64,
@@ -61,24 +61,24 @@ impl Paused {
         self.pools.iter()
     }
 
-    /// The tool's calls are held where their jobs would be made.
+    /// The tool is paused: its calls are held before their jobs are appended.
     pub(crate) fn holds(&self, tool: &ToolName) -> bool {
         self.tools.contains_key(tool)
     }
 
-    /// The pool's queue gives nothing out.
+    /// The pool is paused: its queue delivers nothing.
     pub(crate) fn stops(&self, pool: &PoolId) -> bool {
         self.pools.contains_key(pool)
     }
 
-    /// Why a call waits, where it waits for this; `tool` is what its tool is called, whatever it calls it. Who paused it is
-    /// only for those who may know the operators.
+    /// The pause for which a call waits, as a sentence. `tool` is the real name of its tool. The operator's name is
+    /// only for callers who may see it.
     pub(crate) fn why(&self, call: &Call, tool: &ToolName, now: Timestamp, names: bool) -> Option<String> {
         let Route::Pool { pool, .. } = &call.spec().route else { return None };
         let of_tool = || Some((format!("tool {tool}"), self.tools.get(tool)?));
         let of_pool = || Some((format!("pool {pool}"), self.pools.get(pool)?));
         let (what, word) = match call.state() {
-            // What is in the queue already goes back there from whichever worker is given it.
+            // A call in the queue of another pool is given back by the worker that receives it.
             CallState::Accepted | CallState::Queued { .. } => of_tool().or_else(of_pool)?,
             CallState::AwaitingApproval | CallState::WaitingForClient | CallState::Running(_) | CallState::Ended(_) => {
                 return None;
@@ -89,12 +89,12 @@ impl Paused {
         let since = span(now.since(Timestamp(word.at_ms)));
         let left = span(call.start_by().since(now));
         Some(format!(
-            "waits: {what} was paused {since} ago{by}{reason}; unless it is resumed the call expires in {left}"
+            "waiting: {what} was paused {since} ago{by}{reason}; unless it is resumed the call expires in {left}"
         ))
     }
 }
 
-/// What a person wrote, on one line.
+/// A person's text, on one line.
 fn line(text: &str) -> String {
     text.split(char::is_control).map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }

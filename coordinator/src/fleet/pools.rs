@@ -1,5 +1,5 @@
-//! The pools file: which tool names each pool may host, and which tenants may use it. Without the file a name belongs to the
-//! pool that advertised it first.
+//! The pools file: which tool names each pool may host, and which tenants may use it. Without the file a name belongs
+//! to the pool that advertised it first.
 
 mod file;
 
@@ -22,7 +22,7 @@ pub enum PoolsError {
     Mistakes { file: PathBuf, mistakes: Vec<String> },
 }
 
-/// What the operator's file says of pools.
+/// The operator's rules for pools.
 #[derive(Debug, Default)]
 pub(crate) struct PoolRules {
     /// `None`: there is no file.
@@ -47,7 +47,7 @@ struct PoolRule {
     shared: bool,
 }
 
-/// Which tenants there may be, as far as the file of callers says.
+/// Which tenants there may be, according to the file of callers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Tenancy {
     /// Callers are not authenticated: a tenant is only a label, and nothing keeps tenants apart.
@@ -62,19 +62,20 @@ pub(crate) enum Tenancy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Closed {
     OfOtherTenants,
-    /// Its tools use the machine, and nobody declared that several tenants share it.
+    /// Its tools use the machine, and the file does not declare that several tenants share it.
     NotShared,
 }
 
 impl Closed {
-    /// What to tell the caller, and what its operator can do.
+    /// The message for the caller, with what its operator can do.
     pub(crate) fn why(self, pool: &PoolId) -> String {
         match self {
             Self::OfOtherTenants => format!("pool {pool} does not serve its tenant"),
             Self::NotShared => format!(
-                "tools of pool {pool} use their worker's machine, where one tenant could see another's files and processes. \
-                 The operator must name the tenant in the coordinators' pools file (--pools): [pools.{pool}] tenants = [\"…\"], \
-                 or share the pool among tenants that trust each other: shared = true"
+                "tools of pool {pool} use their worker's machine, where one tenant could see another's files and \
+                processes. The operator must name the tenant in the coordinators' pools file (--pools): \
+                [pools.{pool}] tenants = [\"…\"], or share the pool among tenants that trust each other: shared = \
+                true"
             ),
         }
     }
@@ -83,18 +84,18 @@ impl Closed {
 /// How a pool serves a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// The file names the tenant for this pool: it goes before pools that serve every tenant.
+    /// The file names the tenant for this pool: it is preferred to pools that serve every tenant.
     Dedicated,
     Common,
 }
 
 impl PoolRules {
-    /// Whether a file says which pool may host which names.
+    /// Whether there is a file.
     pub(crate) fn is_listed(&self) -> bool {
         self.pools.is_some()
     }
 
-    /// Whether a pool may host a tool of this name. Without a file every pool may, and the first one has it.
+    /// Whether a pool may host a tool of this name. Without a file every pool may, and the first one gets it.
     pub(crate) fn may_host(&self, pool: &PoolId, tool: &ToolName) -> bool {
         self.pools.is_none() || self.rule(pool).is_some_and(|rule| rule.tools.is_match(tool.as_str()))
     }
@@ -113,7 +114,8 @@ impl PoolRules {
         self.pools.iter().flat_map(BTreeMap::values).filter_map(|rule| rule.tenants.as_ref()).flatten().collect()
     }
 
-    /// How a pool serves a tenant; `None` for a tenant that no file names. `machines`: the pools whose tools use the machine.
+    /// How a pool serves a tenant; `None` for a tenant that no file names. `machines`: the pools whose tools use the
+    /// machine.
     pub(crate) fn access(
         &self,
         pool: &PoolId,

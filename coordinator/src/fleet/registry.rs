@@ -1,5 +1,5 @@
-//! The tools that can be called and the workers that live. Pure: a snapshot that is replaced when something changes, in
-//! which finding a tool is one look.
+//! The callable tools and the live workers. Pure: a snapshot that is replaced on changes, in which finding a tool is
+//! one lookup.
 
 mod catalog;
 #[cfg(test)]
@@ -9,13 +9,17 @@ mod views;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use run::{CallError, CallSpec, PoolId, Route, TenantId, ToolName, ToolSetId, Version, WorkerId};
+use run::{CallError, CallSpec, ErrorKind, PoolId, Route, TenantId, ToolName, ToolSetId, Version, WorkerId};
 
 pub(crate) use catalog::{Catalog, Differing, Entry, Hosted, Refused, Unusable, proves_a_claim};
 pub(crate) use views::Views;
 
-use crate::callers::not_permitted;
-use crate::pools::Closed;
+use crate::fleet::pools::Closed;
+
+/// The error of a call of a tool that its caller may not call.
+pub(crate) fn not_permitted(tool: &ToolName, why: &str) -> CallError {
+    CallError::new(ErrorKind::NotPermitted, format!("{tool} may not be called here: {why}"))
+}
 
 /// The workers of a pool that host the same tools.
 pub(crate) type Hosts = (PoolId, ToolSetId);
@@ -26,9 +30,9 @@ pub(crate) struct Registry {
     pub(crate) catalog: Arc<Catalog>,
     /// What each tenant can use of them.
     pub(crate) views: Arc<Views>,
-    /// A worker is known by its pool first: that one the broker vouches for, the id is only its own word.
+    /// Workers by pool first, because the broker authenticates the pool, while the id is the worker's own claim.
     pools: HashMap<PoolId, Pool>,
-    /// We listened for long enough that a worker that is not known does not live.
+    /// We have received heartbeats for long enough that an unknown worker is not alive.
     pub(crate) settled: bool,
 }
 
@@ -36,33 +40,33 @@ pub(crate) struct Registry {
 struct Pool {
     workers: HashMap<WorkerId, Worker>,
     living: Living,
-    /// The same, of those that host the same tools.
+    /// The same, for the workers that host the same tools.
     by_set: HashMap<ToolSetId, Living>,
 }
 
-/// A worker as its last heartbeat described it.
+/// A worker according to its last heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Worker {
     pub(crate) tools: ToolSetId,
-    /// It takes calls, as far as it knows.
+    /// Whether it is pulling calls.
     pub(crate) pulling: bool,
-    /// Calls that it may run at once.
+    /// Calls that it may run concurrently.
     pub(crate) slots: u32,
     /// It takes no more calls, and those that it runs may end.
     pub(crate) draining: bool,
-    /// The release of its library; empty if it does not say.
+    /// The release of its library; empty if it does not report it.
     pub(crate) release: String,
 }
 
-/// How many workers of a pool live.
+/// Numbers of live workers of a pool.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Living {
     pub(crate) live: usize,
-    /// That take more calls: they do not drain.
+    /// Those that take more calls, because they do not drain.
     pub(crate) taking: usize,
-    /// Of those, the ones that jobs reach.
+    /// Of those, the ones that pull jobs.
     pub(crate) pulling: usize,
-    /// Calls that those that take more may run at once, all together.
+    /// Slots of all workers that take more calls.
     pub(crate) slots: u64,
 }
 
@@ -115,7 +119,7 @@ impl Pool {
 }
 
 impl Registry {
-    /// Takes note of a worker; says whether that is news.
+    /// Records a worker's heartbeat; returns whether it changed anything.
     pub(crate) fn worker_lives(&mut self, pool: PoolId, id: WorkerId, worker: Worker) -> bool {
         let pool = self.pools.entry(pool).or_default();
         let before = pool.workers.insert(id, worker.clone());
@@ -138,12 +142,12 @@ impl Registry {
         self.pools.get(pool).is_some_and(|pool| pool.workers.contains_key(worker))
     }
 
-    /// Those that call themselves so, of whatever pools.
+    /// Workers with this id, of any pool.
     pub(crate) fn named<'a>(&'a self, id: &'a WorkerId) -> impl Iterator<Item = (&'a PoolId, &'a Worker)> {
         self.pools.iter().filter_map(move |(pool, workers)| Some((pool, workers.workers.get(id)?)))
     }
 
-    /// All workers that live, in the order of their ids and pools.
+    /// All live workers, in the order of their ids and pools.
     pub(crate) fn workers(&self) -> BTreeMap<(&WorkerId, &PoolId), &Worker> {
         let all = self.pools.iter();
         all.flat_map(|(pool, of)| of.workers.iter().map(move |(id, worker)| ((id, pool), worker))).collect()
@@ -153,38 +157,38 @@ impl Registry {
         self.pools.get(pool).map(|pool| pool.living).unwrap_or_default()
     }
 
-    /// All pools that host a tool, or in which a worker has lived since we listen.
+    /// All pools that host a tool, or that had a live worker since this process started.
     pub(crate) fn pools(&self) -> BTreeSet<PoolId> {
         let hosts = self.catalog.after(None).iter().flat_map(Entry::all_pools);
         self.pools.keys().chain(hosts).cloned().collect()
     }
 
-    /// The living workers of a pool that host a tool.
+    /// The live workers of a pool that host a tool.
     pub(crate) fn living_hosts(&self, pool: &PoolId, entry: &Entry) -> Living {
         self.living_since(pool, entry.of(pool), None)
     }
 
-    /// Of these the ones that host a version that is not older than this one.
+    /// Of these, the ones that host this version or a newer one.
     fn living_since(&self, pool: &PoolId, entry: &Entry, oldest: Option<&Version>) -> Living {
         let Some(of) = self.pools.get(pool) else { return Living::default() };
         let sets = entry.sets.iter().filter(|((hosting, _), version)| hosting == pool && version.as_ref() >= oldest);
         sets.filter_map(|((_, set), _)| of.by_set.get(set)).fold(Living::default(), |all, set| all.and(*set))
     }
 
-    /// How many workers take a call that a pool executes, whose tool is as a tenant knows it.
+    /// How many workers can take a call of a pool. `tenant`: whose view of the tool counts.
     pub(crate) fn takers(&self, call: &CallSpec, tenant: Option<&TenantId>) -> usize {
         let Route::Pool { pool, version, .. } = &call.route else { return 0 };
         let entry = self.catalog_of(tenant).find(&call.tool);
         entry.map_or(0, |entry| self.living_since(pool, entry.of(pool), version.as_ref()).taking)
     }
 
-    /// Who hosts something.
+    /// The hosts of something.
     pub(crate) fn hosts(&self) -> HashSet<Hosts> {
         let all = self.pools.iter();
         all.flat_map(|(pool, of)| of.workers.values().map(|worker| (pool.clone(), worker.tools.clone()))).collect()
     }
 
-    /// Workers by name, at most `max` of them: for people who look for the odd one out.
+    /// Workers by name, at most `max` of them, so that a person can find the faulty one.
     pub(crate) fn workers_of(&self, (pool, tools): &Hosts, max: usize) -> Vec<WorkerId> {
         let of = self.pools.get(pool).into_iter().flat_map(|pool| &pool.workers);
         let mut ids: Vec<WorkerId> =
@@ -194,13 +198,14 @@ impl Registry {
         ids
     }
 
-    /// The tools that a tenant can use; all for runs without a tenant, which are the operator's own.
+    /// The tools that a tenant can use; all for runs without a tenant, which belong to the operator.
     pub(crate) fn catalog_of(&self, tenant: Option<&TenantId>) -> &Catalog {
         tenant.and_then(|tenant| self.views.of(tenant)).unwrap_or(&self.catalog)
     }
 
-    /// Where calls of a tool go: to a pool where it is alive, if there is one. Of several pools each gets as many calls as its workers
-    /// have slots for, on average. A version that is rolled out gets its share of the calls that are `fit` for it.
+    /// The pool for calls of a tool: one in which it is alive, if there is one. Of several pools each gets as many
+    /// calls as its workers have slots for, on average. A version that is being rolled out gets its share of the calls
+    /// that are `fit` for it.
     pub(crate) fn route(
         &self,
         tool: &ToolName,
@@ -230,21 +235,21 @@ impl Registry {
         Some((chosen.or_else(|| entry.pools.first())?, entry))
     }
 
-    /// Why a tool that a pool hosts is closed to a tenant.
+    /// Why a tool of a pool is closed to a tenant.
     pub(crate) fn closed_to(&self, tenant: Option<&TenantId>, tool: &ToolName) -> Option<CallError> {
         let (tenant, entry) = (tenant?, self.catalog.find(tool)?);
         let closed = |pool| self.views.closed(pool, tenant).map(|closed| (closed, pool));
-        // What the operator can do about it is worth more than that other tenants have it.
+        // The reason that the operator can fix is preferred to the one that other tenants own the pool.
         let why = entry.all_pools().filter_map(closed).max_by_key(|(closed, _)| *closed == Closed::NotShared);
         why.map(|(closed, pool)| not_permitted(tool, &closed.why(pool)))
     }
 
-    /// What a tool is called that may be asked for by another name.
+    /// The real name of a tool that may have been requested by another name.
     pub(crate) fn real_name<'a>(&'a self, tool: &'a ToolName) -> &'a ToolName {
         self.catalog.find(tool).map_or(tool, |entry| &entry.hosted.manifest.name)
     }
 
-    /// Whether a tool is offered: somebody hosts it, or may for all that we know yet.
+    /// Whether a tool is offered: a worker hosts it, or may host it as far as is known yet.
     pub(crate) fn is_available(&self, entry: &Entry) -> bool {
         entry.is_hosted || !self.settled
     }
@@ -256,7 +261,7 @@ pub(crate) type Sets = BTreeMap<Hosts, Set>;
 /// Tools that are advertised together.
 #[derive(Debug)]
 pub(crate) struct Set {
-    /// Its place among all advertisements: the lower one came first.
+    /// Its position among all advertisements: the lowest came first.
     pub(crate) revision: u64,
     pub(crate) tools: Vec<Hosted>,
     pub(crate) unusable: Vec<Unusable>,

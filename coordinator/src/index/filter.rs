@@ -1,7 +1,7 @@
-//! Which runs and calls are asked for, in what order they come, and how a page is continued.
+//! Filters of runs and calls, their order, and how a page is continued.
 //!
-//! The order is that of the ids, which begin with the time at which they were made: the newest first. A new run stands
-//! before every page that was given out, so it moves none.
+//! The order is that of the ids, which begin with their creation time: the newest first. A new run comes before every
+//! page that was returned, so it does not move any.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,14 +11,14 @@ use run::{CallIndex, RunId, TenantId, Timestamp, ToolName};
 
 use super::summary::{CallSummary, Summary, is_final, is_over};
 
-/// A run's place in the order.
+/// A run's position in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     uuid: u128,
     shard: u8,
 }
 
-/// A place among calls: its run's, then its own. As text it sorts the same way.
+/// A position among calls: its run's, then its own. As text it sorts the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) run: Key,
@@ -32,7 +32,7 @@ impl From<RunId> for Key {
 }
 
 impl Key {
-    /// The first place that a run created at this moment may have.
+    /// The first position of a run created at this moment.
     pub(crate) fn at(moment: Timestamp) -> Self {
         Self { uuid: u128::from(moment.0) << 80, shard: 0 }
     }
@@ -58,11 +58,11 @@ impl fmt::Display for Place {
     }
 }
 
-/// A text that is no place.
+/// A text that is not a position.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NoPlace;
 
-/// Digits of a run's place as text.
+/// Digits of a run's position as text.
 pub(crate) const KEY_DIGITS: usize = 34;
 
 impl FromStr for Key {
@@ -86,7 +86,7 @@ impl FromStr for Place {
     }
 }
 
-/// From when to when runs were created: the beginning belongs to it, the end does not.
+/// Range of creation times: the beginning is included, the end is not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Created {
     pub(crate) from: Option<Timestamp>,
@@ -116,7 +116,7 @@ impl RunFilter {
             && self.tenant.as_ref().is_none_or(|tenant| run.tenant.as_ref() == Some(tenant))
     }
 
-    /// Only runs that have not ended can be meant.
+    /// Whether the filter only matches runs that have not ended.
     pub(crate) fn is_of_open_runs(&self) -> bool {
         self.status.is_some_and(|status| !is_final(status))
     }
@@ -139,13 +139,14 @@ impl CallFilter {
             && (!self.parked || call.parked)
     }
 
-    /// Only calls of runs that have not ended can be meant.
+    /// Whether the filter only matches calls of runs that have not ended.
     pub(crate) fn is_of_open_runs(&self) -> bool {
         self.state.is_some_and(|state| !is_over(state))
     }
 }
 
-/// Continues a list behind a place. Bound to its filter: the next page of another list makes no sense.
+/// A page token: the position after which a list continues. Bound to the filter, because a position makes no sense in
+/// another list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token<P> {
     /// A fingerprint of the filter.
@@ -158,7 +159,7 @@ impl<P: fmt::Display + FromStr> Token<P> {
         Self { filter: fingerprint(filter), behind }
     }
 
-    /// The place in a client's token; `None` for one that is not ours, or is of another list.
+    /// The position in a client's token; `None` if the token is invalid or from another list.
     pub(crate) fn parse(text: &str, filter: &[u8]) -> Option<P> {
         let (hash, behind) = text.split_at_checked(16)?;
         let is_ours = u64::from_str_radix(hash, 16).ok()? == fingerprint(filter);
@@ -172,16 +173,17 @@ impl<P: fmt::Display> fmt::Display for Token<P> {
     }
 }
 
-/// FNV-1a: the same in every process of every version, which the standard library's hash does not promise.
+/// FNV-1a, because it is the same in every process of every version, which the standard library's hash does not
+/// promise.
 fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// How much is asked for.
+/// A request for a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask<P> {
     pub(crate) size: usize,
-    /// Only what stands behind this place.
+    /// Only items after this position.
     pub(crate) behind: Option<P>,
 }
 
@@ -194,11 +196,11 @@ pub(crate) struct Page<T, P> {
     pub(crate) coverage: Coverage,
 }
 
-/// How much the index knows.
+/// Which part of all runs the index knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Coverage {
     pub(crate) complete: bool,
-    /// Runs created before this and ended were forgotten.
+    /// Ended runs created before this were forgotten.
     pub(crate) cut_before: Option<Timestamp>,
 }
 

@@ -1,4 +1,5 @@
-//! The index in this process' memory: for a coordinator that has no Redis. Bounded; gone with the process, and rebuilt.
+//! The index in this process' memory, for a coordinator without Redis. It is bounded, ends with the process, and is
+//! rebuilt.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -9,13 +10,13 @@ use run::{CallIndex, RunId, Shard, Timestamp};
 use super::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
 use super::{Counts, Mark, Marks, Summary};
 
-/// Ended runs that are remembered; then the oldest are forgotten. Some 40 MB with a call each.
+/// Ended runs that are kept; then the oldest are forgotten. Some 40 MB with a call each.
 const ENDED_RUNS_MAX: usize = 100_000;
-/// Calls of ended runs that are remembered: runs may have 128.
+/// Calls of ended runs that are kept: runs may have 128.
 const ENDED_CALLS_MAX: usize = 400_000;
-/// Runs that are looked at for one page.
+/// Runs that are read for one page.
 const SCAN_MAX: usize = 20_000;
-/// Calls that one page of runs may bring: a response must stay small.
+/// Calls of one page of runs, because a response must stay small.
 const PAGE_CALLS_MAX: usize = 10_000;
 
 /// Cheap to clone: all clones are one index.
@@ -25,7 +26,7 @@ pub(crate) struct Memory(Arc<Mutex<Runs>>);
 #[derive(Debug, Default)]
 struct Runs {
     all: BTreeMap<Key, Arc<Summary>>,
-    /// Those that have not ended: few, and what most questions are about.
+    /// Runs that have not ended: few, and most requests are about them.
     open: BTreeSet<Key>,
     ended: BTreeSet<Key>,
     ended_calls: usize,
@@ -36,7 +37,7 @@ struct Runs {
 
 impl Memory {
     fn runs(&self) -> MutexGuard<'_, Runs> {
-        // Nothing that holds the lock can leave a half-done change behind that matters: the index can be rebuilt.
+        // After a panic the content may be half updated, which is acceptable because the index can be rebuilt.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -51,7 +52,7 @@ impl Memory {
         ids.iter().map(|id| runs.all.get(&Key::from(*id)).cloned()).collect()
     }
 
-    /// Places behind `behind`, at most `count` of them, the newest first.
+    /// Positions after `behind`, at most `count` of them, the newest first.
     pub(super) fn places(&self, behind: Option<Key>, count: usize) -> Vec<Key> {
         let end = behind.map_or(Bound::Unbounded, Bound::Excluded);
         self.runs().all.range((Bound::Unbounded, end)).rev().map(|(key, _)| *key).take(count).collect()
@@ -72,7 +73,7 @@ impl Memory {
         }
     }
 
-    /// Another coordinator owns the shard now, and nobody tells us of its runs.
+    /// Another coordinator owns the shard now, so changes of its runs no longer arrive here.
     pub(super) fn forget(&self, shard: Shard) {
         let mut runs = self.runs();
         let keys: Vec<Key> = runs.all.values().filter(|run| run.id.shard() == shard).map(|run| run.id.into()).collect();
@@ -137,7 +138,7 @@ impl Memory {
     pub(super) fn list_calls(&self, filter: &CallFilter, ask: Ask<Place>) -> Page<(Arc<Summary>, CallIndex), Place> {
         let runs = self.runs();
         let (mut items, mut looked_at) = (Vec::new(), 0);
-        // The run of the last place may have more calls.
+        // The run of the last position may have more calls.
         let from = ask.behind.map(|place| Bound::Included(place.run));
         let coverage = runs.coverage();
         let mut last = None;
@@ -163,7 +164,7 @@ impl Memory {
 }
 
 impl Runs {
-    /// The newest word about a run holds.
+    /// The newest summary of a run is kept.
     fn put(&mut self, summary: Arc<Summary>) {
         let key = Key::from(summary.id);
         if self.all.get(&key).is_some_and(|known| known.sequence > summary.sequence) {
@@ -238,7 +239,7 @@ impl Runs {
     }
 }
 
-/// A map panics when it is asked for a range that ends before it begins.
+/// `BTreeMap::range` panics if the range ends before it begins.
 fn is_empty(first: Bound<Key>, end: Bound<Key>) -> bool {
     match (first, end) {
         (Bound::Included(first), Bound::Included(end)) => first > end,

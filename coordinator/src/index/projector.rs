@@ -1,5 +1,5 @@
-//! Carries what the ledger saw into the index. The ledger leaves a copy of each run that changed and goes on; everything
-//! else happens in a task of its own, however slow or dead the store is.
+//! Carries the owner's changes into the index. The owner leaves a copy of each changed run and goes on. Everything else
+//! happens in a task of its own, so a slow or dead store never delays it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,39 +20,39 @@ use crate::shards::Owned;
 
 /// Several changes of a run within this time are one write.
 const FLUSH: Duration = Duration::from_millis(100);
-/// How often it is checked that the store still holds what was written, and how long a failed rebuild rests.
+/// How often the content of the store is checked, and the pause after a failed rebuild.
 const CHECK: Duration = Duration::from_secs(1);
 /// How often runs that the log no longer holds are dropped.
 const PRUNE: Duration = Duration::from_secs(60);
-/// Calls of changed runs that may wait for a store that is slow or away, some 50 MB of them. Then all are dropped, and what
-/// was missed is read from the log once the store is back.
+/// Calls of changed runs that are queued while the store is slow or away, some 50 MB. Beyond that all are dropped, and
+/// read from the log once the store is back.
 const WAITING_CALLS_MAX: usize = 200_000;
-/// How long the last words may take.
+/// How long the last writes may take at shutdown.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Where the ledger leaves what changed. Cheap to clone; never waits for the store.
+/// The queue of changed runs. Cheap to clone; adding to it never waits for the store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Projector(Arc<Mutex<Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// The shards whose changes are wanted.
+    /// The shards whose changes are queued.
     wanted: [bool; SHARDS as usize],
     changed: HashMap<RunId, Summary>,
     /// Ended runs that changed once more; they are read from the log.
     again: HashSet<RunId>,
     calls: usize,
-    /// Runs that are to be forgotten as far as they are known through an entry of the log. Whoever asked for it asks again if
-    /// this is lost, so it need not be bounded here.
+    /// Runs to be forgotten, each up to a log entry. Not bounded, because the requester repeats the request if it is
+    /// lost.
     erasing: HashMap<RunId, u64>,
-    /// The last entry of each shard that was noted.
+    /// The last queued entry of each shard.
     noted: [u64; SHARDS as usize],
-    /// There was no room: changes were dropped.
+    /// The queue was full: changes were dropped.
     overflowed: bool,
 }
 
 impl Projector {
-    /// An open run took an entry in.
+    /// An open run accepted an entry.
     pub(crate) fn note(&self, run: &Run, entry: &Entry, heard: &[Heard]) {
         if changes(entry, heard) {
             let mut waiting = self.waiting();
@@ -62,7 +62,7 @@ impl Projector {
         }
     }
 
-    /// An entry came for a run that is not open any more.
+    /// An entry arrived for a run that is not open any more.
     pub(crate) fn note_late(&self, run: RunId, entry: &Entry) {
         if changes_ended(entry) {
             let mut waiting = self.waiting();
@@ -73,12 +73,12 @@ impl Projector {
         }
     }
 
-    /// The entries of a run up to this one were erased: so must be what is known by them.
+    /// The entries of a run up to this one were erased, so the index must forget what it knows from them.
     pub(crate) fn erase(&self, run: RunId, through: u64) {
         self.waiting().erasing.insert(run, through);
     }
 
-    /// A run that was to be forgotten is not forgotten yet.
+    /// Whether a run is still queued to be forgotten.
     pub(crate) fn is_erasing(&self, run: RunId) -> bool {
         self.waiting().erasing.contains_key(&run)
     }
@@ -118,7 +118,7 @@ impl Waiting {
         }
     }
 
-    /// What could not be written waits on, unless something newer came.
+    /// Queues again what could not be written, unless something newer came.
     fn put_back(&mut self, summaries: Vec<Arc<Summary>>, again: HashSet<RunId>) {
         for summary in summaries {
             if self.changed.get(&summary.id).is_none_or(|newer| newer.sequence < summary.sequence) {
@@ -135,12 +135,12 @@ impl Waiting {
 /// How far the index knows a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// Somebody else owns it.
+    /// Another coordinator owns it.
     Elsewhere,
     /// The log must be read.
     Behind,
     CatchingUp,
-    /// Everything through this mark is in the store.
+    /// The store has everything up to this watermark.
     Current(Mark),
 }
 
@@ -150,10 +150,10 @@ pub(crate) struct Keeper {
     log: Log,
     owned: watch::Receiver<Owned>,
     progress: [Progress; SHARDS as usize],
-    /// The last entry of each shard that was noted and is in the store.
+    /// The last entry of each shard that was queued and is in the store.
     written: [u64; SHARDS as usize],
     catching_up: JoinSet<Result<Vec<CaughtUp>, RebuildError>>,
-    /// The store did not answer when it was last asked.
+    /// The store did not answer the last request.
     away: bool,
 }
 
@@ -198,15 +198,15 @@ impl Keeper {
             }
         }
         if tokio::time::timeout(LAST_WORDS, self.flush()).await.is_err() {
-            tracing::warn!("the index does not hear the last changes; they will be read from the log");
+            tracing::warn!("writing the last changes to the index failed; they will be read from the log");
         }
     }
 
-    /// Says once that the store is away, and once that it is back.
+    /// Logs once that the store is away, and once that it is back.
     fn tell(&mut self, result: Result<(), Unavailable>) {
         match result {
-            Ok(()) if self.away => tracing::info!("the index's store is back"),
-            Err(error) if !self.away => tracing::warn!(%error, "the index's store does not answer, trying again"),
+            Ok(()) if self.away => tracing::info!("the store of the index is back"),
+            Err(error) if !self.away => tracing::warn!(%error, "the store of the index does not answer, retrying"),
             Ok(()) => return,
             Err(_) => return,
         }
@@ -219,12 +219,12 @@ impl Keeper {
             let index = usize::from(shard.0);
             match (owned.holds(shard), *progress) {
                 (true, Progress::Elsewhere) => {
-                    // From here on what changes is noted; what changed before is in the log that is about to be read.
+                    // Changes are queued from here on; earlier ones are in the log that is about to be read.
                     self.projector.waiting().wanted[index] = true;
                     *progress = Progress::Behind;
                 }
                 (false, Progress::Behind | Progress::CatchingUp | Progress::Current(_)) => {
-                    // What is being read may be of this shard; the others are read again.
+                    // A rebuild in progress may read this shard; its other shards are read again.
                     self.catching_up.abort_all();
                     self.projector.waiting().wanted[index] = false;
                     *progress = Progress::Elsewhere;
@@ -246,8 +246,8 @@ impl Keeper {
             (changed, again, waiting.noted, std::mem::take(&mut waiting.overflowed))
         };
         if overflowed {
-            tracing::warn!("the index fell too far behind, and is brought up from the log");
-            // What is being read was begun before the drop, and does not cover it.
+            tracing::warn!("the index fell too far behind; rebuilding it from the log");
+            // A rebuild in progress began before the drop, and does not cover it.
             for progress in self.progress.iter_mut().filter(|progress| **progress != Progress::Elsewhere) {
                 *progress = Progress::Behind;
             }
@@ -259,7 +259,7 @@ impl Keeper {
             match super::rebuild::replay(&self.log, id).await {
                 Ok(summary) => summaries.extend(summary.map(Arc::new)),
                 Err(error) => {
-                    tracing::warn!(run.id = %id, %error, "cannot read a run for the index, trying again");
+                    tracing::warn!(run.id = %id, %error, "reading a run for the index failed, retrying");
                     unread.insert(id);
                 }
             }
@@ -279,7 +279,7 @@ impl Keeper {
         self.advance().await
     }
 
-    /// Forgets what is to be forgotten. While the log is read that is not the end of it: it may have been read before.
+    /// Forgets the queued runs. During a rebuild they stay queued, because the rebuild may have read them before.
     async fn erase(&mut self) -> Result<(), Unavailable> {
         let owned = *self.owned.borrow();
         let erasing: Vec<(RunId, u64)> = {
@@ -322,11 +322,11 @@ impl Keeper {
                 lost += 1;
             }
         }
-        tell_lost(lost);
+        warn_lost(lost);
         Ok(())
     }
 
-    /// Looks whether the store still holds what was written, and begins to read where it does not.
+    /// Checks that the store still holds what was written, and starts a rebuild of shards that it lacks.
     async fn check(&mut self) -> Result<(), Unavailable> {
         if self.progress.iter().any(|progress| matches!(progress, Progress::Current(_))) {
             let marks = self.index.marks().await?;
@@ -334,7 +334,7 @@ impl Keeper {
             let is_lost =
                 |shard: usize| matches!(progress[shard], Progress::Current(mark) if marks[shard] != Some(mark));
             let lost: Vec<usize> = (0..progress.len()).filter(|shard| is_lost(*shard)).collect();
-            tell_lost(lost.len());
+            warn_lost(lost.len());
             lost.into_iter().for_each(|shard| self.progress[shard] = Progress::Behind);
         }
         if self.catching_up.is_empty() && self.progress.contains(&Progress::Behind) {
@@ -362,7 +362,7 @@ impl Keeper {
                 }
             }
             Ok(Err(RebuildError::Index(error))) => self.tell(Err(error)),
-            Ok(Err(RebuildError::Log(error))) => tracing::warn!(%error, "the index cannot be rebuilt now"),
+            Ok(Err(RebuildError::Log(error))) => tracing::warn!(%error, "rebuilding the index failed"),
             Err(error) if error.is_cancelled() => {}
             Err(error) => tracing::error!(%error, "the rebuild of the index panicked"),
         }
@@ -374,9 +374,9 @@ impl Keeper {
     }
 }
 
-fn tell_lost(shards: usize) {
+fn warn_lost(shards: usize) {
     if shards > 0 {
-        tracing::warn!(shards, "the index's store does not hold what was written, and is brought up from the log");
+        tracing::warn!(shards, "the store of the index lost data; rebuilding it from the log");
     }
 }
 

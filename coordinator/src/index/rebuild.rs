@@ -1,5 +1,5 @@
-//! Brings the index up to the log: reads what it has not seen, from the beginning where it has seen nothing, folds, and
-//! writes. What changes meanwhile comes through the projector; of two words about a run the newer one holds.
+//! Rebuilds the index from the log: reads the entries that it lacks, folds them, and writes summaries. Changes
+//! meanwhile come through the projector; the newer summary of a run wins.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::{Index, Mark, Unavailable};
 use crate::nats::journal::{PAGE_BYTES, ReadError, RunPages};
 use crate::nats::scan::{Batch, Log};
 
-/// Batches of entries, and of summaries, that may wait for the next step.
+/// Batches of entries, and of summaries, that are queued for the next step.
 const STEPS_AHEAD: usize = 4;
 /// Runs that are written together.
 const WRITE_RUNS: usize = 512;
-/// Runs that are read one by one at a time.
+/// Runs that are read one by one concurrently.
 const REPLAYS: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub(super) struct Rebuild {
     pub(super) log: Log,
 }
 
-/// A shard that the store knows through its mark.
+/// A shard that the store knows up to its watermark.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CaughtUp {
     pub(super) shard: Shard,
@@ -43,18 +43,19 @@ pub(super) struct CaughtUp {
 }
 
 impl Rebuild {
-    /// Reads what the store lacks of these shards. A shard that is missing from the answer was changed by somebody else
+    /// Reads what the store lacks of these shards. A shard that is missing in the result was changed by another process
     /// meanwhile and must be read again.
     pub(super) async fn catch_up(self, shards: Vec<Shard>) -> Result<Vec<CaughtUp>, RebuildError> {
         let started = Instant::now();
         self.index.belong_to(&self.log.name().await?).await?;
         let marks = self.index.marks().await?;
         let through_of = |shard: &Shard| marks[usize::from(shard.0)].map_or(0, |mark| mark.through);
-        // Shards that lack everything would have the others read from the beginning too: those have their turn later.
+        // Shards that lack everything would make the others be read from the beginning too, so they are left for a
+        // later rebuild.
         let least = shards.iter().map(through_of).min().unwrap_or_default();
         let shards: Vec<Shard> = shards.into_iter().filter(|shard| least > 0 || through_of(shard) == 0).collect();
 
-        // The mark says from here on that somebody reads: a store that is emptied meanwhile is noticed at the end.
+        // From here on the watermarks record this rebuild, so a store that is emptied meanwhile is detected at the end.
         let mut begun = Vec::new();
         for shard in &shards {
             let mark = Mark { through: through_of(shard), reading: Some(rand::random()) };
@@ -73,7 +74,7 @@ impl Rebuild {
         }
         if entries > 0 {
             let elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-            tracing::info!(entries, runs, elapsed_ms, shards = shards.len(), "the index was brought up from the log");
+            tracing::info!(entries, runs, elapsed_ms, shards = shards.len(), "rebuilt the index from the log");
         }
         Ok(caught_up)
     }
@@ -96,7 +97,7 @@ impl Rebuild {
     }
 }
 
-/// Folds a part of the log and sends the summaries of the runs that it changed; gives the number of entries.
+/// Folds a part of the log and sends the summaries of the runs that it changed; returns the number of entries.
 async fn fold(
     log: Log,
     shards: Vec<Shard>,
@@ -133,14 +134,14 @@ async fn fold(
     Ok(entries)
 }
 
-/// The runs of a part of the log. What has ended leaves it.
+/// The runs of a part of the log. Ended runs are removed from it.
 #[derive(Debug, Default)]
 pub(super) struct Fold {
     open: HashMap<RunId, Folded>,
     ended: Vec<Arc<Summary>>,
     /// Runs that began before this part, or changed after their end: they must be read by themselves.
     again: HashSet<RunId>,
-    /// All that ended here, to tell them from those that began before.
+    /// All runs that ended here, to tell them from those that began before.
     gone: HashSet<RunId>,
 }
 
@@ -189,25 +190,25 @@ impl Fold {
         }
     }
 
-    /// The runs that ended since this was last asked.
+    /// The runs that ended since the last call.
     pub(super) fn take_ended(&mut self) -> Vec<Arc<Summary>> {
         std::mem::take(&mut self.ended)
     }
 
-    /// What is left: runs as they stand, and those that must be read by themselves.
+    /// The remaining runs, and those that must be read by themselves.
     pub(super) fn finish(self) -> (Vec<Arc<Summary>>, HashSet<RunId>) {
         let Self { open, mut ended, again, gone: _ } = self;
         ended.extend(open.values().filter_map(Folded::summary).map(Arc::new));
         (ended, again)
     }
 
-    /// Every run that this part of the log knows.
+    /// Whether this part of the log has the run.
     pub(super) fn knows(&self, id: RunId) -> bool {
         self.open.contains_key(&id) || self.gone.contains(&id)
     }
 }
 
-/// A run as the log has it; `None` where the log does not hold its beginning.
+/// The run, folded from the log; `None` if the log does not hold its beginning.
 pub(super) async fn replay(log: &Log, id: RunId) -> Result<Option<Summary>, ReadError> {
     let mut folded = Folded::new(id);
     let mut pages = RunPages::new(log.journal.clone(), id, PAGE_BYTES);

@@ -2,15 +2,15 @@
 //!
 //! | key | holds |
 //! |---|---|
-//! | `ty:run:<place>` | a hash: `s` the sequence of the log through which it holds, `d` the summary, `m` the sets it is in |
+//! | `ty:run:<place>` | a hash: `s` the log sequence up to which it is valid, `d` the summary, `m` the sets it is in |
 //! | `ty:runs…`, `ty:calls…` | sorted sets of places, all scores 0: by status, state, tool, tenant |
 //! | `ty:sets`, `ty:tools` | the names of those sets, and of the tools |
-//! | `ty:marks` | through which entry of the log each shard is known |
-//! | `ty:log` | of which log all this is |
-//! | `tyq:counts` | a hash: what each coordinator counts of tenants with quotas; no part of the index |
+//! | `ty:marks` | the watermark of each shard |
+//! | `ty:log` | the name of the log to which all this belongs |
+//! | `tyq:counts` | a hash: each coordinator's counts of tenants with quotas; not part of the index |
 //!
-//! A place is the run's uuid and shard (and the call's index) in hexadecimal, so sets sort by time and are cut by range.
-//! One server, or one with replicas: the script that takes a run in touches keys that a cluster would spread.
+//! A place is the run's uuid and shard (and the call's index) in hexadecimal, so sets sort by time and are cut by
+//! range. The store is one server, or one with replicas: the write script touches keys that a cluster would spread.
 
 mod check;
 mod link;
@@ -43,14 +43,15 @@ const PRUNE: &str = include_str!("redis/prune.lua");
 const ERASE: &str = include_str!("redis/erase.lua");
 const LOG: &str = "ty:log";
 const EVERYTHING: &str = "ty:*";
-/// Members of sets that one pipeline writes: some milliseconds of the server's time, in which nobody else is served.
+/// Members of sets that one pipeline writes: some milliseconds of the server's time, during which it serves no other
+/// request.
 const PIPELINE_MEMBERS_MAX: usize = 4000;
 /// Keys that are deleted together.
 const WIPE_KEYS: usize = 1000;
 /// Runs that are erased together.
 const ERASE_RUNS: usize = 256;
 
-/// Cheap to clone. Lists have a connection of their own, so that they need not wait behind what is written.
+/// Cheap to clone. Lists have a connection of their own, so that they do not wait behind writes.
 #[derive(Debug, Clone)]
 pub(crate) struct RedisStore {
     writes: Arc<Link>,
@@ -127,7 +128,7 @@ impl RedisStore {
             return Ok(());
         }
         if known.is_some() {
-            tracing::warn!("the index is of another log, and is emptied");
+            tracing::warn!("the index belongs to another log; emptying it");
             self.wipe().await?;
         }
         self.one(pipe().cmd("SET").arg(LOG).arg(log).ignore()).await
@@ -144,7 +145,7 @@ impl RedisStore {
         self.one(&pipeline).await
     }
 
-    /// Deletes what is ours, a part at a time: the server may hold other things.
+    /// Deletes our keys, a part at a time, because the server may hold other data.
     pub(crate) async fn wipe(&self) -> Result<(), Unavailable> {
         let mut cursor = "0".to_owned();
         loop {
@@ -154,7 +155,7 @@ impl RedisStore {
                 self.one::<()>(pipe().cmd("UNLINK").arg(keys).ignore()).await?;
             }
             if next == "0" {
-                // Somebody may have begun to rebuild before all was gone: without its mark it begins again.
+                // A rebuild may have begun before all was gone: without its watermark it begins again.
                 return self.one(pipe().cmd("UNLINK").arg(MARKS).ignore()).await;
             }
             cursor = next;

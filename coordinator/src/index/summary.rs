@@ -1,4 +1,4 @@
-//! What the index knows of a run: a small copy, made of the fold, with the place in the log up to which it holds.
+//! A small copy of a run for the index, made from the fold, with the log position up to which it is valid.
 
 use proto::convert::api;
 use proto::v1::{CallErrorKind, CallState, RunStatus};
@@ -7,7 +7,7 @@ use run::{Call, CallId, Entry, Event, Heard, PoolId, Route, Run, RunId, TenantId
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
     pub(crate) id: RunId,
-    /// The last entry of the log that changed it. Of two summaries of a run the one with the higher number holds.
+    /// The last entry of the log that changed it. Of two summaries of a run the one with the higher number wins.
     pub(crate) sequence: u64,
     pub(crate) status: RunStatus,
     pub(crate) open: bool,
@@ -26,7 +26,7 @@ pub(crate) struct CallSummary {
     pub(crate) attempts: u32,
     pub(crate) parked: bool,
     pub(crate) ended: Option<Timestamp>,
-    /// Unspecified where no error ended it.
+    /// Unspecified if no error ended it.
     pub(crate) error: CallErrorKind,
 }
 
@@ -119,14 +119,14 @@ impl CallSummary {
     }
 }
 
-/// Whether an entry that an open run took in may have changed its summary. Whoever folds for the index uses this rule, so
-/// that all come to the same sequence.
+/// Whether an entry that an open run accepted may have changed its summary. Everyone who folds for the index uses this
+/// rule, so that all get the same sequence.
 pub(crate) fn changes(entry: &Entry, heard: &[Heard]) -> bool {
     entry.events.iter().any(|event| !matches!(event, Event::Output { .. }))
         || heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }))
 }
 
-/// Whether an entry changes a run that has ended: nothing does but the fate of a parked call.
+/// Whether an entry changes a run that has ended: only the disposition of a parked call does.
 pub(crate) fn changes_ended(entry: &Entry) -> bool {
     entry.events.iter().any(|event| matches!(event, Event::CallRedriven { .. } | Event::CallDropped { .. }))
 }

@@ -1,5 +1,5 @@
-//! Compares the index with the log: folds all that the log holds, and looks whether the index says the same of every run and
-//! of no other. Runs go on meanwhile, so what differs is looked at again before it is told.
+//! Compares the index with the log: folds the whole log, and checks that the index has the same for every run and has
+//! no other run. Runs go on meanwhile, so differences are checked again before they are reported.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use super::projector::expired;
 use super::rebuild::{Fold, RebuildError, every_shard, replay};
 use super::summary::Summary;
 use super::{Index, Mark};
+use crate::index::redis::Member;
 use crate::nats::journal::ReadError;
 use crate::nats::scan::Log;
-use crate::redis::Member;
 
-/// Differences that are told; more are only counted.
+/// Differences that are reported; more are only counted.
 const TOLD_MAX: usize = 1000;
-/// What looks wrong is looked at again, but not more than this: an index that is wrong altogether should be rebuilt.
+/// Limit of differences that are checked again: an index that is entirely wrong should be rebuilt.
 const SUSPECTS_MAX: usize = 10_000;
-/// How often, and after how long, something that looks wrong is looked at again. The index follows within 100 ms.
+/// How often, and with which pause, a difference is checked again. The index follows within 100 ms.
 const LOOKS: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Runs that are compared together.
 const COMPARED: usize = 512;
-/// How long before the log forgets them runs are not looked at any more: they may be forgotten on either side first.
+/// Runs that the log forgets within this time are not compared, because either side may forget them first.
 const LAST_MINUTES: Duration = Duration::from_secs(300);
 const BATCHES_AHEAD: usize = 4;
 
-/// A word of a comparison.
+/// A message of a comparison.
 #[derive(Debug, Default)]
 pub(crate) struct Word {
     pub(crate) entries: u64,
@@ -51,18 +51,18 @@ pub(crate) struct End {
     pub(crate) complete: bool,
 }
 
-/// Compares, and sends words while somebody listens.
-pub(crate) async fn verify(index: Index, log: Log, words: mpsc::Sender<Result<Word, RebuildError>>) {
-    if let Err(error) = Box::pin(compare_all(index, log, &words)).await {
-        // A listener that has gone does not want to know.
-        drop(words.send(Err(error)).await);
+/// Compares, and sends messages while the receiver exists.
+pub(crate) async fn verify(index: Index, log: Log, messages: mpsc::Sender<Result<Word, RebuildError>>) {
+    if let Err(error) = Box::pin(compare_all(index, log, &messages)).await {
+        // An error means that the receiver is gone and does not need it.
+        drop(messages.send(Err(error)).await);
     }
 }
 
 async fn compare_all(
     index: Index,
     log: Log,
-    words: &mpsc::Sender<Result<Word, RebuildError>>,
+    messages: &mpsc::Sender<Result<Word, RebuildError>>,
 ) -> Result<(), RebuildError> {
     let marks = index.marks().await?;
     let settled = |shard: &Shard| marks[usize::from(shard.0)].is_some_and(Mark::is_settled);
@@ -74,7 +74,7 @@ async fn compare_all(
         log,
         ignored_before: expired().after(LAST_MINUTES),
         cut_before,
-        word: Word::default(),
+        message: Word::default(),
         suspects: Vec::new(),
     };
 
@@ -83,15 +83,15 @@ async fn compare_all(
     let (reader, wanted) = (comparison.log.clone(), shards.clone());
     reading.spawn(async move { reader.read(&wanted, 0, through, &sender).await });
     let mut fold = Fold::default();
-    let mut told = 0;
+    let mut reported = 0;
     while let Some(batch) = batches.recv().await {
-        comparison.word.entries += batch.entries.len() as u64;
+        comparison.message.entries += batch.entries.len() as u64;
         batch.entries.into_iter().for_each(|(id, entry)| fold.take(id, &entry));
         let ended = fold.take_ended();
         comparison.compare(&ended).await?;
-        if comparison.word.entries >= told + 10_000 {
-            told = comparison.word.entries;
-            if !comparison.tell(words).await {
+        if comparison.message.entries >= reported + 10_000 {
+            reported = comparison.message.entries;
+            if !comparison.send_findings(messages).await {
                 return Ok(());
             }
         }
@@ -99,17 +99,17 @@ async fn compare_all(
     if let Some(read) = reading.join_next().await {
         read.map_err(|_| ReadError::new(&"the reader of the log ended"))??;
     }
-    comparison.look_for_others(&fold, &shards).await?;
+    comparison.find_others(&fold, &shards).await?;
     let (open, again) = fold.finish();
     comparison.compare(&open).await?;
     comparison.suspects.extend(again.into_iter().map(Suspect::Run));
-    let differences = comparison.look_again(words).await?;
-    comparison.word.end = Some(End { differences, complete });
-    comparison.tell(words).await;
+    let differences = comparison.check_again(messages).await?;
+    comparison.message.end = Some(End { differences, complete });
+    comparison.send_findings(messages).await;
     Ok(())
 }
 
-/// Something that looked wrong.
+/// A possible difference.
 #[derive(Debug, Clone, PartialEq)]
 enum Suspect {
     Run(RunId),
@@ -121,16 +121,16 @@ struct Comparison {
     log: Log,
     ignored_before: Timestamp,
     cut_before: Option<Timestamp>,
-    word: Word,
+    message: Word,
     suspects: Vec<Suspect>,
 }
 
 impl Comparison {
-    /// `false` when nobody listens any more.
-    async fn tell(&mut self, words: &mpsc::Sender<Result<Word, RebuildError>>) -> bool {
-        let Word { entries, runs, .. } = self.word;
-        let word = std::mem::replace(&mut self.word, Word { entries, runs, ..Word::default() });
-        words.send(Ok(word)).await.is_ok()
+    /// `false` if the receiver is gone.
+    async fn send_findings(&mut self, messages: &mpsc::Sender<Result<Word, RebuildError>>) -> bool {
+        let Word { entries, runs, .. } = self.message;
+        let message = std::mem::replace(&mut self.message, Word { entries, runs, ..Word::default() });
+        messages.send(Ok(message)).await.is_ok()
     }
 
     fn suspect(&mut self, suspect: Suspect) {
@@ -139,7 +139,7 @@ impl Comparison {
         }
     }
 
-    /// Whether the index should know a run.
+    /// Whether the index should know the run.
     fn is_expected(&self, run: &Summary) -> bool {
         run.id.created_at() >= self.ignored_before
             && !(run.has_ended() && self.cut_before.is_some_and(|cut| run.id.created_at() < cut))
@@ -153,12 +153,12 @@ impl Comparison {
                     self.suspect(Suspect::Run(run.id));
                 }
             }
-            self.word.runs += some.len() as u64;
+            self.message.runs += some.len() as u64;
         }
         Ok(())
     }
 
-    /// What is wrong with each of these runs in the index.
+    /// The difference in the index of each of these runs.
     async fn wrongs(&self, runs: &[Arc<Summary>]) -> Result<Vec<Option<String>>, RebuildError> {
         let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
         let known = self.index.get(&ids).await?;
@@ -174,8 +174,8 @@ impl Comparison {
         Ok(wrongs.collect())
     }
 
-    /// Runs that the log does not know, and members of sets that do not belong there.
-    async fn look_for_others(&mut self, fold: &Fold, shards: &[Shard]) -> Result<(), RebuildError> {
+    /// Finds runs that are not in the log, and members of sets that do not belong there.
+    async fn find_others(&mut self, fold: &Fold, shards: &[Shard]) -> Result<(), RebuildError> {
         let is_foreign = |run: RunId| shards.contains(&run.shard()) && !fold.knows(run);
         match self.index.clone() {
             Index::Memory(memory) => {
@@ -202,8 +202,8 @@ impl Comparison {
         }
     }
 
-    /// Looks again at what looked wrong, and gives the number of differences that remain.
-    async fn look_again(&mut self, words: &mpsc::Sender<Result<Word, RebuildError>>) -> Result<u64, RebuildError> {
+    /// Checks possible differences again, and returns the number of those that remain.
+    async fn check_again(&mut self, messages: &mpsc::Sender<Result<Word, RebuildError>>) -> Result<u64, RebuildError> {
         let mut suspects = std::mem::take(&mut self.suspects);
         let mut found = Vec::new();
         for _ in 0..LOOKS {
@@ -220,13 +220,13 @@ impl Comparison {
                 }
             }
             suspects = remaining;
-            if !self.tell(words).await {
+            if !self.send_findings(messages).await {
                 break;
             }
         }
         let differences = found.len() as u64;
         found.truncate(TOLD_MAX);
-        self.word.differences = found;
+        self.message.differences = found;
         Ok(differences)
     }
 
@@ -249,7 +249,7 @@ impl Comparison {
                 let is_stray = !redis.strays(vec![member.clone()], &[run]).await?.is_empty()
                     && run.created_at() >= self.ignored_before
                     && redis.stands(member).await?;
-                let what = format!("stands in the set {} and does not belong there", member.set);
+                let what = format!("is in the set {} and does not belong there", member.set);
                 Ok(is_stray.then_some(Difference { run, what }))
             }
             (Suspect::Stray(_), Index::Memory(_)) => Ok(None),
@@ -257,10 +257,10 @@ impl Comparison {
     }
 }
 
-/// The first thing in which two summaries of a run differ.
+/// The first difference between two summaries of a run.
 fn difference(known: &Summary, log: &Summary) -> String {
     let says = |what: &str, known: &dyn std::fmt::Debug, log: &dyn std::fmt::Debug| {
-        format!("{what}: the index says {known:?}, the log {log:?}")
+        format!("{what}: the index has {known:?}, the log {log:?}")
     };
     if known.status != log.status {
         return says("status", &known.status, &log.status);

@@ -1,4 +1,4 @@
-//! Summaries as the API tells them, and back: the store holds them in the same form.
+//! Conversion of summaries to the API's messages and back: the store holds them in the same form.
 
 use proto::convert::api::timestamp;
 use proto::v1;
@@ -70,7 +70,7 @@ impl TryFrom<v1::CallSummary> for CallSummary {
     }
 }
 
-/// The wire's moment in milliseconds; what lies before the epoch is the epoch.
+/// The wire's moment in milliseconds; times before the epoch become the epoch.
 pub(crate) fn moment(wire: prost_types::Timestamp) -> Timestamp {
     let (seconds, nanos) = (u64::try_from(wire.seconds).unwrap_or(0), u64::try_from(wire.nanos).unwrap_or(0));
     Timestamp(seconds.saturating_mul(1000).saturating_add(nanos / 1_000_000))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use run::{CallSpec, Concurrency, Entry, Fields, ResultUse, Route, Timestamp, WithoutWorker};
+use run::{CallSpec, Entry, Route, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use super::watcher::{Standing, Watcher};
@@ -10,21 +10,7 @@ use super::{Ledger, Request};
 
 /// A call that its client answers, in its own time.
 pub(crate) fn call(id: &str) -> CallSpec {
-    CallSpec {
-        id: id.parse().expect("an id"),
-        tool: "ask".parse().expect("a tool"),
-        arguments: bytes::Bytes::from_static(b"{}"),
-        metadata: std::collections::BTreeMap::new(),
-        route: Route::Client,
-        deadline: Timestamp(u64::MAX),
-        queue_deadline: None,
-        without_worker: WithoutWorker::Wait,
-        concurrency: Concurrency::Parallel,
-        approval: None,
-        result_use: ResultUse::default(),
-        context: Fields::default(),
-        files: Vec::new(),
-    }
+    CallSpec::new(id.parse().expect("an id"), "ask".parse().expect("a tool"), "{}", Route::Client, Timestamp(u64::MAX))
 }
 
 pub(crate) struct ByHand(mpsc::Receiver<Request>);

@@ -1,19 +1,18 @@
-//! Once a second every open call of our shards is looked at: whether its worker is lost or its pool has none, whether
-//! its job is
-//! out with nobody, and what it waits for, for the metrics. For half a millisecond at a time, between which entries and
-//! requests have their turn: nobody waits until a hundred thousand calls are looked at.
+//! Once a second all open calls of our shards are checked: whether their worker is lost or their pool has none, whether
+//! their job was given out and not started, and what they wait for, for the metrics. A check takes half a millisecond
+//! at a time, and entries and requests have their turn in between: they do not wait until a hundred thousand calls are
+//! checked.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use owner::World as _;
 use run::RunId;
 use tokio::time::Instant;
 
-use super::Keeper;
-use super::act::Lost;
+use super::surroundings::Surroundings;
 use super::tally::Tallies;
-use super::unclaimed::Waiting;
-use crate::registry::Registry;
+use super::{OwnerTask, leads};
 
 /// How often a look begins, unless the last one is not over.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -28,53 +27,47 @@ pub(super) struct Census {
     next: Instant,
     left: Vec<RunId>,
     tallies: Tallies,
-    waiting: Vec<Waiting>,
 }
 
-impl Keeper {
+impl OwnerTask {
     /// Begins to look at every open call, or looks at the next runs, when it is time. Runs that were opened since a
     /// look began have their turn in the next.
     pub(super) fn step_census(&mut self) {
         let now = Instant::now();
         if self.census.is_none() && self.census_due <= now {
             self.census_due = now + PERIOD;
-            let leading = self.slices.iter().filter(|slice| slice.phase.leads());
-            let left = leading.flat_map(|slice| slice.runs.keys().copied()).collect();
-            let (tallies, waiting) = (Tallies::default(), Vec::new());
-            self.census = Some(Census { began: now, next: now, left, tallies, waiting });
+            let leading = self.owner.shards().iter().filter(|shard| shard.phase().leads());
+            let left = leading.flat_map(|shard| shard.runs()).map(|(id, _)| id).collect();
+            self.census = Some(Census { began: now, next: now, left, tallies: Tallies::default() });
         }
         let Some(mut census) = self.census.take_if(|census| census.next <= now) else { return };
-        let registry = Arc::clone(&self.rim.registry.borrow());
-        let lost = self.look_at_some(&mut census, &registry, now);
-        self.see_to(lost, proto::now());
+        self.check_some(&mut census, now);
         if census.left.is_empty() {
-            let Census { began, tallies, waiting, .. } = census;
-            self.tell_tallies(&tallies, &registry);
-            self.look_at_queues(waiting, began.elapsed());
+            let registry = Arc::clone(&self.rim.registry.borrow());
+            self.tell_tallies(&census.tallies, &registry);
+            self.owner.handle_all_checked(census.began.elapsed());
         } else {
             census.next = Instant::now() + now.elapsed().max(PAUSE);
             self.census = Some(census);
         }
     }
 
-    fn look_at_some(&self, census: &mut Census, registry: &Registry, began: Instant) -> Lost {
-        let (paused, now) = (self.rim.paused.borrow(), proto::now());
-        let mut lost = Lost::default();
+    fn check_some(&mut self, census: &mut Census, began: Instant) {
+        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let now = proto::now();
         while let Some(id) = census.left.pop() {
-            let slice = self.slices.get(usize::from(id.shard().0)).filter(|slice| slice.phase.leads());
-            if let Some(open) = slice.and_then(|slice| slice.runs.get(&id)) {
-                let run = &open.known.run;
-                lost.note(run, registry, now);
-                for call in run.calls() {
-                    census.tallies.note(run, call, registry);
-                    census.waiting.extend(Waiting::of(run, call, registry, &paused, now));
+            self.owner.check_workers(id, now, &world);
+            if leads(&self.owner, id.shard())
+                && let Some(known) = self.owner.run(id)
+            {
+                for call in known.run.calls() {
+                    census.tallies.note(&known.run, call, world.workers());
                 }
             }
             if began.elapsed() >= STEP {
                 break;
             }
         }
-        lost
     }
 
     /// When it is time for the next step.

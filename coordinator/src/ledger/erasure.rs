@@ -1,25 +1,26 @@
-//! Runs of which nothing is kept: the owner of their shard erases them when whoever still reads had time to.
+//! Erasing runs: the owner of their shard erases them a while after their end, so that readers have time.
 //!
-//! What is owed stands in the shard's snapshot until it is done, so that the next owner does it where this one dies, and a
-//! run is erased only when a snapshot says that it ended: no owner then looks for entries that are gone. Each step may be
-//! repeated, and ends at a place in the log: the same request may make the run anew. The log comes last but for the index,
-//! for it is what the other steps are known from. It does not wait for a store of objects that is away: those stay owed.
+//! Pending erasures are part of the shard's snapshot until they are done, so that the next owner continues if this one
+//! dies. A run is erased only after a snapshot has recorded its end, so no owner looks for entries that are gone. Each
+//! step may be repeated, and covers the log up to one position, because the same request may open the run again. The
+//! log is erased last except for the index, because the other steps are derived from it. If the object store is not
+//! available, the run is erased all the same and its objects stay pending.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use faces::responses::ResponseId;
+use ::objects::{Objects, Unread};
+use formats::openai::responses::ResponseId;
 use futures::future::join_all;
+use owner::{Known, OpenRun};
 use proto::convert::snapshot::OwedErasure;
 use run::{Entry, EraseRequest, Event, RunId, Shard, Timestamp};
-use store::{Objects, Unread};
 use tokio::task::JoinSet;
 
-use super::Keeper;
-use super::slice::{Open, Slice};
-use crate::known::Known;
+use super::OwnerTask;
+use super::slice::ShardTask;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, ReadError};
 use crate::nats::letters::Queue;
@@ -31,8 +32,8 @@ use crate::shards::every;
 /// Runs that are erased together, and of those at once: the broker takes one after the other anyway.
 const BATCH_MAX: usize = 1024;
 const AT_ONCE_MAX: usize = 8;
-/// Erasures of a shard beside which an operator's request is kept in memory, some 3 MB of them. Further requests are read from
-/// the log again, as many as half of this, when half of them are done.
+/// Erasures of a shard beside which an operator's request is kept in memory, some 3 MB of them. Further requests are
+/// read from the log again, as many as half of this, when half of them are done.
 const REQUESTED_MAX: usize = 16_384;
 /// How long requests are read from the log at once.
 const REFILL_TIME_MAX: Duration = Duration::from_secs(30);
@@ -80,7 +81,8 @@ enum Left {
 #[derive(Debug, Default)]
 pub(super) struct Erasures {
     pub(super) batches: JoinSet<Erased>,
-    /// Runs that are not open, each with the last entry that came for it: of a run that was erased nothing may come back.
+    /// Runs that are not open, each with the last entry that came for it: of a run that was erased nothing may come
+    /// back.
     strays: BTreeMap<RunId, u64>,
     pub(super) looks: JoinSet<()>,
     pub(super) refills: JoinSet<Refilled>,
@@ -116,7 +118,7 @@ impl Unerased {
             Self::Run(_) => "where this stays so: is the coordinator allowed to purge? `toolyard nats-config` says so",
             Self::Objects(_) => {
                 "only objects are left, in the object store; where this stays so: does it answer, and is the coordinator \
-                 allowed to list and to delete there? docs/objects.md has the rights"
+                 allowed to list and to delete there? docs/howto/objects.md has the rights"
             }
         }
     }
@@ -203,7 +205,8 @@ impl Owed {
         });
     }
 
-    /// An operator requested that a run is erased that has ended. If there is no room for it, it is read from the log again later.
+    /// An operator requested that a run is erased that has ended. If there is no room for it, it is read from the log
+    /// again later.
     fn take_request(&mut self, run: RunId, request: &EraseRequest, entry: &Entry) {
         let owed = self.runs.get(&run);
         if owed.is_none() && self.runs.len() >= REQUESTED_MAX {
@@ -232,24 +235,21 @@ impl Owed {
     }
 }
 
-impl Slice {
+impl ShardTask {
     /// Takes an operator's request to erase a run that is not open. Returns whether the entry is one.
     pub(super) fn take_erase_request(&mut self, run: RunId, entry: &Entry) -> bool {
         let Some(request) = erase_request(entry) else { return false };
-        self.ended.forget(run);
         self.owed.take_request(run, request, entry);
         true
     }
 }
 
-impl Open {
-    /// Counts an entry of the run. The owner that took the run over while it was open did not count the entries before that, and
-    /// a request to erase the run has their bytes.
-    pub(super) fn count_entry(&mut self, entry: &Entry, stored: u64) {
-        self.bytes += stored;
-        if let Some(request) = erase_request(entry) {
-            self.bytes = self.bytes.max(request.bytes + stored);
-        }
+/// Counts an entry of an open run. The owner that took the run over while it was open did not count the entries before
+/// that, and a request to erase the run has their bytes.
+pub(super) fn count_entry(open: &mut OpenRun, entry: &Entry, stored: u64) {
+    open.stored_bytes += stored;
+    if let Some(request) = erase_request(entry) {
+        open.stored_bytes = open.stored_bytes.max(request.bytes + stored);
     }
 }
 
@@ -261,7 +261,7 @@ fn erase_request(entry: &Entry) -> Option<&EraseRequest> {
     request.filter(|_| !entry.is_late())
 }
 
-impl Keeper {
+impl OwnerTask {
     /// The shard is not ours any more.
     pub(super) fn drop_strays(&mut self, shard: Shard) {
         self.erasures.strays.retain(|run, _| run.shard() != shard);
@@ -329,7 +329,7 @@ impl Keeper {
 
     pub(super) fn refilled(&mut self, refilled: Refilled) {
         let Refilled { shard, from, requests, next } = refilled;
-        let Some(slice) = self.slice_mut(shard) else { return };
+        let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         // The shard may have been lost meanwhile.
         if slice.owed.refilling != Some(from) {
             return;
@@ -338,8 +338,9 @@ impl Keeper {
         let erased = std::mem::take(&mut slice.owed.erased_meanwhile);
         for (run, entry) in requests {
             // An open run knows of its request, and one that is being erased is not begun again.
-            if !slice.runs.contains_key(&run) && !slice.owed.holds(run) && !erased.contains(&run) {
+            if self.owner.run(run).is_none() && !slice.owed.holds(run) && !erased.contains(&run) {
                 slice.take_erase_request(run, &entry);
+                self.owner.forget_ended(run);
             }
         }
         slice.owed.behind = slice.owed.behind.into_iter().chain(next).min();
@@ -366,7 +367,7 @@ impl Keeper {
             };
             slice.owed.is_at(run, step);
             if step != Step::Waiting(Left::All) {
-                slice.ended.forget(run);
+                self.owner.forget_ended(run);
                 self.rim.index.erase(run, through);
             }
             COUNTS.erasures_failed.add(u64::from(result.is_err()));

@@ -1,19 +1,83 @@
 //! Which files of which calls a pool's workers may read: those of calls that the pool is to execute, while it does.
 
-use proto::convert::object::WantedChunk;
+use std::time::Duration;
+
+use ::objects::Objects;
+use futures::StreamExt as _;
+use proto::convert::object::{GivenChunk, WantedChunk};
 use proto::object::chunks;
 use run::{CallState, PoolId, Route, Run};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
-/// What is done about a chunk that is wanted.
+use super::Ledger;
+use crate::nats::files::{FileRequest, FileRequests};
+use crate::shards::Owned;
+
+/// Chunks that are read at once, because each takes memory. A worker that waits longer asks again.
+const AT_ONCE: usize = 16;
+/// Pause before subscribing again after the broker refused.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Gives workers the chunks of the files of the calls that they execute, until told to stop.
+pub(crate) async fn serve(
+    requests: FileRequests,
+    objects: Objects,
+    ledger: Ledger,
+    owned: watch::Receiver<Owned>,
+    stop: CancellationToken,
+) {
+    let (objects, ledger, owned) = (&objects, &ledger, &owned);
+    while !stop.is_cancelled() {
+        match requests.subscribe().await {
+            Ok(requests) => {
+                let requests = requests.take_until(stop.cancelled());
+                let answer = |request: FileRequest| async move {
+                    // The borrow must not be held across the read.
+                    let is_ours = owned.borrow().holds(request.shard);
+                    if is_ours {
+                        let chunk = read(ledger, objects, &request.pool, &request.wanted).await;
+                        request.answer(chunk).await;
+                    }
+                };
+                requests.for_each_concurrent(AT_ONCE, answer).await;
+            }
+            Err(error) => tracing::warn!(%error, "subscribing to requests for files failed, trying again"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+}
+
+async fn read(ledger: &Ledger, objects: &Objects, pool: &PoolId, wanted: &WantedChunk) -> GivenChunk {
+    let Ok(Some(known)) = ledger.state(wanted.run).await else { return GivenChunk::AskAgain };
+    match judge(&known.run, pool, wanted) {
+        Judged::Later => return GivenChunk::AskAgain,
+        Judged::Refuse(reason) => return GivenChunk::Refused(reason.to_owned()),
+        Judged::Give => {}
+    }
+    match objects.chunk(&wanted.object, wanted.chunk).await {
+        Ok(Some(data)) => GivenChunk::Data(data),
+        Ok(None) => GivenChunk::Refused("it is not kept any more".to_owned()),
+        Err(error) => {
+            tracing::warn!(%error, "reading a chunk of a file failed");
+            GivenChunk::AskAgain
+        }
+    }
+}
+
+/// What is done about a chunk that a worker asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
+enum Judged {
     Give,
     Refuse(&'static str),
     /// The log was not read so far yet.
     Later,
 }
 
-pub(crate) fn judge(run: &Run, pool: &PoolId, wanted: &WantedChunk) -> Judged {
+fn judge(run: &Run, pool: &PoolId, wanted: &WantedChunk) -> Judged {
     let call = run.call(wanted.call);
     let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
     let Some(call) = call else { return Judged::Refuse("the call is not one of the pool's") };

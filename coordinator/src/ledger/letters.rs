@@ -1,20 +1,21 @@
-//! What webhooks are owed: letters that the fold gave rise to, on their way into the queue. Until they are there they stand in
-//! the shard's snapshot, and what came after it follows from the log once more.
+//! What webhooks are owed: letters that the fold gave rise to, on their way into the queue. Until they are there they
+//! stand in the shard's snapshot, and what came after it follows from the log once more.
 
 use std::collections::VecDeque;
 
 use run::{Entry, Heard, Run, Shard};
 
-use super::Keeper;
 use super::slice::Posting;
+use super::{OwnerTask, claim, leads};
 use crate::nats::journal::ReadError;
+use crate::nats::letters::Letter;
+use crate::notifications::Webhooks;
 use crate::shards::every;
-use crate::webhooks::{Letter, Webhooks};
 
 /// Letters that are put into the queue together.
 const BATCH_MAX: usize = 256;
-/// Letters of a shard that may wait while the queue takes none. Of more, the newest are lost: a queue that is away while the
-/// log is there needs somebody to look at it.
+/// Letters of a shard that may wait while the queue takes none. Of more, the newest are lost: a queue that is away
+/// while the log is there needs somebody to look at it.
 const WAITING_MAX: usize = 16_384;
 
 /// The end of an attempt to put letters into the queue.
@@ -46,7 +47,7 @@ pub(super) fn owe_letters(
     }
 }
 
-impl Keeper {
+impl OwnerTask {
     /// Tries once more what the queue did not take.
     pub(super) fn post_letters_again(&mut self) {
         for slice in self.slices.iter_mut().filter(|slice| slice.posting == Posting::PutOff) {
@@ -59,11 +60,11 @@ impl Keeper {
     pub(super) fn post_letters(&mut self) {
         let Some(queue) = &self.rim.letters else { return };
         for (slice, shard) in self.slices.iter_mut().zip(every()) {
-            if slice.posting != Posting::Idle || slice.letters.is_empty() || !slice.phase.leads() {
+            if slice.posting != Posting::Idle || slice.letters.is_empty() || !leads(&self.owner, shard) {
                 continue;
             }
             slice.posting = Posting::UnderWay;
-            let (queue, claim) = (queue.clone(), slice.phase.claim());
+            let (queue, claim) = (queue.clone(), claim(&self.owner, shard));
             let letters: Vec<Letter> = slice.letters.iter().take(BATCH_MAX).cloned().collect();
             self.posts.spawn(async move {
                 let (count, error) = match queue.put(&letters).await {
@@ -77,11 +78,11 @@ impl Keeper {
 
     pub(super) fn posted(&mut self, posted: Posted) {
         let Posted { shard, claim, count, error } = posted;
-        let Some(slice) = self.slice_mut(shard) else { return };
         // What was posted for an earlier time at which the shard was ours is owed once more.
-        if slice.phase.claim() != claim {
+        if super::claim(&self.owner, shard) != claim {
             return;
         }
+        let Some(slice) = self.slice_mut(shard) else { return };
         slice.posting = if error.is_some() { Posting::PutOff } else { Posting::Idle };
         slice.letters.drain(..count.min(slice.letters.len()));
         slice.snapshot.outdated |= count > 0;

@@ -1,5 +1,6 @@
-//! Bytes that each tenant's runs take in one shard of the log. The count is derived: a snapshot holds it as of the place that the
-//! snapshot names, and the entries behind that place are counted as they are applied. So a takeover reads nothing for it.
+//! Bytes that each tenant's runs take in one shard of the log. The count is derived: a snapshot holds it as of the
+//! place that the snapshot names, and the entries behind that place are counted as they are applied. So a takeover
+//! reads nothing for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -7,15 +8,16 @@ use std::time::Duration;
 use proto::subject::Place;
 use run::{Command, Entry, Event, RunId, TenantId, Timestamp};
 
-use super::Keeper;
+use super::OwnerTask;
 use crate::nats::setup::RETENTION;
 use crate::quotas::Quotas;
 
-/// The log drops entries by their age, so bytes are counted by the span of time in which they were stored. Nine spans cover the log's
-/// retention: few enough for a snapshot, and bytes stay counted at most one span longer than they are there.
+/// The log drops entries by their age, so bytes are counted by the span of time in which they were stored. Nine spans
+/// cover the log's retention: few enough for a snapshot, and bytes stay counted at most one span longer than they are
+/// there.
 const SPAN: Duration = Duration::from_secs(3 * 60 * 60);
-/// Tenants whose bytes are in a snapshot, those with the most: some 80 KiB beside the open runs. After a takeover the others are
-/// counted from zero.
+/// Tenants whose bytes are in a snapshot, those with the most: some 80 KiB beside the open runs. After a takeover the
+/// others are counted from zero.
 const TENANTS_MAX: usize = 512;
 
 #[derive(Debug, Default)]
@@ -87,7 +89,7 @@ pub(super) fn spend(left: &mut HashMap<TenantId, u64>, tenant: &TenantId, bytes:
     *left == 0
 }
 
-impl Keeper {
+impl OwnerTask {
     /// Tells the quotas what tenants have in the log of our shards, and hears how much more they may write.
     pub(super) fn count_log_bytes(&mut self) {
         if !self.rim.quotas.counts_log() {
@@ -95,7 +97,7 @@ impl Keeper {
         }
         let now = proto::now();
         let mut totals: HashMap<TenantId, u64> = HashMap::new();
-        for slice in self.slices.iter_mut().filter(|slice| slice.phase.leads()) {
+        for (slice, _) in self.slices.iter_mut().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {
             slice.log_bytes.expire(now);
             for (tenant, bytes) in slice.log_bytes.totals() {
                 match totals.get_mut(tenant) {
@@ -108,8 +110,8 @@ impl Keeper {
         self.stopping.clear();
     }
 
-    /// Output of a tenant was stored beyond its part of the log: the call that wrote it is cancelled. Calls that are silent go on, and
-    /// their ends find room in the reserve.
+    /// Output of a tenant was stored beyond its part of the log: the call that wrote it is cancelled. Calls that are
+    /// silent go on, and their ends find room in the reserve.
     pub(super) fn stop_output(&mut self, id: RunId, entry: &Entry) {
         let ends = |event: &Event| matches!(event, Event::AttemptEnded { .. });
         let output = entry.events.iter().find_map(|event| match event {
@@ -120,7 +122,7 @@ impl Keeper {
         if !self.stopping.insert((id, index)) {
             return;
         }
-        let Some(known) = self.open(id).map(|open| &open.known) else { return };
+        let Some(known) = self.owner.run(id) else { return };
         let (Some(call), Some(tenant)) = (known.run.call(index), known.run.tenant()) else { return };
         let reason = self.rim.quotas.log_full_for(tenant);
         let command = Command::CancelCall { call: call.spec().id.clone(), reason };
@@ -128,7 +130,7 @@ impl Keeper {
         let Some(place) = Place::of(&events) else { return };
         tracing::warn!(run.id = %id, call = index.0, %tenant, "tenant is beyond its quota of the log: cancelling a call that writes output");
         let (journal, revision) = (self.rim.journal.clone(), known.revision(&place));
-        self.say(async move {
+        self.send(async move {
             // Where another command came first, the call's next output tries again.
             if let Err(error) = journal.append(id, &events, None, revision).await {
                 tracing::debug!(run.id = %id, %error, "cancelling a call beyond its tenant's quota failed");

@@ -1,42 +1,36 @@
-//! Deadlines of runs whose shard is nobody's for the moment: its owner died, and its lease has not run out. Whoever watches
-//! such a run sees what is overdue, and this coordinator then ends it in the owner's place. That is safe as any command
-//! is: the end of a call is appended behind what was last known of it or not at all, and an owner that lives was faster.
+//! Ends what is overdue in runs whose shard has no owner for the moment, for readers that this coordinator serves.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use run::{DeadlineKind, Effect, RunId, Timestamp};
+use owner::{Append, overdue_ends};
+use run::RunId;
 
-use super::act::{Act, act};
-use super::{Keeper, Ledger, Request};
-use crate::callers::Callers;
+use super::{Ledger, OwnerTask, Request};
+use crate::fleet::registry::Registry;
 use crate::nats::journal::{AppendError, Journal, ReadError};
-use crate::registry::Registry;
 
-/// How long an owner may take to end what is overdue: its timer, and the append.
-pub(crate) const OVERDUE: Duration = Duration::from_millis(500);
-/// Runs that are seen to at once.
+/// Runs in which this is done at once.
 const RUNS_MAX: usize = 64;
 
 impl Ledger {
-    /// Something of a run is overdue for longer than an owner takes. To be said again for as long as it is so.
+    /// Reports that something in a run has been overdue for longer than an owner takes. To be repeated while it is so.
     pub(crate) fn overdue(&self, run: RunId) {
         if self.0.try_send(Request::Overdue { run }).is_err() {
-            tracing::debug!(run.id = %run, "nobody has time for what is overdue");
+            tracing::debug!(run.id = %run, "owner's request queue is full; overdue check skipped");
         }
     }
 }
 
-impl Keeper {
+impl OwnerTask {
     pub(super) fn overdue(&mut self, id: RunId) {
-        // What is ours has its own timer.
-        if self.may_act(id.shard()) || self.seen_to.len() >= RUNS_MAX || !self.seen_to.insert(id) {
+        // Runs of our own shards have their own timers.
+        if self.may_act(id.shard()) || self.overdue_runs.len() >= RUNS_MAX || !self.overdue_runs.insert(id) {
             return;
         }
         let (journal, registry) = (self.rim.journal.clone(), Arc::clone(&self.rim.registry.borrow()));
-        self.stand_ins.spawn(async move {
+        self.overdue_ends.spawn(async move {
             if let Err(error) = end_overdue(&journal, &registry, id).await {
-                tracing::warn!(run.id = %id, %error, "cannot end what is overdue in its owner's place");
+                tracing::warn!(run.id = %id, %error, "ending what is overdue in the owner's place failed");
             }
             id
         });
@@ -45,37 +39,12 @@ impl Keeper {
 
 async fn end_overdue(journal: &Journal, registry: &Registry, id: RunId) -> Result<(), ReadError> {
     let known = journal.known(id).await?;
-    let late = Timestamp(proto::now().0.saturating_sub(u64::try_from(OVERDUE.as_millis()).unwrap_or(u64::MAX)));
-    for effect in known.run.outstanding(late).into_iter().filter(is_end) {
-        let Some(Act::Append { event, expected, .. }) = act(&known, effect, registry, &Callers::default()) else {
-            continue;
-        };
-        tracing::warn!(run.id = %id, ?effect, "ending what is overdue in its owner's place");
+    for Append { effect, event, expected, .. } in overdue_ends(&known, registry, proto::now()) {
+        tracing::warn!(run.id = %id, ?effect, "ending what is overdue in the owner's place");
         match journal.append(id, &[event], None, expected).await {
             Ok(_) | Err(AppendError::Conflict) => {}
-            Err(error) => tracing::warn!(run.id = %id, ?effect, %error, "what is overdue stays so"),
+            Err(error) => tracing::warn!(run.id = %id, ?effect, %error, "ending what is overdue failed"),
         }
     }
     Ok(())
-}
-
-/// Ends a call or the run; not what only ends an attempt, after which a job must be handed back.
-fn is_end(effect: &Effect) -> bool {
-    match effect {
-        Effect::ExpireRun => true,
-        Effect::Expire { deadline, .. } => match deadline {
-            DeadlineKind::Call
-            | DeadlineKind::Queue
-            | DeadlineKind::Client
-            | DeadlineKind::Run
-            | DeadlineKind::Opening => true,
-            DeadlineKind::Attempt(_) | DeadlineKind::Idle(_) => false,
-        },
-        Effect::Dispatch { .. }
-        | Effect::Stop { .. }
-        | Effect::Cancel { .. }
-        | Effect::Decide { .. }
-        | Effect::Refuse { .. }
-        | Effect::Close => false,
-    }
 }

@@ -1,5 +1,6 @@
-//! What the feed brought of each run since it was opened, for as long as there is room: a reader that comes later begins with
-//! it and asks the broker for nothing. After a fault all readers come at once, and each would read its run from the log.
+//! What the feed brought of each run since it was opened, for as long as there is room: a reader that comes later
+//! begins with it and asks the broker for nothing. After a fault all readers come at once, and each would read its run
+//! from the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

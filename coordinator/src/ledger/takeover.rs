@@ -1,5 +1,5 @@
-//! How shards come to us and leave us. Taking one over costs what is open in it: the last owner wrote down how far it came
-//! and which runs were open then; those are read, and the shard is followed from there.
+//! How shards come to us and leave us. Taking one over costs what is open in it: the last owner wrote down how far it
+//! came and which runs were open then; those are read, and the shard is followed from there.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -8,40 +8,40 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
+use owner::{Known, Phase, Takeover};
 use proto::convert::snapshot::{OwedErasure, Snapshot};
-use run::{RunId, Shard, TenantId};
+use run::{RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Keeper;
 use super::erasure::Owed;
 use super::log_bytes::LogBytes;
 use super::recent::Recent;
-use super::slice::{Open, Phase, Posting, Slice};
-use super::standing::Ended;
-use super::unread::Unread;
+use super::slice::{Following, Posting, ShardTask};
+use super::surroundings::Surroundings;
 use super::watcher::{Before, Standing, Watcher};
-use crate::known::Known;
+use super::{OwnerTask, claim, leads};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Extent, Journal, ReadError};
+use crate::nats::letters::Letter;
+use crate::nats::setup::RETENTION;
 use crate::nats::snapshots::{Snapshots, Stored, WriteError};
 use crate::shards::{ShardSet, every};
-use crate::webhooks::Letter;
 
 /// Runs that are read at once.
 const READS_MAX: usize = 32;
-/// How fast a shard's snapshots are written at most, so that many open runs or owed erasures leave the broker its time: one of
-/// 1 MiB every 4 s.
+/// How fast a shard's snapshots are written at most, so that many open runs or owed erasures leave the broker its time:
+/// one of 1 MiB every 4 s.
 const SNAPSHOT_BYTES_PER_S: u64 = 256 * 1024;
 /// The pause before what the broker refused is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After how many takeovers that failed at reading an open run, each after some seconds of trying, a shard is read from the
-/// log's beginning instead. That takes long, and needs no single run.
+/// After how many takeovers that failed at reading an open run, each after some seconds of trying, a shard is read from
+/// the log's beginning instead. That takes long, and needs no single run.
 const UNREADABLE_MAX: u32 = 5;
 /// How long a takeover may take before it is reported as an error, and then how often.
 const TAKEOVER_LATE: Duration = Duration::from_secs(30);
 /// How long a shard is followed after the last who watched it has gone: another may come.
-const GUEST: Duration = Duration::from_secs(30);
+const UNWATCHED_MAX: Duration = Duration::from_secs(30);
 
 /// A shard that became ours, as it stood at some place in the log.
 #[derive(Debug)]
@@ -69,12 +69,12 @@ pub(super) struct Taken {
 
 /// Since when a shard is ours without being led, and since when nobody was told.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Takeover {
+pub(super) struct TakeoverAge {
     began: Instant,
     reported: Instant,
 }
 
-impl Takeover {
+impl TakeoverAge {
     fn begins_now() -> Self {
         let now = Instant::now();
         Self { began: now, reported: now }
@@ -98,19 +98,24 @@ pub(super) struct Written {
     result: Result<Stored, Option<Stored>>,
 }
 
-impl Keeper {
+impl OwnerTask {
     /// Takes up what became ours and drops what is ours no more.
     pub(super) fn look_at_ownership(&mut self) {
         let owned = *self.rim.owned.borrow_and_update();
         let mut fresh = Vec::new();
         for shard in every() {
-            let before = self.slice(shard).and_then(|slice| slice.phase.claim());
+            let before = claim(&self.owner, shard);
             let claim = owned.claim(shard);
             if before.is_some() && before != claim {
                 self.lose(shard);
             }
             match claim {
-                Some(claim) if owned.leaving().contains(shard) => self.leave(shard, claim),
+                Some(claim) if owned.leaving().contains(shard) => {
+                    if before != Some(claim) {
+                        self.owner.handle_claimed(shard, claim);
+                    }
+                    self.leave(shard);
+                }
                 Some(claim) if before != Some(claim) => fresh.push((shard, claim)),
                 Some(_) | None => {}
             }
@@ -119,17 +124,18 @@ impl Keeper {
             return;
         }
         for (shard, claim) in fresh {
+            self.owner.handle_claimed(shard, claim);
             if let Some(slice) = self.slice_mut(shard) {
-                slice.phase = Phase::Taking { claim };
-                slice.takeover = Some(Takeover::begins_now());
+                slice.following = Following::No;
+                slice.takeover = Some(TakeoverAge::begins_now());
             }
             let (journal, snapshots) = (self.rim.journal.clone(), self.rim.snapshots.clone());
             self.takeovers.spawn(async move { take_over(&journal, &snapshots, shard, claim).await });
         }
     }
 
-    /// A shard's open runs were read. Shards that are read within a moment are followed together: one feed costs the broker
-    /// less than several. None waits for the others longer than for the next sweep.
+    /// A shard's open runs were read. Shards that are read within a moment are followed together: one feed costs the
+    /// broker less than several. None waits for the others longer than for the next sweep.
     pub(super) fn taken(&mut self, taken: Taken) {
         self.taken.push(taken);
         if self.takeovers.is_empty() {
@@ -162,7 +168,7 @@ impl Keeper {
             } = taken;
             let follows = self.rim.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
-            if slice.phase != (Phase::Taking { claim }) {
+            if !self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread }, proto::now()) {
                 continue;
             }
             // Those who watch already may have seen less than is known; what comes twice they pass over.
@@ -171,88 +177,79 @@ impl Keeper {
                 slice.recent = Recent::default();
             }
             slice.seen = from;
-            slice.applied = through;
-            slice.phase = Phase::Replaying { claim, tip };
             slice.snapshot = super::slice::Snapshot { stored, through: written, log, ..Default::default() };
-            slice.unread = Unread::of(unread);
             slice.owed = Owed::of(erasures, erasures_behind);
             slice.log_bytes = LogBytes::of(log_bytes);
             slice.lettered = written;
             (slice.letters, slice.posting) = (letters.into(), Posting::Idle);
-            slice.runs =
-                open.into_iter().map(|known| (known.run.id(), Open { known, timer: None, bytes: 0 })).collect();
             slice.unwatched = None;
             slice.stands();
             for (run, last) in gone {
                 tracing::warn!(run.id = %run, "forgetting an open run whose entries have left the log");
                 self.rim.index.erase(run, last);
             }
-            runs += slice.runs.len();
+            runs += self.owner.shard(shard).map_or(0, |shard| shard.runs().len());
             group.insert(shard);
             start = start.min(from);
         }
         tracing::info!(shards = group.len(), runs, "took shards over");
         self.rim.feeds.follow(group, start);
         for shard in group.iter() {
-            if self.slice(shard).is_some_and(Slice::has_caught_up) {
-                self.lead(shard);
-            }
+            self.lead(shard);
         }
     }
 
-    /// Begins to act for a shard: what was put off while it was nobody's is due at once.
+    /// Begins to act for a shard that has caught up. What was put off while it had no owner is due at once.
     pub(super) fn lead(&mut self, shard: Shard) {
-        let Some(slice) = self.slice_mut(shard) else { return };
-        let Phase::Replaying { claim, .. } = slice.phase else { return };
-        slice.phase = Phase::Leading { claim };
-        slice.takeover = None;
-        let ids: Vec<RunId> = slice.runs.keys().copied().collect();
-        tracing::debug!(%shard, runs = ids.len(), "leads a shard");
+        if !self.owner.begin_to_lead(shard) {
+            return;
+        }
+        if let Some(slice) = self.slice_mut(shard) {
+            slice.takeover = None;
+        }
         if self.limited {
-            // No place becomes free that was not counted before.
-            for id in &ids {
-                self.see_running(*id);
+            // A slot becomes free only if it was counted before.
+            for (id, _) in self.owner.shard(shard).into_iter().flat_map(|shard| shard.runs()) {
+                self.see_running(id);
             }
         }
-        for id in ids {
-            self.look_at(id);
-        }
+        tracing::debug!(%shard, "leads a shard");
+        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        self.owner.check_shard(shard, proto::now(), &world);
         self.write_snapshot(shard);
     }
 
     /// Reports takeovers that do not end, and counts for how long the oldest has been going on.
     pub(super) fn report_takeovers(&mut self) {
         let mut oldest = Duration::ZERO;
-        for (slice, shard) in self.slices.iter_mut().zip(every()) {
+        for ((slice, state), shard) in self.slices.iter_mut().zip(self.owner.shards()).zip(every()) {
             let Some(takeover) = &mut slice.takeover else { continue };
             let age = takeover.began.elapsed();
             oldest = oldest.max(age);
             if takeover.reported.elapsed() >= TAKEOVER_LATE {
                 takeover.reported = Instant::now();
-                let (applied, phase) = (slice.applied, slice.phase);
+                let (applied, phase) = (state.applied(), state.phase());
                 tracing::error!(%shard, ?age, ?phase, applied, "a shard is ours and its runs stand still: its takeover goes on");
             }
         }
         COUNTS.takeover_age.set(oldest.as_secs_f64());
     }
 
-    /// Stops acting for a shard at once, and lets it go when it is written down how far we came.
-    fn leave(&mut self, shard: Shard, claim: u64) {
+    /// Stops acting for a shard at once, and lets it go when its snapshot is written.
+    fn leave(&mut self, shard: Shard) {
+        let Some(state) = self.owner.shard(shard) else { return };
+        let (phase, applied) = (state.phase(), state.applied());
         let Some(slice) = self.slice_mut(shard) else { return };
-        match slice.phase {
+        slice.takeover = None;
+        let unchanged = applied == slice.snapshot.through && !slice.snapshot.outdated;
+        let is_written = !slice.snapshot.writing && unchanged;
+        self.owner.handle_leaving(shard);
+        match phase {
             Phase::Leaving { .. } => {}
-            Phase::Leading { .. } => {
-                slice.phase = Phase::Leaving { claim };
-                let unchanged = slice.applied == slice.snapshot.through && !slice.snapshot.outdated;
-                if !slice.snapshot.writing && unchanged {
-                    return self.let_go(shard);
-                }
-                // One that is on its way is new enough.
-                self.write_snapshot(shard);
-            }
-            Phase::Away | Phase::Joining | Phase::Guest | Phase::Taking { .. } | Phase::Replaying { .. } => {
-                (slice.phase, slice.takeover) = (Phase::Leaving { claim }, None);
-                self.let_go(shard);
+            // A snapshot that is being written is new enough.
+            Phase::Leading { .. } if !is_written => self.write_snapshot(shard),
+            Phase::Leading { .. } | Phase::NotOwned | Phase::Taking { .. } | Phase::Replaying { .. } => {
+                self.let_go(shard)
             }
         }
     }
@@ -268,22 +265,14 @@ impl Keeper {
     fn lose(&mut self, shard: Shard) {
         let follows = self.rim.feeds.follows(shard);
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
-        for (id, open) in slice.runs.drain() {
-            if let Some(timer) = open.timer {
-                self.timers.remove(&(timer, id));
-            }
-        }
-        (slice.ended, slice.expecting, slice.takeover) = (Ended::default(), Vec::new(), None);
+        self.owner.handle_lost(shard);
+        (slice.expecting, slice.takeover) = (Vec::new(), None);
         slice.log_bytes = LogBytes::default();
         (slice.owed, slice.letters, slice.posting) = (Owed::default(), VecDeque::new(), Posting::Idle);
-        slice.unread = Unread::default();
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
-        slice.phase = match (watched, follows) {
-            (true, true) => Phase::Guest,
-            (true, false) | (false, _) => Phase::Away,
-        };
-        if slice.phase == Phase::Guest {
+        slice.following = if watched && follows { Following::Yes } else { Following::No };
+        if slice.following == Following::Yes {
             slice.stands();
         } else {
             slice.recent = Recent::default();
@@ -300,18 +289,19 @@ impl Keeper {
     pub(super) fn watch(&mut self, run: RunId, watcher: Watcher, standing: oneshot::Sender<Standing>) {
         let shard = run.shard();
         let follows = self.rim.feeds.follows(shard);
+        let leads = leads(&self.owner, shard);
         // A shard that there is not has no entries: nothing is missed.
-        let Some(slice) = self.slice_mut(shard) else {
+        let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else {
             drop(standing.send(Standing::Following(Before::Nothing)));
             return;
         };
         slice.watchers.entry(run).or_default().push(watcher);
         slice.unwatched = None;
         if follows {
-            let known = slice.runs.get(&run).filter(|_| slice.phase.leads());
+            let known = self.owner.run(run).filter(|_| leads);
             let before = match (slice.recent.of(run), known) {
                 (Some(entries), _) => Before::Entries(entries),
-                (None, Some(open)) => Before::Through(open.known.last),
+                (None, Some(known)) => Before::Through(known.last),
                 (None, None) => Before::Nothing,
             };
             // Whoever asked may have gone.
@@ -324,11 +314,12 @@ impl Keeper {
 
     /// Begins to follow a shard for those who watch, from where the log ends now.
     fn join(&mut self, shard: Shard) {
+        let is_ours = claim(&self.owner, shard).is_some();
         let Some(slice) = self.slice_mut(shard) else { return };
-        if slice.phase != Phase::Away {
+        if is_ours || slice.following != Following::No {
             return;
         }
-        slice.phase = Phase::Joining;
+        slice.following = Following::Joining;
         let journal = self.rim.journal.clone();
         self.joins.spawn(async move {
             let extent = patiently(shard, || journal.extent()).await;
@@ -340,25 +331,25 @@ impl Keeper {
         let Joined { shard, position } = joined;
         let Some(slice) = self.slice_mut(shard) else { return };
         // If it became ours meanwhile, the takeover sees to those who wait.
-        if slice.phase == Phase::Joining {
-            (slice.phase, slice.seen, slice.recent) = (Phase::Guest, position, Recent::default());
+        if slice.following == Following::Joining {
+            (slice.following, slice.seen, slice.recent) = (Following::Yes, position, Recent::default());
             slice.stands();
             self.rim.feeds.follow([shard].into_iter().collect(), position);
         }
     }
 
     /// Stops following shards that are not ours and that nobody has watched for a while.
-    pub(super) fn look_at_guests(&mut self) {
+    pub(super) fn leave_unwatched(&mut self) {
         let now = Instant::now();
         for shard in every() {
             let Some(slice) = self.slice_mut(shard) else { continue };
             slice.sweep_watchers();
-            if slice.phase != Phase::Guest || !slice.watchers.is_empty() {
+            if slice.following != Following::Yes || !slice.watchers.is_empty() {
                 slice.unwatched = None;
                 continue;
             }
-            if now.saturating_duration_since(*slice.unwatched.get_or_insert(now)) >= GUEST {
-                (slice.phase, slice.recent) = (Phase::Away, Recent::default());
+            if now.saturating_duration_since(*slice.unwatched.get_or_insert(now)) >= UNWATCHED_MAX {
+                (slice.following, slice.recent) = (Following::No, Recent::default());
                 self.rim.feeds.leave(shard);
             }
         }
@@ -367,12 +358,13 @@ impl Keeper {
     // ---- snapshots ----
 
     pub(super) fn write_snapshots(&mut self) {
+        // The log has dropped everything that is older.
+        let oldest = Timestamp(proto::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)));
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
-            if let Some(slice) = self.slice_mut(shard) {
-                slice.unread.sweep(proto::now());
-            }
-            let is_news = |slice: &Slice| slice.applied != slice.snapshot.through || slice.snapshot.outdated;
-            let may = |slice: &Slice| slice.snapshot.pause.is_none_or(|pause| pause <= Instant::now());
+            self.owner.forget_unread_before(shard, oldest);
+            let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);
+            let is_news = |slice: &ShardTask| applied != slice.snapshot.through || slice.snapshot.outdated;
+            let may = |slice: &ShardTask| slice.snapshot.pause.is_none_or(|pause| pause <= Instant::now());
             if self.slice(shard).is_some_and(|slice| is_news(slice) && may(slice)) {
                 self.write_snapshot(shard);
             }
@@ -381,12 +373,12 @@ impl Keeper {
 
     fn write_snapshot(&mut self, shard: Shard) {
         let snapshots = self.rim.snapshots.clone();
-        let Some(slice) = self.slice_mut(shard) else { return };
-        let Some(claim) = slice.phase.claim().filter(|_| !slice.snapshot.writing) else { return };
+        let Some(state) = self.owner.shard(shard) else { return };
+        let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
+        let Some(claim) = state.phase().claim().filter(|_| !slice.snapshot.writing) else { return };
         (slice.snapshot.writing, slice.snapshot.outdated) = (true, false);
-        let (through, before) = (slice.applied, slice.snapshot.stored);
-        let open = slice.runs.iter().map(|(id, open)| (*id, open.known.last));
-        let open = open.chain(slice.unread.list()).collect();
+        let (through, before) = (state.applied(), slice.snapshot.stored);
+        let open = state.snapshot().collect();
         let letters = slice.letters.iter().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures, erasures_behind) = (slice.snapshot.log, slice.owed.list(), slice.owed.behind());
         let log_bytes = slice.log_bytes.list();
@@ -409,10 +401,10 @@ impl Keeper {
 
     pub(super) fn snapshot_written(&mut self, written: Written) {
         let Written { shard, claim, through, result } = written;
-        let Some(slice) = self.slice_mut(shard) else { return };
-        if slice.phase.claim() != Some(claim) {
+        if super::claim(&self.owner, shard) != Some(claim) {
             return;
         }
+        let Some(slice) = self.slice_mut(shard) else { return };
         slice.snapshot.writing = false;
         match result {
             Ok(stored) => {
@@ -423,13 +415,13 @@ impl Keeper {
             Err(Some(stored)) => (slice.snapshot.stored, slice.snapshot.outdated) = (stored, true),
             Err(None) => slice.snapshot.outdated = true,
         }
-        if let Phase::Leaving { .. } = slice.phase {
+        if self.owner.shard(shard).is_some_and(|state| matches!(state.phase(), Phase::Leaving { .. })) {
             self.let_go(shard);
         }
     }
 }
 
-impl Slice {
+impl ShardTask {
     /// Tells those who wait that the feed stands.
     fn stands(&mut self) {
         for standing in self.waiting.drain(..) {
@@ -456,8 +448,8 @@ async fn take_over(journal: &Journal, snapshots: &Snapshots, shard: Shard, claim
     patiently(shard, || take_over_once(journal, snapshots, shard, claim, &unreadable)).await
 }
 
-/// Nothing here depends on the word of the log's leader, who may have been replaced and not know it yet: the mark is where
-/// the shard ends, and the snapshot says where each run's entries do.
+/// Nothing here depends on the word of the log's leader, who may have been replaced and not know it yet: the mark is
+/// where the shard ends, and the snapshot says where each run's entries do.
 async fn take_over_once(
     journal: &Journal,
     snapshots: &Snapshots,

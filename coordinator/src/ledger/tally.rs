@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use run::{Call, CallState, PoolId, Route, Run, TenantId, Timestamp, Version};
 use tokio::time::{Duration, Instant};
 
-use super::Keeper;
+use super::OwnerTask;
+use crate::fleet::registry::Registry;
 use crate::metrics::{self, COUNTS, label};
-use crate::registry::Registry;
 
 /// Calls of one tool in one pool.
 #[derive(Debug, Default)]
@@ -122,13 +122,13 @@ impl Lag {
     }
 }
 
-impl Keeper {
+impl OwnerTask {
     /// Shows what was counted, and what needs no counting.
     pub(super) fn tell_tallies(&mut self, tallies: &Tallies, registry: &Registry) {
         let (mut shards, mut runs, mut erasures) = (0_u32, 0_u32, 0_u32);
-        for slice in self.slices.iter().filter(|slice| slice.phase.leads()) {
+        for (slice, shard) in self.slices.iter().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {
             shards += 1;
-            runs += u32::try_from(slice.runs.len()).unwrap_or(u32::MAX);
+            runs += u32::try_from(shard.runs().len()).unwrap_or(u32::MAX);
             erasures += u32::try_from(slice.owed.len()).unwrap_or(u32::MAX);
         }
         COUNTS.shards.set(f64::from(shards));
@@ -150,7 +150,7 @@ impl Keeper {
             .replace(each(|tally, now| tally.oldest.map_or(0.0, |oldest| now.since(oldest).as_secs_f64())));
         metrics::tenants::show(tallies.tenants.iter().map(|(tenant, counts)| (tenant, *counts)));
         let pools: Vec<_> = registry.pools().into_iter().map(|pool| (registry.living(&pool), pool)).collect();
-        let each = |value: fn(&crate::registry::Living) -> f64| {
+        let each = |value: fn(&crate::fleet::registry::Living) -> f64| {
             pools.iter().map(move |(living, pool)| (vec![pool.as_str()], value(living)))
         };
         metrics::POOL_WORKERS.replace(each(|living| living.live as f64));

@@ -10,8 +10,8 @@ use super::Stopped;
 
 /// Entries that may wait for one watcher. A slower one is dropped from the live feed and reads from the log instead.
 const ENTRIES_MAX: usize = 256;
-/// Bytes that may wait for one watcher, as they came from the log; a single entry always fits. There may be thousands of
-/// watchers that do not read.
+/// Bytes that may wait for one watcher, as they came from the log; a single entry always fits. There may be thousands
+/// of watchers that do not read.
 const BYTES_MAX: usize = 512 * 1024;
 
 /// From where on the feed brings a run's entries.

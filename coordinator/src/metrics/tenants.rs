@@ -1,5 +1,6 @@
-//! Series of tenants. A tenant has series of its own if the file of callers names it, or if it is among the first that come,
-//! up to [`TENANTS_MAX`] in all; the others are counted as one. So tokens with any number of tenants make no more series.
+//! Metrics by tenant. A tenant has series of its own if the file of callers names it, or if it is among the first that
+//! come, up to [`TENANTS_MAX`] in total; the others are counted as one. So tokens with any number of tenants make no
+//! more series.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ static WAITING: Family<Gauge> =
     Family::new("toolyard_tenant_calls_waiting", "Calls of a tenant that have not started.", &["tenant"])
         .exported_as("toolyard.tenant.calls.waiting", "{call}");
 static RUNNING: Family<Gauge> =
-    Family::new("toolyard_tenant_calls_running", "Calls of a tenant that an attempt runs.", &["tenant"])
+    Family::new("toolyard_tenant_calls_running", "Calls of a tenant that a worker is executing.", &["tenant"])
         .exported_as("toolyard.tenant.calls.running", "{call}");
 
 pub(super) const METRICS: [Metric; 5] = [
@@ -40,7 +41,7 @@ pub(super) const METRICS: [Metric; 5] = [
 static NAMED: Mutex<BTreeSet<TenantId>> = Mutex::new(BTreeSet::new());
 
 fn named() -> MutexGuard<'static, BTreeSet<TenantId>> {
-    // A panic leaves a set behind that is whole.
+    // After a panic the set is still consistent.
     NAMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -54,19 +55,19 @@ pub(crate) fn reserve<'a>(tenants: impl Iterator<Item = &'a TenantId>) {
     }
 }
 
-/// The name by which a tenant is counted.
+/// The label of a tenant.
 fn label(tenant: &TenantId) -> &str {
     let mut named = named();
     let has_own = named.contains(tenant) || (named.len() < TENANTS_MAX && named.insert(tenant.clone()));
     if has_own { tenant.as_str() } else { OTHER }
 }
 
-/// A request of a tenant's caller is refused.
+/// Counts a refused request of a tenant's caller.
 pub(crate) fn refused(tenant: &TenantId) {
     REFUSALS.with(&[label(tenant)]).add(1);
 }
 
-/// Counts calls of tenants. Keeps the handles of each tenant that has series of its own.
+/// Counts calls by tenant. Caches the handles of each tenant that has series of its own.
 #[derive(Debug, Default)]
 pub(crate) struct TenantCounts(HashMap<TenantId, OfTenant>);
 
@@ -120,7 +121,7 @@ impl TenantCounts {
     }
 }
 
-/// Shows how many calls of each tenant wait and run.
+/// Sets the numbers of waiting and running calls of each tenant.
 pub(crate) fn show<'a>(tenants: impl Iterator<Item = (&'a TenantId, (u32, u32))>) {
     let mut shown: HashMap<&str, (u32, u32)> = HashMap::new();
     for (tenant, (waiting, running)) in tenants {

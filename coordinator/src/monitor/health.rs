@@ -1,6 +1,6 @@
-//! Whether clients are served, as they would see it: our lease was renewed a moment ago, so most of the broker's servers
-//! store what they are given, and the log has a leader. An answer of one server proves neither: a server that lost the
-//! others goes on to answer questions.
+//! Whether clients are served. The test is that our lease was renewed a moment ago, so most of the broker's servers
+//! store messages, and that the log has a leader. An answer of one server proves neither, because a server that lost
+//! the others continues to answer reads.
 
 use std::sync::Arc;
 
@@ -9,21 +9,21 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+use crate::fleet::registry::Registry;
 use crate::metrics::COUNTS;
 use crate::nats::signals::Signals;
-use crate::registry::Registry;
 use crate::shards::Owned;
 
-/// How long after the last look at a log with a leader it counts as led.
+/// How long after it was last confirmed the leader of the log is assumed to exist.
 const LEADERLESS: Duration = Duration::from_secs(5);
 
-/// Until when clients are served if nothing more is heard.
+/// Until when clients are served if no further confirmation comes.
 fn served_until(led: Instant, owned: &Owned) -> Instant {
     owned.until.min(led + LEADERLESS)
 }
 
-/// Says whether clients are served, until told to stop. `led` is when the log was last seen to have a leader, `owned`
-/// until when our lease holds. Nothing is wrong if that ends because we are `leaving`.
+/// Publishes whether clients are served, until `stop`. `led` is when the log was last seen to have a leader, `owned`
+/// has the end of our lease. Losing it is no error while we are `leaving`.
 pub(crate) async fn keep(
     mut led: watch::Receiver<Instant>,
     mut owned: watch::Receiver<Owned>,
@@ -37,7 +37,8 @@ pub(crate) async fn keep(
         let has_changed = served.send_if_modified(|before| std::mem::replace(before, now) != now);
         if has_changed && !now && !leaving.is_cancelled() {
             tracing::error!(
-                "nothing is stored any more: the broker lost its leader or most of its servers, or our way to it"
+                "nothing can be stored: the broker lost its leader or most of its servers, or our connection to it \
+                failed"
             );
         }
         tokio::select! {
@@ -49,23 +50,23 @@ pub(crate) async fn keep(
     }
 }
 
-/// Tells all workers while nothing is stored, which they cannot see: the server to which they are connected may go on to
-/// answer them. A coordinator that never served, or that leaves, says nothing.
+/// Tells all workers while messages are not stored. Workers cannot see that, because the server to which they are
+/// connected may continue to answer them. A coordinator that never served, or that leaves, sends nothing.
 pub(crate) async fn tell_workers(
     (mut served, registry, signals): (watch::Receiver<bool>, watch::Receiver<Arc<Registry>>, Signals),
     (leaving, stop): (CancellationToken, CancellationToken),
 ) {
-    let mut told = true;
+    let mut announced = true;
     let mut has_served = false;
     loop {
         let now = *served.borrow_and_update();
         has_served |= now;
-        if has_served && (!now || !told) && !leaving.is_cancelled() {
+        if has_served && (!now || !announced) && !leaving.is_cancelled() {
             let pools = registry.borrow().pools();
             for pool in &pools {
                 signals.storing(pool, now).await;
             }
-            told = now;
+            announced = now;
         }
         tokio::select! {
             changed = served.changed() => if changed.is_err() { return },
@@ -91,7 +92,7 @@ mod tests {
         assert!(!*served.wait_for(|served| !served).await.expect("told"), "no lease yet");
         renew(60);
         served.wait_for(|served| *served).await.expect("told");
-        // Nobody sees a leader of the log any more, though the lease lasts.
+        // The log has no leader any more, though the lease is still valid.
         let before = Instant::now();
         served.wait_for(|served| !served).await.expect("told");
         assert_eq!(before.elapsed().as_secs(), LEADERLESS.as_secs());

@@ -1,5 +1,5 @@
-//! Shows every quarter of a minute what nothing else reads: the room that objects take, the memory that the broker needs,
-//! and whether the index is complete.
+//! Updates metrics that need a request, every quarter of a minute: bytes of objects, memory that the broker needs, and
+//! whether the index is complete.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::nats::{Broker, memory};
 
 const LOOK: Duration = Duration::from_secs(15);
 
-/// Looks until told to stop. `memory_max`: bytes of memory that a server of the broker may use.
+/// Updates them until `stop`. `memory_max`: bytes of memory that a server of the broker may use.
 pub(crate) async fn keep(broker: Broker, memory_max: Option<u64>, index: Index, stop: CancellationToken) {
     let mut look = tokio::time::interval(LOOK);
     loop {
@@ -21,12 +21,12 @@ pub(crate) async fn keep(broker: Broker, memory_max: Option<u64>, index: Index, 
         }
         if let Some(held) = broker.held().await {
             metrics::broker_memory(memory::of_subjects(held.subjects), memory_max);
-            // Objects in a bucket have no such room.
+            // `None` if objects are in a bucket.
             if let Some((bytes, bytes_max)) = held.objects {
                 metrics::objects(bytes, bytes_max);
             }
         }
-        // An index in memory has the runs of its own shards only, and is meant to.
+        // An index in memory has only the runs of its own shards, by design.
         if index.redis().is_some() {
             let coverage = index.coverage().await;
             metrics::redis_is_reached(coverage.is_ok());

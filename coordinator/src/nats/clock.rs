@@ -1,18 +1,18 @@
-//! Keeps the coordinator's time the broker's.
+//! Keeps the coordinator's clock in step with the broker's.
 
-use proto::nats::clock::{Clock, ClockError, LOOK};
+use nats::clock::{Clock, ClockError, LOOK};
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
 
-/// A clock that is right. Nobody is served and no deadline looked at before.
+/// A clock that was compared with the broker's. Nothing is served and no deadline is checked before.
 pub(crate) async fn begin(broker: &Broker) -> Result<Clock, ClockError> {
     let mut clock = Clock::of_log(broker.client.clone());
     clock.begin().await?;
     Ok(clock)
 }
 
-/// Keeps it right until told to stop.
+/// Corrects it until `stop`.
 pub(crate) async fn keep(mut clock: Clock, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -20,7 +20,7 @@ pub(crate) async fn keep(mut clock: Clock, stop: CancellationToken) {
             () = stop.cancelled() => return,
         }
         if let Err(error) = clock.look().await {
-            tracing::warn!(%error, "keeping the time without the broker");
+            tracing::warn!(%error, "comparing the clock with the broker's failed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Examines a broker by itself, without a coordinator: is everything there, is it as we make it, and does it move?
+//! Checks a broker without a coordinator: whether everything exists, has the right settings, and works.
 
 mod room;
 
@@ -11,30 +11,30 @@ use async_nats::jetstream::stream::{Config, Info, Stream};
 use async_nats::jetstream::{self, Context, ErrorCode, kv};
 use async_nats::{Client, Request, ServerInfo, Subscriber};
 use futures::{StreamExt as _, TryStreamExt as _};
-use proto::access::{ACCOUNT, Party, WHO_AM_I};
+use nats::Credentials;
+use nats::access::{ACCOUNT, Party, WHO_AM_I};
+use owner::membership::LEASE;
 use proto::convert::worker::{Heartbeat, decode_advertisement};
 use proto::names;
-use proto::nats::Credentials;
 use run::{PoolId, WorkerId};
 use tokio::time::Instant;
 
 use super::durability::{self, Synced};
 use super::journal::{SILENT, current_replicas, millis};
 use super::pauses::paused_pool;
-
 use super::setup::{JOBS_UNDER_WAY_MAX, LogOptions, bucket_bytes, log_config};
-use crate::members::LEASE;
 
-/// How long one request may take: a broker that is slower than this is not well.
+/// How long one request may take: a broker that is slower has a problem.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long heartbeats are listened to: longer than the pause between two.
+/// How long heartbeats are collected: longer than the pause between two.
 const LISTEN: Duration = Duration::from_secs(3);
-/// How long where a worker does not pull: one that has just started hears the broker's first answer, and says so in its
-/// next heartbeat, within the time after which it would be taken for lost.
+/// The same, if a worker does not pull. A worker that has just started receives the broker's first answer, and reports
+/// it in its next heartbeat, within the time after which it would be considered lost.
 const LISTEN_LONGEST: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() + 1);
 /// From here on the log will soon refuse new work.
 const ROOM_SOON_PERCENT: u64 = 70;
-/// Workers compare the broker's time with their own clocks: this much does no harm, this much spoils deadlines.
+/// Workers compare the broker's time with their own clocks: the first difference is harmless, the second makes
+/// deadlines wrong.
 const CLOCK_FINE: Duration = Duration::from_secs(1);
 const CLOCK_BROKEN: Duration = Duration::from_secs(5);
 
@@ -48,10 +48,10 @@ pub enum Level {
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub level: Level,
-    /// What was looked at, as `log` or `pool main`.
+    /// What was checked, as `log` or `pool main`.
     pub what: String,
     pub found: String,
-    /// What to do; empty where nothing is.
+    /// What to do; empty if nothing.
     pub advice: String,
 }
 
@@ -69,10 +69,10 @@ impl Finding {
     }
 }
 
-/// Looks at everything that a coordinator and its workers need. What cannot be looked at is a finding, too.
+/// Checks everything that a coordinator and its workers need. A failed check is a finding, too.
 pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> {
     let name = format!("doctor-{}", uuid::Uuid::now_v7().simple());
-    let client = match proto::nats::connect(nats_url, credentials, &name, &Party::Observer).await {
+    let client = match nats::connect(nats_url, credentials, &name, &Party::Observer).await {
         Ok(client) => client,
         Err(error) => return vec![Finding::fail("broker", error, "start nats-server, or give its --nats-url")],
     };
@@ -85,8 +85,8 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
         Ok(account) => findings.push(Finding::ok("jetstream", format!("on, {} streams", account.streams))),
         Err(error) if is_leaderless(&error.kind()) => {
             findings.extend(servers(nats_url, credentials, &server).await);
-            let advice = "it is on, and most of its servers must be there to choose a leader: bring back those that are gone; \
-                          if all are there, wait for the election";
+            let advice = "it is on, and most of its servers must be there to choose a leader: bring back those that \
+                are gone; if all are there, wait for the election";
             findings.push(Finding::fail("jetstream", "no leader answers: nothing can be stored", advice));
             return findings;
         }
@@ -125,27 +125,28 @@ pub async fn examine(nats_url: &str, credentials: &Credentials) -> Vec<Finding> 
             findings.push(Finding::fail("log", found, "start a coordinator here: it makes what it needs"));
         }
         Err(error) => {
-            let advice = "see whether its servers are up and have elected a leader: `nats stream info ty-log`";
+            let advice = "check that its servers are up and have elected a leader: `nats stream info ty-log`";
             findings.push(Finding::fail("log", error, advice));
         }
     }
     findings
 }
 
-/// Whether each server that we were told of, or that this one tells of, lets us in. Nothing is said of one that is alone.
+/// Whether each configured or announced server accepts a connection. `None` for a single server.
 async fn servers(nats_url: &str, credentials: &Credentials, one: &ServerInfo) -> Option<Finding> {
     let what = "servers";
     let scheme = if nats_url.starts_with("tls://") { "tls" } else { "nats" };
     let given = nats_url.split(',').map(|url| url.trim().to_owned());
-    let told = one.connect_urls.iter().map(|address| format!("{scheme}://{address}"));
+    let reported = one.connect_urls.iter().map(|address| format!("{scheme}://{address}"));
     let given: BTreeSet<String> = given.collect();
-    // Servers may tell addresses that are only of use among themselves: those count where no others were given.
-    let urls = if given.len() > 1 { given } else { given.into_iter().chain(told).collect() };
+    // Servers may announce addresses that are reachable only among themselves, so those are used only if no others were
+    // given.
+    let urls = if given.len() > 1 { given } else { given.into_iter().chain(reported).collect() };
     if urls.len() < 2 {
         return None;
     }
     let reached = futures::future::join_all(urls.into_iter().map(async |url| {
-        let connected = proto::nats::connect(&url, credentials, "doctor-look", &Party::Observer);
+        let connected = nats::connect(&url, credentials, "doctor-look", &Party::Observer);
         let is_there = matches!(tokio::time::timeout(REQUEST_TIMEOUT, connected).await, Ok(Ok(_)));
         (url, is_there)
     }));
@@ -158,14 +159,14 @@ async fn servers(nats_url: &str, credentials: &Credentials, one: &ServerInfo) ->
     let gone: Vec<String> = gone.into_iter().map(|(url, _)| url).collect();
     let found = format!("{found}; gone: {}", gone.join(", "));
     Some(if there.len() * 2 > all {
-        Finding::warn(what, found, "bring it back: one more that is lost may stop everything")
+        Finding::warn(what, found, "bring it back: another lost server may stop everything")
     } else {
         Finding::fail(what, found, "most of them are gone, so nothing can be stored: bring them back")
     })
 }
 
-/// Whether every pool has an account of its own at the broker. In an `accounts.conf` of an older release all share one, and
-/// who has any key can delete everything: the broker answers on any subject that a request names.
+/// Whether every pool has an account of its own at the broker. In an `accounts.conf` of an older release all share one,
+/// and the holder of any key can delete everything, because the broker answers on any subject that a request names.
 async fn accounts(client: &Client) -> Finding {
     let what = "accounts";
     let request = Request::new().timeout(Some(REQUEST_TIMEOUT));
@@ -174,19 +175,20 @@ async fn accounts(client: &Client) -> Finding {
     let account = answer.as_ref().and_then(|answer| answer["data"]["account"].as_str());
     match account {
         Some(account) if account == Party::Observer.account() => Finding::ok(what, "each pool has its own"),
-        Some("$G") => Finding::ok(what, "none: everybody who reaches the broker may do everything"),
+        Some("$G") => Finding::ok(what, "none: every client that reaches the broker may do everything"),
         Some(account) if account != ACCOUNT => {
             Finding::ok(what, format!("{account}, not made by `toolyard nats-config`"))
         }
         Some(_) | None => Finding::fail(
             what,
             "an accounts.conf of an older release: with the key of any pool everything can be read and deleted",
-            "write accounts.conf anew with `toolyard nats-config`, give it to every server, and reload each server twice",
+            "write accounts.conf anew with `toolyard nats-config`, give it to every server, and reload each server \
+            twice",
         ),
     }
 }
 
-/// JetStream is on, and too few of its servers are there to answer: one that is left says so itself, or nothing.
+/// JetStream is on, but too few of its servers are up to answer: a remaining server reports so, or times out.
 fn is_leaderless(kind: &AccountErrorKind) -> bool {
     match kind {
         AccountErrorKind::TimedOut => true,
@@ -199,7 +201,7 @@ fn is_missing(kind: GetStreamErrorKind) -> bool {
     matches!(kind, GetStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NOT_FOUND)
 }
 
-/// Whether the log is as a coordinator makes it.
+/// Whether the log has the settings that a coordinator makes.
 fn settings(found: &Config) -> Finding {
     let ours = log_config(&LogOptions::default());
     let differ = [
@@ -222,7 +224,8 @@ fn settings(found: &Config) -> Finding {
         );
     }
     let advice = format!(
-        "it wants subjects {}, limits retention, discard new, max_age {:?} or longer, file storage and allow_direct: `nats stream edit {}`",
+        "it needs subjects {}, limits retention, discard new, max_age {:?} or longer, file storage and \
+        allow_direct: `nats stream edit {}`",
         names::STREAM_SUBJECTS,
         ours.max_age,
         names::STREAM
@@ -232,8 +235,8 @@ fn settings(found: &Config) -> Finding {
 
 fn copies(info: &Info) -> Finding {
     let what = "replicas";
-    let asked = info.config.num_replicas;
-    let Some(cluster) = &info.cluster else { return Finding::ok(what, format!("{asked}, on a server that is alone")) };
+    let wanted = info.config.num_replicas;
+    let Some(cluster) = &info.cluster else { return Finding::ok(what, format!("{wanted}, on a single server")) };
     let Some(leader) = &cluster.leader else {
         return Finding::fail(what, "the log has no leader", "bring back most of its servers");
     };
@@ -242,12 +245,12 @@ fn copies(info: &Info) -> Finding {
         (false, true) => format!("{} is current", peer.name),
         (false, false) => format!("{} lags by {}", peer.name, peer.lag.unwrap_or(0)),
     });
-    let found = [format!("{asked}, led by {leader}")].into_iter().chain(peers).collect::<Vec<_>>().join(", ");
+    let found = [format!("{wanted}, led by {leader}")].into_iter().chain(peers).collect::<Vec<_>>().join(", ");
     let current = current_replicas(info);
-    if current >= asked {
+    if current >= wanted {
         return Finding::ok(what, found);
     }
-    if current * 2 <= asked {
+    if current * 2 <= wanted {
         return Finding::fail(
             what,
             found,
@@ -257,7 +260,7 @@ fn copies(info: &Info) -> Finding {
     Finding::warn(what, found, "another lost server may stop the log: bring back the one that lags, or wait for it")
 }
 
-/// What cannot be seen from here is not claimed.
+/// The durability profile, as far as it can be verified from here.
 async fn profile(client: &Client, info: &Info) -> Finding {
     let what = "durability";
     match info.config.num_replicas {
@@ -279,16 +282,17 @@ async fn profile(client: &Client, info: &Info) -> Finding {
     }
 }
 
-/// Pools' queues and coordinators' feeds. At the limit no feed can be made, so no shard can be taken over.
+/// Consumers: queues of pools and feeds of coordinators. At the limit no feed can be made, so no shard can be taken
+/// over.
 fn consumers(info: &Info) -> Finding {
     let what = "consumers";
     let count = info.state.consumer_count;
     let Some(limit) = usize::try_from(info.config.max_consumers).ok().filter(|limit| *limit > 0) else {
-        return Finding::ok(what, format!("{count}, and the log has no limit of them"));
+        return Finding::ok(what, format!("{count}, and the log has no limit of consumers"));
     };
     let found = format!("{count} of the {limit} that the log may have");
-    let advice = "coordinators remove the queue of a pool 25 h after its last worker: use fewer pools, and not one for each \
-                  release or job";
+    let advice = "coordinators remove the queue of a pool 25 h after its last worker: use fewer pools, and not one \
+        for each release or job";
     match count * 100 / limit {
         95.. => Finding::fail(what, found, advice),
         percent if percent >= usize::try_from(ROOM_SOON_PERCENT).unwrap_or(0) => Finding::warn(what, found, advice),
@@ -310,7 +314,7 @@ async fn buckets(context: &Context, log: &Config) -> Vec<Finding> {
         findings.push(match context.get_stream(&stream).await {
             Ok(found) => self::bucket(what, found.cached_info(), bucket_bytes(bucket, log.max_bytes), log.num_replicas),
             Err(error) if stream == names::OBJECTS => {
-                Finding::warn(what, error, "start a coordinator here, unless objects lie in a bucket (--objects)")
+                Finding::warn(what, error, "start a coordinator here, unless objects are in a bucket (--objects)")
             }
             Err(error) => Finding::fail(what, error, "start a coordinator here: it makes what it needs"),
         });
@@ -327,7 +331,7 @@ fn bucket(what: String, info: &Info, bytes_max: i64, replicas: usize) -> Finding
     }
     if info.config.allow_rollup {
         let advice = format!("an older coordinator made it: turn off allow_rollup_hdrs of {stream}");
-        return Finding::warn(what, "who may write one of its keys can empty it", advice);
+        return Finding::warn(what, "a client with write access to one key can empty it", advice);
     }
     let Some(limit) = u64::try_from(info.config.max_bytes).ok().filter(|limit| *limit > 0) else {
         let advice = format!("an older coordinator made it: `nats stream edit {stream} --max-bytes {bytes_max}`");
@@ -342,12 +346,13 @@ fn bucket(what: String, info: &Info, bytes_max: i64, replicas: usize) -> Finding
             }
             _ => format!("raise its limit: `nats stream edit {stream} --max-bytes`"),
         };
-        return Finding::warn(what, format!("{found}, {percent} % of {} MiB taken", limit >> 20), advice);
+        return Finding::warn(what, format!("{found}, {percent} % of {} MiB used", limit >> 20), advice);
     }
     Finding::ok(what, found)
 }
 
-/// What a bucket holds, key by key: the observer may make no consumer, with which the library lists keys.
+/// The entries of a bucket, key by key, because the observer may not create a consumer, with which the library lists
+/// keys.
 async fn entries(context: &Context, bucket: &str) -> Result<Vec<kv::Entry>, String> {
     let store = context.get_key_value(bucket).await.map_err(|error| error.to_string())?;
     let prefix = format!("$KV.{bucket}.");
@@ -361,7 +366,7 @@ async fn entries(context: &Context, bucket: &str) -> Result<Vec<kv::Entry>, Stri
     Ok(entries)
 }
 
-/// Who holds what in the bucket of leases. Holders renew, so a bucket that stands still has nobody alive in it.
+/// The owners in the bucket of leases. Owners renew, so if the bucket does not change, none is alive.
 async fn owners(context: &Context) -> Finding {
     let what = "coordinators";
     let entries = match entries(context, names::LEASES_BUCKET).await {
@@ -375,9 +380,9 @@ async fn owners(context: &Context) -> Finding {
     }
     let mut found: Vec<String> = counts.iter().map(|(owner, count)| format!("{owner} has {count} shards")).collect();
     if !members.is_empty() {
-        let told = members.iter().filter_map(|member| std::str::from_utf8(&member.value).ok());
-        let told = told.filter(|told| !told.is_empty());
-        let releases = releases(told.map(|told| told.split_once(' ').map_or("", |(_, release)| release)));
+        let reported = members.iter().filter_map(|member| std::str::from_utf8(&member.value).ok());
+        let reported = reported.filter(|reported| !reported.is_empty());
+        let releases = releases(reported.map(|reported| reported.split_once(' ').map_or("", |(_, release)| release)));
         found.insert(0, format!("{} members{releases}", members.len()));
     }
     let newest = entries.iter().filter(|entry| !entry.value.is_empty()).map(|entry| entry.created).max();
@@ -386,14 +391,14 @@ async fn owners(context: &Context) -> Finding {
     match age.map(Duration::from_millis) {
         None => Finding::fail(what, "none", "start one: `toolyard coordinator`"),
         Some(age) if age > LEASE => {
-            let found = format!("none alive: the last word was said {} s ago", age.as_secs());
+            let found = format!("none alive: the last renewal was {} s ago", age.as_secs());
             Finding::fail(what, found, "start one: `toolyard coordinator`")
         }
         Some(_) => Finding::ok(what, found.join(", ")),
     }
 }
 
-/// What the broker's clock said, and ours at that moment: to within half of what the question took. In milliseconds.
+/// The broker's clock, and ours at that moment, with an uncertainty of half the round trip. In milliseconds.
 struct Clocks {
     broker: u64,
     ours: u64,
@@ -401,31 +406,31 @@ struct Clocks {
 }
 
 async fn clocks(context: &Context) -> Option<Clocks> {
-    let asked = proto::now().0;
+    let wanted = proto::now().0;
     let answer: serde_json::Value = context.request(format!("STREAM.INFO.{}", names::STREAM), &()).await.ok()?;
-    let unsure = proto::now().0.saturating_sub(asked).div_ceil(2);
+    let unsure = proto::now().0.saturating_sub(wanted).div_ceil(2);
     let time: prost_types::Timestamp = answer["ts"].as_str()?.parse().ok()?;
     let broker = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
-    Some(Clocks { broker: millis(broker).0, ours: asked + unsure, unsure })
+    Some(Clocks { broker: millis(broker).0, ours: wanted + unsure, unsure })
 }
 
 async fn clock(context: &Context) -> Finding {
     let what = "clock";
     let Some(Clocks { broker, ours, unsure }) = clocks(context).await else {
-        return Finding::warn(what, "the broker does not tell its time", "compare it with this machine's by hand");
+        return Finding::warn(what, "the broker does not report its time", "compare it with this machine's by hand");
     };
-    let apart = ours.abs_diff(broker);
+    let difference = ours.abs_diff(broker);
     let side = if ours < broker { "behind" } else { "ahead of" };
-    let found = format!("this machine is {apart} ms {side} the broker, give or take {unsure}");
+    let found = format!("this machine is {difference} ms {side} the broker, give or take {unsure}");
     let advice = "let NTP set the clocks: deadlines are as exact as they agree";
-    match Duration::from_millis(apart.saturating_sub(unsure)) {
-        apart if apart > CLOCK_BROKEN => Finding::fail(what, found, advice),
-        apart if apart > CLOCK_FINE => Finding::warn(what, found, advice),
+    match Duration::from_millis(difference.saturating_sub(unsure)) {
+        difference if difference > CLOCK_BROKEN => Finding::fail(what, found, advice),
+        difference if difference > CLOCK_FINE => Finding::warn(what, found, advice),
         _ => Finding::ok(what, found),
     }
 }
 
-/// The workers that are heard, each by its last heartbeat.
+/// Workers with a heartbeat, and the last one of each.
 type Workers = BTreeMap<PoolId, BTreeMap<WorkerId, Heartbeat>>;
 
 fn takes_jobs(worker: &Heartbeat) -> bool {
@@ -454,12 +459,12 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         Ok(entries) => entries,
         Err(error) => return vec![Finding::fail("pools", error, "see bucket ty-tools")],
     };
-    // One by one: a list of all waits for a coordinator's feed on a server that is gone.
+    // One by one: listing all would wait for a coordinator's feed on a server that is gone.
     let names: Vec<String> = match log.consumer_names().try_collect().await {
         Ok(names) => names,
         Err(error) => {
-            let advice =
-                "the log does not list its queues: see the lines `servers` and `replicas`, and bring back what is gone";
+            let advice = "the log does not list its queues: see the lines `servers` and `replicas`, and bring back \
+                what is gone";
             return vec![Finding::fail("pools", error, advice)];
         }
     };
@@ -479,7 +484,7 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         Ok(entries) => entries.iter().filter_map(|entry| paused_pool(&entry.key)).collect(),
         Err(error) => return vec![Finding::fail("pools", error, "see bucket ty-pauses")],
     };
-    // Of sets that follow each other in a pool the last was stored last.
+    // Among the advertised sets of a pool, the last one stored counts.
     let tools: BTreeMap<PoolId, usize> = advertisements
         .into_iter()
         .filter_map(|entry| {
@@ -507,11 +512,11 @@ async fn pools(context: &Context, log: &Stream, workers: &Workers) -> Vec<Findin
         .collect()
 }
 
-/// Who runs what, as ` (0.1.0: 2, 0.2.0: 1)`. Nothing for nobody.
-fn releases<'a>(told: impl Iterator<Item = &'a str>) -> String {
+/// Releases and their numbers, as ` (0.1.0: 2, 0.2.0: 1)`. Empty if there are none.
+fn releases<'a>(reported: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for release in told {
-        *counts.entry(if release.is_empty() { "release not told" } else { release }).or_default() += 1;
+    for release in reported {
+        *counts.entry(if release.is_empty() { "release unknown" } else { release }).or_default() += 1;
     }
     let counts: Vec<String> = counts.iter().map(|(release, count)| format!("{release}: {count}")).collect();
     if counts.is_empty() { String::new() } else { format!(" ({})", counts.join(", ")) }
@@ -545,7 +550,7 @@ fn pool(
             );
         }
         (false, true) => {
-            let advice = format!("its queue is paused and nobody said so: `toolyard resume pool {id}`");
+            let advice = format!("its queue is paused without a record: `toolyard resume pool {id}`");
             return Finding::warn(what, found, advice);
         }
         (false, false) => {}
@@ -555,7 +560,7 @@ fn pool(
         && limit > 0
         && out * 100 >= limit * u128::from(ROOM_SOON_PERCENT)
     {
-        let advice = "the queue gives nothing out at the limit: see what makes so many calls wait for a retry";
+        let advice = "at this limit the queue delivers nothing: find out why so many calls wait for a retry";
         return Finding::warn(what, format!("{found}, of {limit} at most"), advice);
     }
     if (1..JOBS_UNDER_WAY_MAX).contains(&limit) {
@@ -568,7 +573,7 @@ fn pool(
         (0, _) if tools > 0 => Finding::warn(what, found, start),
         (0, _) => Finding::ok(what, found),
         (_, 0) => {
-            let advice = "the broker does not answer its workers: see their logs and their permissions";
+            let advice = "the broker does not answer its workers: check their logs and their permissions";
             Finding::fail(what, found, advice)
         }
         (_, _) => Finding::ok(what, found),

@@ -1,4 +1,4 @@
-//! How safe the log is: the profiles, and what a client can learn of how its servers write to disk.
+//! Durability profiles of the log, and what a client can find out about how its servers write to disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use async_nats::Client;
 use async_nats::jetstream::stream::Info;
 use futures::StreamExt as _;
-use proto::access::SETTINGS;
+use nats::access::SETTINGS;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long the servers may take to answer: they are asked at once, and answer from memory.
+/// How long the servers may take to answer: all are asked concurrently, and answer from memory.
 const SETTINGS_PATIENCE: Duration = Duration::from_secs(2);
 const NO_RESPONDERS: u16 = 503;
 
-/// What the log survives.
+/// Which failures the log survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// One copy, on one server: a lost disk loses the log.
     #[default]
     Dev,
-    /// Three copies, each written to disk when its server thinks fit: survives the loss of a server, and may lose what was
-    /// accepted last when all of them lose power at once.
+    /// Three copies, each written to disk when its server sees fit. Survives the loss of a server, and may lose the
+    /// last accepted entries if all servers lose power at once.
     Standard,
     /// Three copies, each on disk before an append is confirmed.
     Strict,
@@ -57,7 +57,7 @@ impl fmt::Display for Durability {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no such durability: {0:?}. It is dev, standard or strict")]
+#[error("unknown durability {0:?}: choose dev, standard or strict")]
 pub struct UnknownDurability(String);
 
 impl FromStr for Durability {
@@ -73,13 +73,13 @@ impl FromStr for Durability {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Synced {
     Always,
-    /// These servers write to disk later than they confirm.
+    /// These servers write to disk after they confirm.
     Later(Vec<String>),
-    /// These did not say, and no other has it wrong.
+    /// These servers did not answer, and no other has it wrong.
     NotSaid(Vec<String>),
 }
 
-/// Asks the servers. Most accounts get no answer: a stream's own settings do not tell.
+/// Asks the servers. Most accounts get no answer, and the stream's own settings do not show it.
 pub(crate) async fn synced(client: &Client, log: &Info) -> Synced {
     judge(&holders(client, log), &settings(client).await)
 }
@@ -120,7 +120,7 @@ async fn settings(client: &Client) -> BTreeMap<String, bool> {
     found
 }
 
-/// A server leaves the flag out where it is off.
+/// A server leaves the flag out if it is off.
 fn setting(answer: &[u8]) -> Option<(String, bool)> {
     let answer: Value = serde_json::from_slice(answer).ok()?;
     let config = answer["data"]["config"].as_object()?;

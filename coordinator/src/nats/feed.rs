@@ -1,5 +1,5 @@
-//! The entries of shards, in order, each once: what the coordinator's folds live on. Where all shards are ours they are
-//! followed together, for one consumer of everything costs the broker less than many of a part.
+//! The entries of shards, in order, each once: the input of the coordinator's folds. If all shards are ours they are
+//! followed together, because one consumer of everything costs the broker less than many of a part.
 
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
@@ -21,18 +21,18 @@ use super::Broker;
 use super::journal::{Decoded, decode, millis};
 use crate::shards::{ShardSet, every};
 
-/// Entries handed on together: enough to save wake-ups, few enough to stay responsive.
+/// Entries passed on together: enough to save wake-ups, few enough to stay responsive.
 const BATCH_MAX: usize = 256;
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Feeds that are this close to each other in the log become one: so many entries at most come twice for it.
+/// Feeds whose positions are this close to each other are merged: at most that many entries arrive twice for it.
 const MERGE_WITHIN: u64 = 1024;
 
-/// What is followed, by any number of consumers.
+/// The followed shards, with any number of consumers.
 pub(crate) struct Feeds {
     client: Client,
     context: Context,
     feeds: Vec<Feed>,
-    /// Whose turn it is to be asked first.
+    /// The feed that is polled first next time.
     turn: usize,
     /// Connections made so far.
     connects: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Feeds {
 
 struct Feed {
     shards: ShardSet,
-    /// Every entry of the shards up to here was handed on.
+    /// Every entry of the shards up to here was passed on.
     position: u64,
     state: State,
 }
@@ -59,7 +59,7 @@ pub(crate) struct Fed {
     pub(crate) what: Decoded,
 }
 
-/// Entries of some shards, which have now been brought up to `position`.
+/// Entries of some shards, which are now complete up to `position`.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) entries: Vec<Fed>,
@@ -77,7 +77,7 @@ impl Feeds {
         self.feeds.iter().any(|feed| feed.shards.contains(shard))
     }
 
-    /// Follows shards from behind `position`, and no longer as they were followed before.
+    /// Follows shards from after `position`, in place of how they were followed before.
     pub(crate) fn follow(&mut self, shards: ShardSet, position: u64) {
         if shards.is_empty() {
             return;
@@ -86,8 +86,8 @@ impl Feeds {
         self.push(shards, position);
     }
 
-    /// All shards are one feed, and else each is one of its own: a consumer has one filter. With several in one the broker
-    /// came to a standstill under the torture command.
+    /// All shards are one feed; otherwise each shard has its own, because a consumer has one filter. With several
+    /// filters in one consumer the broker came to a standstill under the torture command.
     fn push(&mut self, shards: ShardSet, position: u64) {
         let parts = if shards == every().collect() { vec![shards] } else { shards.iter().map(one).collect() };
         for shards in parts {
@@ -106,13 +106,13 @@ impl Feeds {
             if left == feed.shards {
                 self.feeds.push(feed);
             } else {
-                // The broker shall not send what nobody wants.
+                // So that the broker does not send unneeded entries.
                 self.push(left, feed.position);
             }
         }
     }
 
-    /// Makes one feed of all shards where they have come about as far as each other.
+    /// Merges all feeds into one if their positions are close to each other.
     pub(crate) fn merge(&mut self) {
         let positions = self.feeds.iter().map(|feed| feed.position);
         let (Some(first), Some(last)) = (positions.clone().min(), positions.max()) else { return };
@@ -123,8 +123,8 @@ impl Feeds {
         }
     }
 
-    /// Opens every feed again where the connection was made anew: the broker that held the consumers may be gone, and the
-    /// library would notice only by heartbeats that it misses for some 10 s.
+    /// Reopens every feed after a reconnect. The server that held the consumers may be gone, and the library would
+    /// notice only by missed heartbeats after some 10 s.
     pub(crate) fn look_at_connection(&mut self) {
         let now = connects(&self.client);
         if std::mem::replace(&mut self.connects, now) == now {
@@ -139,7 +139,7 @@ impl Feeds {
         State::Opening(open(self.client.clone(), self.context.clone(), shards, position).boxed())
     }
 
-    /// Waits for entries and puts them into `batch`. May be dropped while it waits: nothing is lost.
+    /// Waits for entries and puts them into `batch`. Cancel safe.
     pub(crate) async fn next_batch(&mut self, batch: &mut Batch) {
         std::future::poll_fn(|task| self.poll(task, batch)).await;
     }
@@ -164,14 +164,14 @@ impl Feeds {
 }
 
 impl Feed {
-    /// Adds entries to the batch; where it adds none, the task is woken when there may be some.
+    /// Adds entries to the batch; if it adds none, the task is woken when there may be some.
     fn poll(&mut self, task: &mut TaskContext<'_>, batch: &mut Batch, reopen: impl Fn(ShardSet, u64) -> State) {
         while batch.entries.len() < BATCH_MAX {
             match &mut self.state {
                 State::Opening(opening) => match opening.poll_unpin(task) {
                     Poll::Ready(Ok(messages)) => self.state = State::Open(Box::new(messages)),
                     Poll::Ready(Err(error)) => {
-                        tracing::warn!(%error, "cannot follow the log, trying again");
+                        tracing::warn!(%error, "following the log failed, retrying");
                         self.state = State::Pausing(Box::pin(tokio::time::sleep(RETRY_PAUSE)));
                     }
                     Poll::Pending => return,
@@ -185,8 +185,8 @@ impl Feed {
                         let Ok(info) = message.info() else { continue };
                         let (sequence, at) = (info.stream_sequence, millis(info.published.unix_timestamp_nanos()));
                         if sequence <= self.position {
-                            // A consumer that breaks before it has brought anything is made anew by the library from the
-                            // log's beginning. We know better.
+                            // The library recreates a consumer that breaks before its first entry from the log's
+                            // beginning, so it is replaced here at the right position.
                             self.state = reopen(self.shards, self.position);
                             continue;
                         }
@@ -196,9 +196,9 @@ impl Feed {
                         let what = decode(&message.subject, message.payload, sequence, at);
                         batch.entries.push(Fed { sequence, bytes, what });
                     }
-                    Poll::Ready(Some(Err(error))) => tracing::warn!(%error, "a feed stumbled"),
+                    Poll::Ready(Some(Err(error))) => tracing::warn!(%error, "feed error, resubscribing"),
                     Poll::Ready(None) => {
-                        tracing::warn!("a feed ended, opening it again");
+                        tracing::warn!("feed ended, resubscribing");
                         self.state = reopen(self.shards, self.position);
                     }
                     Poll::Pending => return,

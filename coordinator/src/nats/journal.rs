@@ -1,4 +1,5 @@
-//! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs it.
+//! Appends to the log and reads it: the only writer of coordinators' events, with compare-and-set where a command needs
+//! it.
 
 mod absent;
 mod append;
@@ -36,46 +37,47 @@ use self::append::{APPEND_PAUSE, UNHEARD_MAX};
 use self::room::{Amount, Room};
 use super::Broker;
 use super::setup::LOG_BYTES_PER_MESSAGE;
-use crate::known::Known;
 use crate::metrics::COUNTS;
+use owner::Known;
 
-/// The place in front of everything on a subject on which nothing stands yet.
+/// The expected sequence on a subject without entries.
 pub(crate) const NOTHING: u64 = 0;
-/// How long a page of the log may take to come.
+/// How long reading a page of the log may take.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the broker may take to answer a read before it is asked again, at first and at most: the server that was asked may
-/// be lost, and the question or its answer with it.
+/// How long the broker may take to answer a read before it is asked again, at first and at most: the server that was
+/// asked may be lost, or the request or its answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const ANSWER_PATIENCE_LONGEST: Duration = Duration::from_secs(4);
 /// The pause before a replica that lags behind is read again.
 const LAG_PAUSE: Duration = Duration::from_millis(20);
-/// How long the log's leader may lack a run that another server has. A run that is erased has left all of them within
+/// How long the log's leader may lack a run that another server has. An erased run disappears from all of them within
 /// milliseconds.
 const AGREE_PATIENCE: Duration = Duration::from_secs(2);
 const REPLY_PATIENCE: Duration = Duration::from_secs(3);
 /// Entries and bytes of one page.
 pub(crate) const PAGE_ENTRIES: usize = 256;
 pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
-/// Bytes of a page for one who watches: there may be thousands, and each keeps a page until its client has read it.
+/// Bytes of a page for a watcher: there may be thousands of watchers, and each keeps a page until its client has read
+/// it.
 pub(crate) const WATCHED_PAGE_BYTES: usize = 64 * 1024;
-/// Watchers that read the log at once: others wait for their turn, so that thousands that come back at once do not keep
-/// the broker from the calls of others. One read takes some 0.2 ms.
+/// Watchers that read the log concurrently. Others wait for their turn, so that thousands of watchers that reconnect do
+/// not keep the broker from the calls of others. One read takes some 0.2 ms.
 const READING_MAX: usize = 16;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
 const NOTHING_THERE: u16 = 404;
-/// How long a look at the log may take before the next one.
+/// How long a check of the log's size may take before the next one.
 const ROOM_PATIENCE: Duration = Duration::from_secs(2);
-/// What the broker stores with each entry beside its payload: subject, headers and bookkeeping, roughly.
+/// Roughly the bytes that the broker stores with each entry beside its payload: subject, headers and bookkeeping.
 const ENTRY_BYTES: u64 = 128;
-/// A server of which the log's leader heard nothing for this long is lost.
+/// A server from which the log's leader received nothing for this long is considered lost.
 pub(super) const SILENT: Duration = Duration::from_secs(10);
 
-/// A cheap handle: every reader has one, and a client of the broker is a dozen shared parts.
+/// A cheap handle, because every reader has one and a client of the broker consists of a dozen shared parts.
 #[derive(Debug, Clone)]
 pub(crate) struct Journal {
     parts: Arc<Parts>,
-    /// Reads wait for their turn.
+    /// Whether reads wait for their turn.
     takes_turns: bool,
 }
 
@@ -83,15 +85,15 @@ pub(crate) struct Journal {
 pub(crate) struct Parts {
     broker: Broker,
     room: Room,
-    /// Room for what was sent without asking for an answer and not heard yet.
+    /// Limits the entries that were sent without a requested answer and are not confirmed by the feed yet.
     unheard: Semaphore,
     turns: Turns,
-    /// Until when the feed counts as behind, in milliseconds since 1970.
+    /// Until when the feed counts as late, in milliseconds since 1970.
     behind_until: AtomicU64,
     last_mark: tokio::sync::Mutex<absent::LastMark>,
 }
 
-/// Turns of those who read the log for somebody who watches.
+/// Turns of those who read the log for watchers.
 #[derive(Debug)]
 struct Turns(Semaphore);
 
@@ -111,11 +113,12 @@ impl Deref for Journal {
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum AppendError {
-    /// Somebody else appended first: look again, then decide again.
-    #[error("somebody else appended first")]
+    /// Another writer appended first: read again, then decide again.
+    #[error("another writer appended first")]
     Conflict,
-    /// `is_certain`: the only copy was refused. Otherwise an earlier one was not confirmed, and was not found in the log.
-    #[error("the log is full: it accepts nothing new until it has drained")]
+    /// `is_certain`: the only copy was refused. Otherwise an earlier copy was not confirmed, and was not found in the
+    /// log.
+    #[error("the log is full: new work is refused until entries have aged out")]
     Full { is_certain: bool },
     #[error("the events do not fit one message of the broker")]
     TooLarge,
@@ -123,7 +126,7 @@ pub(crate) enum AppendError {
     #[error("the broker does not answer: {0}")]
     Unavailable(String),
     /// Sent and not confirmed. It is in the log by now or will never count, because every copy is void from now on.
-    #[error("the broker has not confirmed it: {reason}")]
+    #[error("the broker did not confirm it: {reason}")]
     Unconfirmed { run: RunId, reason: String },
 }
 
@@ -132,7 +135,7 @@ pub(crate) enum AppendError {
 pub struct ReadError(String);
 
 impl ReadError {
-    /// A server has what the log's leader lacks.
+    /// A server has an entry that the log's leader lacks.
     pub(crate) fn disagreeing() -> Self {
         Self("its leader lacks a run that another server of the broker has".to_owned())
     }
@@ -142,14 +145,14 @@ impl ReadError {
     }
 }
 
-/// A page of a run's entries, and whether there may be more behind it.
+/// A page of a run's entries, and whether there may be more after it.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
     pub(crate) entries: VecDeque<Arc<Entry>>,
-    /// The sequence up to which the page covers the filter, entries that could not be understood included.
+    /// The sequence up to which the page covers the filter, including entries that could not be decoded.
     pub(crate) through: u64,
     pub(crate) last: bool,
-    /// Where something stands that could not be understood, and its sequence.
+    /// Subject place and sequence of each entry that could not be decoded.
     pub(crate) unread: Vec<(Place, u64)>,
     /// Bytes that its entries count for their tenant.
     pub(crate) bytes: u64,
@@ -172,12 +175,12 @@ impl Page {
     }
 }
 
-/// A message of the log, as far as it could be understood.
+/// A message of the log, as far as it could be decoded.
 #[derive(Debug)]
 pub(crate) enum Decoded {
     Entry(RunId, Arc<Entry>),
     Unread(Subject),
-    /// It is about no run: a mark, or not even its subject is one of the log.
+    /// It belongs to no run: a barrier, or a message whose subject is not one of the log.
     Stray,
 }
 
@@ -190,10 +193,10 @@ pub(crate) enum Opened {
     TooLate,
 }
 
-/// Which log it is, and how far it reaches.
+/// The identity of the log, and its range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extent {
-    /// When the log was made, in nanoseconds since 1970.
+    /// When the log was created, in nanoseconds since 1970.
     pub(crate) log: u64,
     /// Entries before this one have left the log.
     pub(crate) first: u64,
@@ -215,12 +218,12 @@ impl Journal {
         Self { parts: Arc::new(parts), takes_turns: false }
     }
 
-    /// The same log, read for somebody who watches: each read waits for its turn.
+    /// The same log, read for a watcher: each read waits for its turn.
     pub(crate) fn in_turns(self) -> Self {
         Self { takes_turns: true, ..self }
     }
 
-    /// Reads, and reads again for a while if that fails or the broker does not answer soon.
+    /// Reads, and retries for a while if that fails or the broker does not answer soon.
     async fn patiently<T, F>(&self, again: &str, read: impl Fn() -> F) -> Result<T, ReadError>
     where
         F: Future<Output = Result<T, ReadError>>,
@@ -228,13 +231,13 @@ impl Journal {
         patiently(again, self.takes_turns.then_some(&self.turns), read).await
     }
 
-    /// Whether the log holds a run whose opening is an entry of its own. Asks the log's leader, and about one subject only: if
-    /// there is nothing to be found, the broker would search the whole log for any of a run's.
+    /// Whether the log holds a run whose opening is an entry of its own. Asks the log's leader about one subject only:
+    /// a search for any subject of the run would go through the whole log if there is none.
     pub(crate) async fn opened(&self, run: RunId) -> Result<Opened, ReadError> {
         let subject = Subject { run, place: Place::Run }.to_string();
         let Some(last) = self.last_on(&subject).await? else { return Ok(Opened::No) };
         let at = millis(last.time.unix_timestamp_nanos());
-        // A run that was opened too late takes no command, so its opening stays the last.
+        // A run that was opened too late accepts no command, so its opening stays the last entry.
         let is_void = match decode(&subject, last.payload, last.sequence, at) {
             Decoded::Entry(_, entry) => entry.is_late() && matches!(entry.events.first(), Some(Event::RunOpened(_))),
             Decoded::Unread(_) | Decoded::Stray => false,
@@ -242,19 +245,19 @@ impl Journal {
         Ok(if is_void { Opened::TooLate } else { Opened::Yes })
     }
 
-    /// The sequence of a run's last entry; 0 when the log has none. Asks the log's leader, so it is never stale.
+    /// The sequence of a run's last entry; 0 if the log has none. Asks the log's leader, so no replica's lag matters.
     pub(crate) async fn last_of_run(&self, run: RunId) -> Result<u64, ReadError> {
         Ok(self.last_on(&subject::of_run(run)).await?.map_or(0, |last| last.sequence))
     }
 
-    /// The sequence of a call's last output; 0 when it has none. Asks the log's leader, so it is never stale.
+    /// The sequence of a call's last output; 0 if it has none. Asks the log's leader, so no replica's lag matters.
     pub(crate) async fn last_output(&self, subject: &Subject) -> Result<u64, ReadError> {
         Ok(self.last_on(&subject.to_string()).await?.map_or(0, |last| last.sequence))
     }
 
     async fn last_on(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
-        // Apart, as it takes much room in whatever may have to ask.
-        Box::pin(self.patiently("asking the log's leader again", || self.last_on_once(subject))).await
+        // Boxed, because it is large and would be part of every caller's future.
+        Box::pin(self.patiently("retrying to ask the log's leader", || self.last_on_once(subject))).await
     }
 
     async fn last_on_once(&self, subject: &str) -> Result<Option<StreamMessage>, ReadError> {
@@ -271,9 +274,9 @@ impl Journal {
         }
     }
 
-    /// Leaves a mark at the end of a shard, and gives its place: every entry of the shard that was stored before this was
-    /// asked stands before it. A mark is stored by a majority of the broker's nodes, so unlike a leader that was replaced and
-    /// does not know it yet, it is never wrong.
+    /// Appends a barrier to the end of a shard, and returns its position. Every entry of the shard that was stored
+    /// before this request precedes it. A barrier is stored by a majority of the broker's nodes. So it is never wrong,
+    /// unlike a leader that was replaced without knowing it.
     pub(crate) async fn mark(&self, shard: Shard) -> Result<u64, ReadError> {
         let unavailable = |error: &dyn std::fmt::Display| ReadError(error.to_string());
         let sent = self
@@ -285,13 +288,13 @@ impl Journal {
         Ok(sent.await.map_err(|error| unavailable(&error))?.sequence)
     }
 
-    /// The sequence of a shard's first message behind `after`, of which there is one at `mark`.
+    /// The sequence of a shard's first message after `after`; there is one at `mark`.
     pub(crate) async fn first_of_shard(&self, shard: Shard, after: u64, mark: u64) -> Result<u64, ReadError> {
         let page = self.page_towards(&subject::of_shard(shard), after, mark, 1).await?;
         Ok(page.through)
     }
 
-    /// Which log it is and how far it reaches, as its leader says.
+    /// The identity and the range of the log, from its leader.
     pub(crate) async fn extent(&self) -> Result<Extent, ReadError> {
         let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         let info = stream.cached_info();
@@ -299,7 +302,8 @@ impl Journal {
         Ok(Extent { log, first: info.state.first_sequence, last: info.state.last_sequence })
     }
 
-    /// A run as the log's leader has it: not known to be the newest, but whatever is decided by it is appended only if it is.
+    /// A run as the log's leader has it. It may not be the newest state, but a decision based on it is appended only if
+    /// it is.
     pub(crate) async fn known(&self, id: RunId) -> Result<Known, ReadError> {
         self.known_with_bytes(id).await.map(|(known, _)| known)
     }
@@ -319,17 +323,17 @@ impl Journal {
         }
     }
 
-    /// A run with everything that was stored before this was asked: for an answer that would be wrong if something
-    /// were missing.
+    /// A run with everything that was stored before this request: for results that would be wrong if an entry were
+    /// missing.
     ///
     /// # Errors
-    /// If no mark can be stored, or no server that has it answers.
+    /// If no barrier can be stored, or no server that has it answers.
     pub(crate) async fn known_for_certain(&self, id: RunId) -> Result<Known, ReadError> {
         let mark = self.mark_behind(id).await?;
         Ok(all_of(RunPages::new(self.clone(), id, PAGE_BYTES).behind(mark)).await?.0)
     }
 
-    /// A run as it stood at its entry `last`.
+    /// The state of a run at its entry `last`.
     pub(crate) async fn known_through(&self, id: RunId, last: u64) -> Result<Known, ReadError> {
         let (mut known, mut pages) = (Known::new(id), RunPages::new(self.clone(), id, PAGE_BYTES));
         while pages.through() < last {
@@ -338,8 +342,8 @@ impl Journal {
         Ok(known)
     }
 
-    /// A page of at most so many entries that is not empty: pages may be served by a replica that lags behind, and `needed`,
-    /// an entry which is known to be there, says that there is more.
+    /// A non-empty page of at most `entries_max` entries. A lagging replica may serve an empty page, and `needed`, an
+    /// entry that is known to exist, shows that there is more.
     pub(crate) async fn page_towards(
         &self,
         filter: &str,
@@ -360,15 +364,15 @@ impl Journal {
         }
     }
 
-    /// Watches how full the log is, until told to stop: what was accepted needs room to end. `led` is told whenever the log
-    /// is seen to have a leader.
+    /// Watches the size of the log, until `stop`, because accepted work needs room to end. `led` is updated whenever
+    /// the log has a leader.
     pub(crate) async fn watch_room(self, led: watch::Sender<Instant>, stop: CancellationToken) {
         loop {
             let counted = self.room.counted();
             match tokio::time::timeout(ROOM_PATIENCE, self.broker.context.get_stream(names::STREAM)).await {
                 Ok(Ok(stream)) => {
                     let info = stream.cached_info();
-                    // A server that lost the others still answers, and names no leader. One that is alone has no cluster.
+                    // A server that lost the others still answers, and names no leader. A single server has no cluster.
                     if info.cluster.as_ref().is_none_or(|cluster| cluster.leader.is_some()) {
                         led.send_replace(Instant::now());
                     }
@@ -376,8 +380,8 @@ impl Journal {
                     self.room.seen(seen, limits(&info.config), counted);
                     count(info);
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "cannot see how full the log is"),
-                Err(_) => tracing::warn!("the broker does not say how full the log is"),
+                Ok(Err(error)) => tracing::warn!(%error, "reading the size of the log failed"),
+                Err(_) => tracing::warn!("reading the size of the log timed out"),
             }
             tokio::select! {
                 () = self.room.wait_for_look() => {}
@@ -386,17 +390,17 @@ impl Journal {
         }
     }
 
-    /// The bound of the log that is reached so far that nothing new should be accepted.
+    /// The bound of the log at which new work is refused, if one is reached.
     pub(crate) fn crowded(&self) -> Option<Bound> {
         self.room.crowded()
     }
 
-    /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is made again for a while
-    /// when it fails.
+    /// Entries on `filter` with a sequence above `after`: one page, read in one request, which is retried for a while
+    /// if it fails.
     pub(crate) async fn page(&self, filter: &str, after: u64, entries_max: usize) -> Result<Page, ReadError> {
         let bounds = (entries_max, WATCHED_PAGE_BYTES);
         let read = || self.read_once(filter, after, bounds);
-        self.patiently("reading a page of the log again", read).await.map(|batch| batch.page(after))
+        self.patiently("retrying to read a page of the log", read).await.map(|batch| batch.page(after))
     }
 
     async fn read_once(
@@ -425,7 +429,7 @@ impl Journal {
                     batch.last = true;
                     return Ok(batch);
                 }
-                // A header counts what the filter would still match.
+                // A header has the number of messages that would still match the filter.
                 Some(END_OF_BATCH) => {
                     follows(reply.headers.as_ref(), before)?;
                     let pending = reply.headers.as_ref().and_then(|headers| headers.get("Nats-Num-Pending"));
@@ -448,8 +452,8 @@ impl Journal {
     }
 }
 
-/// As [`Journal::patiently`]. A read that is made again waits for its turn again, behind others: while the broker does not answer,
-/// there are never more questions under way than there are turns.
+/// As [`Journal::patiently`]. A retried read waits for its turn again, behind others. So while the broker does not
+/// answer, there are never more requests in progress than turns.
 async fn patiently<T, F>(again: &str, turns: Option<&Turns>, read: impl Fn() -> F) -> Result<T, ReadError>
 where
     F: Future<Output = Result<T, ReadError>>,
@@ -473,18 +477,18 @@ where
     }
 }
 
-/// What an entry takes in the log.
+/// Bytes of an entry in the log.
 pub(crate) fn stored_bytes(payload: u32) -> u64 {
     u64::from(payload) + ENTRY_BYTES
 }
 
-/// What an entry counts for its tenant: its bytes in the log, or its part of the messages that the log may hold if that is more.
-/// So a tenant that may take half of the log takes at most half of either.
+/// Bytes that an entry counts for its tenant: its bytes in the log, or its part of the messages that the log may hold
+/// if that is more. So a tenant that may use half of the log uses at most half of either.
 pub(crate) fn counted_bytes(payload: u32) -> u64 {
     stored_bytes(payload).max(LOG_BYTES_PER_MESSAGE.unsigned_abs())
 }
 
-/// Each message of a page names the one before it: one that was lost on its way is noticed.
+/// Each message of a page names the one before it, so a lost message is detected.
 fn follows(headers: Option<&HeaderMap>, before: u64) -> Result<(), ReadError> {
     let named = headers.and_then(|headers| headers.get("Nats-Last-Sequence"));
     match named.and_then(|named| named.as_str().parse::<u64>().ok()) {
@@ -493,17 +497,20 @@ fn follows(headers: Option<&HeaderMap>, before: u64) -> Result<(), ReadError> {
     }
 }
 
-/// Broker time in milliseconds; the same for every way in which an entry is read.
+/// Broker time in milliseconds; the same for every way of reading an entry.
 pub(super) fn millis(nanos: i128) -> Timestamp {
     Timestamp(u64::try_from(nanos / 1_000_000).unwrap_or(0))
 }
 
-/// Decodes a message of the log. What cannot be understood is reported and passed over, the same way by every reader.
+/// Decodes a message of the log. Messages that cannot be decoded are logged and skipped, the same way by every reader.
 pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp) -> Decoded {
     if subject::is_mark(subject) {
         return Decoded::Stray;
     }
-    let warn = |error: InvalidMessage| tracing::warn!(subject, sequence, %error, "passing over an entry of the log");
+    let warn = |error: InvalidMessage| {
+        tracing::warn!(subject, sequence, %error, "skipping an entry of the log that \
+        cannot be decoded")
+    };
     let parsed = match subject.parse::<Subject>() {
         Ok(parsed) => parsed,
         Err(error) => {
@@ -520,13 +527,13 @@ pub(super) fn decode(subject: &str, payload: Bytes, sequence: u64, at: Timestamp
     }
 }
 
-/// What the log may hold. A log that an older release made has no bound of messages.
+/// The bounds of the log. A log that an older release made has no bound of messages.
 fn limits(config: &Config) -> Amount {
     let limit = |found: i64| u64::try_from(found).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
     Amount { bytes: limit(config.max_bytes), messages: limit(config.max_messages) }
 }
 
-/// Shows what a look at the log saw.
+/// Exports the size of the log as metrics.
 fn count(info: &Info) {
     let limits = limits(&info.config);
     COUNTS.log_bytes.set(info.state.bytes as f64);

@@ -1,5 +1,6 @@
-//! The queue of webhooks: a stream with a message for each notice and endpoint, on a subject of its own. What was taken is
-//! deleted; what stays too long for its endpoint is parked, and goes into the queue anew when somebody redrives it.
+//! The queue of notifications for webhooks: a stream with a message for each notification and endpoint, on a subject of
+//! its own. Delivered ones are deleted. A notification that stays too long for its endpoint is parked, and is queued
+//! again when an operator redrives it.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -23,11 +24,10 @@ use run::{RunId, Shard, Timestamp};
 use super::Broker;
 use super::journal::{ReadError, millis};
 use super::setup::{LogOptions, SetupError};
-use crate::webhooks::Letter;
 
-/// What the queue may take: some 500,000 notices. Then the oldest are lost, which are parked ones first.
+/// Capacity of the queue: some 500,000 notifications. Beyond it the oldest are lost, which are parked ones first.
 pub(super) const BYTES_MAX: i64 = 256 * 1024 * 1024;
-/// How long a notice is kept, parked or not.
+/// How long a notification is kept, parked or not.
 const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// As those of the log.
 const MESSAGE_BYTES_MAX: i32 = 1024 * 1024;
@@ -35,7 +35,7 @@ const MESSAGE_BYTES_MAX: i32 = 1024 * 1024;
 pub(super) fn config(options: &LogOptions) -> Config {
     Config {
         name: WEBHOOKS_STREAM.to_owned(),
-        description: Some("Toolyard: notices that webhooks are owed".to_owned()),
+        description: Some("Toolyard: notifications for webhooks".to_owned()),
         subjects: vec![WEBHOOKS_SUBJECTS.to_owned()],
         max_messages_per_subject: 1,
         max_bytes: BYTES_MAX,
@@ -49,24 +49,38 @@ pub(super) fn config(options: &LogOptions) -> Config {
     }
 }
 
+/// A notification to be queued.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Letter {
+    /// The subject has the endpoint, the run and the log entry of the notification.
+    pub(crate) subject: String,
+    pub(crate) body: Bytes,
+}
+
+impl Letter {
+    pub(crate) fn new(endpoint: &str, run: RunId, noted: u64, body: Bytes) -> Self {
+        Self { subject: names::letter(endpoint, run, noted), body }
+    }
+}
+
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Queue(Context);
 
-/// A notice in the queue.
+/// A queued notification that is delivered next.
 #[derive(Debug, Clone)]
 pub(crate) struct Arrived {
-    /// Its place in the queue.
+    /// Its position in the queue.
     pub(crate) sequence: u64,
-    /// Since when it is there.
+    /// When it was queued.
     pub(crate) at: Timestamp,
     pub(crate) run: RunId,
-    /// The entry of the log that it is about.
+    /// The log entry that it reports.
     pub(crate) noted: u64,
     pub(crate) body: Bytes,
 }
 
-/// A notice as it lies there, and for whom.
+/// A queued notification, and its endpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) endpoint: String,
@@ -74,18 +88,18 @@ pub(crate) struct Found {
 }
 
 impl Queue {
-    /// Makes the queue where there is none.
+    /// Creates the queue if there is none.
     pub(crate) async fn make(broker: &Broker, options: &LogOptions) -> Result<Self, SetupError> {
         super::setup::ensure_stream(&broker.context, "the queue of webhooks", config(options), options).await?;
         Ok(Self(broker.context.clone()))
     }
 
-    /// Puts letters into the queue, in their order. Where that fails, it says how many of them, from the first on, are there
-    /// for sure.
+    /// Queues notifications in their order. On an error, returns how many of them, from the first on, are certainly
+    /// stored.
     pub(crate) async fn put(&self, letters: &[Letter]) -> Result<(), (usize, ReadError)> {
         let (mut confirmed, mut waiting, mut lines) = (0, Vec::new(), HashSet::new());
         for letter in letters {
-            // Of one run for one endpoint the second is not sent before the first is there.
+            // The second notification of one run for one endpoint is not sent before the first is stored.
             let line = letter.subject.rsplit_once('.').map(|(line, _)| line);
             if !lines.insert(line) {
                 confirm(&mut waiting, &mut confirmed).await?;
@@ -97,7 +111,8 @@ impl Queue {
         confirm(&mut waiting, &mut confirmed).await
     }
 
-    /// The notices of a shard for an endpoint, from behind a place in the queue, or else from a moment on, and those that come.
+    /// The notifications of a shard for an endpoint: from after a position in the queue, or else from a time on, and
+    /// those that follow.
     pub(crate) async fn incoming(
         &self,
         shard: Shard,
@@ -131,12 +146,12 @@ impl Queue {
         self.0.get_stream_no_info(WEBHOOKS_STREAM).await.map_err(|error| ReadError::new(&error))
     }
 
-    /// Takes a notice out of the queue.
+    /// Removes a notification from the queue.
     pub(crate) async fn remove(&self, sequence: u64) -> Result<(), ReadError> {
         match self.stream().await?.delete_message(sequence).await {
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // Somebody was faster, or it grew too old.
+                // Another coordinator was faster, or it aged out.
                 DeleteMessageErrorKind::JetStream(error)
                     if [ErrorCode::SEQUENCE_NOT_FOUND, ErrorCode::STREAM_MESSAGE_DELETE_FAILED]
                         .contains(&error.error_code()) =>
@@ -148,14 +163,14 @@ impl Queue {
         }
     }
 
-    /// Whether a notice is still in the queue, as far as that can be told.
+    /// Whether a notification is still in the queue, as far as that is known.
     pub(crate) async fn holds(&self, sequence: u64) -> bool {
         let Ok(stream) = self.stream().await else { return true };
         let found = stream.get_raw_message(sequence).await;
         !found.is_err_and(|error| error.kind() == RawMessageErrorKind::NoMessageFound)
     }
 
-    /// The next notice behind a place in the queue, for one endpoint or for all.
+    /// The next notification after a position in the queue, for one endpoint or for all.
     pub(crate) async fn next(&self, endpoint: Option<&str>, after: u64) -> Result<Option<Found>, ReadError> {
         let (stream, filter) = (self.stream().await?, names::letters(None, endpoint));
         let mut after = after;
@@ -174,7 +189,7 @@ impl Queue {
         }
     }
 
-    /// Puts a notice into the queue anew, unless it was taken or put there meanwhile. Says whether it did.
+    /// Queues a notification again, unless it was delivered or queued meanwhile. Returns whether it did.
     pub(crate) async fn redrive(&self, found: &Found) -> Result<bool, ReadError> {
         let Found { endpoint, letter } = found;
         let subject = names::letter(endpoint, letter.run, letter.noted);
@@ -188,14 +203,14 @@ impl Queue {
         }
     }
 
-    /// Forgets what is to be told of a run.
+    /// Deletes the notifications of a run.
     pub(crate) async fn erase(&self, run: RunId) -> Result<(), ReadError> {
         let purge = self.stream().await?.purge().filter(names::letters_about(run)).await;
         purge.map(|_| ()).map_err(|error| ReadError::new(&error))
     }
 }
 
-/// Waits until what was sent is there, and counts it.
+/// Waits until the sent messages are stored, and counts them.
 async fn confirm(waiting: &mut Vec<PublishAckFuture>, confirmed: &mut usize) -> Result<(), (usize, ReadError)> {
     for sent in waiting.drain(..) {
         sent.await.map_err(|error| (*confirmed, ReadError::new(&error)))?;

@@ -1,5 +1,5 @@
 //! How much memory a server of the broker needs: it keeps all subjects of its streams in memory. The server reports
-//! its memory only to its system account, so this is an estimate (docs/performance.md has the measurements).
+//! its memory only to its system account, so this is an estimate (docs/evidence/performance.md has the measurements).
 
 use async_nats::jetstream::stream::{Config, Info};
 use proto::names;
@@ -11,7 +11,7 @@ use super::setup::{REQUEST_ID_BYTES, bucket_bytes};
 const IDLE_BYTES: u64 = 128 << 20;
 /// Memory of a subject, with what the server's garbage collection needs beside it.
 const SUBJECT_BYTES: u64 = 1 << 10;
-/// Of a limit of memory, the part that the server may use before it collects harder (`GOMEMLIMIT`), in percent.
+/// The percentage of a memory limit that the server may use before it collects garbage harder (`GOMEMLIMIT`).
 const LIMIT_PERCENT: u64 = 85;
 
 /// Memory that a server needs for so many subjects.
@@ -19,15 +19,15 @@ pub(crate) fn of_subjects(subjects: u64) -> u64 {
     IDLE_BYTES.saturating_add(subjects.saturating_mul(SUBJECT_BYTES))
 }
 
-/// Memory that a server needs if the log and the request ids beside it are full. `None`: the log has no bound of
-/// messages, so nothing bounds the memory.
+/// Memory that a server needs if the log and the bucket of request ids are full. `None`: the log has no bound of
+/// messages, so the memory has no limit.
 pub(crate) fn of_full(log: &Config) -> Option<u64> {
     let messages = u64::try_from(log.max_messages).ok().filter(|messages| *messages > 0)?;
     let ids = bucket_bytes(names::REQUESTS_BUCKET, log.max_bytes) / REQUEST_ID_BYTES;
     Some(of_subjects(messages.saturating_add(u64::try_from(ids).unwrap_or(0))))
 }
 
-/// The limit of memory within which a server may use so much.
+/// The memory limit within which a server may use so much.
 pub(crate) fn limit(bytes: u64) -> u64 {
     bytes / LIMIT_PERCENT * 100
 }
@@ -39,19 +39,19 @@ pub(super) fn warn_of(log: &Config, memory_max: Option<u64>) {
         Some(needed) if needed > memory_max => tracing::warn!(
             needed,
             memory_max,
-            "the broker needs more memory for a full log than --broker-memory: give it more, or lower the log's bounds with \
-             `toolyard log resize`"
+            "the broker needs more memory for a full log than --broker-memory: give it more, or lower the log's \
+            bounds with `toolyard log resize`"
         ),
         Some(_) | None => {}
     }
 }
 
-/// What streams hold that costs the broker memory or may be full.
+/// The content of streams that costs the broker memory or may be full.
 #[derive(Debug)]
 pub(crate) struct Held {
     /// Of the log, request ids and objects.
     pub(crate) subjects: u64,
-    /// Bytes that objects take at the broker, and may take. `None`: they are in a bucket.
+    /// Used and maximum bytes of objects at the broker. `None`: they are in a bucket.
     pub(crate) objects: Option<(u64, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! What an operator does to the streams at the broker, beside coordinators that run: looks at their sizes, changes
-//! them, backs them up and restores them.
+//! Operations on the streams at the broker while coordinators run: reading and changing their sizes, backup and
+//! restore.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -9,9 +9,9 @@ use async_nats::jetstream::context::ContextBuilder;
 use async_nats::{Client, Request};
 use bytes::Bytes;
 use futures::StreamExt as _;
-use proto::access::Party;
+use nats::Credentials;
+use nats::access::Party;
 use proto::names;
-use proto::nats::Credentials;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,52 +21,52 @@ use super::setup::{RETENTION, bucket_bytes};
 
 /// How long the broker may take for one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a stream that was restored may take to be there.
+/// How long a restored stream may take to appear.
 const RESTORED_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the broker may send nothing of a stream that it copies.
+/// How long the broker may pause while it sends a copy of a stream.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Of a copy, one message. The broker refuses more than its largest message.
+/// Size of one message of a copy. The broker refuses more than its largest message.
 const CHUNK_BYTES: usize = 128 << 10;
-/// The broker's word that there is no such stream.
+/// The broker's error code for a missing stream.
 const NO_STREAM: u64 = 10_059;
 
-/// Streams that a backup has, in their order. The log comes first: a request id that is newer than the log is taken
-/// up again,
-/// while a run whose id is missing could be made twice. Objects come last: what the log refers to is there then.
+/// Streams in a backup, in their order. The log comes first: a request id that is newer than the log opens its run
+/// again, while a run whose id is missing could be opened twice. Objects come last, so that all objects to which the
+/// log refers are included.
 const BACKED_UP: [&str; 6] =
     [names::STREAM, names::WEBHOOKS_STREAM, "KV_ty-requests", "KV_ty-tools", "KV_ty-pauses", names::OBJECTS];
-/// Streams that a coordinator creates if they are missing, and that no backup has.
+/// Streams that a coordinator creates if they are missing, and that are not backed up.
 const MADE_ANEW: [&str; 2] = ["KV_ty-leases", "KV_ty-snapshots"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum OperateError {
     #[error(transparent)]
-    Connect(#[from] proto::nats::ConnectError),
+    Connect(#[from] nats::ConnectError),
     #[error(
-        "the broker does not answer {what}: {reason}. Does it have a leader (`toolyard doctor`), and is the key the operator's \
-         (operator.nk of `toolyard nats-config`)?"
+        "the broker did not answer the {what}: {reason}. Check that it has a leader (`toolyard doctor`), and that \
+        the key is the operator's (operator.nk of `toolyard nats-config`)"
     )]
     NoAnswer { what: String, reason: String },
-    #[error("the broker refuses {what}: {reason}{}", hint(.reason))]
+    #[error("the broker refused the {what}: {reason}{}", hint(.reason))]
     Refused { what: String, reason: String },
     #[error("{stream} has {used} bytes: with {asked} it would be full. Give at least {least}")]
     TooSmall { stream: &'static str, used: u64, asked: u64, least: u64 },
     #[error("{stream} has {used} messages: with {asked} it would be full. Give at least {least}")]
     TooFew { stream: &'static str, used: u64, asked: u64, least: u64 },
     #[error(
-        "entries are kept for at least {} h, as a run may last a day and is read for an hour after it",
+        "entries must be kept for at least {} h, because a run may last a day and can be read for an hour after it",
         RETENTION.as_secs() / 3600
     )]
     TooShort,
-    #[error("there is no {0} at the broker: start a coordinator, which makes it")]
+    #[error("there is no {0} at the broker: start a coordinator, which creates it")]
     NoStream(String),
     #[error(
-        "{} at the broker: restore into a broker that has none of them, before coordinators start. If a restore broke off, empty \
-         its data folder first",
+        "{} at the broker: restore into a broker that has none of them, before coordinators start. If a restore was \
+        interrupted, empty its data folder first",
         are_there(.0)
     )]
     NotEmpty(Vec<String>),
-    #[error("copying {stream} was broken off: {reason}")]
+    #[error("copying {stream} was interrupted: {reason}")]
     BrokenOff { stream: String, reason: String },
     #[error("cannot read or write the copy of {stream}: {source}")]
     File { stream: String, source: io::Error },
@@ -74,7 +74,8 @@ pub enum OperateError {
 
 fn hint(reason: &str) -> &'static str {
     if reason.contains("insufficient") {
-        ". Its servers may not keep so much: raise max_file_store (`--store-bytes` of `toolyard nats-config`) and reload them"
+        ". Its servers may lack the space: raise max_file_store (`--store-bytes` of `toolyard nats-config`) and \
+        reload them"
     } else {
         ""
     }
@@ -84,7 +85,7 @@ fn are_there(streams: &[String]) -> String {
     format!("{} {} already", streams.join(", "), if streams.len() == 1 { "is there" } else { "are there" })
 }
 
-/// A stream as it is.
+/// The present state of a stream.
 #[derive(Debug, Clone)]
 pub struct StreamUsage {
     pub name: String,
@@ -138,9 +139,9 @@ impl Info {
 
 impl Operator {
     /// # Errors
-    /// When no broker is there, or it does not let us in.
+    /// If the broker cannot be reached or rejects the credentials.
     pub async fn connect(nats_url: &str, credentials: &Credentials) -> Result<Self, OperateError> {
-        let client = proto::nats::connect(nats_url, credentials, "toolyard-operator", &Party::Operator).await?;
+        let client = nats::connect(nats_url, credentials, "toolyard-operator", &Party::Operator).await?;
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
         Ok(Self { client, context })
     }
@@ -148,7 +149,7 @@ impl Operator {
     /// All of our streams.
     ///
     /// # Errors
-    /// When the broker does not answer, or has no log.
+    /// If the broker does not answer, or has no log.
     pub async fn usage(&self) -> Result<Vec<StreamUsage>, OperateError> {
         let mut found = Vec::new();
         for stream in BACKED_UP.into_iter().chain(MADE_ANEW) {
@@ -168,10 +169,10 @@ impl Operator {
         if found.is_empty() { Err(OperateError::NoStream(names::STREAM.to_owned())) } else { Ok(found) }
     }
 
-    /// Gives the log so many bytes, and the buckets beside it their part.
+    /// Sets the size of the log, and of the buckets that depend on it.
     ///
     /// # Errors
-    /// When the log has more already, or the broker has no room.
+    /// If the log has more already, or the broker has no room.
     pub async fn resize(&self, bytes: u64) -> Result<Vec<Changed>, OperateError> {
         self.must_hold(names::STREAM, bytes).await?;
         let log_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -180,7 +181,7 @@ impl Operator {
             let stream = format!("KV_{bucket}");
             let Some(info) = self.info(&stream).await? else { continue };
             let part = u64::try_from(bucket_bytes(bucket, log_bytes)).unwrap_or(0);
-            // What is in it stays, however small the log becomes.
+            // The content is kept, however small the log becomes.
             if info.state.bytes < part {
                 changed.extend(self.set(&stream, "max_bytes", part).await?);
             }
@@ -188,10 +189,10 @@ impl Operator {
         Ok(changed)
     }
 
-    /// Lets the log hold so many messages.
+    /// Sets the log's bound of messages.
     ///
     /// # Errors
-    /// When the log has more already.
+    /// If the log has more already.
     pub async fn bound_messages(&self, messages: u64) -> Result<Option<Changed>, OperateError> {
         let stream = names::STREAM;
         let used = self.needed(stream).await?.state.messages;
@@ -202,33 +203,33 @@ impl Operator {
         self.set(stream, "max_msgs", messages).await
     }
 
-    /// Gives objects so many bytes.
+    /// Sets the size of the object store.
     ///
     /// # Errors
-    /// When they have more already, or the broker has no room.
+    /// If the objects take more already, or the broker has no room.
     pub async fn resize_objects(&self, bytes: u64) -> Result<Vec<Changed>, OperateError> {
         self.must_hold(names::OBJECTS, bytes).await?;
         Ok(Vec::from_iter(self.set(names::OBJECTS, "max_bytes", bytes).await?))
     }
 
-    /// New work is refused when the log is full to some percent.
+    /// New work is refused when the log is full to some percent, so more is needed.
     async fn must_hold(&self, stream: &'static str, bytes: u64) -> Result<(), OperateError> {
         let used = self.needed(stream).await?.state.bytes;
         let least = least(used);
         if bytes < least { Err(OperateError::TooSmall { stream, used, asked: bytes, least }) } else { Ok(()) }
     }
 
-    /// Keeps entries, and what belongs to them, for so long.
+    /// Sets how long entries, and what belongs to them, are kept.
     ///
     /// # Errors
-    /// When that is shorter than runs may last.
+    /// If that is shorter than runs may last.
     pub async fn retain(&self, age: Duration) -> Result<Vec<Changed>, OperateError> {
         if age < RETENTION {
             return Err(OperateError::TooShort);
         }
         let nanos = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         let mut changed = Vec::new();
-        // What entries refer to is there as long as they are, wherever this breaks off.
+        // In this order, objects outlive the entries that refer to them, even if this is interrupted.
         let mut streams = [names::OBJECTS, "KV_ty-requests", names::STREAM];
         if nanos < self.needed(names::STREAM).await?.number("max_age") {
             streams.reverse();
@@ -241,10 +242,10 @@ impl Operator {
         Ok(changed)
     }
 
-    /// Gives every stream as many copies as the profile asks for.
+    /// Gives every stream the number of copies of the profile.
     ///
     /// # Errors
-    /// When the broker has too few servers.
+    /// If the broker has too few servers.
     pub async fn replicate(&self, durability: Durability) -> Result<Vec<Changed>, OperateError> {
         let replicas = u64::try_from(durability.replicas()).unwrap_or(1);
         let mut changed = Vec::new();
@@ -257,21 +258,21 @@ impl Operator {
     /// The streams that a backup of this broker has, and their bytes.
     ///
     /// # Errors
-    /// When the broker does not answer, or has no log.
+    /// If the broker does not answer, or has no log.
     pub async fn to_back_up(&self) -> Result<Vec<StreamUsage>, OperateError> {
         let mut usage = self.usage().await?;
         usage.retain(|stream| BACKED_UP.contains(&stream.name.as_str()));
         Ok(usage)
     }
 
-    /// Writes a copy of a stream. What is needed to restore it beside the copy is returned. `progress` is called with
-    /// the bytes of each part.
+    /// Writes a copy of a stream. Returns its settings, which restoring needs beside the copy. `progress` is called
+    /// with the bytes of each part.
     ///
-    /// How far queues were given out is not copied: it may be ahead of the copy. Coordinators make the queues again,
-    /// which then give out every job, and jobs that have ended are acknowledged and not run.
+    /// The positions of queues are not copied, because they may be ahead of the copy. Coordinators create the queues
+    /// again, which then deliver every job, and jobs that have ended are acknowledged and not run.
     ///
     /// # Errors
-    /// When the broker breaks off, or the copy cannot be written.
+    /// If the broker stops sending, or the copy cannot be written.
     pub async fn back_up(
         &self,
         stream: &str,
@@ -285,7 +286,7 @@ impl Operator {
         let settings = self.ask("SNAPSHOT", stream, &asked).await?;
         loop {
             let chunk = tokio::time::timeout(SILENCE, chunks.next()).await;
-            let chunk = chunk.map_err(|_| broken_off(format!("nothing came for {SILENCE:?}")))?;
+            let chunk = chunk.map_err(|_| broken_off(format!("the broker sent nothing for {SILENCE:?}")))?;
             let chunk = chunk.ok_or_else(|| broken_off("the connection was lost".to_owned()))?;
             if let Some(status) = chunk.status.filter(|status| status.as_u16() >= 400) {
                 return Err(broken_off(chunk.description.unwrap_or_else(|| status.to_string())));
@@ -296,16 +297,16 @@ impl Operator {
             to.write_all(&chunk.payload).map_err(|source| OperateError::File { stream: stream.to_owned(), source })?;
             progress(chunk.payload.len());
             if let Some(reply) = chunk.reply {
-                let said = self.client.publish(reply, Bytes::new()).await;
-                said.map_err(|error| broken_off(error.to_string()))?;
+                let acknowledged = self.client.publish(reply, Bytes::new()).await;
+                acknowledged.map_err(|error| broken_off(error.to_string()))?;
             }
         }
     }
 
-    /// Fails where something would be written over.
+    /// Fails if a restore would overwrite a stream.
     ///
     /// # Errors
-    /// When one of our streams is there.
+    /// If one of our streams exists.
     pub async fn must_be_empty(&self) -> Result<(), OperateError> {
         let mut there = Vec::new();
         for stream in BACKED_UP.into_iter().chain(MADE_ANEW) {
@@ -316,10 +317,10 @@ impl Operator {
         if there.is_empty() { Ok(()) } else { Err(OperateError::NotEmpty(there)) }
     }
 
-    /// Makes a stream of its copy, with the settings that [`Self::back_up`] returned.
+    /// Restores a stream from its copy, with the settings that [`Self::back_up`] returned.
     ///
     /// # Errors
-    /// When the copy cannot be read, or the broker does not take it.
+    /// If the copy cannot be read, or the broker rejects it.
     pub async fn restore(
         &self,
         stream: &str,
@@ -334,7 +335,7 @@ impl Operator {
             let read =
                 fill(from, &mut chunk).map_err(|source| OperateError::File { stream: stream.to_owned(), source })?;
             let payload = Bytes::copy_from_slice(chunk.get(..read).unwrap_or_default());
-            // An empty message ends the copy, and is answered when the stream is there.
+            // An empty message ends the copy, and is answered when the stream exists.
             let patience = if read == 0 { RESTORED_TIMEOUT } else { SILENCE };
             let request = Request::new().payload(payload).timeout(Some(patience));
             let answer = self.client.send_request(to.clone(), request).await;
@@ -342,7 +343,7 @@ impl Operator {
                 .map_err(|error| OperateError::BrokenOff { stream: stream.to_owned(), reason: error.to_string() })?;
             if !answer.payload.is_empty() {
                 checked(
-                    &format!("to restore {stream}"),
+                    &format!("restore of {stream}"),
                     serde_json::from_slice(&answer.payload).unwrap_or(Value::Null),
                 )?;
             }
@@ -357,9 +358,9 @@ impl Operator {
         self.info(stream).await?.ok_or_else(|| OperateError::NoStream(stream.to_owned()))
     }
 
-    /// `None` where there is no such stream.
+    /// `None` if there is no such stream.
     async fn info(&self, stream: &str) -> Result<Option<Info>, OperateError> {
-        let what = format!("what {stream} is like");
+        let what = format!("info of {stream}");
         let answer = self.request("INFO", stream, &json!({}), &what).await?;
         if answer.pointer("/error/err_code").and_then(Value::as_u64) == Some(NO_STREAM) {
             return Ok(None);
@@ -368,7 +369,7 @@ impl Operator {
         info.map(Some).map_err(|error| OperateError::Refused { what, reason: error.to_string() })
     }
 
-    /// Changes one setting, and leaves all others as they are, those too that this release does not know.
+    /// Changes one setting, and keeps all others, including those that this release does not know.
     async fn set(&self, stream: &str, setting: &str, value: u64) -> Result<Option<Changed>, OperateError> {
         let info = self.needed(stream).await?;
         let before = info.number(setting);
@@ -384,13 +385,13 @@ impl Operator {
     }
 
     async fn ask(&self, request: &str, stream: &str, what: &Value) -> Result<Value, OperateError> {
-        let told = format!("{} of {stream}", request.to_lowercase());
-        checked(&told, self.request(request, stream, what, &told).await?)
+        let operation = format!("{} of {stream}", request.to_lowercase());
+        checked(&operation, self.request(request, stream, what, &operation).await?)
     }
 
-    async fn request(&self, request: &str, stream: &str, what: &Value, told: &str) -> Result<Value, OperateError> {
+    async fn request(&self, request: &str, stream: &str, what: &Value, operation: &str) -> Result<Value, OperateError> {
         let answer = self.context.request(format!("STREAM.{request}.{stream}"), what).await;
-        answer.map_err(|error| OperateError::NoAnswer { what: told.to_owned(), reason: error.to_string() })
+        answer.map_err(|error| OperateError::NoAnswer { what: operation.to_owned(), reason: error.to_string() })
     }
 }
 
@@ -406,7 +407,7 @@ fn checked(what: &str, answer: Value) -> Result<Value, OperateError> {
     }
 }
 
-/// As much as there is, up to the whole chunk.
+/// Fills the chunk as far as there is data.
 fn fill(from: &mut impl Read, chunk: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = chunk.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -1,4 +1,4 @@
-//! The bucket of pauses: what an operator paused stays so until somebody resumes it, whoever restarts meanwhile.
+//! The bucket of pauses: a pause stays until an operator resumes it, across restarts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::Broker;
 use super::journal::{ReadError, millis};
 use super::setup::{SetupError, entries};
 use super::signals::Signals;
-use crate::paused::{Pausable, Paused, Word};
-use crate::registry::Registry;
+use crate::fleet::paused::{Pausable, Paused, Word};
+use crate::fleet::registry::Registry;
 
-/// Why something is paused if who wrote it down did not say so in a way that we understand.
+/// The reason shown for a pause whose record cannot be decoded.
 const UNREADABLE: &str = "its record in the bucket ty-pauses cannot be read";
-/// A queue is paused until a time; nobody lives to see this one.
+/// A queue is paused until a time; this one stands for "until resumed".
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Cheap to clone.
@@ -37,12 +37,12 @@ pub(crate) struct Keeper {
     store: kv::Store,
     current: watch::Sender<Arc<Paused>>,
     signals: Signals,
-    /// Who was told last that something is paused.
+    /// The pools that were last notified of paused tools.
     told: BTreeSet<PoolId>,
 }
 
 impl Pauses {
-    /// Reads what is paused already: nothing of it may be handed out by a coordinator that starts.
+    /// Reads the present pauses, so that a starting coordinator dispatches nothing that is paused.
     pub(crate) async fn load(broker: &Broker) -> Result<(Self, Keeper), SetupError> {
         let store = broker.pauses.clone();
         let mut paused = Paused::default();
@@ -53,8 +53,8 @@ impl Pauses {
         Ok((Self { store, context: broker.context.clone(), current }, keeper))
     }
 
-    /// First the queue, then the word: what failed half-way is done whole by whoever asks again.
-    pub(crate) async fn pause(&self, what: &Pausable, word: &Word) -> Result<(), ReadError> {
+    /// First the queue, then the record: if it fails in between, repeating the request completes it.
+    pub(crate) async fn pause(&self, what: &Pausable, record: &Word) -> Result<(), ReadError> {
         if let Pausable::Pool(pool) = what {
             let until = i128::from(proto::now().after(FOR_GOOD).0) * 1_000_000;
             let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
@@ -62,7 +62,7 @@ impl Pauses {
             let paused = log.pause_consumer(&names::pool_consumer(pool), until).await;
             paused.map_err(|error| ReadError::new(&error))?;
         }
-        let text = serde_json::to_vec(word).expect("texts and a number are JSON");
+        let text = serde_json::to_vec(record).expect("texts and a number are JSON");
         self.store.put(key(what), text.into()).await.map(drop).map_err(|error| ReadError::new(&error))
     }
 
@@ -71,7 +71,7 @@ impl Pauses {
             let log = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
             match log.resume_consumer(&names::pool_consumer(pool)).await {
                 Ok(_) => {}
-                // Whoever makes the queue anew does not pause it.
+                // A queue that is created later is paused by its creator.
                 Err(error) if is_missing(&error) => {}
                 Err(error) => return Err(ReadError::new(&error)),
             }
@@ -83,21 +83,22 @@ impl Pauses {
 impl Keeper {
     pub(crate) async fn keep(mut self, registry: watch::Receiver<Arc<Registry>>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(names::HELD_TOLD);
-        // One that stood still says once what it knew, and not for every second: what is told replaces what others told.
+        // After a hang it publishes once, and not for every missed second, because each message replaces the one
+        // before.
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut changes: Option<kv::Watch> = None;
         loop {
             let news = tokio::select! {
                 () = stop.cancelled() => return,
                 _ = tick.tick() => {
-                    // Who does not hear what is resumed must not keep it held.
-                    let hears = changes.is_some();
-                    if !hears {
+                    // Without the watch, resumed tools must not stay paused here.
+                    let is_watching = changes.is_some();
+                    if !is_watching {
                         changes = self.store.watch_with_history(">").await.inspect_err(|error| {
-                            tracing::warn!(%error, "cannot watch what is paused, trying again");
+                            tracing::warn!(%error, "watching pauses failed, retrying");
                         }).ok();
                     }
-                    hears
+                    is_watching
                 }
                 change = next(&mut changes) => match change {
                     Some(Ok(entry)) => self.learn(&entry),
@@ -113,7 +114,7 @@ impl Keeper {
         }
     }
 
-    /// Says whether that is news: a new watch brings all that is known first.
+    /// Returns whether the entry is new: a new watch begins with all present entries.
     fn learn(&self, entry: &kv::Entry) -> bool {
         self.current.send_if_modified(|paused| {
             let before = Arc::clone(paused);
@@ -122,9 +123,10 @@ impl Keeper {
         })
     }
 
-    /// Tells all pools which tools are paused: what is in their queues goes back there. Also those that the catalog does not
-    /// name for a tool, as one that hosts an older version: its queue may have jobs all the same. Not confirmed, so it is
-    /// repeated; that nothing is paused any more is said once, and workers find out by themselves should that be lost.
+    /// Publishes to all pools which tools are paused, so that workers give back their queued calls. Pools that the
+    /// catalog does not name for a tool are included, because a pool with an older version may have queued jobs. The
+    /// messages are unconfirmed, so they are repeated. The end of all pauses is published once; workers resume by
+    /// themselves if that message is lost.
     async fn tell(&mut self, registry: &watch::Receiver<Arc<Registry>>) {
         let tools: Vec<ToolName> = self.current.borrow().tools().map(|(tool, _)| tool.clone()).collect();
         let before = std::mem::take(&mut self.told);
@@ -152,16 +154,17 @@ fn is_missing(error: &ConsumerError) -> bool {
 
 fn learn(paused: &mut Paused, entry: &kv::Entry) {
     let Some(what) = what(&entry.key) else {
-        return tracing::warn!(key = entry.key, "passing over a pause of something unknown");
+        return tracing::warn!(key = entry.key, "skipping a pause of something unknown");
     };
     match entry.operation {
         kv::Operation::Delete | kv::Operation::Purge => paused.resume(&what),
         kv::Operation::Put => match serde_json::from_slice::<Word>(&entry.value) {
-            Ok(word) => paused.pause(what, word),
-            // Somebody wrote there, so it is taken for a pause: what an operator stopped must not begin again by a write that
-            // nobody understands.
+            Ok(record) => paused.pause(what, record),
+            // A record that cannot be decoded counts as a pause, because a faulty write must not resume what an
+            // operator stopped.
             Err(error) => {
-                tracing::error!(%what, %error, "a pause cannot be read and holds: pause it again, or resume it");
+                tracing::error!(%what, %error, "a pause cannot be read and stays in effect: pause it again, or \
+                    resume it");
                 let at_ms = millis(entry.created.unix_timestamp_nanos()).0;
                 paused.pause(what, Word { by: String::new(), reason: UNREADABLE.to_owned(), at_ms });
             }
@@ -169,7 +172,7 @@ fn learn(paused: &mut Paused, entry: &kv::Entry) {
     }
 }
 
-/// Names of tools have dots where keys may have none.
+/// Names of tools have dots, which keys may not have.
 fn key(what: &Pausable) -> String {
     match what {
         Pausable::Tool(tool) => {
@@ -180,7 +183,7 @@ fn key(what: &Pausable) -> String {
     }
 }
 
-/// The pool of which a key says that it is paused.
+/// The pool that the key pauses.
 pub(super) fn paused_pool(key: &str) -> Option<PoolId> {
     match what(key)? {
         Pausable::Pool(pool) => Some(pool),

@@ -1,5 +1,5 @@
-//! The queues of pools, as the broker has them: what stands in them, how far they were given out, and taking jobs back from
-//! workers that do not take them up. The same from whichever coordinator it is asked, whoever owns the runs.
+//! The queues of pools, as the broker has them: their length, their position, and taking jobs back from workers that do
+//! not start them. Every coordinator gets the same result, whichever owns the runs.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use run::PoolId;
 use serde_json::{Map, Value, json};
 
 use super::Broker;
-use crate::registry::Registry;
+use crate::fleet::registry::Registry;
 
-/// How long all queues may take to be looked at: an autoscaler asks again.
+/// How long reading all queues may take; an autoscaler tries again.
 const STATS_PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone)]
@@ -23,12 +23,12 @@ pub(crate) struct Queues {
     context: Context,
 }
 
-/// How far a queue was given out.
+/// The position of a queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Given {
-    /// Every job that stands in the log up to here was given to some worker.
+    /// Every job up to this log position was delivered to a worker.
     pub(crate) through: u64,
-    /// How many were given, with those that were given again.
+    /// Deliveries, including repeated ones.
     deliveries: u64,
 }
 
@@ -37,15 +37,20 @@ impl Queues {
         Self { client: broker.client.clone(), context: broker.context.clone() }
     }
 
-    /// `None` when the broker does not say.
+    /// `None` if the broker does not answer.
     pub(crate) async fn given(&self, pool: &PoolId) -> Option<Given> {
-        let queue = self.queue(pool).await.inspect_err(|error| tracing::debug!(error, "cannot ask how far it came"));
+        let queue = self.queue(pool).await.inspect_err(|error| {
+            tracing::debug!(
+                error,
+                "reading the queue's position \
+            failed"
+            )
+        });
         let delivered = queue.ok()?.delivered;
         Some(Given { through: delivered.stream_sequence, deliveries: delivered.consumer_sequence })
     }
 
-    /// For each pool that is known: jobs that wait, jobs that a worker holds, both together, and what its workers have room
-    /// for.
+    /// For each known pool: queued jobs, jobs that a worker holds, their sum, and the slots of its workers.
     pub(crate) async fn stats(&self, registry: &Registry) -> Result<Value, String> {
         let pools = registry.pools();
         let looks = join_all(pools.iter().map(|pool| self.queue(pool)));
@@ -74,16 +79,17 @@ impl Queues {
         Ok(queue.cached_info().clone())
     }
 
-    /// Puts a job that is out back into its queue; nothing happens to one that is not. Not confirmed: the job's lease runs
-    /// out in any case.
+    /// Puts a delivered job back into its queue; any other job is unchanged. Not confirmed, because the job's lease
+    /// runs out in any case.
     ///
-    /// To whom it went is not known, and so not where its acknowledgement would go. The broker looks at the job's place in
-    /// the log and checks of the rest only that there were so many deliveries (`processNak` of nats-server's consumer.go).
+    /// The worker that has it is unknown, and so is the subject of its acknowledgement. The broker looks only at the
+    /// job's position in the log, and checks of the rest only that there were so many deliveries (`processNak` of
+    /// nats-server's consumer.go).
     pub(crate) async fn take_back(&self, pool: &PoolId, job: u64, given: Given) {
         let (stream, queue, deliveries) = (names::STREAM, names::pool_consumer(pool), given.deliveries);
         let subject = format!("$JS.ACK.{stream}.{queue}.1.{job}.{deliveries}.0.0");
         if let Err(error) = self.client.publish(subject, "-NAK".into()).await {
-            tracing::warn!(%pool, %error, "a job was not taken back; it comes again when its lease runs out");
+            tracing::warn!(%pool, %error, "taking back a job failed; it is delivered again when its lease runs out");
         }
     }
 }

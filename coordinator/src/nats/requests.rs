@@ -1,14 +1,15 @@
-//! The bucket of request ids: which run a request made. A key is kept for as long as the log.
+//! The bucket of request ids: which run a request opened. A key is kept for as long as the log.
 //!
-//! Every write names the revision that it replaces, 0 for none. So of several coordinators that take the same key one succeeds.
+//! Every write names the revision that it replaces, 0 for none. So of several coordinators that take the same key one
+//! succeeds.
 
 use async_nats::connection::State;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{Context, kv};
 use bytes::Bytes;
+use nats::unstored::Unstored;
 use prost::Message as _;
-use proto::nats::unstored::Unstored;
 use proto::wire::v1 as wire;
 use run::RunId;
 
@@ -25,7 +26,7 @@ pub(crate) struct Requests {
     client: async_nats::Client,
 }
 
-/// What a key holds, and under which revision; 0 if nothing was ever written to it.
+/// The content of a key, and its revision; 0 if it was never written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) taken: Option<Taken>,
@@ -46,13 +47,13 @@ impl Requests {
         Self { store: broker.requests.clone(), context: broker.context.clone(), client: broker.client.clone() }
     }
 
-    /// What a key holds. Any replica of the broker answers, which may lag behind.
+    /// The content of a key. Any replica of the broker answers, which may lag behind.
     pub(crate) async fn find(&self, key: &RequestKey) -> Result<Held, ReadError> {
         let entry = self.store.entry(key.name()).await.map_err(|error| ReadError::new(&error))?;
         entry.map_or(Ok(Held { taken: None, revision: 0 }), |entry| held(entry.value, entry.revision))
     }
 
-    /// As [`Self::find`], but the leader answers, so writes that were confirmed before are seen.
+    /// As [`Self::find`], but the leader answers, so confirmed writes are seen.
     pub(crate) async fn newest(&self, key: &RequestKey) -> Result<Held, ReadError> {
         match self.store.stream.get_last_raw_message_by_subject(&self.subject(&key.name())).await {
             Ok(message) => held(message.payload, message.sequence),
@@ -63,14 +64,14 @@ impl Requests {
         }
     }
 
-    /// Writes a key in the place of the revision `before`, and returns the new revision; `None` if the key has another one.
+    /// Replaces the revision `before` of a key, and returns the new revision; `None` if the key has another one.
     pub(crate) async fn put(&self, key: &RequestKey, taken: &Taken, before: u64) -> Result<Option<u64>, PutError> {
         let message = PublishMessage::build().payload(taken_out(taken)).expected_last_subject_sequence(before);
         self.publish(&key.name(), message).await
     }
 
     pub(super) async fn publish(&self, name: &str, message: PublishMessage) -> Result<Option<u64>, PutError> {
-        // The library would keep what is published now, and send it after its caller was told that it failed.
+        // The library would buffer the message, and send it after its caller was told that it failed.
         if self.client.connection_state() != State::Connected {
             return Err(ReadError::new(&"there is no connection to the broker").into());
         }
@@ -95,8 +96,8 @@ impl Requests {
         purge.map(|_| ()).map_err(|error| ReadError::new(&error))
     }
 
-    /// Frees a key of a run that is erased. It stays if another run has it by now. The leader answers, because a replica that lags
-    /// behind might not have the key yet.
+    /// Frees the key of a run that is erased. It stays if another run has it by now. The leader answers, because a
+    /// lagging replica might not have the key yet.
     pub(crate) async fn erase(&self, key: &RequestKey, run: RunId) -> Result<(), ReadError> {
         let Held { taken, revision } = self.newest(key).await?;
         if taken.is_some_and(|taken| taken.run == run) { self.give_back(key, revision).await } else { Ok(()) }
@@ -107,7 +108,7 @@ impl Requests {
     }
 }
 
-/// An empty value marks a key that was deleted by hand.
+/// An empty value is a key that was deleted by hand.
 fn held(value: Bytes, revision: u64) -> Result<Held, ReadError> {
     let taken = if value.is_empty() { None } else { Some(taken_in(value)?) };
     Ok(Held { taken, revision })

@@ -1,4 +1,4 @@
-//! Reads long parts of the log, fast: what the index is rebuilt from and compared with.
+//! Reads long parts of the log fast, for rebuilding the index and comparing it.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use tokio::time::Instant;
 use super::Broker;
 use super::journal::{Decoded, Journal, ReadError, decode, millis};
 
-/// Entries handed on together.
+/// Entries passed on together.
 const BATCH_MAX: usize = 1024;
-/// Batches that wait to be taken.
+/// Batches that are queued for the consumer.
 const BATCHES_AHEAD: usize = 2;
-/// The longest silence while entries are still to come: an election of the broker's leader takes 4-9 s.
+/// The longest pause while entries are still to come: an election of the broker's leader takes 4-9 s.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// The log, for those who read much of it.
+/// The log, for readers of much of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Log {
     broker: Broker,
     pub(crate) journal: Journal,
 }
 
-/// Entries in the order of the log, and the place through which they are all.
+/// Entries in the order of the log, complete up to a position.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) entries: Vec<(RunId, Arc<Entry>)>,
@@ -41,13 +41,13 @@ impl Log {
         Self { broker: broker.clone(), journal }
     }
 
-    /// Tells this log from one that was there before it or is elsewhere.
+    /// A name that distinguishes this log from an earlier one or another broker's.
     pub(crate) async fn name(&self) -> Result<String, ReadError> {
         let stream = self.broker.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
         Ok(stream.cached_info().created.unix_timestamp_nanos().to_string())
     }
 
-    /// A place in the log behind every entry of these shards that was stored before this was asked; 0 for no shards.
+    /// A log position after every entry of these shards that was stored before this request; 0 for no shards.
     pub(crate) async fn tip(&self, shards: &[Shard]) -> Result<u64, ReadError> {
         match shards.first() {
             Some(shard) => self.journal.mark(*shard).await,
@@ -55,8 +55,8 @@ impl Log {
         }
     }
 
-    /// Gives the entries of these shards behind `after`, through `through`, which is [`Self::tip`]'s, to `take`, until `take` breaks
-    /// or the time is over. Returns the place in the log through which the entries were taken.
+    /// Passes the entries of these shards after `after` and up to `through`, which is [`Self::tip`]'s, to `take`, until
+    /// `take` breaks or the time is over. Returns the log position up to which entries were passed.
     pub(crate) async fn take_until(
         &self,
         (shards, after, through): (&[Shard], u64, u64),
@@ -81,14 +81,14 @@ impl Log {
             taken
         };
         let (read, taken) = futures::future::join(reading, taking).await;
-        // Entries that were read before an error are a part of the answer; without any, the error is the answer.
+        // Entries that were read before an error are a valid part of the result; without any, the error is returned.
         match read {
             Err(error) if taken == after => Err(error),
             Ok(()) | Err(_) => Ok(taken),
         }
     }
 
-    /// Reads the entries of these shards behind `after`, through `through`, which is [`Self::tip`]'s.
+    /// Reads the entries of these shards after `after` and up to `through`, which is [`Self::tip`]'s.
     pub(crate) async fn read(
         &self,
         shards: &[Shard],
@@ -99,7 +99,7 @@ impl Log {
         if through <= after {
             return Ok(());
         }
-        // One filter, as the feeds have: of several shards everything is read, and what is of others passed over.
+        // One filter, as the feeds have: for several shards everything is read, and other shards' entries are skipped.
         let filter_subject = match shards {
             [shard] => proto::subject::of_shard(*shard),
             _ => names::STREAM_SUBJECTS.to_owned(),
@@ -120,7 +120,7 @@ impl Log {
         let mut batch = Batch { entries: Vec::with_capacity(BATCH_MAX), through: after };
         while batch.through < through {
             let next = tokio::time::timeout(SILENCE_MAX, messages.next()).await;
-            let first = next.map_err(|_| ReadError::new(&"the broker is silent"))?;
+            let first = next.map_err(|_| ReadError::new(&"the broker sends nothing"))?;
             let mut next = Some(first.ok_or_else(|| ReadError::new(&"the consumer ended"))?);
             while let Some(message) = next {
                 let message = message.map_err(|error| ReadError::new(&error))?;
@@ -143,7 +143,7 @@ impl Log {
             let through = batch.through;
             let full = std::mem::replace(&mut batch, Batch { entries: Vec::with_capacity(BATCH_MAX), through });
             if batches.send(full).await.is_err() {
-                // Whoever asked has gone.
+                // The receiver is gone.
                 return Ok(());
             }
         }

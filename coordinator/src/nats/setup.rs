@@ -1,4 +1,4 @@
-//! Makes sure that the broker holds what we need: the log, the buckets, and a consumer for each pool.
+//! Creates what we need at the broker: the log, the buckets, and a consumer for each pool.
 
 use std::time::Duration;
 
@@ -18,43 +18,44 @@ use super::durability::{self, Durability, Synced};
 use super::letters;
 use super::memory;
 
-/// How much longer than the longest run the log keeps events: none may age out under an open run.
+/// How much longer than the longest run the log keeps events, so that none ages out during a run.
 const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
 /// Longest message of the log.
 const MESSAGE_BYTES_MAX: i32 = 1024 * 1024;
-/// Consumers of the log: one a pool and one a coordinator's feed. The server would cap them at 1000 unasked.
+/// Consumers of the log: one per pool and one per coordinator's feed. By default the server caps them at 1000, too.
 const CONSUMERS_MAX: i32 = 1000;
-/// Jobs of one pool that may be given out at once, those that wait for a delayed retry included: the queue gives out nothing new
-/// while there are more. Pull requests bound what workers hold, so only waiting retries come near it. Each costs the broker
-/// some 150 bytes of memory, and a few bytes whenever it writes down how far the queue is.
+/// Jobs of one pool that may be delivered and unacknowledged, including those that wait for a delayed retry. At the
+/// limit the queue delivers nothing new. Pull requests bound what workers hold, so only waiting retries come near it.
+/// Each costs the broker some 150 bytes of memory, and a few bytes whenever it stores the position of the queue.
 pub(super) const JOBS_UNDER_WAY_MAX: i64 = 1_000_000;
-/// Pull requests of one pool that may wait at once. Cannot be changed once the consumer exists.
+/// Pull requests of one pool that may wait concurrently. Cannot be changed once the consumer exists.
 const PULLS_WAITING_MAX: i64 = 8192;
-/// Bytes of the buckets of leases and of pauses: a few keys each, written over and over.
+/// Bytes of the buckets of leases and of pauses: a few keys each, overwritten again and again.
 const SMALL_BUCKET_BYTES: i64 = 2 << 20;
 /// Bytes of the bucket of tool sets: hundreds of pools that host some dozen tools.
 const TOOLS_BUCKET_BYTES: i64 = 16 << 20;
-/// The log's bound of messages, if none is given, is this part of its bytes: 2,097,152 messages for 1 GiB. A small call takes
-/// two messages of 250 bytes, so the memory for subjects bounds such calls before the bytes do; a call of 1 KiB or more is bounded
-/// by its bytes.
+/// The log's bound of messages, if none is given, is this part of its bytes: 2,097,152 messages for 1 GiB. A small call
+/// takes two messages of 250 bytes, so the memory for subjects bounds such calls before the bytes do; a call of 1 KiB
+/// or more is bounded by its bytes.
 pub(super) const LOG_BYTES_PER_MESSAGE: i64 = 512;
-/// Which part of the log's bytes request ids may take. They have as much room as the log if a run takes 1.9 KiB of it.
+/// The log's bytes divided by this are the size of the bucket of request ids. It lasts as long as the log if a run
+/// takes 1.9 KiB of it.
 const LOG_BYTES_PER_REQUEST_BYTE: i64 = 8;
-/// What a request id takes of its bucket (measured: 243).
+/// Bytes of a request id in its bucket (measured: 243).
 pub(super) const REQUEST_ID_BYTES: i64 = 240;
-/// Which part snapshots may take. A run that is to be erased takes 70 bytes there with a request id and 35 without, and twice
-/// that while a new snapshot is written: room for as many as request ids or the log have. All together fits a broker of 2 GiB
-/// beside a log of 1 GiB.
+/// The log's bytes divided by this are the size of the bucket of snapshots. A run that is to be erased takes 70 bytes
+/// there with a request id and 35 without, and twice that while a new snapshot is written: room for as many as request
+/// ids or the log have. All together fits a broker of 2 GiB beside a log of 1 GiB.
 const LOG_BYTES_PER_SNAPSHOT_BYTE: i64 = 10;
-/// Of a bucket, however small the log is.
+/// Minimum size of a bucket, however small the log is.
 const BUCKET_BYTES_MIN: i64 = 2 << 20;
-/// How long the broker is asked for what we need: a cluster that starts with us elects its leaders first, in 4-9 s.
+/// How long creating what we need is retried: a cluster that starts with us elects its leaders first, in 4-9 s.
 const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 const SETUP_PAUSE: Duration = Duration::from_secs(1);
-/// How long a bucket may take to be read.
+/// How long reading a bucket may take.
 const ENTRIES_PATIENCE: Duration = Duration::from_secs(10);
-/// Refusals of a cluster that is not ready yet, or of one where another coordinator was faster with other options: the
-/// next look tells.
+/// Errors of a cluster that is not ready yet, or in which another coordinator was faster with other options: the next
+/// attempt decides.
 const NOT_YET: [ErrorCode; 8] = [
     ErrorCode::CLUSTER_INCOMPLETE,
     ErrorCode::CLUSTER_NO_PEERS,
@@ -71,11 +72,14 @@ pub struct LogOptions {
     pub durability: Durability,
     /// Bytes that the log may take. A full log refuses new work and keeps what it accepted.
     pub bytes_max: i64,
-    /// Messages that the log may hold: each subject costs the broker memory, and a call has two. `None`: a part of `bytes_max`.
+    /// Messages that the log may hold: each subject costs the broker memory, and a call has two. `None`: derived from
+    /// `bytes_max`.
     pub messages_max: Option<i64>,
-    /// Bytes that objects may take, beside the log. Where they do, calls whose results are too large for the log fail.
+    /// Bytes that objects may take, beside the log. When they are used up, calls whose results are too large for the
+    /// log fail.
     pub objects_bytes_max: i64,
-    /// Bytes of memory that a server of the broker may use. It changes nothing: metrics and alerts compare the need with it.
+    /// Bytes of memory that a server of the broker may use. It changes nothing at the broker: metrics and alerts
+    /// compare the need with it.
     pub broker_memory: Option<u64>,
 }
 
@@ -107,16 +111,16 @@ impl Default for LogOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     #[error(
-        "cannot set up {what} at the broker: {reason}. Is JetStream on, and is there room for it? The log, objects, webhooks and \
-         buckets need {} MiB with the default sizes (`--store-bytes` of `toolyard nats-config`)",
+        "cannot set up {what} at the broker: {reason}. Is JetStream on, and is there room for it? The log, objects, \
+        webhooks and buckets need {} MiB with the default sizes (`--store-bytes` of `toolyard nats-config`)",
         store_bytes(&LogOptions::default()) >> 20
     )]
     Refused { what: String, reason: String },
-    #[error("JetStream is off at the broker {server}, which is alone: start nats-server with -js")]
+    #[error("JetStream is off at the single broker {server}: start nats-server with -js")]
     NoJetStream { server: String },
     #[error(
-        "stream {stream} has {found} at the broker, --durability {asked} needs {}: {}change it with \
-         `toolyard log durability {asked}`, as the operator",
+        "stream {stream} has {found} at the broker, --durability {asked} needs {}: {}change it with `toolyard log \
+        durability {asked}`, as the operator",
         replicas(asked.replicas()), instead(*found), found = replicas(*found)
     )]
     Differs { stream: String, found: usize, asked: Durability },
@@ -128,7 +132,7 @@ pub enum SetupError {
     NotSynced { servers: Vec<String> },
 }
 
-/// Bytes that the broker must be able to promise: the log, objects, the queue of webhooks and all buckets.
+/// Bytes that the broker must reserve: the log, objects, the queue of notifications and all buckets.
 fn store_bytes(options: &LogOptions) -> i64 {
     let buckets = [
         names::LEASES_BUCKET,
@@ -167,7 +171,7 @@ impl SetupError {
 pub(crate) const RETENTION: Duration =
     Duration::from_secs(limit::RUN_LIFE_MAX.as_secs() + RETENTION_AFTER_END.as_secs());
 
-/// A refusal, and whether the broker may think otherwise in a moment.
+/// An error of the broker, and whether a retry may succeed soon.
 pub(super) struct Refusal {
     reason: String,
     not_yet: bool,
@@ -193,7 +197,7 @@ impl Refusal {
     }
 }
 
-/// For how long a broker that is not ready is asked again.
+/// For how long a broker that is not ready is retried.
 pub(super) struct Patience {
     what: &'static str,
     give_up: Instant,
@@ -212,13 +216,13 @@ impl Patience {
         if !not_yet || Instant::now() >= self.give_up {
             return Err(SetupError::refused(self.what, reason));
         }
-        tracing::warn!(what = self.what, reason, "the broker is not ready yet, trying again");
+        tracing::warn!(what = self.what, reason, "the broker is not ready yet, retrying");
         tokio::time::sleep(SETUP_PAUSE).await;
         Ok(())
     }
 }
 
-/// What stands in a bucket, for a coordinator that starts.
+/// The entries of a bucket, for a coordinator that starts.
 pub(super) async fn entries(what: &'static str, store: &kv::Store) -> Result<Vec<kv::Entry>, SetupError> {
     let patience = Patience::new(what);
     loop {
@@ -230,7 +234,7 @@ pub(super) async fn entries(what: &'static str, store: &kv::Store) -> Result<Vec
 }
 
 async fn entries_once(store: &kv::Store) -> Result<Vec<kv::Entry>, Refusal> {
-    // A consumer whose leader is lost gives nothing more, and no error.
+    // A consumer whose leader is lost delivers nothing more, and no error.
     let read = tokio::time::timeout(ENTRIES_PATIENCE, all_entries(store)).await;
     read.unwrap_or_else(|_| Err(Refusal::not_yet("the broker stopped in the middle of a list")))
 }
@@ -244,7 +248,7 @@ async fn all_entries(store: &kv::Store) -> Result<Vec<kv::Entry>, Refusal> {
     Ok(entries)
 }
 
-/// Makes it, again and again for a while as long as the broker is not ready.
+/// Creates it, with retries for a while if the broker is not ready.
 async fn patiently<T>(what: &'static str, make: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, SetupError> {
     let patience = Patience::new(what);
     loop {
@@ -255,7 +259,7 @@ async fn patiently<T>(what: &'static str, make: impl AsyncFn() -> Result<T, Refu
     }
 }
 
-/// What is there stays as it is: a coordinator with other flags must not change how safe everybody's log is.
+/// An existing stream is not changed, because a coordinator with other flags must not change everyone's durability.
 fn check_replicas(found: &Config, asked: Durability) -> Result<(), SetupError> {
     if found.num_replicas == asked.replicas() {
         return Ok(());
@@ -299,25 +303,25 @@ pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &Log
     }
 }
 
-/// The log keeps the size that it has: only the operator changes it.
+/// The log keeps its size: only the operator changes it.
 fn warn_of_size(found: &Config, options: &LogOptions) {
     let (bytes, messages) = (options.bytes_max, options.messages_max());
     if found.max_bytes != bytes {
-        tracing::warn!(found = found.max_bytes, asked = bytes, "the log keeps the size that it was made with");
+        tracing::warn!(found = found.max_bytes, asked = bytes, "the log keeps the size with which it was created");
     }
     if found.max_messages <= 0 {
         tracing::warn!(
-            "the log has no bound of messages, as an older release made it, so the broker may run out of memory before the log is \
-             full: `toolyard log resize --messages {messages}`, as the operator"
+            "the log has no bound of messages, because an older release created it, so the broker may run out of \
+            memory before the log is full: `toolyard log resize --messages {messages}`, as the operator"
         );
     } else if found.max_messages != messages {
         let found = found.max_messages;
-        tracing::warn!(found, asked = messages, "the log keeps the bound of messages that it was made with");
+        tracing::warn!(found, asked = messages, "the log keeps the bound of messages with which it was created");
     }
 }
 
-/// Objects leave with the entries of the log that refer to them. What lies there once is not written over: nothing that a
-/// reader was told of changes.
+/// Objects expire with the log entries that refer to them. A stored object is never overwritten, so a reference always
+/// reads the same bytes.
 fn objects_config(options: &LogOptions) -> Config {
     Config {
         name: names::OBJECTS.to_owned(),
@@ -360,7 +364,7 @@ async fn check_synced(client: &Client, log: &Info) -> Result<(), SetupError> {
     }
 }
 
-/// Makes a stream where there is none.
+/// Creates a stream if there is none.
 pub(super) async fn ensure_stream(
     context: &Context,
     what: &'static str,
@@ -372,8 +376,8 @@ pub(super) async fn ensure_stream(
     check_replicas(&stream.cached_info().config, options.durability)
 }
 
-/// A bucket as the library would make it, but for roll-ups, which we do not use: by one, whoever may write a single key
-/// empties the whole bucket.
+/// A bucket as the library would create it, but without roll-ups, which we do not use: with one, a client with write
+/// access to a single key could empty the whole bucket.
 fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Config {
     Config {
         name: format!("KV_{bucket}"),
@@ -390,7 +394,7 @@ fn bucket_config(bucket: &str, max_age: Duration, options: &LogOptions) -> Confi
     }
 }
 
-/// Bytes that a bucket may take beside a log of so many.
+/// The size of a bucket beside a log of this size.
 pub(super) fn bucket_bytes(bucket: &str, log_bytes: i64) -> i64 {
     match bucket {
         names::LEASES_BUCKET | names::PAUSES_BUCKET => SMALL_BUCKET_BYTES,
@@ -400,7 +404,7 @@ pub(super) fn bucket_bytes(bucket: &str, log_bytes: i64) -> i64 {
     }
 }
 
-/// `max_age` zero: what is in it stays.
+/// `max_age` zero: its content does not expire.
 pub(crate) async fn ensure_bucket(
     context: &Context,
     bucket: &'static str,
@@ -421,7 +425,8 @@ pub(crate) async fn ensure_bucket(
     if found.max_bytes <= 0 {
         tracing::warn!(
             bucket,
-            "an older coordinator made this bucket without a limit of bytes: `nats stream edit KV_{bucket} --max-bytes {}`",
+            "an older coordinator created this bucket without a limit of bytes: `nats stream edit KV_{bucket} \
+            --max-bytes {}`",
             config.max_bytes
         );
     }
@@ -435,7 +440,7 @@ fn pool_config(pool: &PoolId) -> pull::Config {
         deliver_policy: DeliverPolicy::All,
         ack_policy: AckPolicy::Explicit,
         ack_wait: names::JOB_LEASE,
-        // The fold counts attempts; a delivery count that ran out would only lose the job.
+        // The fold counts attempts; a limit of deliveries would only lose the job.
         max_deliver: -1,
         max_ack_pending: JOBS_UNDER_WAY_MAX,
         max_waiting: PULLS_WAITING_MAX,
@@ -443,8 +448,8 @@ fn pool_config(pool: &PoolId) -> pull::Config {
     }
 }
 
-/// The queue of a pool: a durable consumer of the log that sees the pool's jobs and nothing else. One that an older release
-/// made gets this one's limits.
+/// The queue of a pool: a durable consumer of the log that sees only the pool's jobs. A queue that an older release
+/// created gets the limits of this one.
 pub(crate) async fn ensure_pool(context: &Context, pool: &PoolId) -> Result<(), SetupError> {
     let (name, config) = (names::pool_consumer(pool), pool_config(pool));
     let created: Result<jetstream::consumer::PullConsumer, _> =
@@ -453,8 +458,8 @@ pub(crate) async fn ensure_pool(context: &Context, pool: &PoolId) -> Result<(), 
     Ok(())
 }
 
-/// As [`ensure_pool`], for a queue that was there: changes nothing unless it was lost. One that is made again gives out what the
-/// log still holds, and its workers are told of each job that it was done.
+/// As [`ensure_pool`], for a queue that existed: changes nothing unless it was lost. A queue that is created again
+/// delivers everything that the log still holds, and workers learn of each job that it was done.
 pub(crate) async fn ensure_still(context: &Context, pool: &PoolId) -> Result<(), SetupError> {
     let name = names::pool_consumer(pool);
     let found: Result<jetstream::consumer::PullConsumer, _> =
@@ -462,7 +467,7 @@ pub(crate) async fn ensure_still(context: &Context, pool: &PoolId) -> Result<(),
     match found {
         Ok(_) => Ok(()),
         Err(error) if is_no_consumer(&error) => {
-            tracing::error!(%pool, "the queue of a pool was lost, making it again");
+            tracing::error!(%pool, "the queue of a pool was lost, creating it again");
             ensure_pool(context, pool).await
         }
         Err(error) => Err(SetupError::refused(format!("the queue {name}"), error)),
@@ -473,8 +478,8 @@ fn is_no_consumer(error: &ConsumerError) -> bool {
     matches!(error.kind(), ConsumerErrorKind::JetStream(error) if error.error_code() == ErrorCode::CONSUMER_NOT_FOUND)
 }
 
-/// Removes the queue of a pool, if nothing is left in it and nobody paused it. Says whether the pool has none. `all_are_gone`:
-/// what was given out has left the log since, which the broker notices only when it is given out again.
+/// Removes the queue of a pool, if it is empty and not paused. Returns whether the pool has none. `all_are_gone`:
+/// delivered jobs have left the log since, which the broker notices only when it delivers them again.
 pub(crate) async fn remove_pool(context: &Context, pool: &PoolId, all_are_gone: bool) -> Result<bool, String> {
     let name = names::pool_consumer(pool);
     let found: Result<jetstream::consumer::PullConsumer, _> =

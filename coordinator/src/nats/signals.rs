@@ -1,4 +1,4 @@
-//! Core subjects between owners and workers: stop this attempt, take this job back, what shall I do with this job?
+//! Messages between owners and workers: stop this attempt, take this job back, what to do with this job.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use async_nats::{Client, Message, Subscriber};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
-use proto::access::{may_be_answered, may_be_handed_back};
-use proto::convert::worker::{Answer, Question, Stop, encode_answer};
+use nats::access::{may_be_answered, may_be_handed_back};
+use proto::convert::worker::{Answer, Question, Stop, decode_question, encode_answer};
 use proto::names;
 use run::{AttemptId, PoolId, RunId, Shard, ToolName, WorkerId};
 
 use super::Broker;
-use crate::registry::Hosts;
+use crate::fleet::registry::Hosts;
 
-/// The pause before the broker is asked again for what it refused.
+/// The pause before the broker is asked again after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Signals(Client);
 
-/// A worker's question, and where its answer goes.
+/// A worker's question, and the subject of its answer.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) question: Question,
@@ -33,43 +33,43 @@ impl Signals {
         Self(broker.client.clone())
     }
 
-    /// Tells the pool to stop an attempt. Not confirmed: it is repeated until the log shows that it stopped.
+    /// Tells the pool to stop an attempt. Not confirmed: repeated until the log shows that it stopped.
     pub(crate) async fn stop(&self, pool: &PoolId, run: RunId, attempt: AttemptId) {
         self.send(names::stop(pool), Stop::Attempt(run, attempt).encode()).await;
     }
 
-    /// Tells a worker of the pool to drain. Not confirmed: it is repeated until the worker says so.
+    /// Tells a worker of the pool to drain. Not confirmed: repeated until the worker's heartbeat confirms it.
     pub(crate) async fn drain(&self, pool: &PoolId, worker: WorkerId) {
         self.send(names::stop(pool), Stop::Worker(worker).encode()).await;
     }
 
-    /// Tells a pool which tools are paused, its own or not. Not confirmed: it is repeated for as long as something is.
+    /// Tells a pool which tools are paused, its own or not. Not confirmed: repeated while any tool is paused.
     pub(crate) async fn held(&self, pool: &PoolId, tools: Vec<ToolName>) {
         self.send(names::stop(pool), Stop::Held(tools).encode()).await;
     }
 
-    /// Tells workers with a tool set which names they may not host. Not confirmed: it is repeated while anything is refused.
+    /// Tells workers with a tool set which names they may not host. Not confirmed: repeated while any name is refused.
     pub(crate) async fn refused(&self, (pool, set): &Hosts, names: Vec<(String, String)>) {
         self.send(names::stop(pool), Stop::Refused(set.clone(), names).encode()).await;
     }
 
-    /// Tells a pool whether the broker stores what it is given. Not confirmed: that it does not is repeated.
+    /// Tells a pool whether the broker stores messages. Not confirmed: repeated while it does not.
     pub(crate) async fn storing(&self, pool: &PoolId, storing: bool) {
         self.send(names::stop(pool), Stop::Storing(storing).encode()).await;
     }
 
-    /// Hands a lost worker's job back to its queue: `lease` is where its acknowledgement would have gone. Should this be
-    /// lost too, the broker hands it back when the lease runs out.
+    /// Returns a lost worker's job to its queue: `lease` is the subject of its acknowledgement. If this message is lost
+    /// too, the broker returns the job when the lease runs out.
     pub(crate) async fn hand_back(&self, pool: &PoolId, lease: &Bytes) {
         match std::str::from_utf8(lease) {
             Ok(subject) if may_be_handed_back(pool, subject) => {
                 self.send(subject.to_owned(), Bytes::from_static(b"-NAK")).await;
             }
-            _ => tracing::warn!(%pool, "passing over a lease that is none of the pool's"),
+            _ => tracing::warn!(%pool, "ignoring a lease of another pool"),
         }
     }
 
-    /// What workers ask.
+    /// The questions of workers.
     pub(crate) fn questions(&self) -> Questions {
         Questions { client: self.0.clone(), state: Subscription::Opening(open(self.0.clone()).boxed()) }
     }
@@ -80,19 +80,19 @@ impl Signals {
 
     async fn send(&self, subject: String, payload: Bytes) {
         if let Err(error) = self.0.publish(subject, payload).await {
-            tracing::warn!(%error, "a signal was not sent");
+            tracing::warn!(%error, "sending a signal failed");
         }
     }
 }
 
-/// Questions of workers, for as long as it is polled.
+/// Questions of workers, received while it is polled.
 pub(crate) struct Questions {
     client: Client,
     state: Subscription,
 }
 
 enum Subscription {
-    /// Kept here, so that whoever waits for a question may stop waiting: the broker may be away for long.
+    /// Kept here, so that waiting for a question is cancel safe: the broker may be away for long.
     Opening(BoxFuture<'static, Subscriber>),
     Open(Subscriber),
 }
@@ -101,15 +101,14 @@ async fn open(client: Client) -> Subscriber {
     loop {
         match client.subscribe(names::QUESTIONS).await {
             Ok(messages) => return messages,
-            Err(error) => tracing::warn!(%error, "cannot hear questions, trying again"),
+            Err(error) => tracing::warn!(%error, "subscribing to questions failed, retrying"),
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 impl Questions {
-    /// The next question about a shard that is ours. What is no question is reported and passed over. May be dropped while it
-    /// waits: nothing is lost.
+    /// The next question about a shard of ours. Invalid questions are logged and skipped. Cancel safe.
     pub(crate) async fn next(&mut self, is_ours: impl Fn(Shard) -> bool) -> Asked {
         loop {
             match &mut self.state {
@@ -134,11 +133,11 @@ fn asked(message: Message, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
     }
     let reply = message.reply?;
     if !may_be_answered(&pool, &reply) {
-        tracing::warn!(%pool, %reply, "passing over a question whose answer would go where the pool may not speak");
+        tracing::warn!(%pool, %reply, "ignoring a question: its reply subject is not one of the pool's");
         return None;
     }
-    let question = Question::decode(message.payload)
-        .inspect_err(|error| tracing::warn!(%pool, %error, "passing over a question"))
+    let question = decode_question(message.payload)
+        .inspect_err(|error| tracing::warn!(%pool, %error, "ignoring a question that cannot be decoded"))
         .ok()?;
     Some(Asked { question, pool, reply })
 }
@@ -146,6 +145,7 @@ fn asked(message: Message, is_ours: impl Fn(Shard) -> bool) -> Option<Asked> {
 #[cfg(test)]
 mod tests {
     use async_nats::connection::State;
+    use proto::convert::worker::encode_question;
     use run::CallIndex;
     use tokio::task::JoinSet;
 
@@ -181,8 +181,9 @@ mod tests {
         let (subject, reply) = (names::question(&pool, shard), format!("_INBOX.pool.{pool}.1"));
         let asked = async {
             loop {
-                let said = client.publish_with_reply(subject.clone(), reply.clone(), question.encode()).await;
-                said.expect("the client lives");
+                let published =
+                    client.publish_with_reply(subject.clone(), reply.clone(), encode_question(&question)).await;
+                published.expect("the client lives");
                 if let Ok(asked) = tokio::time::timeout(SHORT, questions.next(|_| true)).await {
                     return asked;
                 }

@@ -1,6 +1,6 @@
-//! How far the owner of each shard has come: one key a shard, and beside it the parts of a snapshot that is too large for one
-//! message. A snapshot is a hint that is always safe. Whatever it says was true at the place in the log that it names, so an
-//! old one only costs more reading.
+//! Snapshots of shards: one key per shard, and beside it the parts of a snapshot that is too large for one message. A
+//! snapshot is a hint that is always safe, because it describes the state at the log position that it names. An old one
+//! only costs more reading.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::Broker;
 use super::journal::ReadError;
 
-/// What one message of a snapshot may take: a little less than a message of the broker.
+/// Bytes of a snapshot in one message: a little less than a message of the broker.
 const PART_BYTES: usize = 1024 * 1024 - 4096;
 const WRITE_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -25,7 +25,7 @@ pub(crate) struct Snapshots {
     part_bytes: usize,
 }
 
-/// A snapshot as it lies in the bucket.
+/// The place of a snapshot in the bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Stored {
     pub(crate) revision: u64,
@@ -37,9 +37,9 @@ pub(crate) struct Stored {
 /// Why a snapshot was not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    #[error("somebody else wrote it")]
+    #[error("another coordinator wrote it")]
     Conflict,
-    #[error("the broker does not take it: {0}")]
+    #[error("the broker did not store it: {0}")]
     Unavailable(String),
 }
 
@@ -52,8 +52,8 @@ impl Snapshots {
         Self { store: broker.snapshots.clone(), part_bytes }
     }
 
-    /// A shard's snapshot, if there is one of this log that does not reach beyond `tip`, and how it lies in the bucket: the
-    /// next one replaces that revision. From the leader.
+    /// A shard's snapshot, if there is one of this log that does not reach beyond `tip`, and its revision, which the
+    /// next one replaces. Read from the leader.
     pub(crate) async fn read(&self, shard: Shard, log: u64, tip: u64) -> Result<(Option<Snapshot>, Stored), ReadError> {
         let Some(message) = self.last(&shard.to_string()).await? else { return Ok((None, Stored::default())) };
         let (revision, bytes) = (message.sequence, message.payload.len());
@@ -68,11 +68,11 @@ impl Snapshots {
         let snapshot = match read {
             Ok(snapshot) if snapshot.log == log && snapshot.through <= tip => Some(snapshot),
             Ok(_) => {
-                tracing::warn!(%shard, "passing over a snapshot of another log");
+                tracing::warn!(%shard, "ignoring a snapshot of another log");
                 None
             }
             Err(error) => {
-                tracing::warn!(%shard, error, "passing over a snapshot");
+                tracing::warn!(%shard, error, "ignoring a snapshot that cannot be read");
                 None
             }
         };
@@ -98,8 +98,8 @@ impl Snapshots {
         }
     }
 
-    /// Replaces the snapshot at this revision, which fails for whoever owned the shard before. A large one is stored in parts,
-    /// which nobody reads before its head is stored; then those of the older ones are removed.
+    /// Replaces the snapshot at this revision, which fails for an earlier owner of the shard. A large one is stored in
+    /// parts, which are not read before its head is stored; then the parts of older ones are removed.
     pub(crate) async fn write(&self, shard: Shard, snapshot: &Snapshot, before: Stored) -> Result<Stored, WriteError> {
         let payload = snapshot.encode();
         let bytes = payload.len();
@@ -114,7 +114,7 @@ impl Snapshots {
         for start in (0..bytes).step_by(self.part_bytes) {
             let piece = payload.slice(start..bytes.min(start + self.part_bytes));
             let written = timeout(WRITE_PATIENCE, self.store.put(part(shard, nonce, count), piece)).await;
-            let written = written.map_err(|_| WriteError::Unavailable("it is slow".to_owned()))?;
+            let written = written.map_err(|_| WriteError::Unavailable("it timed out".to_owned()))?;
             first = first.min(written.map_err(|error| WriteError::Unavailable(error.to_string()))?);
             count += 1;
         }
@@ -139,24 +139,26 @@ impl Snapshots {
             Ok(Ok(revision)) => Ok(revision),
             Ok(Err(error)) if error.kind() == kv::UpdateErrorKind::WrongLastRevision => Err(WriteError::Conflict),
             Ok(Err(error)) => Err(WriteError::Unavailable(error.to_string())),
-            Err(_) => Err(WriteError::Unavailable("it is slow".to_owned())),
+            Err(_) => Err(WriteError::Unavailable("it timed out".to_owned())),
         }
     }
 
-    /// Removes parts that were stored before `before`. What stays is removed with the next ones.
+    /// Removes parts that were stored before `before`. Remaining parts are removed with the next snapshot.
     async fn remove_parts(&self, keys: &str, before: u64) {
         let purge = self.store.stream.purge().filter(format!("{}{keys}", self.store.prefix)).sequence(before);
         match timeout(WRITE_PATIENCE, purge).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::warn!(
                 keys, %error,
-                "parts of older snapshots stay: is the coordinator allowed to purge? `toolyard nats-config` says so"
+                "removing parts of older snapshots failed: check that the coordinator may purge (see `toolyard \
+                nats-config`)"
             ),
-            Err(_) => tracing::warn!(keys, "parts of older snapshots stay: the broker is slow"),
+            Err(_) => tracing::warn!(keys, "removing parts of older snapshots timed out"),
         }
     }
 
-    /// The revision that a snapshot has now: after a conflict, while the shard is ours, the next one goes on from there.
+    /// The present revision of a snapshot: after a conflict, while we own the shard, the next snapshot replaces this
+    /// one.
     pub(crate) async fn found(&self, shard: Shard) -> Option<Stored> {
         match timeout(WRITE_PATIENCE, self.last(&shard.to_string())).await {
             Ok(Ok(None)) => Some(Stored::default()),
@@ -175,7 +177,7 @@ fn part(shard: Shard, nonce: u64, index: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use proto::nats::Credentials;
+    use nats::Credentials;
     use run::RunId;
 
     use super::*;
@@ -210,7 +212,7 @@ mod tests {
             assert_eq!(read.expect("it is there"), written);
             assert_eq!((found.revision, found.in_parts), (stored.revision, stored.in_parts));
             assert_eq!(messages().await, expected, "{runs} runs");
-            // An earlier owner's is refused, and leaves nothing.
+            // An earlier owner's write is refused, and leaves nothing.
             let late = snapshots.write(shard, &of(200), before).await;
             assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
             assert_eq!(messages().await, expected, "{runs} runs");

@@ -1,5 +1,5 @@
-//! Keeps the registry: watches the bucket of advertisements, listens to heartbeats, and sees to it that every pool that
-//! advertises has its queue, and none that is gone.
+//! Keeps the registry current: watches the bucket of advertisements, receives heartbeats, creates a queue for every
+//! pool that advertises, and removes the queues of pools that are gone.
 
 mod deserted;
 #[cfg(test)]
@@ -26,44 +26,45 @@ use self::deserted::Deserted;
 use super::Broker;
 use super::setup::{Patience, Refusal, SetupError, ensure_pool, ensure_still, entries};
 use super::signals::Signals;
-use crate::callers::Callers;
+use crate::auth::callers::Callers;
+use crate::fleet::pools::PoolRules;
+use crate::fleet::registry::{Hosted, Hosts, Registry, Set, Sets, Unusable, Views, Worker, proves_a_claim};
 use crate::metrics::begin_losses;
-use crate::pools::PoolRules;
-use crate::registry::{Hosted, Hosts, Registry, Set, Sets, Unusable, Views, Worker, proves_a_claim};
 use crate::tasks::finished;
 
 const TICK: Duration = Duration::from_secs(1);
-/// When we have not heard ourselves for this long, we would not have heard a worker either.
+/// If our own echo did not arrive for this long, a worker's heartbeat would not have arrived either.
 const DEAF: Duration = Duration::from_secs(3);
-/// Sets of tools that are compiled at once, how long one may take, and how long a coordinator that starts waits for them: what
-/// comes later is learned while it serves.
+/// Sets of tools that are compiled concurrently, how long one may take, and how long a starting coordinator waits for
+/// them. Later ones are added while it serves.
 const COMPILED_MAX: usize = 2;
 const COMPILE_PATIENCE: Duration = Duration::from_secs(5);
 const LOAD_PATIENCE: Duration = Duration::from_secs(20);
-/// Sets that are forgotten in one look; the next look goes on.
+/// Sets that are forgotten in one check; the next check continues.
 const FORGOTTEN_MAX: usize = 16;
-/// How often a pool is reported that has too many workers.
+/// How often a pool with too many workers is reported.
 const REPORTED: Duration = Duration::from_secs(60);
-/// For how long heartbeats are gathered before what they say is given out: many workers may start at once.
+/// For how long heartbeats are collected before the registry is published, because many workers may start together.
 const GATHER: Duration = Duration::from_millis(20);
-/// How often workers are told which of their tools are refused: what was not heard is said again, and one that starts hears it soon.
+/// How often workers are told which of their tools are refused, in case a message was lost or a worker has just
+/// started.
 const REFUSED_TOLD: Duration = Duration::from_secs(5);
-/// Refused names that a tool set is told of: enough to find the cause, and small for a message.
+/// Refused names that are listed for a tool set: enough to find the cause, and small enough for a message.
 const REFUSED_TOLD_MAX: usize = 64;
-/// Workers that are named where tools are refused.
+/// Workers that are named for refused tools.
 const WORKERS_TOLD_MAX: usize = 8;
 
-/// What a pool may have, and for how long.
+/// Limits of what a pool may have, and for how long.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// How long a set of tools is remembered that nobody hosts: calls of it wait for a worker, and none waits longer than the
-    /// log is kept. So is the queue of a pool whose last set it is.
+    /// How long a set of tools without hosts is kept: its calls wait for a worker, and none waits longer than the log
+    /// is kept. The queue of a pool is kept as long as its last set.
     forgotten: Duration,
-    /// How long nobody hosts a set before that is noted: a release replaces its workers in less.
+    /// How long a set has no hosts before that is recorded: a release replaces its workers in less.
     noted_after: Duration,
-    /// How often it is looked whether a pool still has its queue.
+    /// How often it is checked whether a pool still has its queue.
     queues_checked: Duration,
-    /// Sets of one pool, and bytes of them: a few releases, each with a few kinds of workers.
+    /// Sets of one pool, and their bytes: a few releases, each with a few kinds of workers.
     sets_max: usize,
     set_bytes_max: usize,
     /// Workers of one pool: far more than one queue of the broker serves.
@@ -83,7 +84,7 @@ impl Default for Limits {
     }
 }
 
-/// A set of tools that was made of an advertisement.
+/// A set of tools, compiled from an advertisement.
 type Compiled = (Hosts, Set);
 
 pub(crate) struct Keeper {
@@ -94,29 +95,29 @@ pub(crate) struct Keeper {
     store: kv::Store,
     registry: Registry,
     sets: Sets,
-    /// Who hosts what, as the catalog was made of it.
+    /// The hosts of each set, as the catalog was made from them.
     hosts: HashSet<Hosts>,
     /// Bytes of each set.
     bytes: HashMap<Hosts, usize>,
-    /// Sets that are being compiled, and how many may be at once.
+    /// Sets that are being compiled, and the limit of concurrent ones.
     compiling: JoinSet<Compiled>,
     compilers: Arc<Semaphore>,
     deserted: Deserted,
-    /// Pools of which a worker was passed over, and when that was reported.
+    /// Pools with an ignored worker, and when that was reported.
     crowded: HashMap<PoolId, Instant>,
-    /// When what changed is given out.
+    /// When the changes are published.
     due: Option<Instant>,
     published: watch::Sender<Arc<Registry>>,
     /// Which names and tenants each pool may serve.
     rules: watch::Receiver<Arc<PoolRules>>,
     callers: Callers,
-    /// When workers were last told what is refused.
+    /// When workers were last told which tools are refused.
     refused_told: Instant,
-    heard: HashMap<(PoolId, WorkerId), Instant>,
-    /// Where we say something to ourselves, and when we last heard it.
+    last_seen: HashMap<(PoolId, WorkerId), Instant>,
+    /// The subject of our echo, and when we last received it.
     echo: String,
     echoed: Instant,
-    /// Pools that have their queue, and when it was last seen.
+    /// Pools that have their queue, and when it was last checked.
     queues: HashMap<PoolId, Instant>,
     started: Instant,
 }
@@ -147,7 +148,7 @@ impl Keeper {
             crowded: HashMap::new(),
             due: None,
             published,
-            heard: HashMap::new(),
+            last_seen: HashMap::new(),
             echo: broker.client.new_inbox(),
             echoed: Instant::now(),
             queues: HashMap::new(),
@@ -174,10 +175,10 @@ impl Keeper {
                     }
                     if changes.is_none() {
                         changes = self.store.watch_with_history(names::ADVERTISEMENTS).await.inspect_err(|error| {
-                            tracing::warn!(%error, "cannot watch the advertisements, trying again");
+                            tracing::warn!(%error, "watching the advertisements failed, retrying");
                         }).ok();
                     }
-                    self.look_around().await;
+                    self.check_all().await;
                 }
                 () = until(self.due) => self.publish(),
                 () = changed(&mut rules) => self.publish_new_catalog(),
@@ -196,7 +197,8 @@ impl Keeper {
                 },
                 Some(compiled) = self.compiling.join_next() => {
                     let pool = self.learn(finished(compiled));
-                    // First known, then pulled from: a worker that has its queue may take it that its tools can be called.
+                    // The catalog is published before the queue exists, so a worker that has its queue knows that its
+                    // tools can be called.
                     self.publish_new_catalog();
                     self.queue_for(&pool).await;
                 }
@@ -204,8 +206,8 @@ impl Keeper {
         }
     }
 
-    /// Reads what is advertised already, so that nobody is told that there is no such tool by a coordinator that came late.
-    /// Sets that take too long are learned later.
+    /// Reads the present advertisements, so that a starting coordinator does not reject known tools. Sets that take too
+    /// long are added later.
     pub(crate) async fn load(&mut self) -> Result<(), SetupError> {
         const WHAT: &str = "the advertisements";
         let patience = Patience::new(WHAT);
@@ -221,27 +223,27 @@ impl Keeper {
             }
         };
         if tokio::time::timeout(LOAD_PATIENCE, compiled).await.is_err() {
-            tracing::error!("some sets of tools take very long to compile: starting without them");
+            tracing::error!("compiling some sets of tools takes very long: starting without them");
         }
         self.publish_new_catalog();
         Ok(())
     }
 
-    /// Silence counts against a worker only while we could have heard it: not while a link was dead that still looks
-    /// alive, nor while this process stood still.
+    /// Missing heartbeats count against a worker only while we could have received them: not while a link is dead
+    /// without being detected, nor while this process hung.
     async fn listen_to_ourselves(&mut self) {
         if self.echoed.elapsed() > DEAF {
             let now = Instant::now();
-            self.heard.values_mut().for_each(|heard| *heard = now);
+            self.last_seen.values_mut().for_each(|last_seen| *last_seen = now);
             self.started = now;
         }
-        let said = tokio::time::timeout(TICK, self.client.publish(self.echo.clone(), Bytes::new())).await;
-        if !matches!(said, Ok(Ok(()))) {
-            tracing::debug!("cannot say anything to ourselves");
+        let echoed = tokio::time::timeout(TICK, self.client.publish(self.echo.clone(), Bytes::new())).await;
+        if !matches!(echoed, Ok(Ok(()))) {
+            tracing::debug!("sending an echo to ourselves failed");
         }
     }
 
-    /// Gives out who lives, and what can be called where that hangs on it.
+    /// Publishes the live workers, and the catalog if it depends on them.
     fn publish(&mut self) {
         self.due = None;
         if self.registry.hosts() == self.hosts {
@@ -261,13 +263,13 @@ impl Keeper {
         for pool in self.registry.views.unshared().difference(&views_before.unshared()) {
             tracing::warn!(
                 %pool,
-                "tools of a pool use their worker's machine, and nobody declared which tenants share it: closed to tenants until \
-                 the pools file (--pools) names its tenants"
+                "tools of a pool use their worker's machine, but no sharing between tenants is declared: closed to \
+                tenants until the pools file (--pools) names its tenants"
             );
         }
         let named = |hosts: &Hosts| format!("{:?}", self.registry.workers_of(hosts, WORKERS_TOLD_MAX));
         for refused in &self.registry.catalog.refused {
-            let is_known = |before: &crate::registry::Refused| {
+            let is_known = |before: &crate::fleet::registry::Refused| {
                 (&before.tool, &before.hosts, &before.holder) == (&refused.tool, &refused.hosts, &refused.holder)
             };
             if before.refused.iter().any(is_known) {
@@ -286,16 +288,17 @@ impl Keeper {
             );
         }
         for differing in self.registry.catalog.differing.iter().filter(|it| !before.differing.contains(it)) {
-            let crate::registry::Differing { tool, hosts, holder, what } = differing;
+            let crate::fleet::registry::Differing { tool, hosts, holder, what } = differing;
             tracing::warn!(
-                %tool, pool = %hosts.0, workers = named(hosts), holder.pool = %holder.0, holder.workers = named(holder), what,
-                "workers differ in what they say of a tool: the first counts"
+                %tool, pool = %hosts.0, workers = named(hosts), holder.pool = %holder.0,
+                    holder.workers = named(holder), what,
+                "workers advertise different manifests of a tool: the first counts"
             );
         }
         self.published.send_replace(Arc::new(self.registry.clone()));
     }
 
-    async fn tell_refused(&self) {
+    async fn publish_refused(&self) {
         let mut refused: BTreeMap<&Hosts, Vec<(String, String)>> = BTreeMap::new();
         for it in self.registry.catalog.refused.iter().filter(|it| !it.gives_way) {
             let names = refused.entry(&it.hosts).or_default();
@@ -312,8 +315,9 @@ impl Keeper {
         self.due.get_or_insert_with(|| Instant::now() + GATHER);
     }
 
-    async fn look_around(&mut self) {
-        let lost = self.heard.extract_if(|_, heard| heard.elapsed() >= names::WORKER_LOST).collect::<Vec<_>>();
+    async fn check_all(&mut self) {
+        let lost =
+            self.last_seen.extract_if(|_, last_seen| last_seen.elapsed() >= names::WORKER_LOST).collect::<Vec<_>>();
         for ((pool, worker), _) in &lost {
             tracing::warn!(%pool, worker.id = %worker, "a worker was lost");
             self.registry.worker_left(pool, worker);
@@ -323,14 +327,14 @@ impl Keeper {
             self.registry.settled = settled;
             self.publish();
         }
-        // Before, nobody is heard who hosts anything.
+        // Before that, the hosts are not known.
         if settled {
             self.bound_sets().await;
             self.forget().await;
         }
         if self.refused_told.elapsed() >= REFUSED_TOLD {
             self.refused_told = Instant::now();
-            self.tell_refused().await;
+            self.publish_refused().await;
         }
         let pools: BTreeSet<PoolId> = self.sets.keys().map(|(pool, _)| pool.clone()).collect();
         for pool in pools {
@@ -338,8 +342,8 @@ impl Keeper {
         }
     }
 
-    /// Removes what is too much of a pool's sets: first what nobody hosts and nobody's claim of a name rests on, the oldest
-    /// first, then the newest.
+    /// Removes sets of a pool beyond its limit: first the oldest without hosts and without a claim on a name, then the
+    /// newest.
     async fn bound_sets(&mut self) {
         let Limits { sets_max, set_bytes_max, .. } = self.limits;
         let mut pools: BTreeMap<&PoolId, Vec<&Hosts>> = BTreeMap::new();
@@ -355,12 +359,12 @@ impl Keeper {
             }
             tracing::error!(
                 %pool, count, bytes = all, sets_max, set_bytes_max,
-                "a pool advertises too many tool sets: some are removed, those without workers first. Give each kind of worker \
-                 a pool of its own"
+                "a pool advertises too many tool sets: removing some, those without workers first. Give each kind \
+                of worker a pool of its own"
             );
             let revision = |hosts: &Hosts| self.sets.get(hosts).map_or(0, |set| set.revision);
             let is_needed = |hosts: &Hosts| self.hosts.contains(hosts) || proves_a_claim(&self.sets, hosts);
-            // Those that go first are last.
+            // Those that are removed first are last.
             sets.sort_by_cached_key(|hosts| match is_needed(hosts) {
                 true => (false, revision(hosts)),
                 false => (true, u64::MAX - revision(hosts)),
@@ -378,7 +382,8 @@ impl Keeper {
         }
     }
 
-    /// Puts away what nobody has hosted for long. A worker that comes at this very moment says it again within a minute.
+    /// Forgets sets that have had no hosts for long. A worker that starts at this very moment advertises again within a
+    /// minute.
     async fn forget(&mut self) {
         let hosted = self.sets.keys().map(|hosts| (hosts, self.hosts.contains(hosts)));
         self.deserted.look(hosted).await;
@@ -388,18 +393,18 @@ impl Keeper {
         for (hosts, age) in over.take(FORGOTTEN_MAX).collect::<Vec<_>>() {
             let (pool, tools) = &hosts;
             let is_last = self.sets.keys().filter(|(other, _)| other == pool).count() == 1;
-            // The log has nothing any more of what was given out so long ago.
+            // Everything delivered that long ago has left the log.
             let all_are_gone = age >= forgotten * 2;
             if is_last && self.registry.living(pool).live == 0 && !self.remove_queue(pool, all_are_gone).await {
                 continue;
             }
-            tracing::info!(%pool, %tools, "forgetting tools that nobody hosts any more");
+            tracing::info!(%pool, %tools, "forgetting tools without hosts");
             self.remove_set(&hosts).await;
         }
     }
 
-    /// Nothing may be left of it, for workers write only where nothing is. So other coordinators do not hear of it, and remove
-    /// it themselves.
+    /// The key must be purged, because workers only write to missing keys. So other coordinators do not see the
+    /// removal, and remove it themselves.
     async fn remove_set(&mut self, hosts: &Hosts) {
         let (pool, tools) = hosts;
         if self.remove_key(&names::advertisement(pool, tools)).await {
@@ -412,21 +417,21 @@ impl Keeper {
     async fn remove_key(&self, key: &str) -> bool {
         let subject = format!("$KV.{}.{key}", names::TOOLS_BUCKET);
         let purged = self.store.stream.purge().filter(subject).await;
-        purged.inspect_err(|error| tracing::warn!(key, %error, "an advertisement is not deleted, trying again")).is_ok()
+        purged.inspect_err(|error| tracing::warn!(key, %error, "deleting an advertisement failed, retrying")).is_ok()
     }
 
-    /// Removes the queue of a pool that is gone, if nothing is left in it. Says whether the pool has none.
+    /// Removes the queue of a pool that is gone, if it is empty. Returns whether the pool has none.
     async fn remove_queue(&mut self, pool: &PoolId, all_are_gone: bool) -> bool {
         let removed = super::setup::remove_pool(&self.context, pool, all_are_gone).await;
         match removed {
             Ok(true) => {
-                tracing::info!(%pool, "removed the queue of a pool that nobody serves any more");
+                tracing::info!(%pool, "removed the queue of a pool without workers");
                 self.queues.remove(pool);
                 true
             }
             Ok(false) => false,
             Err(error) => {
-                tracing::warn!(%pool, error, "the queue of a pool that is gone is not removed, trying again");
+                tracing::warn!(%pool, error, "removing the queue of a pool without workers failed, retrying");
                 false
             }
         }
@@ -436,20 +441,20 @@ impl Keeper {
         let Some(pool) = names::heartbeat_pool(&message.subject) else { return };
         let heartbeat = match Heartbeat::decode(message.payload) {
             Ok(heartbeat) => heartbeat,
-            Err(error) => return tracing::warn!(%pool, %error, "passing over a heartbeat"),
+            Err(error) => return tracing::warn!(%pool, %error, "ignoring a heartbeat that cannot be decoded"),
         };
         let changed = if heartbeat.leaving {
             let known = (pool, heartbeat.worker);
-            self.heard.remove(&known);
+            self.last_seen.remove(&known);
             if self.registry.worker_left(&known.0, &known.1) {
-                // At once: nothing more shall wait for it.
+                // Immediately, so that no more calls wait for it.
                 self.publish();
             }
             false
         } else if self.is_too_many(&pool, &heartbeat.worker) {
             false
         } else {
-            self.heard.insert((pool.clone(), heartbeat.worker.clone()), Instant::now());
+            self.last_seen.insert((pool.clone(), heartbeat.worker.clone()), Instant::now());
             let Heartbeat { worker: id, tools, pulling, slots, draining, release, .. } = heartbeat;
             self.registry.worker_lives(pool, id, Worker { tools, pulling, slots, draining, release })
         };
@@ -458,13 +463,13 @@ impl Keeper {
         }
     }
 
-    /// A worker that is not known, of a pool that has as many as it may.
+    /// Whether the worker is unknown and its pool has reached its limit.
     fn is_too_many(&mut self, pool: &PoolId, worker: &WorkerId) -> bool {
         let limit = self.limits.workers_max;
         let too_many = self.registry.living(pool).live >= limit && !self.registry.is_alive(pool, worker);
         if too_many && self.crowded.get(pool).is_none_or(|reported| reported.elapsed() >= REPORTED) {
             self.crowded.insert(pool.clone(), Instant::now());
-            tracing::error!(%pool, worker.id = %worker, limit, "passing over heartbeats: a pool has too many workers");
+            tracing::error!(%pool, worker.id = %worker, limit, "ignoring heartbeats: a pool has too many workers");
         }
         too_many
     }
@@ -481,7 +486,7 @@ impl Keeper {
                 self.bytes.remove(&hosts);
                 self.publish_new_catalog();
             }
-            // Each new watch brings what is known.
+            // Each new watch begins with the present entries.
             kv::Operation::Put if self.sets.get(&hosts).is_some_and(|set| set.revision >= entry.revision) => {}
             kv::Operation::Put => {
                 self.bytes.insert(hosts.clone(), entry.value.len());
@@ -491,14 +496,14 @@ impl Keeper {
         }
     }
 
-    /// A set was compiled; gives its pool.
+    /// Adds a compiled set; returns its pool.
     fn learn(&mut self, (hosts, set): Compiled) -> PoolId {
         let pool = hosts.0.clone();
         self.sets.insert(hosts, set);
         pool
     }
 
-    /// Sees to it that a pool has its queue; also where it was lost since.
+    /// Creates the queue of a pool, also if it was lost since.
     async fn queue_for(&mut self, pool: &PoolId) {
         let checked = self.queues.get(pool);
         if checked.is_some_and(|checked| checked.elapsed() < self.limits.queues_checked) {
@@ -512,7 +517,7 @@ impl Keeper {
             Ok(()) => {
                 self.queues.insert(pool.clone(), Instant::now());
             }
-            Err(error) => tracing::warn!(%pool, %error, "a pool is without its queue, trying again"),
+            Err(error) => tracing::warn!(%pool, %error, "creating the queue of a pool failed, retrying"),
         }
     }
 }
@@ -524,7 +529,7 @@ async fn next<S: futures::Stream + Unpin>(stream: &mut Option<S>) -> Option<S::I
     }
 }
 
-/// Resolves when a file was read again; never where there is none, or nobody reads it any more.
+/// Resolves when a file was reloaded; never if there is none, or it is not watched any more.
 async fn changed<T>(file: &mut Option<watch::Receiver<T>>) {
     let is_read = match file {
         Some(file) => file.changed().await.is_ok(),
@@ -543,13 +548,13 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// Makes a set of an advertisement, apart from everything else: it is a worker's word, and may be anything. One that cannot be
-/// used has no tools, and is forgotten like any other.
+/// Compiles the set of an advertisement in a task of its own, because it comes from a worker and may be anything. One
+/// that cannot be used has no tools, and is forgotten like any other.
 async fn compile(places: Arc<Semaphore>, hosts: Hosts, entry: kv::Entry) -> Compiled {
     let revision = entry.revision;
     let place = places.acquire_owned().await;
     let compiling = tokio::task::spawn_blocking(move || {
-        // Kept as long as it takes, whether or not somebody waits.
+        // Held until the work is done, whether or not its result is still awaited.
         let _place = place;
         decode_advertisement(entry.value)
     });
@@ -559,7 +564,7 @@ async fn compile(places: Arc<Semaphore>, hosts: Hosts, entry: kv::Entry) -> Comp
         Ok(Err(panicked)) => panicked.to_string(),
         Err(_) => format!("it takes longer than {COMPILE_PATIENCE:?} to compile"),
     };
-    tracing::error!(pool = %hosts.0, tools = %hosts.1, reason, "passing over an advertisement");
+    tracing::error!(pool = %hosts.0, tools = %hosts.1, reason, "ignoring an advertisement");
     (hosts, Set { revision, tools: Vec::new(), unusable: Vec::new() })
 }
 

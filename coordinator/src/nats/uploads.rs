@@ -1,5 +1,6 @@
-//! What the uploads of a tenant hold: a key for each, with its size in its name, among the request ids, which are forgotten when
-//! uploads are. The broker counts them, the same for all coordinators, wherever the objects themselves lie.
+//! Space of a tenant's uploads: a key for each, with its size in its name, in the bucket of request ids, whose keys
+//! expire when uploads do. The broker counts them, the same for all coordinators, wherever the objects themselves are
+//! stored.
 
 use async_nats::jetstream::message::PublishMessage;
 use futures::TryStreamExt as _;
@@ -8,7 +9,7 @@ use run::{ObjectId, TenantId};
 use super::journal::ReadError;
 use super::requests::{PutError, Requests};
 
-/// What an upload counts for at least: many small ones take room too, and time to count.
+/// The minimum size that an upload counts, because many small ones take room too, and time to count.
 const COUNTED_BYTES_MIN: u64 = 4096;
 
 impl Requests {
@@ -17,14 +18,14 @@ impl Requests {
         self.publish(&key, PublishMessage::build()).await.map(drop)
     }
 
-    /// `None`: whosever it is.
+    /// `None`: of any tenant.
     pub(crate) async fn uncount_upload(&self, tenant: Option<&TenantId>, id: &ObjectId) -> Result<(), ReadError> {
         let tenant = tenant.map_or("*", TenantId::as_str);
         let purge = self.store.stream.purge().filter(format!("{}up.{tenant}.{id}.*", self.store.prefix)).await;
         purge.map(drop).map_err(|error| ReadError::new(&error))
     }
 
-    /// How many uploads a tenant has, and the bytes that they hold. The leader is asked, so what was counted before is among it.
+    /// The number of a tenant's uploads, and their bytes. Read from the leader, so confirmed uploads are included.
     pub(crate) async fn uploads_of(&self, tenant: &TenantId) -> Result<(usize, u64), ReadError> {
         let counted = format!("{}up.{tenant}.*.*", self.store.prefix);
         let mut subjects =

@@ -1,4 +1,5 @@
-//! What a courier carries: the notices of each run in their order, of which the first is tried until it is done with.
+//! The notifications that a deliverer has in memory, per run in their order. The first one of a run is tried until it
+//! is delivered or parked.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -10,7 +11,7 @@ use crate::nats::letters::Arrived;
 #[derive(Debug, Default)]
 pub(super) struct Bag {
     runs: HashMap<RunId, VecDeque<Arrived>>,
-    /// When the first notice of which run is tried; not those that are being tried.
+    /// When the first notification of each run is tried; without those in progress.
     due: BTreeSet<(Instant, RunId)>,
     count: usize,
 }
@@ -23,7 +24,7 @@ impl Bag {
     pub(super) fn put(&mut self, letter: Arrived, now: Instant) {
         let run = letter.run;
         let line = self.runs.entry(run).or_default();
-        // It was put into the queue once more: what leaves the queue in the end is the later one.
+        // It was queued once more: the later message is the one to remove from the queue.
         if let Some(known) = line.iter_mut().find(|known| known.noted == letter.noted) {
             *known = letter;
             return;
@@ -39,7 +40,7 @@ impl Bag {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// A notice that is to be tried now.
+    /// A notification that is due.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Arrived> {
         let (_, run) = self.due.first().copied().filter(|(at, _)| *at <= now)?;
         self.due.pop_first();
@@ -50,12 +51,12 @@ impl Bag {
         self.runs.get(&run)?.front()
     }
 
-    /// The first notice of the run is tried again later.
+    /// The first notification of the run is retried later.
     pub(super) fn put_off(&mut self, run: RunId, until: Instant) {
         self.due.insert((until, run));
     }
 
-    /// The first notice of the run is done with, and the next one's turn has come.
+    /// The first notification of the run is done, and the next one is returned.
     pub(super) fn finish(&mut self, run: RunId, now: Instant) -> Option<Arrived> {
         let line = self.runs.get_mut(&run)?;
         let done = line.pop_front()?;

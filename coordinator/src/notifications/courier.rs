@@ -1,5 +1,5 @@
-//! Carries the notices of a shard to one endpoint: each until it is taken or too old, those of a run in their order. A few
-//! are carried at a time, whatever waits in the queue.
+//! Delivers the notifications of a shard to one endpoint: each until it is accepted or too old, those of a run in their
+//! order. Only a few are in memory, however many are queued.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +21,18 @@ use crate::nats::letters::{Arrived, Queue};
 use crate::shards::Owned;
 use crate::tasks::finished;
 
-/// Notices that are carried at once; then nothing is taken out of the queue.
+/// Notifications in memory; at this limit no more are read from the queue.
 const CARRIED_MAX: usize = 64;
-/// Requests under way at once.
+/// Requests in progress.
 const POSTS_MAX: usize = 4;
-/// How long a receiver may take, as the specification suggests.
+/// How long a receiver may take to answer, as the specification suggests.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
-/// The pause after an attempt: half the notice's age, so that it grows by itself, and whoever carries it next goes on there.
+/// The pause after an attempt: half the notification's age. So it grows without stored state, also if another
+/// coordinator takes over.
 const PAUSE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 /// The pause before the queue is opened again.
 const OPEN_PAUSE: Duration = Duration::from_secs(1);
-/// How often a notice that was taken is to leave the queue. If it does not, it is told again by the next owner.
+/// How often removing a delivered notification is tried. If it fails, the next owner delivers it again.
 const REMOVALS_MAX: usize = 5;
 
 pub(super) struct Courier {
@@ -41,7 +42,7 @@ pub(super) struct Courier {
     pub(super) owned: watch::Receiver<Owned>,
 }
 
-/// What became of an attempt.
+/// The result of an attempt.
 struct Attempt {
     letter: Arrived,
     outcome: Result<Done, Untaken>,
@@ -49,7 +50,7 @@ struct Attempt {
 
 enum Done {
     Taken,
-    /// It is not in the queue any more: its run was erased, or it was put there anew.
+    /// It is not in the queue any more: its run was erased, or it was queued again.
     Gone,
 }
 
@@ -108,7 +109,7 @@ impl Courier {
                         }
                     }
                     Some(Err(error)) => {
-                        tracing::debug!(%error, "the queue of webhooks stumbled, opening it again");
+                        tracing::debug!(%error, "reading the queue of notifications failed, resubscribing");
                         incoming = None;
                     }
                     None => incoming = None,
@@ -118,14 +119,14 @@ impl Courier {
         }
     }
 
-    /// What is in the queue, and what comes into it. What is parked stands at its front.
+    /// The queue's content, and what is added to it. Parked ones are at its front.
     async fn open(&self, after: u64) -> Option<Incoming> {
         let age_ms = u64::try_from(self.endpoint.give_up_after.as_millis()).unwrap_or(u64::MAX);
         let since = Timestamp(proto::now().0.saturating_sub(age_ms));
         match self.queue.incoming(self.shard, &self.endpoint.name, after, since).await {
             Ok(incoming) => Some(incoming),
             Err(error) => {
-                tracing::warn!(%error, "cannot open the queue of webhooks, trying again");
+                tracing::warn!(%error, "opening the queue of notifications failed, retrying");
                 sleep(OPEN_PAUSE).await;
                 None
             }
@@ -136,15 +137,15 @@ impl Courier {
         proto::now().since(letter.at) >= self.endpoint.give_up_after
     }
 
-    /// Leaves the first notice of a run in the queue, where it is found and can be redriven.
+    /// Leaves the first notification of a run in the queue, from which it can be redriven.
     fn park(&self, bag: &mut Bag, letter: &Arrived) {
         let (endpoint, id) = (self.endpoint.name.as_str(), message_id(letter.run, letter.noted));
         metrics::webhook(endpoint, "parked");
-        tracing::warn!(endpoint, id, "a webhook was not taken in its time, and is parked");
+        tracing::warn!(endpoint, id, "notification not delivered in time; parked");
         bag.finish(letter.run, Instant::now());
     }
 
-    /// Gives the notice that was taken, or puts it off.
+    /// Returns the notification if it was accepted, or schedules a retry.
     fn settle(&self, bag: &mut Bag, attempt: Attempt) -> Option<Arrived> {
         let Attempt { letter: Arrived { run, noted, sequence, .. }, outcome } = attempt;
         let (now, endpoint) = (Instant::now(), self.endpoint.name.as_str());
@@ -166,11 +167,11 @@ impl Courier {
         };
         metrics::webhook(endpoint, "refused");
         let id = message_id(run, noted);
-        // It is parked when its time is over, not later.
+        // The pause ends at the latest when the notification is too old, so that it is parked on time.
         let age = proto::now().since(letter.at);
         let left = self.endpoint.give_up_after.saturating_sub(age);
         let pause = pause(age).max(retry_after.unwrap_or_default()).min(left);
-        tracing::info!(endpoint, id, reason, ?pause, "a webhook is not taken, trying again");
+        tracing::info!(endpoint, id, reason, ?pause, "delivering a notification failed, retrying");
         bag.put_off(run, now + pause);
         None
     }
@@ -181,7 +182,7 @@ async fn next(incoming: &mut Option<Incoming>) -> Option<Result<Arrived, ReadErr
 }
 
 async fn post(endpoint: Arc<Endpoint>, queue: Queue, letter: Arrived) -> Attempt {
-    // What was tried before may have left the queue meanwhile.
+    // A notification that was tried before may have been removed from the queue meanwhile.
     if proto::now().since(letter.at) >= *PAUSE.start() && !queue.holds(letter.sequence).await {
         return Attempt { letter, outcome: Ok(Done::Gone) };
     }
@@ -194,10 +195,10 @@ async fn post(endpoint: Arc<Endpoint>, queue: Queue, letter: Arrived) -> Attempt
             let seconds = answer.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
             let is_told = matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
             let retry_after = seconds.filter(|_| is_told).map(|s| Duration::from_secs(s).min(*PAUSE.end()));
-            Err(Untaken { retry_after, ..untaken(format!("it answers {}", answer.status)) })
+            Err(Untaken { retry_after, ..untaken(format!("it answered {}", answer.status)) })
         }
         Ok(Err(reason)) => Err(untaken(reason)),
-        Err(_) => Err(untaken(format!("it does not answer within {} s", ANSWER_PATIENCE.as_secs()))),
+        Err(_) => Err(untaken(format!("it did not answer within {} s", ANSWER_PATIENCE.as_secs()))),
     };
     Attempt { letter, outcome }
 }
@@ -206,7 +207,7 @@ async fn remove(queue: Queue, sequence: u64) {
     for _ in 0..REMOVALS_MAX {
         match queue.remove(sequence).await {
             Ok(()) => return,
-            Err(error) => tracing::warn!(%error, "a webhook that was taken does not leave the queue"),
+            Err(error) => tracing::warn!(%error, "removing a delivered notification from the queue failed"),
         }
         sleep(OPEN_PAUSE).await;
     }
@@ -214,7 +215,7 @@ async fn remove(queue: Queue, sequence: u64) {
 
 fn pause(age: Duration) -> Duration {
     let pause = (age / 2).clamp(*PAUSE.start(), *PAUSE.end());
-    // Not all at once after an endpoint was away.
+    // Spreads the retries after an endpoint was away.
     pause.mul_f64(rand::random_range(0.8..1.2))
 }
 

@@ -1,5 +1,5 @@
-//! The file that names the endpoints, in TOML. It is checked as a whole when a coordinator starts, which does not start with
-//! a bad one. Addresses come from here alone: nobody who asks for a run can have something posted elsewhere.
+//! The file of the endpoints, in TOML. It is checked as a whole when a coordinator starts, which refuses to start with
+//! an invalid file. Addresses come from this file only, so a caller cannot have notifications posted elsewhere.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,29 +17,29 @@ use super::Webhooks;
 use super::notice::Kind;
 use super::sign::{self, Secret};
 
-/// Endpoints of one deployment: each has a courier for every shard.
+/// Endpoints of one deployment: each has a deliverer for every shard.
 const ENDPOINTS_MAX: usize = 16;
 /// Secrets of one endpoint: the new one, the old one, and room for a mistake.
 const SECRETS_MAX: usize = 4;
-/// How long a notice is tried where nobody says.
+/// Default of how long a notification is tried.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// The longest that may be said: then there are some days left to redrive what is parked.
+/// Maximum of how long a notification is tried: some days are left to redrive parked ones.
 const GIVE_UP_AFTER_MAX: Duration = Duration::from_secs(4 * 24 * 3600);
 const NAME_BYTES_MAX: usize = 32;
-/// Bytes of an answer that are read, so that the connection can be used again.
+/// Bytes of an answer that are read, so that the connection can be reused.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 const AGENT: &str = concat!("toolyard/", env!("CARGO_PKG_VERSION"));
 
-/// A file that names no usable webhooks, and why.
+/// Why a file of webhooks is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidWebhooks {
-    #[error("the webhooks in {} cannot be read: {source}", path.display())]
+    #[error("the webhooks file {} cannot be read: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the webhooks in {} cannot be understood: {error}", path.display())]
+    #[error("the webhooks file {} cannot be parsed: {error}", path.display())]
     Malformed { path: PathBuf, error: toml::de::Error },
     #[error("in {}, endpoint {name:?}: {field}: {reason}", path.display())]
     Endpoint { path: PathBuf, name: String, field: &'static str, reason: String },
-    #[error("in {}: {count} endpoints, 1 to {ENDPOINTS_MAX} are taken", path.display())]
+    #[error("in {}: {count} endpoints; 1 to {ENDPOINTS_MAX} are allowed", path.display())]
     Count { path: PathBuf, count: usize },
 }
 
@@ -64,27 +64,27 @@ struct Entry {
     give_up_after_s: Option<u64>,
 }
 
-/// Somebody who is told what becomes of runs.
+/// A receiver of notifications.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) name: String,
     address: Address,
     secrets: Vec<Secret>,
-    /// All where none is named.
+    /// `None`: all events.
     events: Option<Vec<Kind>>,
-    /// All where none is named, and runs without a tenant too.
+    /// `None`: all tenants, and runs without a tenant.
     tenants: Option<Vec<TenantId>>,
-    /// A notice that is older is parked.
+    /// An older notification is parked.
     pub(crate) give_up_after: Duration,
 }
 
 type Fault = (&'static str, String);
 
 impl Webhooks {
-    /// Reads a file. `env` looks a variable up.
+    /// Reads a file. `env` looks up a variable.
     ///
     /// # Errors
-    /// When it cannot be used, with the line or the endpoint and field.
+    /// If the file cannot be used, with the line or the endpoint and field.
     pub fn read(path: &Path, env: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidWebhooks> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| InvalidWebhooks::Unreadable { path: path.to_owned(), source })?;
@@ -99,8 +99,11 @@ impl Webhooks {
         for entry in entries {
             let name = entry.name.clone();
             let taken = !names.insert(name.clone());
-            let read =
-                if taken { Err(("name", "another endpoint has it".to_owned())) } else { entry.read(folder, &env) };
+            let read = if taken {
+                Err(("name", "another endpoint has this name".to_owned()))
+            } else {
+                entry.read(folder, &env)
+            };
             let fault = |(field, reason)| InvalidWebhooks::Endpoint { path: path.to_owned(), name, field, reason };
             endpoints.push(Arc::new(read.map_err(fault)?));
         }
@@ -118,17 +121,17 @@ impl Entry {
         let address = Address::parse(&url).map_err(|reason| ("url", reason))?;
         let mut secrets = Vec::new();
         for file in secret_files {
-            let told = |reason: String| ("secret_files", format!("{}: {reason}", file.display()));
-            let text = std::fs::read_to_string(folder.join(&file)).map_err(|error| told(error.to_string()))?;
-            secrets.push(Secret::parse(&text).map_err(told)?);
+            let invalid = |reason: String| ("secret_files", format!("{}: {reason}", file.display()));
+            let text = std::fs::read_to_string(folder.join(&file)).map_err(|error| invalid(error.to_string()))?;
+            secrets.push(Secret::parse(&text).map_err(invalid)?);
         }
         for variable in secret_env {
-            let told = |reason: String| ("secret_env", format!("{variable}: {reason}"));
-            let text = env(&variable).ok_or_else(|| told("it is not set".to_owned()))?;
-            secrets.push(Secret::parse(&text).map_err(told)?);
+            let invalid = |reason: String| ("secret_env", format!("{variable}: {reason}"));
+            let text = env(&variable).ok_or_else(|| invalid("it is not set".to_owned()))?;
+            secrets.push(Secret::parse(&text).map_err(invalid)?);
         }
         if !(1..=SECRETS_MAX).contains(&secrets.len()) {
-            let reason = format!("{} secrets, 1 to {SECRETS_MAX} are taken: in files or in variables", secrets.len());
+            let reason = format!("{} secrets; 1 to {SECRETS_MAX} are allowed, in files or in variables", secrets.len());
             return Err(("secret_files", reason));
         }
         let tenants = tenants.map(|tenants| tenants.iter().map(|tenant| tenant.parse()).collect::<Result<_, _>>());
@@ -147,7 +150,7 @@ impl Endpoint {
         is_wanted && self.tenants.as_ref().is_none_or(|tenants| tenant.is_some_and(|tenant| tenants.contains(tenant)))
     }
 
-    /// Posts a notice, signed as of now.
+    /// Posts a notification, signed with the present time.
     pub(super) async fn post(&self, id: &str, body: &Bytes) -> Result<Posted, String> {
         let mut headers = sign::headers(&self.secrets, id, proto::now(), body);
         headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
@@ -200,14 +203,14 @@ mod tests {
             (&endpoint("secret_env = [\"OTHER\"]"), "secret_env: OTHER: it is not set"),
             (
                 &endpoint("secret_files = [\"webhooks.toml\"]"),
-                "secret_files: webhooks.toml: a secret begins with whsec_",
+                "secret_files: webhooks.toml: a secret must begin with whsec_",
             ),
             (&endpoint(&format!("{secret}\nevents = [\"run.opened\"]")), "run.opened"),
             (&endpoint(&format!("{secret}\ntenants = [\"a b\"]")), "tenants"),
             (&endpoint(&format!("{secret}\ngive_up_after_s = 0")), "give_up_after_s"),
             (&endpoint(&format!("{secret}\nurls = 1")), "urls"),
             (&endpoint(secret).replace("http://127.0.0.1:1/", "ftp://x"), "url"),
-            (&twice, "name: another endpoint has it"),
+            (&twice, "name: another endpoint has this name"),
         ];
         for (text, expected) in table {
             let error = read(text).expect_err(expected);

@@ -1,11 +1,12 @@
-//! What is told of a run: its id, whose it is, and where its calls stand. Never arguments, output or results.
+//! The content of a notification: the run's id, its tenant, and the state of its calls. Never arguments, output or
+//! results.
 
 use bytes::Bytes;
 use proto::convert::api;
 use run::{Call, CallState, Run, RunId, RunStatus, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What happened, by the name that receivers know.
+/// The event, by the name that receivers know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     #[serde(rename = "run.requires_action")]
@@ -21,7 +22,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// `None`: nobody is told that a run goes on.
+    /// `None`: the status has no event, because a run that goes on is not notified.
     pub(super) fn of(status: RunStatus) -> Option<Self> {
         match status {
             RunStatus::InProgress => None,
@@ -33,7 +34,7 @@ impl Kind {
         }
     }
 
-    /// Whether a call belongs into the notice: those that are waited for, or all.
+    /// Whether the notification lists the call: those that are waited for, or all.
     fn names(self, call: &Call) -> bool {
         let waits = matches!(call.state(), CallState::WaitingForClient | CallState::AwaitingApproval);
         self != Self::RequiresAction || waits
@@ -63,7 +64,7 @@ struct Told<'a> {
     state: &'static str,
 }
 
-/// The body of a notice: the same bytes, whoever makes it.
+/// The body of a notification: the same bytes, whichever coordinator makes it.
 pub(super) fn body(kind: Kind, run: &Run, at: Timestamp) -> Bytes {
     let calls = run.calls().iter().filter(|call| kind.names(call)).map(|call| Told {
         call_id: call.spec().id.as_str(),
@@ -76,21 +77,7 @@ pub(super) fn body(kind: Kind, run: &Run, at: Timestamp) -> Bytes {
     serde_json::to_vec(&notice).expect("texts are JSON").into()
 }
 
-/// A notice on its way into the queue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Letter {
-    /// Which says to whom it goes, and by which entry of which run it is owed.
-    pub(crate) subject: String,
-    pub(crate) body: Bytes,
-}
-
-impl Letter {
-    pub(super) fn new(endpoint: &str, run: RunId, noted: u64, body: Bytes) -> Self {
-        Self { subject: proto::names::letter(endpoint, run, noted), body }
-    }
-}
-
-/// By which a receiver knows a notice that comes twice: the run, and the entry of the log that it is about.
+/// The id by which a receiver detects duplicates: the run, and the log entry of the notification.
 pub(crate) fn message_id(run: RunId, noted: u64) -> String {
     let run = run.to_string();
     format!("msg_{}_{noted}", run.trim_start_matches("run_"))

@@ -1,4 +1,4 @@
-//! Signatures after Standard Webhooks 1.0: HMAC-SHA256 over id, time and body, one for each secret.
+//! Signatures according to Standard Webhooks 1.0: HMAC-SHA256 over id, time and body, one for each secret.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -7,10 +7,10 @@ use ring::hmac;
 use run::Timestamp;
 
 const PREFIX: &str = "whsec_";
-/// As the specification has it.
+/// Bytes of a secret, from the specification.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// What a receiver verifies notices with.
+/// The secret with which a receiver verifies notifications.
 #[derive(Clone)]
 pub(super) struct Secret(hmac::Key);
 
@@ -21,11 +21,11 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// `whsec_` and the base64 of 24 to 64 bytes. What is wrong is told without a part of it.
+    /// `whsec_` and the base64 of 24 to 64 bytes. Errors do not contain any part of it.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
-        let encoded = text.strip_prefix(PREFIX).ok_or_else(|| format!("a secret begins with {PREFIX}"))?;
-        let bytes = BASE64_STANDARD.decode(encoded).map_err(|_| format!("what follows {PREFIX} is no base64"))?;
+        let encoded = text.strip_prefix(PREFIX).ok_or_else(|| format!("a secret must begin with {PREFIX}"))?;
+        let bytes = BASE64_STANDARD.decode(encoded).map_err(|_| format!("the part after {PREFIX} is not base64"))?;
         if !SECRET_BYTES.contains(&bytes.len()) {
             let (first, last) = (SECRET_BYTES.start(), SECRET_BYTES.end());
             return Err(format!("the secret has {} bytes, {first} to {last} are needed", bytes.len()));
@@ -38,7 +38,7 @@ impl Secret {
     }
 }
 
-/// The headers by which a receiver knows the notice, and that it is ours.
+/// The headers that identify the notification and prove its sender.
 pub(super) fn headers(secrets: &[Secret], id: &str, at: Timestamp, body: &[u8]) -> HeaderMap {
     let at_s = at.0 / 1000;
     let signed = [format!("{id}.{at_s}.").as_bytes(), body].concat();

@@ -1,5 +1,5 @@
-//! Uploads under way: few at once, and each in a task of its own, so that what it stored is removed again whatever becomes of its
-//! request.
+//! Uploads in progress: few concurrently, and each in a task of its own, so that an incomplete one is removed whatever
+//! happens to its request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,17 +13,17 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::quotas::Exceeded;
-use crate::runs::Refusal;
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::Exceeded;
 
-/// Uploads that a coordinator takes at once. Where objects lie in a bucket, each has three pieces of 4 MiB in memory at most:
+/// Concurrent uploads of a coordinator. If objects are in a bucket, each has at most three pieces of 4 MiB in memory:
 /// 384 MiB for all.
 const AT_ONCE_MAX: usize = 32;
-/// Uploads of one tenant that a coordinator takes at once: no tenant has all places.
+/// Concurrent uploads of one tenant at a coordinator, so that no tenant has all slots.
 const OF_TENANT_AT_ONCE_MAX: u32 = 8;
-/// How long an upload waits for others to end before it is refused.
+/// How long an upload waits for a slot before it is refused.
 const WAIT: Duration = Duration::from_secs(10);
-/// When to ask again for what may end at any moment.
+/// The retry hint, because uploads may end at any moment.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
@@ -32,7 +32,7 @@ pub(crate) struct Uploads {
     tasks: Arc<Mutex<JoinSet<()>>>,
     stop: CancellationToken,
     places: Arc<Semaphore>,
-    /// Those that have uploads under way or waiting.
+    /// Tenants with uploads in progress or waiting.
     tenants: Arc<Mutex<HashMap<TenantId, Weak<Tenant>>>>,
 }
 
@@ -42,14 +42,14 @@ struct Tenant {
     bytes: Mutex<Bytes>,
 }
 
-/// Of a tenant, since it last had none under way here.
+/// Bytes of a tenant, since it last had no upload in progress here.
 #[derive(Debug, Default)]
 struct Bytes {
     under_way: u64,
     kept: u64,
 }
 
-/// Where an upload is while it is under way.
+/// The slot of an upload in progress.
 #[derive(Debug)]
 pub(crate) struct Place {
     of_tenant: Option<Share>,
@@ -60,7 +60,7 @@ pub(crate) struct Place {
 struct Share {
     tenant: Arc<Tenant>,
     bytes: u64,
-    /// What was kept before it began: the broker counts that.
+    /// Bytes that were kept before it began; the count of the broker includes them.
     kept_before: u64,
     _one: OwnedSemaphorePermit,
 }
@@ -72,8 +72,8 @@ impl Tenant {
 }
 
 impl Place {
-    /// So many bytes more have come. How many its tenant's uploads have brought here since this began, and of others before
-    /// that are under way still.
+    /// Counts more received bytes. Returns how many bytes its tenant's uploads have received here since this one began,
+    /// including earlier uploads that are still in progress.
     pub(crate) fn grow(&mut self, more: u64) -> u64 {
         let Some(share) = &mut self.of_tenant else { return 0 };
         let mut bytes = share.tenant.bytes();
@@ -82,7 +82,7 @@ impl Place {
         bytes.under_way + (bytes.kept - share.kept_before)
     }
 
-    /// What came is kept: those that began before go on counting it.
+    /// The upload is kept: uploads that began earlier continue to count it.
     pub(crate) fn kept(self) {
         if let Some(share) = &self.of_tenant {
             share.tenant.bytes().kept += share.bytes;
@@ -104,7 +104,7 @@ impl Default for Uploads {
 }
 
 impl Uploads {
-    /// A place for an upload, once there is one.
+    /// Waits for a slot for an upload.
     pub(crate) async fn place(&self, tenant: Option<&TenantId>) -> Result<Place, Refusal> {
         let until = Instant::now() + WAIT;
         let of_tenant = match tenant {
@@ -136,8 +136,8 @@ impl Uploads {
         tenant
     }
 
-    /// Does the work in a task, and gives what comes of it; `None` where the task died. The work is told when this is dropped, as
-    /// it is when the client hangs up; what it has done when nobody hears of it any more is undone.
+    /// Does the work in a task, and returns its result; `None` if the task died. The work is notified when this future
+    /// is dropped, as when the client disconnects, and its result is undone if it is not awaited any more.
     pub(crate) async fn outlive<T, W, U>(
         &self,
         work: impl FnOnce(CancellationToken) -> W,
@@ -153,8 +153,8 @@ impl Uploads {
         let (answer, answered) = oneshot::channel();
         let work = work(gone);
         let task = async move {
-            if let Err(unheard) = answer.send(work.await) {
-                undo(unheard).await;
+            if let Err(unread) = answer.send(work.await) {
+                undo(unread).await;
             }
         };
         {
@@ -165,7 +165,7 @@ impl Uploads {
         answered.await.ok()
     }
 
-    /// Breaks off what is under way, and waits until nothing is left of it.
+    /// Aborts uploads in progress, and waits until they are cleaned up.
     pub(crate) async fn end(&self) {
         self.stop.cancel();
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));

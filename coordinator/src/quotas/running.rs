@@ -1,5 +1,5 @@
-//! Calls that are queued or running, where a tenant or a tool may have only so many on all coordinators together. Those
-//! beyond wait where they were accepted: the owner of their shard appends their jobs as places become free.
+//! Limits of queued or running calls, of a tenant or a tool, on all coordinators together. Further calls wait: the
+//! owner of their shard appends their jobs as slots become free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use run::{Call, CallIndex, CallState, Run, RunId, TenantId, Timestamp, ToolName};
 use tokio::time::Instant;
 
-use super::{Limits, Quotas, Word};
-use crate::registry::{Entry, Registry};
+use super::{Limits, Quotas, Report};
+use crate::fleet::registry::{Entry, Registry};
 
-/// How long a call that may begin has to show in the log.
+/// How long a call that may begin may take to appear in the log.
 const APPEND: Duration = Duration::from_secs(30);
 
 impl Quotas {
-    /// Whether of some tenant or tool only so many calls may run at once.
+    /// Whether any tenant's or tool's running calls are limited.
     pub(crate) fn limits_running(&self, registry: &Registry) -> bool {
         registry.catalog.limits_running || self.callers.limits_running()
     }
 
-    /// How many calls may run at once of those of which this is one, and why; `None` for as many as there are.
+    /// The limit of running calls that applies to this call, and its source; `None` if there is no limit.
     pub(crate) fn running_max(&self, tenant: Option<&TenantId>, entry: Option<&Entry>) -> Option<(u32, &'static str)> {
         let of_tool = entry.and_then(|entry| Some((entry.hosted.manifest.running_max?, "of its tool")));
         let of_tenant = || Some((self.callers.quota(tenant?)?.running_calls?, "of its tenant"));
@@ -33,26 +33,26 @@ impl Quotas {
         }
     }
 
-    /// Lets a call begin; says no where there is no place for it, or that is not known yet, and remembers its run.
+    /// Lets a call begin. Returns `false` if there is no free slot, or that is not known yet, and remembers its run.
     pub(crate) fn begin(&self, run: &Run, call: &Call, registry: &Registry, knows_all: bool) -> bool {
         let limits = self.limits();
         let of = |whose: &Whose| self.running_limit(whose, registry).map(|limit| if knows_all { limit } else { 0 });
         self.counted().running.begin(run, call, registry, &limits, &of)
     }
 
-    /// Takes note of what runs, as the log has it. Says whether a place became free.
+    /// Counts a run's calls, as the log has them. Returns whether a slot became free.
     pub(crate) fn see_running(&self, run: &Run, registry: &Registry) -> bool {
         self.counted().running.see(run, registry)
     }
 
-    /// Counts anew what runs, of the runs of the shards that are ours.
+    /// Recounts the running calls of the shards that we own.
     pub(crate) fn count_running<'a>(&self, runs: impl Iterator<Item = &'a Run>, registry: &Registry) {
         let mut counted = self.counted();
         counted.running.is_limited = true;
         counted.running.recount(runs, registry, Instant::now());
     }
 
-    /// Nobody is limited any more. Gives the runs that waited.
+    /// Called when no limit is left. Returns the runs that waited.
     pub(crate) fn forget_running(&self) -> Vec<RunId> {
         let mut counted = self.counted();
         let waited = counted.running.next(&self.limits(), &|_| None);
@@ -60,14 +60,14 @@ impl Quotas {
         waited
     }
 
-    /// Runs that waited for places, of which there may be some now.
+    /// Runs that waited for slots, for which there may be some now.
     pub(crate) fn next_to_run(&self, registry: &Registry) -> Vec<RunId> {
         let limits = self.limits();
         self.counted().running.next(&limits, &|whose| self.running_limit(whose, registry))
     }
 }
 
-/// Whose calls are limited.
+/// What a limit applies to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Whose {
     Tenant(TenantId),
@@ -80,28 +80,28 @@ pub(super) type Counts = HashMap<Whose, u32>;
 
 #[derive(Debug, Default)]
 pub(super) struct Running {
-    /// Nobody asks before that: then nothing is counted.
+    /// `false` until a limit applies: then nothing is counted.
     pub(super) is_limited: bool,
     calls: HashMap<(RunId, CallIndex), Taken>,
     counts: Counts,
-    /// What the other coordinators count.
+    /// Counts of the other coordinators.
     pub(super) others: Counts,
-    /// Runs with calls that found no place, the oldest first.
+    /// Runs with calls that found no free slot, the oldest first.
     held: BTreeMap<Whose, BTreeSet<(Timestamp, RunId)>>,
 }
 
 #[derive(Debug)]
 struct Taken {
     by: Vec<Whose>,
-    /// When it was let begin; `None` once the log has shown it.
+    /// When it was allowed to begin; `None` once the log has shown it.
     reserved: Option<Instant>,
 }
 
-/// Who may have how many, where that is said.
+/// The limit, if there is one.
 pub(super) type LimitOf<'a> = dyn Fn(&Whose) -> Option<u32> + 'a;
 
 impl Running {
-    /// Lets a call begin, or remembers that its run waits for a place.
+    /// Lets a call begin, or remembers that its run waits for a slot.
     pub(super) fn begin(
         &mut self,
         run: &Run,
@@ -134,7 +134,7 @@ impl Running {
         self.calls.insert(key, Taken { by, reserved });
     }
 
-    /// Takes note of a run as the log has it. Says whether a place became free.
+    /// Counts a run's calls, as the log has them. Returns whether a slot became free.
     pub(super) fn see(&mut self, run: &Run, registry: &Registry) -> bool {
         let mut freed = false;
         if run.status().is_final() {
@@ -167,7 +167,7 @@ impl Running {
         true
     }
 
-    /// The log knows better than we do, but for what was let begin just now.
+    /// The log replaces our counts, except for calls that were allowed to begin just now.
     pub(super) fn recount<'a>(&mut self, runs: impl Iterator<Item = &'a Run>, registry: &Registry, now: Instant) {
         let before = std::mem::take(&mut self.calls);
         self.counts.clear();
@@ -181,7 +181,7 @@ impl Running {
         }
     }
 
-    /// Runs for whose calls there may be places now; each is remembered again where there are none.
+    /// Runs whose calls may have free slots now; a run that finds none is remembered again.
     pub(super) fn next(&mut self, limits: &Limits, of: &LimitOf<'_>) -> Vec<RunId> {
         let mut next = Vec::new();
         let all: Vec<Whose> = self.held.keys().cloned().collect();
@@ -205,7 +205,7 @@ impl Running {
         self.counts.iter().filter(|(_, count)| **count > 0).map(|(whose, count)| (whose, *count))
     }
 
-    /// Forgets everything: nobody is limited any more.
+    /// Forgets everything, because no limit is left.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -218,14 +218,16 @@ fn whose(run: &Run, call: &Call, registry: &Registry) -> Vec<Whose> {
     run.tenant().cloned().map(Whose::Tenant).into_iter().chain([tool]).collect()
 }
 
-/// What all others count.
-pub(super) fn sum(words: &[Word]) -> Counts {
+/// The sum of all others' counts.
+pub(super) fn sum(reports: &[Report]) -> Counts {
     let mut all = Counts::new();
-    for word in words {
-        let tenants =
-            word.running_of_tenants.iter().filter_map(|(name, count)| Some((Whose::Tenant(name.parse().ok()?), count)));
+    for report in reports {
+        let tenants = report
+            .running_of_tenants
+            .iter()
+            .filter_map(|(name, count)| Some((Whose::Tenant(name.parse().ok()?), count)));
         let tools =
-            word.running_of_tools.iter().filter_map(|(name, count)| Some((Whose::Tool(name.parse().ok()?), count)));
+            report.running_of_tools.iter().filter_map(|(name, count)| Some((Whose::Tool(name.parse().ok()?), count)));
         for (whose, count) in tenants.chain(tools) {
             let sum = all.entry(whose).or_default();
             *sum = sum.saturating_add(*count);

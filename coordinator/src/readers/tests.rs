@@ -1,4 +1,4 @@
-//! What a reader does between the log and the feed, at a real broker and with a feed by hand.
+//! How a reader joins log and feed, with a real broker and a feed driven by hand.
 
 use futures::FutureExt as _;
 use run::{Event, Timestamp};
@@ -53,11 +53,11 @@ impl Watched {
 #[tokio::test]
 async fn entries_between_the_leaders_word_and_the_feeds_first_are_not_missed() {
     let mut watched = Watched::of_one_entry().await;
-    // To a leader that was replaced and did not know it, the first was the last; the feed began behind the second.
+    // For a leader that was replaced without knowing it, the first entry was the last; the feed began after the second.
     let (second, third) = (watched.stored().await, watched.stored().await);
     watched.fed(third);
     assert_eq!([watched.next().await, watched.next().await], [second, third]);
-    // From there on the feed is believed.
+    // From there on the feed is trusted.
     let fourth = watched.stored().await;
     watched.fed(third);
     watched.fed(fourth);
@@ -81,7 +81,7 @@ async fn a_new_runs_opening_is_told_of_once_it_is_heard_and_then_read_as_ever() 
     let (ledger, mut by_hand) = ByHand::new();
     let run = fresh();
     let mut reader = Reader::of_new_run(journal, ledger, run, FloorPolicy::Arrival).await.expect("it is there");
-    // Nobody has said yet where the feed stands, and it need not be known.
+    // The feed's position is not reported yet, and is not needed.
     let (feed, _standing) = by_hand.asked().await;
     assert_eq!(reader.opening().now_or_never(), None, "there is nothing yet");
     feed.brings(Entry { sequence: 7, at: Timestamp(0), not_after: None, events: opened() });

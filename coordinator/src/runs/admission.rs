@@ -1,15 +1,17 @@
-//! Who may have a request compiled and checked: role and quota are asked before anything of it costs more than reading it.
+//! Checks role and quota before a request is compiled and checked, so that a refused request costs only reading it.
 
 use run::{Event, RequestId, RunId, TenantId};
 
-use super::{NewRun, Refusal, Runs};
-use crate::accept::Offer;
-use crate::callers::{Caller, Role};
+use super::{NewRun, Runs};
+use crate::admission::accept::Offer;
+use crate::admission::refusal::Refusal;
+use crate::auth::audit;
+use crate::auth::callers::{Caller, Role};
+use crate::offload;
 use crate::requests::RequestKey;
-use crate::{audit, offload};
 
 impl Runs {
-    /// Refuses a new run whose caller lacks the role, or whose tenant has as much as it may.
+    /// Refuses a new run if the caller lacks the role or the tenant has reached its quota.
     pub(crate) async fn may_submit(
         &self,
         command: &'static str,
@@ -20,16 +22,16 @@ impl Runs {
             self.caller.must(Role::Submit)?;
             let tenant = self.caller.makes_for(tenant)?;
             let Err(exceeded) = self.quotas.check(None, tenant.as_ref(), calls) else { return Ok(()) };
-            // A request that was made before gets its run again, which takes nothing.
+            // A repeated request gets its earlier run, which takes nothing from the quota.
             let key = request.map(|id| RequestKey::of(tenant.as_ref(), id));
             match key {
                 Some(key) if self.requests.find(&key).await?.taken.is_some() => Ok(()),
                 Some(_) | None => Err(exceeded.into()),
             }
         };
-        let judged = judged.await;
+        let judged: Result<(), Refusal> = judged.await;
         if let Err(refusal) = &judged {
-            audit::command(&self.caller, command, (None, None), None, Some(refusal));
+            audit::command(&self.caller, command, (None, None), None, Some(refusal.reason()));
         }
         judged
     }
@@ -45,9 +47,9 @@ impl Runs {
             self.caller.may_add_to(&run)?;
             Ok(self.quotas.check(Some(id), run.tenant(), calls)?)
         };
-        let judged = judged.await;
+        let judged: Result<(), Refusal> = judged.await;
         if let Err(refusal) = &judged {
-            audit::command(&self.caller, "AppendCalls", (Some(id), None), None, Some(refusal));
+            audit::command(&self.caller, "AppendCalls", (Some(id), None), None, Some(refusal.reason()));
         }
         judged
     }

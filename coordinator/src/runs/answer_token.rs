@@ -1,19 +1,20 @@
-//! Tokens with which one call that waits for its client can be answered, and nothing else be done.
+//! Tokens that allow answering one client call, and nothing else.
 
 use std::time::Duration;
 
 use run::{CallId, CallState, Rejection, Run, RunId, Timestamp};
 
-use super::{Refusal, Runs};
-use crate::audit;
-use crate::callers::Role;
-use crate::known::Known;
+use super::Runs;
+use crate::admission::refusal::Refusal;
+use crate::auth::audit;
+use crate::auth::callers::Role;
+use owner::Known;
 
-/// How long a token for one answer is good where nobody says: a person who was asked is there.
+/// Default lifetime of an answer token: enough for a person who was just asked.
 const ANSWER_TOKEN: Duration = Duration::from_secs(15 * 60);
 
 impl Runs {
-    /// A token with which a call that waits for its client can be answered, and until when.
+    /// A token with which a client call can be answered, and when it expires.
     pub(crate) async fn answer_token(
         &self,
         id: RunId,
@@ -37,7 +38,13 @@ impl Runs {
             Ok((token, until))
         };
         let made = made.await;
-        audit::command(&self.caller, "CreateAnswerToken", (Some(id), Some(call)), None, made.as_ref().err());
+        audit::command(
+            &self.caller,
+            "CreateAnswerToken",
+            (Some(id), Some(call)),
+            None,
+            made.as_ref().err().map(Refusal::reason),
+        );
         made
     }
 }

@@ -1,17 +1,19 @@
-//! Decisions on calls that await approval. A caller who replaces a call's arguments needs the right to call its tool, and the new
-//! arguments must fit.
+//! Decisions on calls that await approval. A caller who replaces a call's arguments needs the right to call its tool,
+//! and the new arguments must fit the tool's schema.
 
 use std::sync::Arc;
 
+use ::hooks::Moment;
 use bytes::Bytes;
-use hooks::Moment;
 use run::{CallId, CallSpec, Command, Decision, Rejection, Route, Run, RunId, TenantId};
 
-use super::{Refusal, Runs};
-use crate::callers::Denied;
-use crate::known::Known;
-use crate::registry::{Entry, Registry};
-use crate::{accept, offload};
+use super::Runs;
+use crate::admission::accept;
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::Denied;
+use crate::fleet::registry::{Entry, Registry};
+use crate::offload;
+use owner::Known;
 
 fn changes(decision: &Decision) -> bool {
     matches!(decision, Decision::Approved { arguments: Some(_) })
@@ -24,7 +26,7 @@ impl Runs {
         mut decisions: Vec<(CallId, Decision)>,
     ) -> Result<Arc<Run>, Refusal> {
         if decisions.iter().any(|(_, decision)| changes(decision)) {
-            // Of a call that is not known its new arguments could not be checked.
+            // New arguments of an unknown call could not be checked.
             let find = |run: &Run| {
                 let unknown = decisions.iter().find(|(call, decision)| changes(decision) && run.find(call).is_none());
                 unknown.map_or(Ok(()), |(call, _)| Err(Rejection::UnknownCall { call: call.clone() }.into()))
@@ -46,7 +48,7 @@ impl Runs {
         self.command(id, |_| Command::Decide { decisions: decisions.clone() }).await
     }
 
-    /// A caller who replaces a call's arguments decides what is executed, so it needs the right to call its tool.
+    /// A caller who replaces a call's arguments decides what is executed, so they need the right to call its tool.
     fn may_change(&self, spec: &CallSpec, (registry, tenant): (&Registry, Option<&TenantId>)) -> Result<(), Refusal> {
         let entry = registry.catalog_of(tenant).find(&spec.tool).map(|entry| match &spec.route {
             Route::Pool { pool, .. } => entry.of(pool),

@@ -1,18 +1,19 @@
-//! Requests that runs are erased: each is an event of its run, and the owner of the run's shard does the work.
+//! Requests to erase runs. Each is an event of its run, and the owner of the run's shard performs it.
 
 use proto::subject::Place;
 use run::{Command, RunId, TenantId};
 
-use super::{DECISIONS_MAX, Refusal, Runs};
+use super::{DECISIONS_MAX, Runs};
+use crate::admission::refusal::Refusal;
 use crate::nats::journal::AppendError;
 
 /// The beginning of the reason with which the calls of an erased run are cancelled.
 const REASON: &str = "erased by an operator";
 
-/// What became of a request to erase a run.
+/// Outcome of a request to erase a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EraseOutcome {
-    /// The log does not hold such a run of the tenant, or no longer.
+    /// The log does not hold such a run of the tenant, or not any more.
     NoRun,
     /// The run is in the log, and was only counted or is being erased already.
     Matched,
@@ -21,7 +22,8 @@ pub(crate) enum EraseOutcome {
 }
 
 impl Runs {
-    /// Stores the request to erase a run. `tenant`: whose run it must be, if that matters. `reason`: `None` to only look for it.
+    /// Stores the request to erase a run. `tenant`: the tenant that the run must belong to, if any. `reason`: `None` to
+    /// only look for the run.
     pub(crate) async fn erase_run(
         &self,
         id: RunId,
@@ -42,7 +44,7 @@ impl Runs {
             }
             match self.journal.append(id, &events, None, known.revision(&Place::Run)).await {
                 Ok(_) => return Ok(EraseOutcome::Requested),
-                // Another command for the run came first.
+                // Another command for the run was stored first; decide again.
                 Err(AppendError::Conflict) => {}
                 Err(error) => return Err(error.into()),
             }

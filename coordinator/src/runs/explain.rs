@@ -1,11 +1,11 @@
-//! What a call waits for, or why it ended as it did, in one line.
+//! Explains in one line why a call is waiting, or why it ended as it did.
 
 use std::sync::Arc;
 
 use run::{Call, CallState, Route, Run};
 
 use super::Runs;
-use crate::callers::Role;
+use crate::auth::callers::Role;
 
 impl Runs {
     pub(crate) fn explain(&self, run: &Run, call: &Call) -> String {
@@ -20,7 +20,7 @@ impl Runs {
             && let Some((max, whose)) = self.quotas.running_max(run.tenant(), registry.catalog.find(&call.spec().tool))
         {
             return format!(
-                "accepted, and waits for one of the {max} places that calls {whose} have on all workers together"
+                "accepted, and waiting for one of the {max} places that calls {whose} have on all workers together"
             );
         }
         let workers = match &call.spec().route {

@@ -1,32 +1,32 @@
-//! What hooks have to say of calls before they are accepted, and what is written down of every decision on a call.
+//! Asks hooks about calls before they are accepted, and logs every decision on a call.
 
 use std::sync::Arc;
 
+use ::hooks::{Happened, Hooks, Moment, Question};
 use futures::StreamExt as _;
 use futures::stream;
-use hooks::{AUDIT, Happened, Hooks, Moment, Question};
-use proto::steps::Steps;
-use run::{
-    CallError, CallIndex, CallSpec, Decider, Decision, DefaultDecision, ErrorKind, Event, Route, Run, RunId, TenantId,
-    limit,
-};
+use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
+use schema::steps::Steps;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::accept::{self, Asked, Scope};
+use super::{NewRun, Runs};
+use crate::admission::accept::{self, Asked, Scope};
+use crate::admission::refusal::Refusal;
+use crate::auth::audit;
 use crate::offload;
-use crate::runs::{NewRun, Refusal, Runs};
 
 /// Calls of one request about which hooks are asked at once.
 const CALLS_ASKED_MAX: usize = 16;
-/// Calls that are not executed and of which hooks are still to be told; of more they are not told.
+/// Queue of the calls that are not executed and about which hooks are still to be notified; beyond it, notifications
+/// are dropped.
 pub(crate) const SKIPS_MAX: usize = 1024;
-/// Hooks that are told at once of calls that are not executed.
+/// Notifications to hooks in flight at once.
 const TOLD_MAX: usize = 16;
 
 impl Runs {
-    /// Asks about the calls of a new run.
+    /// Asks hooks about the calls of a new run.
     pub(crate) async fn ask_about(&self, new: &mut NewRun, run: RunId) {
         let mut calls = std::mem::take(&mut new.calls);
         let registry = Arc::clone(&self.registry.borrow());
@@ -36,10 +36,10 @@ impl Runs {
         new.calls = calls;
     }
 
-    /// Asks about each call that would be executed or given to its client. One whose arguments a hook changes is looked at
-    /// again, and refused where they do not fit.
+    /// Asks about each call that would be executed or given to its client. If a hook changes the arguments, the call is
+    /// checked again, and refused if they do not fit.
     pub(crate) async fn ask(&self, calls: &mut [Asked], scope: &Scope<'_>, run: RunId, tenant: Option<&TenantId>) {
-        // Such a request is refused as a whole.
+        // A request with too many calls is refused as a whole.
         if !self.hooks.has(Moment::PreToolUse) || calls.len() > limit::CALLS_PER_RUN_MAX {
             return;
         }
@@ -59,7 +59,7 @@ impl Runs {
         for (call, answer) in calls.iter_mut().zip(answers) {
             match answer {
                 Ok(None) => {}
-                // The call keeps its own, or the whole request would be too large to be stored.
+                // The call keeps its own arguments, or the whole request would be too large to be stored.
                 Ok(Some(arguments)) if arguments.len() > limit::ARGUMENTS_BYTES_MAX => {
                     call.refusal = Some(too_large(arguments.len()));
                 }
@@ -73,7 +73,8 @@ impl Runs {
         }
     }
 
-    /// Asks about arguments that somebody wants to put in the place of a call's own. Gives those that are to be put there.
+    /// Asks hooks about arguments that a caller wants to put in the place of a call's own. Returns the arguments to
+    /// use.
     pub(crate) async fn ask_about_change(
         &self,
         run: &Run,
@@ -98,7 +99,7 @@ impl Runs {
         }
     }
 
-    /// Writes down what was decided, once it is stored, and has hooks told of calls that are not executed.
+    /// Logs the decisions once they are stored, and notifies hooks of calls that are not executed.
     pub(crate) fn note(&self, id: RunId, known: Option<&Run>, events: &[Event]) {
         for event in events {
             match event {
@@ -125,20 +126,20 @@ impl Runs {
             Route::Client => ("left_to_client", None),
             Route::Refused(error) => ("refused", Some(error)),
         };
-        audit(id, tenant, spec, decision, why);
+        audit::decided(id, tenant, spec, decision, why);
         if let Some(why) = why {
             self.tell_skipped(id, tenant, spec, why.clone());
         }
     }
 
     fn note_decided(&self, run: &Run, spec: &CallSpec, decision: &Decision, by: Decider) {
-        let said = match (decision, by) {
+        let outcome = match (decision, by) {
             (_, Decider::Default) => return,
             (Decision::Approved { arguments: None }, Decider::Person) => "approved",
             (Decision::Approved { arguments: Some(_) }, Decider::Person) => "approved_with_changes",
             (Decision::Rejected { .. }, Decider::Person) => "rejected",
         };
-        audit(run.id(), run.tenant(), spec, said, None);
+        audit::decided(run.id(), run.tenant(), spec, outcome, None);
         if let Decision::Rejected { reason } = decision {
             let why = CallError::new(ErrorKind::Rejected, reason.clone());
             self.tell_skipped(run.id(), run.tenant(), spec, why);
@@ -162,36 +163,13 @@ impl Runs {
             happened: Happened::Skipped { why },
         };
         if self.skips.try_send(question).is_err() {
-            tracing::warn!(run.id = %run, tool = %spec.tool, "hooks are not told of a call that is not executed: they are slow");
+            tracing::warn!(run.id = %run, tool = %spec.tool, "hooks are slow; notification of a call that is not \
+                executed dropped");
         }
     }
 }
 
-/// Writes down what was decided of a call because nobody did in time.
-pub(crate) fn note_default(run: &Run, call: CallIndex) {
-    let Some(spec) = run.call(call).map(run::Call::spec) else { return };
-    let decision = match spec.approval.map(|approval| approval.default) {
-        Some(DefaultDecision::Approve) => "approved_by_default",
-        Some(DefaultDecision::Reject) | None => "rejected_by_default",
-    };
-    audit(run.id(), run.tenant(), spec, decision, None);
-}
-
-/// A line for every decision: who, which call, and what was decided; never arguments or results.
-fn audit(run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, decision: &'static str, why: Option<&CallError>) {
-    tracing::info!(
-        target: AUDIT,
-        tenant = tenant.map(tracing::field::display),
-        run.id = %run,
-        // As text, which the human log puts into quotes: an id may hold spaces.
-        call.id = spec.id.as_str(),
-        tool = spec.tool.as_str(),
-        decision,
-        why = why.map(|error| proto::convert::error_kind_name(error.kind)),
-    );
-}
-
-/// What is asked about a call; `None` for one that is refused anyway.
+/// The question to hooks about a call; `None` for a call that is refused anyway.
 fn question(
     call: &Asked,
     (index, steps): (usize, &mut Steps),
@@ -225,11 +203,11 @@ fn too_large(size: usize) -> CallError {
     let max = limit::ARGUMENTS_BYTES_MAX;
     CallError::new(
         ErrorKind::HookFailed,
-        format!("a hook changed the arguments: they are {size} bytes, at most {max} are taken"),
+        format!("a hook changed the arguments to {size} bytes; the limit is {max} bytes"),
     )
 }
 
-/// Why a call is refused that a hook changed.
+/// Why a call is refused whose arguments a hook changed.
 fn misfit(call: &Asked, scope: &Scope<'_>) -> Option<CallError> {
     let mut steps = accept::steps_for(std::slice::from_ref(call));
     match accept::accept_one(call.clone(), scope.first, scope, &mut steps).route {
@@ -241,7 +219,7 @@ fn misfit(call: &Asked, scope: &Scope<'_>) -> Option<CallError> {
     }
 }
 
-/// Tells hooks of calls that are not executed, until told to stop.
+/// Notifies hooks of calls that are not executed, until `stop`.
 pub(crate) async fn tell_skips(hooks: Hooks, mut skips: mpsc::Receiver<Question>, stop: CancellationToken) {
     let mut telling = JoinSet::new();
     loop {

@@ -1,5 +1,5 @@
-//! Objects, and who may read them: whoever may see the run whose calls' results refer to them, and uploads those of their tenant.
-//! One to which nothing refers, as that of an attempt that was not heard, is nobody's.
+//! Objects and their readers: callers who may see the run whose calls' results refer to the object, and the tenant of
+//! an upload. An object without a reference, for example of an attempt that was rejected, cannot be read by anyone.
 
 use std::time::Duration;
 
@@ -7,21 +7,22 @@ use proto::convert::object::Upload;
 use run::{Content, File, Object, ObjectId, Outcome, Route, RunId, TenantId, Timestamp, ToolName, limit};
 use uuid::{Builder, Uuid};
 
-use super::{NewRun, Refusal, Runs};
-use crate::accept::Asked;
-use crate::audit;
-use crate::callers::Role;
+use super::{NewRun, Runs};
+use crate::admission::accept::Asked;
+use crate::admission::refusal::Refusal;
+use crate::auth::audit;
+use crate::auth::callers::Role;
 use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
-use crate::uploads::{Place, Uploads};
+use crate::objects::uploads::{Place, Uploads};
 
-/// How long a link is good where nobody says: for a download that begins at once.
+/// Default lifetime of a link: enough for a download that begins immediately.
 const LINK: Duration = Duration::from_secs(5 * 60);
 
-/// Uploads that a tenant may have: the broker lists all of them, twice for each that is made.
+/// Uploads that a tenant may have. Bounded because the broker lists all of them, twice for each new one.
 const UPLOADS_MAX: usize = 4096;
 
-/// What a tenant's uploads may hold, and what they do.
+/// The space of a tenant's uploads: its limit and how much is used.
 #[derive(Debug)]
 pub(crate) struct Room {
     limit: u64,
@@ -30,7 +31,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Whether so much more may come, beside what others of the tenant bring at the same time.
+    /// Takes space for more bytes, and refuses beyond the limit. Counts the tenant's concurrent uploads.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
         fits(self.held.saturating_add(self.place.grow(bytes)), self.limit)
     }
@@ -40,10 +41,10 @@ fn fits(bytes: u64, limit: u64) -> Result<(), Refusal> {
     if bytes <= limit { Ok(()) } else { Err(Refusal::UploadsFull { limit }) }
 }
 
-/// A file as it was asked for.
+/// A file as the request names it.
 #[derive(Debug)]
 pub(crate) struct AskedFile {
-    /// Whose calls may open it; `None` for those of every tool.
+    /// The tool whose calls may open it; `None` for all tools.
     pub(crate) tool: Option<ToolName>,
     pub(crate) name: String,
     pub(crate) id: ObjectId,
@@ -59,7 +60,7 @@ impl Runs {
                     other => other,
                 })?;
                 let call = run.run.call(*call);
-                // Its pool's workers could store it, and no others.
+                // The pool's workers could store it, and no others.
                 let call =
                     call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
                 call.and_then(|call| call.outcome()).and_then(|outcome| referred(outcome, id))
@@ -69,7 +70,7 @@ impl Runs {
         found.ok_or_else(|| Refusal::ObjectNotFound(id.clone()))
     }
 
-    /// A token with which an object that the caller may read can be read by whoever has it, and until when.
+    /// A token with which its bearer can read an object that the caller may read, and when it expires.
     pub(crate) async fn link(&self, id: &ObjectId, lifetime: Option<Duration>) -> Result<(String, Timestamp), Refusal> {
         let made = async {
             self.object(id).await?;
@@ -78,22 +79,23 @@ impl Runs {
             Ok((self.callers.link(&self.caller, id.clone(), until)?, until))
         };
         let made = made.await;
-        audit::command(&self.caller, "CreateObjectLink", (None, None), None, made.as_ref().err());
+        audit::command(&self.caller, "CreateObjectLink", (None, None), None, made.as_ref().err().map(Refusal::reason));
         made
     }
 
-    /// The object that a link leads to. One of which the time is over is as none: whoever has it need not know which it was.
+    /// The object of a link. An expired link is reported as unknown, because its bearer need not know which object it
+    /// was.
     pub(crate) async fn linked(&self, token: &str) -> Result<Object, Refusal> {
         let (id, caller) = self.callers.by_link(token, proto::now()).ok_or(Refusal::LinkUnknown)?;
         let issuer = Self { caller, ..self.clone() };
         issuer.object(&id).await.map_err(|refusal| match refusal {
-            // Who gave it out may not read it any more.
+            // The issuer of the link has lost access to the object.
             Refusal::NotPermitted(_) => Refusal::LinkUnknown,
             other => other,
         })
     }
 
-    /// An upload of a tenant that the caller sees, as long as it is to be kept: a bucket may keep it longer.
+    /// An upload of a tenant that the caller sees, until it expires: a bucket may keep it longer.
     async fn upload(&self, id: &ObjectId) -> Result<Option<Object>, Refusal> {
         if kept_until(id) <= proto::now() {
             return Ok(None);
@@ -102,7 +104,7 @@ impl Runs {
         Ok(upload.filter(|upload| self.caller.sees(upload.tenant.as_ref())).map(|upload| upload.object))
     }
 
-    /// For whom an upload is, under which id it lies, and how large it may be.
+    /// The tenant of a new upload, its id, and how large it may be.
     pub(crate) async fn begin_upload(
         &self,
         tenant: Option<TenantId>,
@@ -120,14 +122,14 @@ impl Runs {
         Ok((ObjectId::Upload(uuid), tenant, Room { limit, held, place }))
     }
 
-    /// Bytes that the uploads of a tenant hold, if they are no more than so many.
+    /// Bytes of the uploads of a tenant, if there are no more than `most` uploads.
     async fn held(&self, tenant: &TenantId, most: usize) -> Result<u64, Refusal> {
         let (number, bytes) = self.requests.uploads_of(tenant).await?;
         if number <= most { Ok(bytes) } else { Err(Refusal::TooManyUploads { limit: UPLOADS_MAX }) }
     }
 
-    /// Stores what the upload is once it is known that the tenant may have it. It is counted before, so of several that come to
-    /// their end at the same time none is too many.
+    /// Stores the upload once it is known that the tenant has the space. It is counted before that, so concurrent
+    /// uploads cannot exceed the limit together.
     async fn keep(&self, upload: &Upload) -> Result<(), Refusal> {
         if let Some(tenant) = &upload.tenant {
             let counted = self.requests.count_upload(tenant, &upload.object.id, upload.object.size).await;
@@ -140,7 +142,7 @@ impl Runs {
         Ok(self.objects.put_about(upload).await?)
     }
 
-    /// Nothing is left of an upload that is not kept, or not any more. What cannot be removed now goes with its age.
+    /// Removes an upload that is not kept. If that fails, the object expires with its age.
     async fn remove_upload(&self, id: &ObjectId, tenant: Option<&TenantId>) -> Result<(), Refusal> {
         if let Some(tenant) = tenant {
             self.requests.uncount_upload(Some(tenant), id).await?;
@@ -148,30 +150,30 @@ impl Runs {
         Ok(self.objects.remove(id).await?)
     }
 
-    /// Deletes an upload of a tenant that the caller sees; any other is as one that was deleted before.
+    /// Deletes an upload of a tenant that the caller sees. Any other upload is treated as deleted already.
     pub(crate) async fn delete_upload(&self, id: &ObjectId) -> Result<(), Refusal> {
         let deleted = async {
             self.caller.must(Role::Submit)?;
             if let ObjectId::Result { .. } = id {
-                let reason = "it is a part of a call's result, and goes with its run".to_owned();
+                let reason = "the object is part of a call's result, and is deleted with its run".to_owned();
                 return Err(Refusal::Malformed { field: "object_id".to_owned(), reason });
             }
             match self.objects.about(id).await?.filter(|upload| self.caller.sees(upload.tenant.as_ref())) {
                 Some(upload) => self.remove_upload(id, upload.tenant.as_ref()).await,
-                // It may be counted still, where it was lost while it was made or went before its age.
+                // It may still be counted, if it was lost while it was stored or was removed before its age.
                 None => match self.caller.lists(None) {
                     Ok(whose) => Ok(self.requests.uncount_upload(whose.as_ref(), id).await?),
-                    // Who is of no tenant has no uploads.
+                    // A caller without a tenant has no uploads.
                     Err(_) => Ok(()),
                 },
             }
         };
         let deleted = deleted.await;
-        audit::command(&self.caller, "DeleteObject", (None, None), None, deleted.as_ref().err());
+        audit::command(&self.caller, "DeleteObject", (None, None), None, deleted.as_ref().err().map(Refusal::reason));
         deleted
     }
 
-    /// Makes an upload that is there as a whole an object. Until when it is kept.
+    /// Makes a complete upload an object. Returns when it expires.
     pub(crate) async fn end_upload(
         &self,
         object: Object,
@@ -185,19 +187,19 @@ impl Runs {
         if done.is_ok() {
             room.place.kept();
         } else if let Err(error) = self.remove_upload(&upload.object.id, upload.tenant.as_ref()).await {
-            tracing::warn!(%error, "what is left of an upload that is not kept goes with its age");
+            tracing::warn!(%error, "deleting a rejected upload failed; it expires with its age");
         }
-        audit::command(&self.caller, "CreateObject", (None, None), None, done.as_ref().err());
+        audit::command(&self.caller, "CreateObject", (None, None), None, done.as_ref().err().map(Refusal::reason));
         done.map(|()| until)
     }
 
-    /// Gives the calls of a new run the files that were asked for.
+    /// Resolves the files of a new run and gives them to its calls.
     pub(super) async fn give_files(&self, new: &mut NewRun) -> Result<(), Refusal> {
         let until = proto::now().after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         self.give(&mut new.calls, &new.files, until).await
     }
 
-    /// Gives calls that are to be added to a run the files that were asked for.
+    /// Resolves files for calls that are to be added to a run.
     pub(crate) async fn give_files_in(
         &self,
         run: RunId,
@@ -221,7 +223,7 @@ impl Runs {
             let object = found.ok_or_else(|| Refusal::ObjectNotFound(id.clone()))?;
             if kept_until(id) < until {
                 let reason =
-                    format!("object {id} is not kept as long as the run may last: store it anew, or set a `timeout`");
+                    format!("object {id} expires before the run's latest end: upload it again, or set a `timeout`");
                 return Err(Refusal::Malformed { field: format!("files[{index}].object_id"), reason });
             }
             let file = File { name: name.clone(), object: Object { preview: String::new(), ..object } };

@@ -1,49 +1,51 @@
 //! How a run is opened: its request is checked, takes its request id, and the run's opening is stored.
 //!
-//! A refused request stores nothing. So every check comes before the request id is taken, and the id is given back if the log
-//! refuses the opening. Each request writes the key of its id before it opens a run, by compare-and-set:
+//! A refused request stores nothing. So every check comes before the request id is taken, and the id is given back if
+//! the log refuses the opening. Each request writes the key of its id before it opens a run, by compare-and-set:
 //!
 //! - If the key is free, or its run was never opened and never will be, the key gets a new run.
-//! - If the key has a run that may still be opened, an earlier request with the id is at work or has died. The key keeps its run,
-//!   so both requests store their opening on the same subject and the log takes one of them. The key's new revision keeps the
-//!   earlier request from giving the id back, because the later one may open the run.
+//! - If the key has a run that may still be opened, an earlier request with the id is at work or has died. The key
+//!   keeps its run, so both requests store their opening on the same subject and the log takes one of them. The key's
+//!   new revision keeps the earlier request from giving the id back, because the later one may open the run.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use run::{Entry, Erasure, Event, FloorPolicy, Opening, Run, RunId, RunOpened};
 
-use super::{NewRun, Refusal, Runs, fresh_id};
-use crate::accept::{self, Scope};
-use crate::audit::{self, Asking};
-use crate::callers::{Reading, Role};
+use super::asking::{self, Asking};
+use super::digest::digest;
+use super::{NewRun, Runs, fresh_id};
+use crate::admission::accept::{self, Scope};
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::{Reading, Role};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, NOTHING, Opened};
 use crate::nats::requests::{Held, PutError};
 use crate::quotas::Admitted;
-use crate::requests::{Digest, RequestKey, Taken, digest};
-use crate::watch::Reader;
+use crate::readers::Reader;
+use crate::requests::{Digest, RequestKey, Taken};
 
-/// How often a request tries to take its id, and the pause before each further try. Another request with the id, sent at the same
-/// time, opens the run meanwhile, which takes some milliseconds.
+/// How often a request tries to take its id, with a pause before each further try. Another request with the id, sent at
+/// the same time, opens the run meanwhile, which takes some milliseconds.
 const TAKES_MAX: u32 = 40;
 const TAKE_PAUSE: Duration = Duration::from_millis(50);
 /// How long the broker may take to give a request id back. The client waits for it.
 const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Where a request stands before anything of its run is stored.
+/// The state of a request before anything of its run is stored.
 enum Placed<'here> {
     New(New<'here>),
     /// The request was made before, and its run is in the log.
     Known(RunId),
 }
 
-/// A run that is about to be opened. Its quota is given back if it is dropped before that.
+/// A run that is about to be opened. Its quota is returned if it is dropped before that.
 struct New<'here> {
     id: RunId,
     events: Vec<Event>,
     admitted: Admitted<'here>,
-    /// Of a request with an id.
+    /// Set for a request with an id.
     claim: Option<Claim>,
 }
 
@@ -70,7 +72,7 @@ enum Found {
 
 impl Runs {
     pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, Refusal> {
-        let mut asking = Asking::new(self, "CreateRun", audit::tools(&self.caller, &new.calls));
+        let mut asking = Asking::new(self, "CreateRun", asking::tools(&self.caller, &new.calls));
         let done = async {
             let new = self.owned_by_caller(new)?;
             let key = new.key();
@@ -116,7 +118,7 @@ impl Runs {
     }
 
     pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Box<Reader>, Refusal> {
-        let mut asking = Asking::new(self, "ExecuteRun", audit::tools(&self.caller, &new.calls));
+        let mut asking = Asking::new(self, "ExecuteRun", asking::tools(&self.caller, &new.calls));
         let done = self.execute_as_caller(new, policy, &mut asking).await;
         asking.done(done.as_ref().ok().map(|(run, _)| *run), done.as_ref().err());
         done.map(|(_, mut reader)| {
@@ -150,9 +152,10 @@ impl Runs {
                     return Err(stopped.into());
                 }
             };
-            // The feed brings what is stored in a shard of ours, or soon will, and only we know a run without a request's id.
-            let hears = new.claim.is_none() && self.owned.borrow().holds(new.id.shard());
-            if self.store(&mut new, Some(asking), hears.then_some(&mut *reader)).await?.is_some() {
+            // The feed delivers everything that is stored in a shard of ours, or soon will be, and without a request id
+            // only this request knows the run.
+            let feed_reader = new.claim.is_none() && self.owned.borrow().holds(new.id.shard());
+            if self.store(&mut new, Some(asking), feed_reader.then_some(&mut *reader)).await?.is_some() {
                 reader.hold(place);
                 return Ok((new.id, reader));
             }
@@ -169,23 +172,23 @@ impl Runs {
         Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?))
     }
 
-    /// Stores a run's opening and returns its place in the log; `None` if another request with the id was faster. `hears`: the reader
-    /// to which the feed brings it.
+    /// Stores a run's opening and returns its position in the log; `None` if another request with the id was faster.
+    /// `feed_reader`: the reader that receives it from the feed.
     async fn store(
         &self,
         new: &mut New<'_>,
         asking: Option<&mut Asking<'_>>,
-        hears: Option<&mut Reader>,
+        feed_reader: Option<&mut Reader>,
     ) -> Result<Option<u64>, Refusal> {
         let id = new.id;
         if let Some(asking) = asking {
             asking.about(id);
         }
-        // The client may go away meanwhile, and the run is executed all the same.
+        // The client may disconnect meanwhile, and the run is executed all the same.
         let noted = Noted { runs: self, id, events: &new.events, is_refused: false };
-        let stored = match hears {
+        let stored = match feed_reader {
             Some(reader) => self.journal.append_heard(id, &new.events, reader.opening()).await,
-            // Apart, as it takes much room and is rarer.
+            // Boxed, because it is large and rarer.
             None => Box::pin(self.journal.append(id, &new.events, None, NOTHING)).await,
         };
         let error = match stored {
@@ -205,7 +208,7 @@ impl Runs {
             (AppendError::Full { is_certain: true } | AppendError::TooLarge | AppendError::Unavailable(_), Some(_)) => {
                 Box::pin(self.give_back(new)).await;
             }
-            // The run may be opened still, or there is no id.
+            // The run may still be opened, or there is no id.
             _ => {}
         }
         Err(error.into())
@@ -249,7 +252,7 @@ impl Runs {
                     *id = run;
                     return Ok(None);
                 }
-                // Another request was faster, or the broker has not confirmed ours: the key tells.
+                // Another request was faster, or the broker has not confirmed our write: read the key again.
                 Ok(None) | Err(PutError::Unavailable(_)) => {}
                 Err(full @ PutError::Full) => return Err(full.into()),
             }
@@ -260,26 +263,27 @@ impl Runs {
         }
     }
 
-    /// Gives the id of a request back whose run was not opened for certain, unless a later request has taken it as well. If that
-    /// fails, the id is free when its run is too old to be opened.
+    /// Releases the id of a request whose run was certainly not opened, unless a later request has taken it as well. If
+    /// that fails, the id is free when its run is too old to be opened.
     async fn give_back(&self, new: &New<'_>) {
         let Some((key, revision)) = new.claim.as_ref().and_then(|claim| Some((&claim.key, claim.alone?))) else {
             return;
         };
         let given = tokio::time::timeout(GIVE_BACK_PATIENCE, self.requests.give_back(key, revision)).await;
         if !matches!(given, Ok(Ok(()))) {
-            tracing::warn!(run.id = %new.id, "request id of a refused run is not given back, it is free in some minutes");
+            tracing::warn!(run.id = %new.id, "releasing the request id of a refused run failed; it is free in some \
+                minutes");
         }
     }
 
-    /// What the key of a request id holds. `newest`: as the broker's leader has it, otherwise any replica answers.
+    /// What the key of a request id holds. `newest`: read from the broker's leader; otherwise any replica answers.
     async fn look(&self, key: &RequestKey, digest: Digest, newest: bool) -> Result<Found, Refusal> {
         let held = if newest { self.requests.newest(key).await? } else { self.requests.find(key).await? };
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
         let age = proto::now().since(taken.run.created_at());
         let found = match self.journal.opened(taken.run).await? {
             Opened::Yes => Found::Opened(taken.run),
-            // Its opening stays on its subject, so the log takes no other one.
+            // Its opening stays on its subject, so the log accepts no other one.
             Opened::TooLate => return Ok(Found::Free(revision)),
             Opened::No if age > run::NEVER_OPENED_AFTER => return Ok(Found::Free(revision)),
             Opened::No => Found::Pending(taken.run, revision),
@@ -287,12 +291,13 @@ impl Runs {
         if taken.digest != digest {
             return Err(Refusal::RequestIdTaken { run: taken.run });
         }
-        // An opening that is written now may be late, and one that was written before may still come.
+        // An opening that is written now may be late, and one that was written before may still arrive.
         let is_too_old = matches!(found, Found::Pending(..)) && age > run::REOPENED_WITHIN;
         if is_too_old { Err(Refusal::Contended) } else { Ok(found) }
     }
 
-    /// Does everything that may refuse a request, and finds the id under which its run is to be opened. Stores nothing.
+    /// Performs every check that may refuse a request, and finds the id under which its run is to be opened. Stores
+    /// nothing.
     async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, Refusal> {
         let (mut id, mut claim) = (fresh_id(self.pick_shard()), None);
         if let Some(key) = key {
@@ -312,7 +317,7 @@ impl Runs {
             Box::pin(self.give_files(&mut new)).await?;
         }
         if self.asks() {
-            // Hooks are not asked about a request that is then refused.
+            // Checked before hooks are asked, so that hooks never see a request that is then refused.
             self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
             Box::pin(self.ask_about(&mut new, id)).await;
         }
@@ -329,11 +334,11 @@ impl Runs {
         Ok(self.quotas.admit_new(id, tenant, calls.iter().map(|call| &*call.arguments))?)
     }
 
-    /// `key`: under which its id is taken, where it has one. Then it is opened by an entry of its own.
+    /// `key`: the key of the request's id, if it has one. Then the run is opened by an entry of its own.
     pub(super) fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, Refusal> {
         self.check_room()?;
         let registry = Arc::clone(&self.registry.borrow());
-        // A stream of many runs may be older than what its caller may do.
+        // A stream of many runs may outlive the caller's rights, so they are read again.
         let asks = self.callers.renewed(&self.caller);
         asks.must(Role::Submit)?;
         let calls = std::mem::take(&mut new.calls);
@@ -370,8 +375,8 @@ fn opened(events: &[Event]) -> Option<&RunOpened> {
     })
 }
 
-/// Writes to the audit what was decided of a run's calls when this is dropped, also if its client goes away before the opening is
-/// confirmed, because the run may be executed.
+/// Writes the decisions on a run's calls to the audit log when it is dropped. Also if its client disconnects before the
+/// opening is confirmed, because the run may be executed.
 struct Noted<'here> {
     runs: &'here Runs,
     id: RunId,

@@ -1,18 +1,19 @@
-//! What there is to do about a call that is parked.
+//! Commands on parked calls: redrive and drop.
 
 use std::sync::Arc;
 
 use run::{CallId, Command, Fate, Fields, Rejection, Rules, Run, RunId, Timestamp};
 
-use super::{NewRun, Refusal, Runs};
-use crate::accept::{Asked, AskedApproval, Unlisted};
-use crate::callers::Role;
-use crate::custom::CustomTools;
-use crate::known::Known;
+use super::{NewRun, Runs};
+use crate::admission::accept::{Asked, AskedApproval, Unlisted};
+use crate::admission::custom::CustomTools;
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::Role;
 use crate::requests::RequestKey;
+use owner::Known;
 
 impl Runs {
-    /// Asks for a parked call once more, as the only call of a run of its own. Asking twice gives the same run.
+    /// Redrives a parked call as the only call of a new run. Repeating the command returns the same run.
     pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
         let work = Box::pin(self.redrive_call(id, call_id));
         self.judged(("RedriveCall", Role::Submit), (id, Some(call_id)), work).await
@@ -24,7 +25,7 @@ impl Runs {
             if let Some(Fate::Redriven { into }) = call.fate() {
                 return Ok((call.clone(), Some(into)));
             }
-            // Nothing is made of a call that is not parked; which run it would be does not matter yet.
+            // Checks that the call is parked; which run it would become does not matter yet.
             run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
             Ok((call.clone(), None))
         };
@@ -47,7 +48,7 @@ impl Runs {
             context: spec.context.clone(),
             files: spec.files.clone(),
             refusal: None,
-            // It was on offer, or a resolver named it, when it was accepted.
+            // Its tool was listed, or a resolver named it, when it was accepted.
             unlisted: Some(Unlisted::Alias),
         };
         let new = NewRun {
@@ -60,7 +61,7 @@ impl Runs {
             custom: CustomTools::new(),
             tenant: run.tenant().cloned(),
             tools: run.tools().to_vec(),
-            // Whether it awaited approval is said of the call itself.
+            // The call itself records whether it awaited approval.
             rules: Rules { confirm: Some(false), ..Rules::default() },
             context: Fields::default(),
             store: run.erasure().is_none(),
@@ -72,18 +73,18 @@ impl Runs {
         if noted.as_ref().is_err_and(was_dropped) {
             self.cancel_run(into, "the call was dropped while it was redriven").await?;
         }
-        // After any other error the new run goes on: asking again finds it, and notes it.
+        // After any other error the new run goes on: repeating the command finds it and records it.
         noted.map(|_| redriven)
     }
 
-    /// Puts a parked call aside.
+    /// Drops a parked call.
     pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
         let work = self.command(id, |_| Command::Drop { call: call.clone() });
         self.judged(("DropCall", Role::Submit), (id, Some(call)), work).await
     }
 }
 
-/// Whether a call was dropped, or redriven into another run, before it was noted that it is redriven into this one.
+/// Whether a call was dropped, or redriven into another run, before it was recorded as redriven into this one.
 fn was_dropped(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::Rejected(Rejection::NotParkedAnyMore { .. }))
 }

@@ -1,15 +1,15 @@
-//! Whether a call goes out only when the owner of its run lets it.
+//! Whether a call is dispatched only by the owner of its run.
 
 use std::sync::Arc;
 
 use run::{CallSpec, TenantId};
 
 use super::Runs;
-use crate::registry::Registry;
+use crate::fleet::registry::Registry;
 
 impl Runs {
-    /// Whether the only call of a run is its shard's owner's to dispatch: where it needs a place among those that may run at
-    /// once, and where its tool is paused. Several calls go out from there anyway.
+    /// Whether the only call of a run must be dispatched by the shard's owner: if it needs a concurrency slot, or if
+    /// its tool is paused. Runs of several calls are dispatched by the owner anyway.
     pub(super) fn waits_for_owner(
         &self,
         calls: &[Arc<CallSpec>],

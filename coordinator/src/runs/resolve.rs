@@ -1,45 +1,44 @@
-//! Names that neither the request nor any worker knows: resolvers are asked what they stand for, before anything is stored.
+//! Resolves tool names that neither the request nor any worker knows. Resolvers are asked before anything is stored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use ::hooks::{Moment, Resolution, Resolved};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
-use hooks::{Moment, Resolution, Resolved};
-use proto::schema::describe;
 use run::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX};
 use run::{CallError, ErrorKind, TenantId, ToolName};
+use schema::describe;
 use serde_json::value::RawValue;
 
-use crate::accept::{Asked, Offer, Unlisted};
-use crate::runs::Runs;
+use super::Runs;
+use crate::admission::accept::{Asked, Offer, Unlisted};
 
 /// Names of one request about which resolvers are asked at once.
 const NAMES_ASKED_MAX: usize = 16;
-/// Under which a call's metadata has the name by which it was asked for, where that stands for another tool.
+/// Key in a call's metadata for the name that the client used, if that is an alias of another tool.
 const CALLED_AS: &str = "toolyard.called_as";
 
 impl Runs {
-    /// Whether somebody else is asked about calls before they are accepted.
+    /// Whether hooks or resolvers are asked about calls before they are accepted.
     pub(crate) fn asks(&self) -> bool {
         self.hooks.has(Moment::PreToolUse) || self.hooks.resolvers.are_there()
     }
 
-    /// Finds out about calls of tools that nobody here knows. An alias takes the call's place: what is judged, stored and
-    /// executed from then on is the tool for which it stands.
+    /// Resolves calls of tools that are unknown here. An alias is replaced: its target is checked, stored and executed.
     pub(crate) async fn resolve(&self, calls: &mut [Asked], offer: Offer<'_>, tenant: Option<&TenantId>) {
-        // A request with more is refused as a whole.
+        // A request with more calls is refused as a whole.
         if !self.hooks.resolvers.are_there() || calls.len() > CALLS_PER_RUN_MAX {
             return;
         }
         let names: BTreeSet<ToolName> =
             calls.iter().map(|call| &call.tool).filter(|tool| offer.lacks(tool)).cloned().collect();
-        let asked = stream::iter(names).map(|name| async {
+        let requested = stream::iter(names).map(|name| async {
             let resolved = self.hooks.resolvers.resolve(&name, tenant).await;
             (name, resolved)
         });
-        let known: HashMap<ToolName, Resolved> = asked.buffer_unordered(NAMES_ASKED_MAX).collect().await;
+        let known: HashMap<ToolName, Resolved> = requested.buffer_unordered(NAMES_ASKED_MAX).collect().await;
         for call in calls {
             match known.get(&call.tool) {
                 None | Some(Ok(None)) => {}
@@ -51,7 +50,7 @@ impl Runs {
 }
 
 fn settle(call: &mut Asked, resolution: &Resolution) {
-    // What tools take for no arguments has the bound ones, too.
+    // Empty arguments get the bound ones, too.
     if matches!(call.arguments.trim_ascii(), b"" | b"null") {
         call.arguments = Bytes::from_static(b"{}");
     }
@@ -65,7 +64,7 @@ fn settle(call: &mut Asked, resolution: &Resolution) {
             let name = std::mem::replace(&mut call.tool, tool.clone());
             let with_bound = with_bound(&call.arguments, bound);
             match with_bound.len() {
-                // The call keeps its own, or the whole request would be too large to be stored.
+                // The call keeps its own arguments, or the whole request would be too large to be stored.
                 size if size > ARGUMENTS_BYTES_MAX => call.refusal = Some(too_large(&name, size)),
                 _ => call.arguments = with_bound,
             }
@@ -79,13 +78,13 @@ fn settle(call: &mut Asked, resolution: &Resolution) {
 }
 
 fn too_large(name: &ToolName, size: usize) -> CallError {
-    let message = format!(
-        "the arguments are {size} bytes with those that {name} stands for, at most {ARGUMENTS_BYTES_MAX} are taken"
-    );
+    let message =
+        format!("the arguments are {size} bytes with those bound to {name}; the limit is {ARGUMENTS_BYTES_MAX} bytes");
     CallError::new(ErrorKind::ArgumentsInvalid, message)
 }
 
-/// The arguments with those that are bound in the place of the call's own. What is no object stays, and fits no tool.
+/// The arguments, with the bound ones in the place of the call's own. Arguments that are not an object stay as they
+/// are, because no tool takes them anyway.
 fn with_bound(arguments: &Bytes, bound: &BTreeMap<String, Box<RawValue>>) -> Bytes {
     let Ok(mut own) = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(arguments) else {
         return arguments.clone();
@@ -100,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(arguments: &'static str) -> Asked {
+    fn requested(arguments: &'static str) -> Asked {
         Asked {
             id: None,
             tool: "greet".parse().unwrap(),
@@ -130,11 +129,11 @@ mod tests {
             ("{}", r#"{"to":"Ada"}"#),
             (r#"{"to":"Bob","n":1.10}"#, r#"{"n":1.10,"to":"Ada"}"#),
             (r#"{"to":"Bob","to":"Eve"}"#, r#"{"to":"Ada"}"#),
-            // No tool takes these.
+            // Not objects: no tool takes these.
             ("[]", "[]"),
             ("nul", "nul"),
         ] {
-            let mut call = asked(arguments);
+            let mut call = requested(arguments);
             settle(&mut call, &alias);
             assert_eq!((call.tool.as_str(), &*call.arguments), ("echo", expected.as_bytes()), "{arguments:?}");
         }

@@ -1,4 +1,4 @@
-//! What a run takes in: the limits of what it is opened with and of calls that are added to it.
+//! Admission: limits on what opens a run, and on calls that are added to it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(
     Ok(())
 }
 
-/// Whether a context is one that may be given: a run's own, or a call's.
+/// Checks the size of a context: a run's own, or a call's.
 pub(crate) fn check_context(call: Option<&CallId>, context: &Fields) -> Result<(), Rejection> {
     let (call, size, limit) = (call.cloned(), context.size(), CONTEXT_BYTES_MAX);
     if size > limit { Err(Rejection::ContextTooLarge { call, size, limit }) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Approvals: calls that nobody executes before somebody has agreed to it.
+//! Approvals: calls that are not executed before somebody has agreed.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use crate::id::{CallId, CallIndex, Timestamp};
 use crate::limit::ARGUMENTS_BYTES_MAX;
 use crate::run::{Heard, Run};
 
-/// What a call asks for before it is executed.
+/// The approval that a call needs before it is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Approval {
-    /// By when somebody has decided; not after the call's own deadline.
+    /// Deadline of the decision; never later than the call's own deadline.
     pub deadline: Timestamp,
-    /// What follows where nobody does.
+    /// The decision if nobody has decided by then.
     pub default: DefaultDecision,
 }
 
@@ -29,20 +29,20 @@ pub enum DefaultDecision {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The call may be executed: with these arguments, where some are given, or else with its own.
+    /// The call may be executed: with these arguments if some are given, otherwise with its own.
     Approved { arguments: Option<Bytes> },
-    /// The call is not executed, and the model is told why.
+    /// The call is not executed; the reason goes to the model.
     Rejected { reason: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decider {
     Person,
-    /// Nobody decided in time.
+    /// Nobody decided in time; the default applied.
     Default,
 }
 
-/// A decision that was taken.
+/// A decision that is in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decided {
     pub at: Timestamp,
@@ -51,7 +51,7 @@ pub struct Decided {
 }
 
 impl Run {
-    /// All decisions are taken or none.
+    /// Accepts all decisions or none.
     pub(crate) fn decide_approvals(&self, decisions: Vec<(CallId, Decision)>) -> Result<Vec<Event>, Rejection> {
         if decisions.is_empty() {
             return Err(Rejection::NoDecisions);
@@ -88,7 +88,7 @@ impl Run {
         Ok(events)
     }
 
-    /// What is decided of a call of which nobody decides in time.
+    /// The default decision on a call.
     #[must_use]
     pub fn decide_by_default(&self, call: CallIndex) -> Option<Event> {
         let decision = match self.call(call)?.spec.approval?.default {
@@ -100,20 +100,21 @@ impl Run {
 }
 
 impl Call {
-    /// What was decided of it, where it had to be.
+    /// The decision on it; `None` if none was made or needed.
     #[must_use]
     pub fn decided(&self) -> Option<&Decided> {
         self.decided.as_ref()
     }
 
-    /// When its default decision is due, where it waits for one. A call that is over by then is not approved any more.
+    /// When its default decision is due, if it waits for one. A call whose deadline comes first is not approved any
+    /// more.
     pub(crate) fn default_due(&self) -> Option<Timestamp> {
         let approval = self.spec.approval.filter(|_| self.state == CallState::AwaitingApproval)?;
         let in_time = approval.default == DefaultDecision::Reject || approval.deadline < self.spec.deadline;
         in_time.then_some(approval.deadline.min(self.spec.deadline))
     }
 
-    /// The first decision counts. One that approves has the call join the line.
+    /// The first decision counts. An approved call joins the turn order.
     pub(crate) fn decide(&mut self, decision: &Decision, by: Decider, at: Timestamp, heard: &mut Vec<Heard>) {
         if self.state != CallState::AwaitingApproval {
             return;
@@ -127,7 +128,7 @@ impl Call {
                     self.spec = Arc::new(CallSpec { arguments, ..CallSpec::clone(&self.spec) });
                 }
                 self.state = CallState::Accepted;
-                self.in_line_since = at;
+                self.in_turn_since = at;
             }
             Decision::Rejected { reason } => {
                 let reason = if reason.trim().is_empty() { "no reason was given" } else { reason };

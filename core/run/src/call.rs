@@ -1,4 +1,4 @@
-//! One call: its states, and what each event makes of them.
+//! One call: its states, and how each event changes them.
 //!
 //! ```text
 //! awaiting approval ──▶ accepted ──▶ queued ──▶ running ──▶ ended        waiting for client ──▶ ended
@@ -15,8 +15,8 @@ use bytes::Bytes;
 use crate::approval::Decided;
 use crate::chunks::{ChunkOrder, Span};
 use crate::event::{
-    AttemptId, AttemptOutcome, CallError, CallSpec, Completion, Content, DeadlineKind, ErrorKind, Outcome, Position,
-    Route, StopStage, Stopped,
+    AttemptId, AttemptOutcome, CallError, CallSpec, Completion, Content, DeadlineKind, ErrorKind, Outcome, Route,
+    StopStage, Stopped,
 };
 use crate::fields::Fields;
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
@@ -34,37 +34,37 @@ pub struct Call {
     pub(crate) state: CallState,
     accepted_at: Timestamp,
     /// When it was accepted, or approved.
-    pub(crate) in_line_since: Timestamp,
-    /// Where its job stands in the log; 0 while it is not known to.
+    pub(crate) in_turn_since: Timestamp,
+    /// The log position of its job; 0 while there is none.
     job: u64,
-    /// Attempts that were heard and not given back.
+    /// Attempts that counted and were not returned by their worker.
     pub(crate) attempts_used: u32,
-    /// The attempt that is heard, or was the last to be. Older ones are not.
+    /// The newest attempt, which is the fence: events of older ones are ignored.
     pub(crate) newest: Option<AttemptId>,
     pub(crate) chunks: ChunkOrder,
-    /// Output of the newest attempt that is to be shown when the call ends; only where output is buffered.
+    /// Output of the newest attempt that is shown when the call ends; only used if output is buffered.
     buffered: Vec<Span>,
     pub(crate) cancel: Option<Cancelling>,
-    /// The attempt that ran when its owner ended the call without its word. Its tool may still run: until it is known to be
-    /// gone, calls that may not run beside it wait.
+    /// The attempt that was running when the owner ended the call without its report. Its tool may still run: until it
+    /// is known to be gone, calls that may not run concurrently with it wait.
     unsettled: Option<Box<Running>>,
     /// Attempts that failed or were lost while another one could follow: the latest of them, oldest first.
     failures: Vec<FailedAttempt>,
     pub(crate) decided: Option<Decided>,
     pub(crate) fate: Option<Fate>,
-    /// What it gave back beside its result.
+    /// The extra state that it returned beside its result.
     pub(crate) extra_state: Fields,
-    /// The last entry on the call's control subject: what a command expects to be the last when it appends.
+    /// The last entry on the call's control subject. A command appends on condition that it is still the last.
     pub(crate) revision: u64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum CallState {
-    /// Held for its turn: its job is not in the log yet.
+    /// It waits for its turn: its job is not in the log yet.
     Accepted,
-    /// Held until somebody agrees to it.
+    /// It waits for an approval.
     AwaitingApproval,
-    /// Held for the client, who alone can answer it.
+    /// It waits for the client, which alone can answer it.
     WaitingForClient,
     Queued {
         since: Timestamp,
@@ -77,7 +77,7 @@ pub enum CallState {
 pub struct Running {
     pub attempt: AttemptId,
     pub since: Timestamp,
-    /// When it last said something.
+    /// When its last event was stored.
     pub heard_at: Timestamp,
     /// Known once the attempt's start is in the log; output may come before it.
     pub worker: Option<(WorkerId, Bytes)>,
@@ -89,7 +89,7 @@ pub struct Ended {
     pub outcome: Outcome,
 }
 
-/// How far the wish to cancel a running call has come.
+/// The stages of cancelling a running call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cancelling {
     pub requested_at: Timestamp,
@@ -106,16 +106,24 @@ pub struct FailedAttempt {
     pub error: CallError,
 }
 
-/// What became of a call that was parked.
+/// What happened to a parked call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Asked for once more, as the only call of this run.
+    /// Executed again, as the only call of this run.
     Redriven { into: RunId },
-    /// Put aside for good.
+    /// Dropped for good.
     Dropped,
 }
 
-/// Whether an attempt is heard.
+/// Where an event of an attempt comes from, and when it was stored.
+pub(crate) struct Report<'a> {
+    pub(crate) attempt: AttemptId,
+    /// The pool on whose subject it was stored, which the broker vouches for.
+    pub(crate) pool: &'a PoolId,
+    pub(crate) at: Timestamp,
+}
+
+/// Whether an event of an attempt counts.
 enum Hearing {
     Heard,
     Ignored,
@@ -145,7 +153,7 @@ impl Call {
             spec,
             state,
             accepted_at: at,
-            in_line_since: at,
+            in_turn_since: at,
             job: 0,
             attempts_used: 0,
             newest: None,
@@ -181,19 +189,19 @@ impl Call {
         self.attempts_used
     }
 
-    /// When the log took the call in.
+    /// When the call was stored.
     #[must_use]
     pub fn accepted_at(&self) -> Timestamp {
         self.accepted_at
     }
 
-    /// Attempts that failed or were lost while another one could follow, oldest first; of very many the latest.
+    /// Attempts that failed or were lost while another one could follow, oldest first; at most the latest 8.
     #[must_use]
     pub fn failures(&self) -> &[FailedAttempt] {
         &self.failures
     }
 
-    /// Where its job stands in the log, and from when on at the latest workers may have it, while none has taken it up.
+    /// While no worker has stored a start: the log position of its job, and the time from which workers can receive it.
     #[must_use]
     pub fn unclaimed(&self) -> Option<(u64, Timestamp)> {
         let CallState::Queued { since } = &self.state else { return None };
@@ -202,7 +210,7 @@ impl Call {
         (self.job > 0).then(|| (self.job, since.after(wait.unwrap_or_default())))
     }
 
-    /// Why the last attempt that failed did.
+    /// The error of the last failed attempt.
     #[must_use]
     pub fn last_failure(&self) -> Option<&CallError> {
         self.failures.last().map(|failure| &failure.error)
@@ -259,7 +267,7 @@ impl Call {
         }
     }
 
-    /// No attempt of it was heard yet.
+    /// No attempt has counted yet.
     pub(crate) fn is_untried(&self) -> bool {
         self.newest.is_none()
     }
@@ -271,8 +279,6 @@ impl Call {
         }
     }
 
-    // ---- what events make of it ----
-
     pub(crate) fn dispatched(&mut self, at: Timestamp, job: u64) {
         if self.state == CallState::Accepted {
             self.state = CallState::Queued { since: at };
@@ -280,20 +286,14 @@ impl Call {
         }
     }
 
-    /// Any word of an attempt introduces it: its start may have been overtaken by its output. `from` is the chunk with
-    /// which it goes on, where that is known.
+    /// Any event of an attempt may be the first one, because its output may be stored before its start. `from` is the
+    /// chunk at which the attempt continues, if that is known.
     ///
-    /// An attempt that goes on anywhere but where the output ends (its start was not stored behind the last output, as it
-    /// should be) is taken for one that begins at the beginning: what it lacks then shows at its end, and nothing is said
-    /// twice or left out unnoticed.
-    fn hear(
-        &mut self,
-        attempt: AttemptId,
-        pool: &PoolId,
-        from: ChunkIndex,
-        at: Timestamp,
-        heard: &mut Vec<Heard>,
-    ) -> Hearing {
+    /// If an attempt does not continue exactly at the end of the output (its start was not stored right behind the last
+    /// output, as it should be), it counts as one that starts over. Missing chunks are then detected at its end, and no
+    /// output is doubled or lost unnoticed.
+    fn hear(&mut self, report: &Report, from: ChunkIndex, heard: &mut Vec<Heard>) -> Hearing {
+        let &Report { attempt, pool, at } = report;
         let Some((own, policy)) = self.policy() else { return Hearing::Ignored };
         if own != pool {
             return Hearing::Ignored;
@@ -343,32 +343,26 @@ impl Call {
         self.failures.push(FailedAttempt { number, at, error });
     }
 
+    /// `from`: the chunk at which the attempt continues.
     pub(crate) fn started(
         &mut self,
-        attempt: AttemptId,
-        pool: &PoolId,
-        (worker, from): ((&WorkerId, &Bytes), ChunkIndex),
-        at: Timestamp,
+        report: &Report,
+        worker: &WorkerId,
+        lease: &Bytes,
+        from: ChunkIndex,
         heard: &mut Vec<Heard>,
     ) {
-        if let Hearing::Heard = self.hear(attempt, pool, from, at, heard)
+        if let Hearing::Heard = self.hear(report, from, heard)
             && let CallState::Running(running) = &mut self.state
         {
-            running.worker = Some((worker.0.clone(), worker.1.clone()));
+            running.worker = Some((worker.clone(), lease.clone()));
         }
     }
 
-    pub(crate) fn output(
-        &mut self,
-        attempt: AttemptId,
-        pool: &PoolId,
-        (first, count): (ChunkIndex, u32),
-        position: Position,
-        at: Timestamp,
-        heard: &mut Vec<Heard>,
-    ) {
-        if let Hearing::Heard = self.hear(attempt, pool, ChunkIndex(0), at, heard) {
-            let span = Span { position, skip: 0, first, count };
+    /// `span`: the chunks that the event holds.
+    pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Heard>) {
+        if let Hearing::Heard = self.hear(report, ChunkIndex(0), heard) {
+            let attempt = report.attempt;
             let is_buffered =
                 self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
             let Self { chunks, buffered, .. } = self;
@@ -379,15 +373,9 @@ impl Call {
         }
     }
 
-    /// A stage of stopping counts for the attempt that runs, once, and only where stopping was asked for.
-    pub(crate) fn stopping(
-        &mut self,
-        attempt: AttemptId,
-        pool: &PoolId,
-        stage: StopStage,
-        at: Timestamp,
-        heard: &mut Vec<Heard>,
-    ) {
+    /// A stage of stopping counts for the running attempt, once, and only if stopping was requested.
+    pub(crate) fn stopping(&mut self, report: &Report, stage: StopStage, heard: &mut Vec<Heard>) {
+        let &Report { attempt, pool, at } = report;
         let is_own = self.policy().is_some_and(|(own, _)| own == pool);
         let runs = matches!(&self.state, CallState::Running(running) if running.attempt == attempt);
         let Some(cancel) = self.cancel.as_mut().filter(|_| is_own && runs) else { return };
@@ -401,18 +389,19 @@ impl Call {
         }
     }
 
+    /// `chunks`: the number that the attempt's next chunk would have.
     pub(crate) fn attempt_ended(
         &mut self,
-        attempt: AttemptId,
-        pool: &PoolId,
-        (chunks, outcome): (u32, &AttemptOutcome),
-        at: Timestamp,
+        report: &Report,
+        chunks: u32,
+        outcome: &AttemptOutcome,
         heard: &mut Vec<Heard>,
     ) {
-        // The worker stores an end when the tool is gone, however late that is.
+        let &Report { attempt, pool, at } = report;
+        // The worker appends the end when the tool is gone, however late that is.
         let is_own = self.policy().is_some_and(|(own, _)| own == pool);
         self.unsettled.take_if(|running| is_own && running.attempt == attempt);
-        if let Hearing::Ignored = self.hear(attempt, pool, ChunkIndex(0), at, heard) {
+        if let Hearing::Ignored = self.hear(report, ChunkIndex(0), heard) {
             return;
         }
         match outcome {
@@ -423,7 +412,7 @@ impl Call {
             }
             AttemptOutcome::Completed(_) if chunks != self.chunks.next() => {
                 let message = format!("{} of {chunks} chunks of output reached the log", self.chunks.next());
-                // The worker believes that the call is done and has acknowledged its job: nothing is left to try again.
+                // The worker has acknowledged the job, so there is none left for another attempt.
                 self.end(Outcome::Failed(CallError::new(ErrorKind::OutputIncomplete, message)), at, heard);
             }
             AttemptOutcome::Completed(Completion { result, extra_state }) => {
@@ -440,7 +429,7 @@ impl Call {
         }
     }
 
-    /// An attempt that was given back leaves nothing behind, but one before it, lost, may have.
+    /// An attempt that its worker returned had no effect, but an earlier one that was lost may have had one.
     fn given_back(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Heard>) {
         if self.cancel.is_some() {
             self.end_stopped(self.attempts_used, at, heard);
@@ -453,7 +442,7 @@ impl Call {
 
     fn failed(&mut self, attempt: AttemptId, error: CallError, at: Timestamp, heard: &mut Vec<Heard>) {
         match self.retry(&error) {
-            // A call whose cancellation was asked for does not get another attempt.
+            // A call that is being cancelled does not get another attempt.
             Retry::Again { .. } if self.cancel.is_some() => self.end_stopped(0, at, heard),
             Retry::Again { .. } => self.try_again(attempt, error, at, heard),
             Retry::GiveUp => self.end(Outcome::Failed(error), at, heard),
@@ -478,10 +467,10 @@ impl Call {
         self.policy().is_some_and(|(_, policy)| policy.repeatable)
     }
 
-    /// The owner ends the call. Whether a tool that runs has stopped is not known then.
+    /// The owner ends the call. Whether a running tool has stopped is not known then.
     fn without_its_word(&mut self, end: impl FnOnce(&mut Self)) {
         let running = match &self.state {
-            // Without a worker nobody could find out later.
+            // Without a worker nobody could report it later.
             CallState::Running(running) if running.worker.is_some() => Some(Box::new(running.clone())),
             CallState::Running(_)
             | CallState::Accepted
@@ -496,12 +485,12 @@ impl Call {
         }
     }
 
-    /// An owner that lagged behind must not end more than it saw: the overrun of an attempt counts only while that attempt
-    /// runs, its silence only while it lasts, and the time in the queue only while no attempt has begun. An attempt that is
-    /// over is a failed one: another follows where the policy has it so.
+    /// An owner that lagged behind must not end more than it saw. A timeout of an attempt counts only while that
+    /// attempt runs, an idle timeout only while there is no output, and a queue deadline only while no attempt has
+    /// begun. An attempt that exceeded its timeout has failed: another one follows if the policy allows it.
     pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
         if let DeadlineKind::Attempt(number) = deadline {
-            // Its worker is lost: nobody will report that the tool is gone.
+            // Its worker is lost, so nobody will report that the tool is gone.
             self.unsettled.take_if(|running| running.attempt.number == number);
         }
         self.without_its_word(|call| call.expire(deadline, at, heard));
@@ -537,14 +526,14 @@ impl Call {
         }
     }
 
-    /// The owner found that the call cannot be executed. One that a worker took up meanwhile can.
+    /// The owner found that the call cannot be executed. If a worker has begun meanwhile, the event has no effect.
     pub(crate) fn refused(&mut self, error: &CallError, at: Timestamp, heard: &mut Vec<Heard>) {
         if matches!(self.state, CallState::Accepted | CallState::Queued { .. }) {
             self.end(Outcome::Failed(error.clone()), at, heard);
         }
     }
 
-    /// Its run's deadline passed, and no worker lived that could have run it.
+    /// Its run's deadline passed, and no worker that hosts its tool was alive.
     pub(crate) fn found_no_worker(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
         if let Route::Pool { pool, .. } = &self.spec.route {
             let error = no_worker(&self.spec.tool, pool);
@@ -562,7 +551,7 @@ impl Call {
         }
     }
 
-    /// The only way into the last state, and there is none out of it.
+    /// The only transition into the final state; there is none out of it.
     pub(crate) fn end(&mut self, outcome: Outcome, at: Timestamp, heard: &mut Vec<Heard>) {
         if !matches!(self.state, CallState::Ended(_)) {
             if let Some(attempt) = self.newest {

@@ -1,5 +1,5 @@
-//! Puts the chunks of one attempt in order. A publisher that reconnects may store them late or twice; numbers, not the
-//! order of the log, say where each belongs.
+//! Puts the chunks of one attempt in order. A publisher that reconnects may store them late or twice, so their order
+//! follows from their numbers and not from the log.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::limit::{CHUNKS_EARLY_MAX, CHUNKS_PER_ATTEMPT_MAX};
 pub struct Span {
     /// The event that holds them.
     pub position: Position,
-    /// How many chunks of that event come before the span.
+    /// Chunks of that event before the span.
     pub skip: u32,
     /// The number of the span's first chunk within its attempt.
     pub first: ChunkIndex,
@@ -33,7 +33,7 @@ impl Span {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ChunkOrder {
-    /// Chunks handed on so far, which is also the number of the next one.
+    /// Chunks passed on so far, which is also the number of the next one.
     next: u32,
     /// Spans that wait for an earlier chunk, by their first.
     early: BTreeMap<u32, Span>,
@@ -44,12 +44,13 @@ impl ChunkOrder {
         self.next
     }
 
-    /// Gives up what waits for an earlier chunk: whoever was to send that will not.
+    /// Drops spans that wait for an earlier chunk, because the attempt that would send it is gone.
     pub(crate) fn forget_early(&mut self) {
         self.early.clear();
     }
 
-    /// Takes a span in and hands on whatever is now in order. What was seen before, or lies beyond a limit, is dropped.
+    /// Inserts a span and passes on all that is now in order. Chunks that were seen before, or are beyond a limit, are
+    /// dropped.
     pub(crate) fn insert(&mut self, span: Span, mut hand_on: impl FnMut(Span)) {
         if span.end() <= self.next || span.end() > CHUNKS_PER_ATTEMPT_MAX {
             return;

@@ -1,4 +1,4 @@
-//! What is asked of a run, and why it may be refused.
+//! Commands to a run, and the reasons for which they are rejected.
 
 use std::sync::Arc;
 
@@ -10,29 +10,30 @@ use crate::fields::Fields;
 use crate::id::{CallId, CallerName, RunId, TenantId, Timestamp, ToolName};
 use crate::rules::Rules;
 
-/// What a run begins with.
+/// The contents of a new run.
 #[derive(Debug, Clone, Default)]
 pub struct Opening {
     pub calls: Vec<Arc<CallSpec>>,
     pub deadline: Timestamp,
-    /// Leave the run open for more calls.
+    /// The run stays open for more calls.
     pub open: bool,
-    /// When a call fails or expires, cancel the others.
+    /// If a call fails or expires, the others are cancelled.
     pub fail_fast: bool,
-    /// Nothing of it is executed here: what a pool would execute waits for the client.
+    /// No call is executed here: calls that a pool would execute wait for the client.
     pub client_only: bool,
     pub tenant: Option<TenantId>,
-    /// Who asks for it, where callers are known.
+    /// The caller; `None` if no callers are configured.
     pub caller: Option<CallerName>,
-    /// The tools that its calls may name; empty for all that are listed.
+    /// The tools that its calls may use; empty for all listed tools.
     pub tools: Vec<ToolName>,
     pub rules: Rules,
-    /// What its calls are given, where they do not say otherwise. It is in their own already; kept for those that are added.
+    /// The context of its calls, unless they have their own. It is merged into theirs already; kept for calls that are
+    /// added.
     pub context: Fields,
-    /// `None`: it is kept for as long as the log.
+    /// `None`: the run is kept for as long as the log.
     pub erasure: Option<Erasure>,
-    /// The opening is an entry of its own, on the run's subject, even where it could hold the only call's job: so that
-    /// whoever opens the same run expects the same subject to be empty.
+    /// The opening is an entry of its own, on the run's subject, even if it could hold the only call's job. Then two
+    /// requests that open the same run expect the same subject to be empty, and one of them conflicts.
     pub apart: bool,
 }
 
@@ -42,13 +43,13 @@ pub enum Command {
         calls: Vec<Arc<CallSpec>>,
     },
     Close,
-    /// Answers to client calls; all are accepted or none.
+    /// Answers client calls; all answers are accepted or none.
     SubmitOutputs {
         answers: Vec<Answer>,
-        /// None are accepted unless they answer every call that waits for the client.
+        /// Rejected unless every call that waits for the client is answered.
         all_required: bool,
     },
-    /// Decisions on calls that await approval; all are taken or none.
+    /// Decides on calls that await approval; all decisions are accepted or none.
     Decide {
         decisions: Vec<(CallId, Decision)>,
     },
@@ -65,12 +66,12 @@ pub enum Command {
         call: CallId,
         reason: String,
     },
-    /// Take note that a parked call was asked for once more, in the run `into`.
+    /// Records that a parked call is executed again, in the run `into`.
     Redrive {
         call: CallId,
         into: RunId,
     },
-    /// Put a parked call aside for good.
+    /// Drops a parked call for good.
     Drop {
         call: CallId,
     },
@@ -82,21 +83,21 @@ pub struct Answer {
     pub output: Result<Vec<Content>, CallError>,
 }
 
-/// The caller is wrong, and how. Nothing was stored.
+/// Why a command is rejected. Nothing was stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    #[error("a run needs at least one call, unless it is left open for more")]
+    #[error("a run needs at least one call, unless `keep_open` is set")]
     NoCalls,
-    #[error("a run holds at most {limit} calls, this would make it {count}")]
+    #[error("a run holds at most {limit} calls, and would have {count}: open another run")]
     TooManyCalls { count: usize, limit: usize },
-    #[error("call id {call} stands twice in the run: every call needs an id of its own")]
+    #[error("call id {call} is used twice in the run: give every call its own id")]
     DuplicateCallId { call: CallId },
-    #[error("the arguments of call {call} are {size} bytes, at most {limit} are taken: put large input in a file")]
+    #[error("the arguments of call {call} are {size} bytes, the limit is {limit}: put large input in a file")]
     ArgumentsTooLarge { call: CallId, size: usize, limit: usize },
-    #[error("the metadata of call {call} is {size} bytes, at most {limit} are taken")]
+    #[error("the metadata of call {call} is {size} bytes, the limit is {limit}")]
     MetadataTooLarge { call: CallId, size: usize, limit: usize },
     #[error(
-        "the context of {} is {size} bytes, at most {limit} are taken: give a reference to what is large, or to a secret",
+        "the context of {} is {size} bytes, the limit is {limit}: pass a reference to large values and secrets",
         call.as_ref().map_or_else(|| "the run".to_owned(), |call| format!("call {call}"))
     )]
     ContextTooLarge {
@@ -106,12 +107,12 @@ pub enum Rejection {
         limit: usize,
     },
     #[error(
-        "the arguments, metadata and contexts of the calls are {size} bytes together, at most {limit} are taken in one request"
+        "the arguments, metadata and contexts of the calls are {size} bytes together, the limit of one request is {limit}"
     )]
     RequestTooLarge { size: usize, limit: usize },
     #[error("the deadline has already passed")]
     DeadlinePassed,
-    #[error("the deadline lies too far ahead: a run lives at most {limit_s} s")]
+    #[error("the deadline is too far in the future: a run may last at most {limit_s} s")]
     DeadlineTooFar { limit_s: u64 },
     #[error("the run is closed to further calls")]
     RunClosed,
@@ -121,34 +122,34 @@ pub enum Rejection {
     UnknownCall { call: CallId },
     #[error("call {call} does not wait for the client: it is {state}")]
     CallNotWaiting { call: CallId, state: &'static str },
-    #[error("call {call} was already answered, and differently")]
+    #[error("call {call} was already answered, with a different answer")]
     AlreadyAnswered { call: CallId },
-    #[error("the output for call {call} is {size} bytes, at most {limit} are taken")]
+    #[error("the output for call {call} is {size} bytes, the limit is {limit}: upload large output as an object")]
     OutputTooLarge { call: CallId, size: usize, limit: usize },
     #[error("the request answers no call")]
     NoAnswers,
-    #[error("all answers are required at once, and those of {} are missing", listed(calls))]
+    #[error("all answers are required at once (`all_required`), and those of {} are missing", listed(calls))]
     AnswersMissing { calls: Vec<CallId> },
     #[error("the request decides on no call")]
     NoDecisions,
     #[error("call {call} does not await approval: it is {state}")]
     NotAwaitingApproval { call: CallId, state: &'static str },
-    #[error("call {call} was already {decision}, and not in the same words")]
+    #[error("call {call} was already {decision} with a different reason or arguments")]
     AlreadyDecided { call: CallId, decision: &'static str },
     #[error("call {call} is not parked: it is {state}")]
     NotParked { call: CallId, state: &'static str },
-    #[error("call {call} was parked and is {fate}")]
+    #[error("call {call} is not parked any more: it was {fate}")]
     NotParkedAnyMore { call: CallId, fate: String },
 }
 
 impl Rejection {
-    /// Whether it goes on to be true, whatever happens to the run: then it may rest on an older state.
+    /// Whether the reason stays true whatever happens to the run. Then it may be based on an older state.
     #[must_use]
     pub fn lasts(&self) -> bool {
         match self {
-            // The call may have joined, or been answered by others.
+            // Meanwhile the call may have been added, or answered by another client.
             Self::UnknownCall { .. } | Self::AnswersMissing { .. } => false,
-            // The call may have begun to wait, or have failed. One that has ended stays as it is.
+            // Meanwhile the call may have begun to wait, or have failed. One that has ended stays as it is.
             Self::CallNotWaiting { state, .. }
             | Self::NotAwaitingApproval { state, .. }
             | Self::NotParked { state, .. } => is_end(state),

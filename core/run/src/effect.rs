@@ -1,23 +1,24 @@
-//! What the rim must now do. Derived from state alone, and safe to repeat.
+//! Pending effects: what the owner's driver must do now. Derived from state alone, and safe to repeat.
 
 use crate::call::{Call, CallState};
 use crate::event::{AttemptId, DeadlineKind};
 use crate::id::{CallIndex, Timestamp};
 use crate::run::Run;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effect {
     /// Append the call's job. The first append to its subject wins.
     Dispatch { call: CallIndex },
-    /// Tell the pool to stop the attempt, until the log shows that it stopped.
+    /// Ask the pool to stop the attempt, until the log shows that it stopped.
     Stop { attempt: AttemptId },
-    /// Append that the call was cancelled without its attempt's word.
+    /// Append that the call was cancelled although its attempt did not confirm that it stopped.
     Cancel { call: CallIndex },
-    /// Append what is decided of the call where nobody decides in time.
+    /// Append the default decision on the call.
     Decide { call: CallIndex },
     /// Append that the call expired.
     Expire { call: CallIndex, deadline: DeadlineKind },
-    /// Append that no worker of the call's pool lives. Only the rim knows that, so state alone never asks for it.
+    /// Append that no worker of the call's pool is alive. State alone never yields this effect, because only the owner
+    /// knows the live workers.
     Refuse { call: CallIndex },
     /// Append that the run is closed: it fails, and takes no further calls.
     Close,
@@ -26,7 +27,7 @@ pub enum Effect {
 }
 
 impl Run {
-    /// What the rim should be doing now, from state alone.
+    /// The effects that are pending now, from state alone.
     #[must_use]
     pub fn outstanding(&self, now: Timestamp) -> Vec<Effect> {
         if self.opened_at().is_none() || self.status().is_final() {
@@ -42,8 +43,8 @@ impl Run {
         close.into_iter().chain(own).chain(dispatches).collect()
     }
 
-    /// The earliest moment at which [`Self::outstanding`] may answer differently without a new event. `None` once the run
-    /// has ended: no other state is without a deadline.
+    /// The earliest time at which [`Self::outstanding`] may return something else without a new event. `None` once the
+    /// run has ended: every other state has a deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.opened_at().is_none() || self.status().is_final() {

@@ -7,17 +7,17 @@ use crate::id::{TenantId, Timestamp};
 use crate::late::{COPIES_MARGIN, STORED_WITHIN};
 use crate::run::Run;
 
-/// That nothing of a run is kept. Chosen when it is opened, for all of its calls.
+/// The run is erased after its end. Chosen when it is opened, for all of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Erasure {
     /// How long after its end it can still be read.
     pub after: Duration,
-    /// The digest under which the id of its request was taken, where it had one: it leads to the run.
+    /// The digest of the request id, if there was one: its key in the bucket of request ids refers to the run.
     pub request: Option<[u8; 32]>,
 }
 
-/// An operator requested that a run is erased. The owner of the run's shard no longer holds a run that ended, so the request
-/// carries the facts that erasing such a run needs.
+/// An operator requested that a run is erased. The owner of the run's shard no longer holds a run that ended, so the
+/// request carries the facts that erasing such a run needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EraseRequest {
     /// Why, for people.
@@ -34,14 +34,14 @@ pub struct EraseRequest {
 }
 
 impl Run {
-    /// That nothing of it is kept, where its caller asked for that.
+    /// Set if the caller asked that the run is erased after its end.
     #[must_use]
     pub fn erasure(&self) -> Option<Erasure> {
         self.erasure
     }
 
-    /// From when on it is to be erased; `None` for a run that is kept, and for one that has not ended. Not before any late copy
-    /// of its opening and its jobs is void, because a copy would find their subjects empty and be stored.
+    /// When it is erased; `None` for a run that is kept, and for one that has not ended. Not before late copies of its
+    /// opening and its jobs are void, because a copy would find their subjects empty and be stored.
     #[must_use]
     pub fn erase_at(&self) -> Option<Timestamp> {
         let ended = self.ended_at?;
@@ -65,15 +65,16 @@ impl Run {
         self.erasure.and_then(|erasure| erasure.request)
     }
 
-    /// Responses of the OpenAI API that continue the run, beyond its first response: at most one for each call that waited for
-    /// the client or for an approval.
+    /// Responses of the OpenAI API that continue the run, beyond its first response: at most one for each call that
+    /// waited for the client or for an approval.
     #[must_use]
     pub fn continuations(&self) -> u32 {
         let waited = self.calls.iter().filter(|call| call.spec.route == Route::Client || call.spec.approval.is_some());
         u32::try_from(waited.count()).unwrap_or(u32::MAX)
     }
 
-    /// The request of an operator to erase the run; nothing if it was requested before. `bytes`: of the run's entries in the log.
+    /// The request of an operator to erase the run; nothing if it was requested before. `bytes`: of the run's entries
+    /// in the log.
     pub(crate) fn decide_erasure(&self, reason: String, bytes: u64, now: Timestamp) -> Vec<Event> {
         if self.is_erase_requested() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! What happened, in the past tense: the only things that are stored. An event is a fact; judgement came before it.
+//! Events: facts, in the past tense. Nothing else is stored. An event was judged before it was appended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::tool::{Concurrency, Policy, ResultUse, Version};
 /// One message of the log: events that were stored together.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The message's place in the log; rises, with gaps, along a run.
+    /// The message's sequence number in the log; rises, with gaps, along a run.
     pub sequence: u64,
     /// When the broker stored it.
     pub at: Timestamp,
@@ -30,7 +30,7 @@ pub struct Entry {
     pub events: Vec<Event>,
 }
 
-/// A place in the log: where the body of a chunk is found again.
+/// A position in the log, by which the body of a chunk is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     pub sequence: u64,
@@ -50,12 +50,12 @@ pub enum Event {
     },
     /// An operator requested that the run is cancelled, if it has not ended, and then erased.
     RunEraseRequested(EraseRequest),
-    /// The run reached its deadline; whatever was open in it ends.
+    /// The run reached its deadline; all its open calls end.
     RunExpired {
-        /// Calls for which no worker lived: if they still wait for one, that is why they fail.
+        /// Calls for which no worker was alive: if they still wait for one, they fail with that reason.
         without_worker: Vec<CallIndex>,
     },
-    /// The call's job is in the log, which is to say: in the queue of its pool.
+    /// The call's job is in the log, and thereby in the queue of its pool.
     CallDispatched {
         call: CallIndex,
         pool: PoolId,
@@ -64,7 +64,7 @@ pub enum Event {
         call: CallIndex,
         reason: String,
     },
-    /// The call was cancelled and its attempt did not say that it stopped within the grace period.
+    /// The call was cancelled and its attempt did not confirm within the grace period that it stopped.
     CallCancelled {
         call: CallIndex,
     },
@@ -72,33 +72,33 @@ pub enum Event {
         call: CallIndex,
         deadline: DeadlineKind,
     },
-    /// The call cannot be executed, as its owner found while it was queued.
+    /// The owner found, while the call was queued, that it cannot be executed.
     CallFailed {
         call: CallIndex,
         error: CallError,
     },
-    /// A parked call was asked for once more, as the only call of another run.
+    /// A parked call is executed again, as the only call of another run.
     CallRedriven {
         call: CallIndex,
         into: RunId,
     },
-    /// A parked call was put aside for good.
+    /// A parked call was dropped for good.
     CallDropped {
         call: CallIndex,
     },
-    /// Somebody decided on a call that awaited approval, or nobody did in time.
+    /// A call that awaited approval was decided on, by a person or by default.
     CallDecided {
         call: CallIndex,
         decision: Decision,
         by: Decider,
     },
-    /// The client's answer to a call that only it can give: a result, or an error in the client's words.
+    /// The client's answer to a client call: a result, or an error in the client's words.
     ClientAnswered {
         call: CallIndex,
         answer: Result<Vec<Content>, CallError>,
     },
-    /// `lease` is what hands the job back to its queue, should the worker be lost. `from` is the chunk with which the
-    /// attempt goes on where the one before it broke off; 0 for one that begins at the beginning.
+    /// `lease` returns the job to its queue if the worker is lost. `from` is the chunk at which the attempt continues
+    /// the output of the attempt before it; 0 for an attempt that starts over.
     AttemptStarted {
         attempt: AttemptId,
         pool: PoolId,
@@ -106,7 +106,7 @@ pub enum Event {
         lease: Bytes,
         from: ChunkIndex,
     },
-    /// How far the wish to stop the attempt has come. Its last stage is the attempt's end.
+    /// A stage of stopping the attempt. The last stage is the attempt's end.
     AttemptStopping {
         attempt: AttemptId,
         pool: PoolId,
@@ -118,7 +118,7 @@ pub enum Event {
         first: ChunkIndex,
         chunks: Vec<Chunk>,
     },
-    /// `chunks` counts what the attempt sent in all, and what it went on from: the number that its next chunk would have.
+    /// `chunks` is the number that the next chunk would have: what the attempt sent, plus what it continued from.
     AttemptEnded {
         attempt: AttemptId,
         pool: PoolId,
@@ -135,27 +135,27 @@ pub struct RunOpened {
     pub open: bool,
     /// When a call fails or expires, the others are cancelled.
     pub fail_fast: bool,
-    /// What a pool would execute waits for the client.
+    /// Calls that a pool would execute wait for the client.
     pub client_only: bool,
-    /// For whom the run is, where that was said.
+    /// The tenant, if one was given.
     pub tenant: Option<TenantId>,
-    /// Who asked for it, where callers are known.
+    /// The caller; `None` if no callers are configured.
     pub caller: Option<CallerName>,
-    /// The tools that its calls may name; empty for all that are listed.
+    /// The tools that its calls may use; empty for all listed tools.
     pub tools: Vec<ToolName>,
     pub rules: Rules,
-    /// What calls that are added later are given, where they do not say otherwise. Empty where none can be.
+    /// The context of calls that are added later, unless they have their own. Empty if none can be added.
     pub context: Fields,
-    /// `None`: it is kept for as long as the log.
+    /// `None`: the run is kept for as long as the log.
     pub erasure: Option<Erasure>,
 }
 
-/// Stages between the wish to stop an attempt and its end.
+/// Stages between the request to stop an attempt and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StopStage {
-    /// The worker that runs the attempt has heard of it, and told the tool.
+    /// The worker that runs the attempt has received the request and notified the tool.
     Delivered,
-    /// The tool has noticed.
+    /// The tool has acknowledged.
     Acknowledged,
 }
 
@@ -166,27 +166,51 @@ pub struct CallSpec {
     pub tool: ToolName,
     /// A JSON object, as text.
     pub arguments: Bytes,
-    /// What the caller wants the tool to know and the model not to say: opaque, handed to the tool as it is.
+    /// Metadata from the caller for the tool, not for the model: opaque, passed on as it is.
     pub metadata: BTreeMap<String, String>,
     pub route: Route,
-    /// By when the call has ended, whatever happens. Time in the queue counts.
+    /// The call ends by this time, whatever happens. Includes time in the queue.
     pub deadline: Timestamp,
-    /// By when its first attempt has begun; `None` where only the other deadlines count.
+    /// Deadline for the start of its first attempt; `None` if only the other deadlines count.
     pub queue_deadline: Option<Timestamp>,
     pub without_worker: WithoutWorker,
-    /// Whether it may run beside other calls of its run.
+    /// Whether it may run concurrently with other calls of its run.
     pub concurrency: Concurrency,
-    /// What it asks for before it is executed; `None` where nobody need agree.
+    /// The approval that it needs; `None` if it needs none.
     pub approval: Option<Approval>,
-    /// As its tool said.
+    /// As declared by its tool.
     pub result_use: ResultUse,
-    /// What the tool is given beside its arguments: of what its run and its caller gave, the keys that the tool declares.
+    /// The context that the tool receives beside its arguments: the keys that the tool declares, of the run's and the
+    /// call's context.
     pub context: Fields,
     /// The files that it may open.
     pub files: Vec<File>,
 }
 
-/// What a call does while no worker of its pool lives.
+impl CallSpec {
+    /// A call with nothing beyond what every call has: no metadata, context, files or approval, no deadline for its
+    /// start, and free to run beside others. Other values are set with the struct update syntax.
+    #[must_use]
+    pub fn new(id: CallId, tool: ToolName, arguments: impl Into<Bytes>, route: Route, deadline: Timestamp) -> Self {
+        Self {
+            id,
+            tool,
+            arguments: arguments.into(),
+            metadata: BTreeMap::new(),
+            route,
+            deadline,
+            queue_deadline: None,
+            without_worker: WithoutWorker::Wait,
+            concurrency: Concurrency::Parallel,
+            approval: None,
+            result_use: ResultUse::default(),
+            context: Fields::default(),
+            files: Vec::new(),
+        }
+    }
+}
+
+/// What a call does while no worker of its pool is alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum WithoutWorker {
     /// It waits for one, until a deadline ends it.
@@ -202,18 +226,19 @@ pub enum Route {
     Pool {
         pool: PoolId,
         policy: Policy,
-        /// The oldest version of the tool that has the schemas by which the call was accepted. A worker that hosts an
-        /// older one leaves the call to others.
+        /// The oldest version of the tool that has the schemas with which the call was accepted. A worker that hosts an
+        /// older version returns the call to the queue.
         version: Option<Version>,
     },
     /// Only the client can answer it.
     Client,
-    /// It ended as it was accepted: no such tool, or arguments that do not fit. The other calls of the run go on.
+    /// It ended when it was accepted: no such tool, or arguments that do not match the schema. The other calls
+    /// continue.
     Refused(CallError),
 }
 
-/// One execution of a call: the number fences, the nonce tells apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// One execution of a call. The number is the fence; the nonce distinguishes two attempts of the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     pub call: CallIndex,
     pub number: AttemptNumber,
@@ -223,7 +248,7 @@ pub struct AttemptId {
 /// A piece of output.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Chunk {
-    /// `channel` tells streams of one call apart, as `stderr` from `stdout`; empty for the only one.
+    /// `channel` distinguishes streams of one call, such as `stdout` and `stderr`; empty for the only one.
     Content {
         channel: String,
         content: Content,
@@ -245,7 +270,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// Bytes of the body, as the log has it.
+    /// Bytes of the body in the log.
     #[must_use]
     pub fn size(&self) -> usize {
         match self {
@@ -255,7 +280,7 @@ impl Content {
         }
     }
 
-    /// Bytes of its media type; none where it needs none.
+    /// Bytes of its media type; 0 if it has none.
     #[must_use]
     pub fn label_size(&self) -> usize {
         match self {
@@ -269,24 +294,24 @@ impl Content {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Progress {
     pub done: f64,
-    /// What `done` will be at the end, where that is known.
+    /// The value of `done` at the end, if it is known.
     pub total: Option<f64>,
     pub message: String,
 }
 
-/// How an attempt ended, in its worker's words.
+/// How an attempt ended, as its worker reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttemptOutcome {
     Completed(Completion),
     Failed(CallError),
     Cancelled,
-    /// The call's own deadline came while it ran.
+    /// The call's deadline passed while it ran.
     Expired,
-    /// The worker shut down and gave the job back: not a failure, and it uses up no attempt.
+    /// The worker shut down and returned the job: not a failure, and it uses up no attempt.
     Returned,
 }
 
-/// What an attempt that completed gives.
+/// The result of an attempt that completed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Completion {
     pub result: Vec<Content>,
@@ -309,18 +334,18 @@ pub enum Outcome {
     Expired(DeadlineKind),
 }
 
-/// What is known of the execution of a call that was cancelled.
+/// Whether the execution of a cancelled call has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stopped {
     /// No attempt was running, and none will begin.
     NotRunning,
-    /// Its attempt ended, as its worker says.
+    /// Its worker confirmed that its attempt ended.
     Confirmed,
-    /// No worker confirmed that it ended: its effect may have happened, or still happen.
+    /// No worker confirmed that it ended: its effect may have happened, or may still happen.
     Unconfirmed,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeadlineKind {
     /// The call's own deadline, which includes its time in the queue.
     Call,
@@ -328,13 +353,13 @@ pub enum DeadlineKind {
     Queue,
     /// The client did not answer in time.
     Client,
-    /// This attempt overran and its worker did not say so.
+    /// This attempt exceeded its timeout and its worker did not report it.
     Attempt(AttemptNumber),
-    /// This attempt said nothing for too long and its worker did not say so.
+    /// This attempt exceeded its idle timeout and its worker did not report it.
     Idle(AttemptNumber),
     /// The deadline of the whole run.
     Run,
-    /// The run's opening was stored after the moment until which it counts. Nothing of the run was executed.
+    /// The run's opening was stored too late to count. No call of the run was executed.
     Opening,
 }
 
@@ -346,13 +371,13 @@ pub struct CallError {
     pub message: String,
     /// Another attempt may succeed.
     pub retryable: bool,
-    /// Not sooner than after this long; `None` where nobody said.
+    /// The shortest wait before another attempt; `None` if the error gives none.
     pub retry_after: Option<Duration>,
-    /// Where the arguments break the schema; empty for other kinds.
+    /// Where the arguments violate the schema; empty for other kinds.
     pub violations: Vec<Violation>,
 }
 
-/// One place in which arguments do not fit their schema.
+/// One place in which arguments violate their schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// A JSON pointer into the arguments; empty for the whole.
@@ -368,11 +393,11 @@ pub enum ErrorKind {
     ToolFailed,
     ToolPanicked,
     AttemptTimeout,
-    /// The attempt said nothing for too long.
+    /// The attempt sent neither output nor progress for longer than its idle timeout.
     IdleTimeout,
     /// The worker was lost after the start of a tool that is not safe to repeat: its effect may have happened.
     Interrupted,
-    /// Every attempt that the call may use was lost with its worker.
+    /// All attempts that the call may use were lost with their workers.
     WorkerLost,
     ResultTooLarge,
     OutputTooLarge,
@@ -380,23 +405,23 @@ pub enum ErrorKind {
     OutputIncomplete,
     /// The client answered with an error.
     ClientFailed,
-    /// No worker of the pool that hosts the tool lives.
+    /// No worker of the pool that hosts the tool is alive.
     NoWorker,
     /// The call was not approved.
     Rejected,
-    /// The model should make the call again, and differently.
+    /// The model should repeat the call with changes.
     ModelRetry,
     /// The tool needs something from the caller first.
     NeedsInput,
-    /// Whatever the tool asked has had enough calls for now.
+    /// A service that the tool uses limits its rate.
     RateLimited,
-    /// Somebody whom the deployment asks about calls did not allow it.
+    /// A hook of the deployment denied it.
     Denied,
-    /// Somebody whom the deployment asks about calls did not answer, so it was not allowed.
+    /// A hook of the deployment did not respond, so the call was not allowed.
     HookFailed,
     /// The run or the deployment allows no more such calls.
     LimitExceeded,
-    /// Whoever asked for the call may not call the tool.
+    /// The caller may not use the tool.
     NotPermitted,
 }
 
@@ -426,7 +451,7 @@ impl CallError {
 }
 
 impl Violation {
-    /// A place and what is wrong there, neither longer than the text of an error.
+    /// A place and what is wrong there; both are cut to the longest error text.
     #[must_use]
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         let (mut path, mut message) = (path.into(), message.into());

@@ -1,9 +1,9 @@
-//! A JSON object of which the core looks at the keys alone: a call's context, and the state that it gives back.
+//! A JSON object of which the core reads only the keys: a call's context, and the extra state that it returns.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Values are JSON as text, so that numbers keep their digits. Whoever fills one has read them as such.
+/// Values are JSON as text, so that numbers keep their digits. The caller has checked that they are JSON.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Fields(BTreeMap<String, String>);
 
@@ -28,12 +28,12 @@ impl Fields {
         self.0.insert(key.into(), json.into());
     }
 
-    /// Puts the keys of another one over its own; a value takes the place of the earlier one as a whole.
+    /// Inserts the keys of another object; a value replaces the earlier one as a whole.
     pub fn overlay(&mut self, over: &Self) {
         self.0.extend(over.0.iter().map(|(key, json)| (key.clone(), json.clone())));
     }
 
-    /// Leaves these keys alone.
+    /// Keeps only these keys.
     pub fn keep(&mut self, keys: &[String]) {
         self.0.retain(|key, _| keys.contains(key));
     }
@@ -51,7 +51,7 @@ impl FromIterator<(String, String)> for Fields {
     }
 }
 
-/// Values are nobody's business who reads a log.
+/// Values are not shown, because they must not get into logs.
 impl fmt::Debug for Fields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()

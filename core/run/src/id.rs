@@ -109,7 +109,7 @@ impl RunId {
     }
 }
 
-/// At once: every entry of the log is looked up by it some times.
+/// A cheap hash, because every log entry is looked up by it several times.
 impl Hash for RunId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u128(self.uuid.as_u128());
@@ -189,11 +189,11 @@ macro_rules! name {
 }
 
 name!(
-    /// The client's id of a call: kept and given back, never interpreted. Unique within its run.
+    /// The client's id of a call: kept and returned, never interpreted. Unique within its run.
     CallId, "call id", "1 to 128 bytes without control characters", CALL_ID_BYTES_MAX, |c| !c.is_control()
 );
 name!(
-    /// The caller's id of a request: the same one makes the same run.
+    /// The caller's id of a request: requests with the same id make one run.
     RequestId, "request id", "1 to 128 bytes without control characters", CALL_ID_BYTES_MAX, |c| !c.is_control()
 );
 name!(
@@ -207,17 +207,17 @@ name!(
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 );
 name!(
-    /// The tools that a worker hosts, by what it says of them: the same words, the same id.
+    /// A hash of the manifests that a worker hosts: the same manifests have the same id.
     ToolSetId, "tool set", "1 to 64 of A-Z a-z 0-9 _ -", TOKEN_BYTES_MAX,
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 );
 name!(
-    /// For whom a run is: what its caller says, or what the caller's key says.
+    /// The tenant of a run: given by its caller, or fixed by the caller's key.
     TenantId, "tenant", "1 to 64 of A-Z a-z 0-9 _ -", TOKEN_BYTES_MAX,
     |c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
 );
 name!(
-    /// Who asked for a run, where callers are known: a name of theirs, and behind a slash the subject of their token.
+    /// The caller of a run, if callers are configured: its configured name, and after a slash the subject of its token.
     CallerName, "caller", "1 to 640 bytes without control characters", CALLER_BYTES_MAX, |c| !c.is_control()
 );
 name!(
@@ -256,11 +256,11 @@ impl FromStr for CallIndex {
     }
 }
 
-/// Which execution of a call, from 1. The number is the fence: output of a lower one is not heard.
+/// The number of an execution of a call, from 1. It is the fence: events of a lower number are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptNumber(pub u32);
 
-/// Tells two executions apart that came to the same number, which a reset of the broker's delivery count makes possible.
+/// Distinguishes two executions of the same number, which a reset of the broker's delivery count makes possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nonce(pub u64);
 

@@ -1,20 +1,20 @@
 //! The pure core: a run of tool calls is a fold over its log, and so is the ordered output that a client sees.
 //!
 //! ```text
-//!                      decide(command, now)                       append (the rim)
+//!                      decide(command, now)                       append (the driver)
 //!   command ─────────────────────────────▶ events | rejection ───────────────────▶ log
 //!                                                                                   │
 //!   effects ◀── outstanding(now) ── Run ◀─────────────── apply(entry) ◀─────────────┘
 //!                                    │
-//!                                    └─ heard ──▶ Sequencer ──▶ numbered output, the same for every reader
+//!                                    └─ accepted ▶ Sequencer ──▶ numbered output, the same for every reader
 //! ```
 //!
-//! * [`Run::open`] and [`Run::decide`] judge: events, or a [`Rejection`] that says why not.
-//! * [`Run::apply`] believes: it cannot fail, and it alone changes a run.
-//! * [`Run::outstanding`] derives from state alone what the rim should be doing; every [`Effect`] is safe to repeat, so a
-//!   crash between append and effect heals itself.
-//! * [`Run::next_deadline`] says when to look again.
-//! * [`Sequencer`] decides who speaks.
+//! * [`Run::open`] and [`Run::decide`] judge: they return events, or a [`Rejection`] with the reason.
+//! * [`Run::apply`] judges nothing: it cannot fail, and it alone changes a run.
+//! * [`Run::outstanding`] derives pending effects from state alone; every [`Effect`] is safe to repeat, so a crash between
+//!   append and effect does no harm.
+//! * [`Run::next_deadline`] is when pending effects may change without an event.
+//! * [`Sequencer`] decides which call has the floor.
 //!
 //! There is no IO here, no clock, no randomness and no async: time enters as a [`Timestamp`].
 

@@ -6,23 +6,23 @@ use std::time::Duration;
 pub const CALLS_PER_RUN_MAX: usize = 128;
 /// Bytes of the arguments of one call, as JSON text. Larger input belongs in a file that the call names.
 pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of the arguments, metadata and contexts of all calls that one event opens together: the event must fit one broker
-/// message (1 MiB).
+/// Bytes of the arguments, metadata and contexts of all calls that one event opens together: the event must fit one
+/// broker message (1 MiB).
 pub const OPENING_BYTES_MAX: usize = 768 * 1024;
 /// Bytes of the metadata of one call, keys and values together.
 pub const METADATA_BYTES_MAX: usize = 8 * 1024;
-/// Bytes of a context, keys and values together: of a run's, of a call's, and of what a tool is given of both. It is in the
-/// log with every call whose tool wants it.
+/// Bytes of a context, keys and values together: of a run's, of a call's, and of what a tool is given of both. It is in
+/// the log with every call whose tool wants it.
 pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
 /// Keys of a context that a tool may declare.
 pub const CONTEXT_KEYS_MAX: usize = 32;
 /// Bytes of such a key.
 pub const CONTEXT_KEY_BYTES_MAX: usize = 64;
-/// Bytes of the history that a call is given, as JSON: with the arguments it must fit one broker message (1 MiB). What does
-/// not fit is named, without arguments and result.
+/// Bytes of the history that a call is given, as JSON: with the arguments it must fit one broker message (1 MiB). What
+/// does not fit is named, without arguments and result.
 pub const HISTORY_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB, which a
-/// client takes in one message.
+/// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB,
+/// which a client takes in one message.
 pub const EXTRA_STATE_BYTES_MAX: usize = 8 * 1024;
 /// Bytes of a call's result in the log, all its parts together. What is larger is stored beside the log.
 pub const RESULT_BYTES_MAX: usize = 256 * 1024;
@@ -44,15 +44,16 @@ pub const OUTPUT_BYTES_PER_ATTEMPT_MAX: usize = 64 * 1024 * 1024;
 pub const RESULT_PARTS_MAX: usize = 256;
 /// Bytes of a channel's name, a media type, or the message of a progress.
 pub const LABEL_BYTES_MAX: usize = 1024;
-/// Chunks of one attempt that may wait for an earlier one. A worker keeps fewer unacknowledged, so no honest one gets here.
+/// Chunks of one attempt that may wait for an earlier one. A worker keeps fewer unacknowledged, so no honest one gets
+/// here.
 pub const CHUNKS_EARLY_MAX: usize = 16 * 1024;
 /// Bytes of the text of an error; more is cut, with a mark.
 pub const ERROR_BYTES_MAX: usize = 16 * 1024;
 /// Failed attempts of a call that are remembered with their errors: enough to see why, bounded for a tool that may be
 /// tried very often.
 pub const FAILURES_KEPT_MAX: usize = 8;
-/// How far an attempt's number may lie above those before it. Numbers rise with deliveries, of which a call sees far fewer
-/// in its life; without a limit one forged number would leave no higher one for the honest.
+/// How far an attempt's number may lie above those before it. Numbers rise with deliveries, of which a call sees far
+/// fewer in its life; without a limit one forged number would leave no higher one for the honest.
 pub const ATTEMPTS_SKIPPED_MAX: u32 = 1 << 20;
 /// Bytes of a client's call id.
 pub const CALL_ID_BYTES_MAX: usize = 128;
@@ -89,14 +90,14 @@ pub const REASON_BYTES_MAX: usize = 1024;
 
 /// The longest life of a run. The log keeps events an hour longer, so none can age out under an open run.
 pub const RUN_LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The longest wait before another attempt that an error may ask for; longer is taken for as long. A quota that returns later
-/// than that is better told to the caller.
+/// The longest wait before another attempt that an error may ask for; longer is taken for as long. A quota that returns
+/// later than that is better told to the caller.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// How long a tool may take to stop by itself once its call is cancelled.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(5);
 /// How much later than the worker the owner ends an attempt that overran its deadline: the worker's own word, with its
 /// reason, should come first. Covers the election of a broker's leader (4-9 s).
 pub const OVERRUN_GRACE: Duration = Duration::from_secs(10);
-/// How long a call awaits approval where its caller does not say: a person who is there answers sooner, and a model's turn
-/// need not wait for one who is not.
+/// How long a call awaits approval where its caller does not say: a person who is there answers sooner, and a model's
+/// turn need not wait for one who is not.
 pub const APPROVAL_TIMEOUT: Duration = Duration::from_secs(3600);

@@ -1,4 +1,4 @@
-//! What is too large for the log: an object that is stored beside it, and the reference that the log has of it.
+//! Objects: payloads that are too large for the log and stored beside it, and the reference to them in the log.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::id::{CallIndex, InvalidId, Nonce, PoolId, RunId};
 
-/// Where an object is. Those of a run begin with the run's id: with the run they are found, and with it they go.
+/// The id of an object. Objects of a run begin with the run's id: they are found by it, and erased with it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectId {
     /// A part of a call's result; by a worker of the pool.
@@ -56,7 +56,7 @@ impl FromStr for ObjectId {
     }
 }
 
-/// What the log has of an object.
+/// The reference to an object in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     pub id: ObjectId,
@@ -64,21 +64,21 @@ pub struct Object {
     /// Bytes of the object.
     pub size: u64,
     pub sha256: [u8; 32],
-    /// What a model sees in its place: the beginning of a text, and a note that says what is missing.
+    /// What a model sees instead of it: the beginning of a text, and a note about the rest.
     pub preview: String,
 }
 
 /// A file that a call may open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// What its tool knows it by.
+    /// The name by which its tool opens it.
     pub name: String,
     /// Without a preview.
     pub object: Object,
 }
 
 impl File {
-    /// Bytes that the log has of it, roughly: names, ids and numbers.
+    /// Approximate bytes of its reference in the log: names, ids and numbers.
     #[must_use]
     pub fn size(&self) -> usize {
         const REST: usize = 256;

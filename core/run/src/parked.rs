@@ -1,5 +1,5 @@
-//! Parked calls: those that ended without a result although another attempt might have given one. They stay visible until
-//! somebody asks for them once more or puts them aside; their outcome never changes.
+//! Parked calls: they ended without a result although another attempt might have succeeded. They stay listed until they
+//! are redriven or dropped; their outcome never changes.
 
 use crate::call::{Call, Fate};
 use crate::command::Rejection;
@@ -7,13 +7,14 @@ use crate::event::{DeadlineKind, ErrorKind, Outcome};
 use crate::retry::is_retried;
 
 impl Call {
-    /// Whether the call waits for somebody to look at it: it used up its attempts, was interrupted, or found no worker.
+    /// Whether the call is parked: it used up its attempts, was interrupted, or found no worker, and has not been
+    /// redriven or dropped.
     #[must_use]
     pub fn is_parked(&self) -> bool {
         self.fate.is_none() && self.may_be_parked()
     }
 
-    /// What became of the call after it was parked.
+    /// What happened to the call after it was parked.
     #[must_use]
     pub fn fate(&self) -> Option<Fate> {
         self.fate
@@ -64,7 +65,7 @@ impl Call {
         }
     }
 
-    /// The first word counts.
+    /// The first event counts.
     pub(crate) fn decide_fate(&mut self, fate: Fate) {
         if self.is_parked() {
             self.fate = Some(fate);

@@ -10,8 +10,7 @@ use crate::tool::Policy;
 pub struct Backoff {
     pub first: Duration,
     pub longest: Duration,
-    /// By how many percent a wait may be longer than its nominal length, so that calls that failed together do not return
-    /// together.
+    /// Random extra wait of up to this many percent, so that calls that failed together do not return together.
     pub jitter_percent: u8,
 }
 
@@ -33,7 +32,7 @@ impl Backoff {
         nominal.saturating_add(nominal.mul_f64(f64::from(self.jitter_percent) / 100.0 * jitter.clamp(0.0, 1.0)))
     }
 
-    /// The wait after an error, which may ask for a longer one.
+    /// The wait after an error, which may require a longer one.
     #[must_use]
     pub fn wait_after(&self, error: &CallError, failures: u32, jitter: f64) -> Duration {
         let own = self.wait(failures, jitter);

@@ -1,4 +1,4 @@
-//! How the calls of a run are run, as its caller chose, and what becomes of their results.
+//! Rules for the execution of a run's calls, as its caller chose, and the use of their results.
 
 use crate::call::Call;
 use crate::event::Outcome;
@@ -7,25 +7,25 @@ use crate::run::{Run, RunStatus};
 /// Chosen when a run is opened, for all of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rules {
-    /// Whether somebody confirms calls of dangerous tools; `None` leaves it to the deployment.
+    /// Whether calls of dangerous tools need an approval; `None` leaves it to the deployment.
     pub confirm: Option<bool>,
-    /// Calls that a pool may have or execute at once, at least 1; the others wait for their turn.
+    /// How many of its calls may be queued or running at once, at least 1; the others wait for their turn.
     pub running_max: Option<u16>,
-    /// Calls that the run may have; those after them are refused.
+    /// How many calls the run may have; further ones are refused.
     pub calls_max: Option<u16>,
-    /// A call that failed or expired fails the run, once all have ended. Otherwise that is for the model to mend.
+    /// A call that failed or expired fails the run, once all have ended. Otherwise the model sees the error.
     pub fails_with_call: bool,
 }
 
 impl Run {
-    /// How its calls are run, as its caller chose.
+    /// The rules that its caller chose.
     #[must_use]
     pub fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// The run completed, and its results are the answer: the model need not be asked again. One call that is not for that,
-    /// or did not complete, has all results go to the model.
+    /// The run completed, and its results are the answer: the model need not be asked again. False if any call did not
+    /// complete or is not of a tool that returns directly.
     #[must_use]
     pub fn returns_direct(&self) -> bool {
         let is_direct =

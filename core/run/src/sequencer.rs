@@ -1,7 +1,8 @@
-//! Who speaks: the second fold. Takes what a run's fold accepted and gives the run's one ordered, numbered output.
+//! The second fold: turns what a run's fold accepted into the run's one ordered, numbered output, and decides which
+//! call has the floor.
 //!
-//! It remembers where output is, not the output: a call may wait long for the floor while others fill the log, and what
-//! waits is read again from there.
+//! It stores positions of output, not the output, because a call may wait long for the floor while others fill the log.
+//! What waits is read from the log again.
 
 use std::collections::VecDeque;
 
@@ -16,10 +17,10 @@ pub enum FloorPolicy {
     /// The floor goes to the call whose waiting output is oldest in the log.
     #[default]
     Arrival,
-    /// Calls speak in the order in which they were asked for. One that waits for its client or for approval is passed
-    /// over meanwhile.
+    /// The floor goes to calls in the order in which they were submitted. Calls that wait for the client or for
+    /// approval are skipped meanwhile.
     Submission,
-    /// No floor: output comes as it is stored, and each piece says whose it is.
+    /// No floor: output in the order in which it is stored; each piece names its call.
     Interleaved,
 }
 
@@ -28,7 +29,7 @@ pub enum FloorPolicy {
 pub struct Spoken {
     /// From 0, without gaps.
     pub number: u64,
-    /// The log's time of the fact that is spoken of.
+    /// When the event was stored.
     pub at: Timestamp,
     pub what: Utterance,
 }
@@ -64,7 +65,7 @@ pub enum Utterance {
         attempt: AttemptId,
         stage: StopStage,
     },
-    /// The call takes the floor (or, without one, speaks for the first time).
+    /// The call takes the floor (or, without a floor, has output for the first time).
     Speaks {
         call: CallIndex,
     },
@@ -72,12 +73,12 @@ pub enum Utterance {
         attempt: AttemptId,
         span: Span,
     },
-    /// What this attempt said is void, and what it went on from; another one speaks from its beginning.
+    /// The output of this attempt, and what it continued, is void; another attempt starts over.
     Withdrawn {
         call: CallIndex,
         number: AttemptNumber,
     },
-    /// The call ends, and with it its time on the floor.
+    /// The call ends and gives up the floor.
     CallEnded {
         call: CallIndex,
     },
@@ -87,7 +88,7 @@ pub enum Utterance {
 }
 
 impl Utterance {
-    /// How many numbers it takes: each chunk has its own.
+    /// How many sequence numbers it takes: each chunk has its own.
     fn width(&self) -> u64 {
         match self {
             Self::Output { span, .. } => u64::from(span.count),
@@ -117,19 +118,19 @@ pub struct Sequencer {
     next: u64,
     floor: Option<CallIndex>,
     voices: Vec<Voice>,
-    /// Counts what came in to wait, so that the oldest can be told.
+    /// Counts arrivals, so that the call with the oldest waiting output is known.
     arrivals: u64,
 }
 
-/// What one call has said and has still to say.
+/// The emitted and the waiting output of one call.
 #[derive(Debug, Default)]
 struct Voice {
     waiting: VecDeque<Waiting>,
     /// It was announced.
     speaks: bool,
-    /// The attempt of which chunks were spoken.
+    /// The attempt whose chunks were emitted.
     spoken: Option<AttemptNumber>,
-    /// For its client or for approval.
+    /// It waits for its client or for approval.
     waits: bool,
     ended: bool,
 }
@@ -154,7 +155,7 @@ impl Sequencer {
         Self { policy, next: 0, floor: None, voices: Vec::new(), arrivals: 0 }
     }
 
-    /// Takes in what the run's fold heard in one entry, stored at `at`, and says what is now to be spoken.
+    /// Observes what the run's fold accepted of one entry, stored at `at`, and emits the output that follows.
     pub fn observe(&mut self, at: Timestamp, heard: &[Heard], spoken: &mut Vec<Spoken>) {
         for fact in heard {
             match *fact {
@@ -213,7 +214,7 @@ impl Sequencer {
         self.next += what.width();
     }
 
-    /// What an older attempt still had to say is dropped; what it said already is withdrawn, once.
+    /// Waiting output of an older attempt is dropped; output that was emitted is withdrawn, once.
     fn withdraw_before(&mut self, attempt: AttemptId, at: Timestamp, spoken: &mut Vec<Spoken>) {
         let voice = self.voice(attempt.call);
         voice.waiting.clear();
@@ -232,7 +233,7 @@ impl Sequencer {
         }
     }
 
-    /// Lets whoever has the floor speak, and gives it on as long as its holder ends.
+    /// Emits output of the call that has the floor, and passes the floor on as long as its holder has ended.
     fn pass_floor(&mut self, spoken: &mut Vec<Spoken>) {
         while let Some(call) = self.floor.or_else(|| self.next_speaker()) {
             self.floor = Some(call);
@@ -246,7 +247,7 @@ impl Sequencer {
 
     fn next_speaker(&self) -> Option<CallIndex> {
         let index = match self.policy {
-            // The next in line may have nothing to say yet: then the floor stays free, and a client's answer to an
+            // The next call may have no output yet. Then the floor stays free, so that a client's answer to an
             // earlier call need not wait for it.
             FloorPolicy::Submission => {
                 let next = self.voices.iter().position(|voice| !voice.ended && !voice.waits)?;

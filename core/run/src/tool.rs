@@ -1,4 +1,4 @@
-//! A tool as its worker describes it, and the part of that description which a call takes along into the log.
+//! A tool's manifest, and the part of it that is stored with each call.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,14 +8,14 @@ use crate::id::{InvalidId, ToolName};
 use crate::limit::VERSION_BYTES_MAX;
 use crate::retry::Backoff;
 
-/// Something callable by name.
+/// The description of a tool: a function that can be called by name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     pub name: ToolName,
     pub description: String,
     /// JSON Schema (2020-12) of the arguments, as JSON text.
     pub input_schema: String,
-    /// JSON Schema of the result, as JSON text; empty when the tool does not say.
+    /// JSON Schema of the result, as JSON text; empty if the tool declares none.
     pub output_schema: String,
     pub effects: Effects,
     pub policy: Policy,
@@ -23,43 +23,45 @@ pub struct Manifest {
     pub definition_only: bool,
     /// The tool sends output while it runs.
     pub streaming: bool,
-    /// A word for what it belongs with: `filesystem`, `web`. Empty when its author did not say.
+    /// A category such as `filesystem` or `web`; empty if none.
     pub category: String,
     pub permission: Permission,
-    /// What its effects reach, in the tool's own words: `workspace`, `payments-api`. Empty when its author did not say.
+    /// The scope of its effects, in the tool's own words: `workspace`, `payments-api`; empty if none.
     pub side_effect_scope: String,
     /// A person must approve each call before it runs.
     pub requires_confirmation: bool,
     pub tags: Vec<String>,
     pub result_use: ResultUse,
     pub concurrency: Concurrency,
-    /// Tells manifests of one name apart: among live ones with different schemas the newest counts.
+    /// Distinguishes manifests of one name: if live ones have different schemas, the newest version applies.
     pub version: Option<Version>,
     pub aliases: Vec<Alias>,
-    /// Calls of it that one worker executes at once; `None` for as many as it has slots.
+    /// How many of its calls one worker executes at once; `None` for as many as the worker has slots.
     pub max_concurrent: Option<u32>,
-    /// Calls of it that may be queued or running at once, in all runs and on all workers; `None` for no limit.
+    /// How many of its calls may be queued or running at once, in all runs and on all workers; `None` for no limit.
     pub running_max: Option<u32>,
-    /// JSON Schema of the arguments with which a call runs alone, as JSON text; empty where `concurrency` holds for all.
+    /// JSON Schema of the arguments with which a call runs alone, as JSON text; empty if `concurrency` applies to all
+    /// calls.
     pub exclusive_when: String,
-    /// As [`Self::exclusive_when`], for calls that may run beside others.
+    /// As [`Self::exclusive_when`], for calls that may run concurrently with others.
     pub parallel_when: String,
-    /// What of a call's context it is given; no other key.
+    /// The keys of a call's context that it receives; no other key is passed.
     pub context_keys: Vec<String>,
 }
 
-/// What becomes of calls and their results beside being given to the model. Three things that do not hang together.
+/// Use of calls and results beside passing them to the model. The three are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct ResultUse {
-    /// It is a part of what the assistant says to the user. The model is given it all the same, and goes on.
+    /// The result is part of the assistant's message to the user. The model receives it too, and continues.
     pub is_final: bool,
-    /// It may be the answer: where that holds for all calls of a run and all complete, the model need not be asked again.
+    /// The result may be the answer: if this is set for all calls of a run and all complete, the model need not be
+    /// asked again.
     pub return_direct: bool,
-    /// The tool is not listed, can be called only where it is attached, and its calls are nothing that users are shown.
+    /// The tool is not listed, can be called only by runs that attach it, and its calls are not shown to users.
     pub hidden: bool,
 }
 
-/// The class of permission that a caller needs.
+/// The permission class that a caller needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Permission {
     Read,
@@ -69,7 +71,7 @@ pub enum Permission {
 }
 
 impl Permission {
-    /// The class of a tool whose author only said what it does to the world.
+    /// The default class, derived from the tool's effects.
     #[must_use]
     pub fn of(effects: Effects) -> Self {
         if effects.read_only {
@@ -82,16 +84,16 @@ impl Permission {
     }
 }
 
-/// Whether a call may run beside other calls of its run.
+/// Whether a call may run concurrently with other calls of its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Concurrency {
     Parallel,
-    /// It begins when all that is ahead of it in line has ended, and what is behind it waits for its end.
+    /// It begins when all calls ahead of it in turn order have ended; calls behind it wait for its end.
     Exclusive,
 }
 
 impl Concurrency {
-    /// What holds where a tool's author did not say: nothing that writes runs beside others.
+    /// The default, derived from the permission: calls that write do not run concurrently.
     #[must_use]
     pub fn of(permission: Permission) -> Self {
         match permission {
@@ -101,7 +103,7 @@ impl Concurrency {
     }
 }
 
-/// Another name by which a tool can be called, with a description of its own.
+/// Another name by which a tool can be called, with its own description.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alias {
     pub name: ToolName,
@@ -109,11 +111,11 @@ pub struct Alias {
     pub description: String,
 }
 
-/// Numbers with dots between them, the first weighing most: `3`, `1.4.2`, `2026.11.21`.
+/// Numbers separated by dots, the first is the most significant: `3`, `1.4.2`, `2026.11.21`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Version {
     numbers: Vec<u64>,
-    /// As it was written, leading zeros and all.
+    /// As it was written, with leading zeros.
     text: Box<str>,
 }
 
@@ -149,46 +151,47 @@ impl PartialOrd for Version {
     }
 }
 
-/// What a call of the tool does to the world, in the words of MCP's annotations. All false when the author did not say.
+/// Effects of a call, as in MCP's annotations. All false if the tool declares none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Effects {
     pub read_only: bool,
     pub idempotent: bool,
     pub destructive: bool,
     pub open_world: bool,
-    /// It reads or writes files or starts processes on its worker's machine, where other calls of the pool find them.
+    /// It reads or writes files or starts processes on its worker's machine, which other calls of the pool can see.
     pub uses_machine: bool,
 }
 
 impl Effects {
-    /// Whether a second execution does no harm. A tool that does not say is not repeated once its start is on record.
+    /// Whether a second execution does no harm. If neither is declared, a call is not repeated once its start is
+    /// recorded.
     #[must_use]
     pub fn repeatable(self) -> bool {
         self.read_only || self.idempotent
     }
 }
 
-/// How a call is attempted. Copied into the call when it is accepted, so that a later manifest cannot change its fate.
+/// How a call is attempted. Copied into the call when it is accepted, so that a later manifest does not change it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub repeatable: bool,
-    /// Attempts that a call may use up; those that a worker gave back on shutdown do not count.
+    /// Attempts that a call may use; attempts that a worker returned on shutdown do not count.
     pub attempts_max: u32,
     /// How long one attempt may take.
     pub attempt_timeout: Duration,
-    /// How long a running attempt may say nothing, not even progress; `None` for a tool that need not speak.
+    /// How long a running attempt may send neither output nor progress; `None` for no limit.
     pub idle_timeout: Option<Duration>,
     pub backoff: Backoff,
     pub retry_on: RetryOn,
     pub after_partial_output: AfterPartialOutput,
 }
 
-/// Which ends of an attempt lead to another one, where the policy allows one at all.
+/// Which outcomes of an attempt lead to another attempt, if the policy allows one at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryOn {
     /// Errors that the tool marks as worth another attempt.
     pub retryable: bool,
-    /// The attempt took too long, or was silent for too long.
+    /// The attempt exceeded its timeout or its idle timeout.
     pub timeout: bool,
     pub panic: bool,
     /// The attempt was lost with its worker.
@@ -203,15 +206,15 @@ impl Default for RetryOn {
     }
 }
 
-/// What becomes of the output of an attempt when another one follows it.
+/// What happens to an attempt's output if another attempt follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AfterPartialOutput {
-    /// It is withdrawn by one explicit event, and the new attempt speaks from its beginning.
+    /// It is withdrawn by one explicit event, and the next attempt starts over.
     #[default]
     Restart,
-    /// It stands; the new attempt is told with which chunk to go on.
+    /// It remains; the next attempt is given the chunk number at which to continue.
     Continue,
-    /// Nothing is shown before the call ends, and then only what the last attempt said.
+    /// No output is shown before the call ends, and then only that of the last attempt.
     Buffer,
 }
 
@@ -221,7 +224,7 @@ impl Policy {
     /// The idle timeout of a tool that sends output while it runs.
     pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// The policy of a tool whose author only said what it does to the world.
+    /// The default policy, derived from the tool's effects.
     #[must_use]
     pub fn of(effects: Effects) -> Self {
         let repeatable = effects.repeatable();

@@ -1,4 +1,4 @@
-//! What a worker is told that was handed a call's job.
+//! The owner's verdict on a job that a worker received.
 
 use crate::call::{Call, CallState};
 use crate::event::{AttemptId, AttemptOutcome, CallError, ErrorKind};
@@ -7,25 +7,26 @@ use crate::limit::ATTEMPTS_SKIPPED_MAX;
 use crate::run::Run;
 use crate::tool::{AfterPartialOutput, Policy};
 
-/// What a worker that was handed a call's job should do with it.
+/// What a worker should do with a job that it received.
 ///
-/// The answer is as old as the fold that gave it. A worker that is told to end an attempt, to execute what is not safe to
-/// repeat, or to go on from a chunk other than the first, stores its word behind the call's last output as the owner saw
-/// it, or not at all, and asks again where that fails.
+/// A verdict is as old as the fold behind it. If a worker must end an attempt, execute a tool that is not safe to
+/// repeat, or continue from a chunk other than the first, it appends on condition that the call's last output is still
+/// the one that the owner saw. If that fails, it asks again.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Execute it, as this attempt. `used` counts the attempts before it; `from` is the chunk to go on with.
+    /// Execute it, as this attempt. `used` counts the attempts before it; `from` is the first chunk to send.
     Go { number: AttemptNumber, used: u32, from: ChunkIndex },
     /// Do not execute it: append this end.
     End { attempt: AttemptId, outcome: AttemptOutcome },
-    /// Nothing is left to do.
+    /// Acknowledge it without executing it.
     Drop,
-    /// Do nothing, and do not acknowledge it: another worker has it, which lives. Only the rim knows that.
+    /// Neither execute nor acknowledge it: another, live worker has it. State alone never yields this verdict.
     Leave,
 }
 
 impl Call {
-    /// What to do with the call's job, delivered for the `delivered`-th time. A call that is overdue never starts late.
+    /// The verdict on the call's job, delivered for the `delivered`-th time. A call that is past its deadline never
+    /// starts.
     #[must_use]
     pub fn verdict(&self, delivered: u32, now: Timestamp) -> Verdict {
         let Some((_, policy)) = self.policy() else { return Verdict::Drop };
@@ -33,12 +34,12 @@ impl Call {
             CallState::Ended(_) | CallState::AwaitingApproval | CallState::WaitingForClient => Verdict::Drop,
             CallState::Running(running) => self.verdict_on_lost(running.attempt, policy, delivered, now),
             CallState::Queued { .. } | CallState::Accepted if self.start_by() <= now => Verdict::Drop,
-            // The worker holds the job, so it is in the log even where this fold has not come to it yet.
+            // The worker has the job, so it is in the log even if this fold has not applied it yet.
             CallState::Queued { .. } | CallState::Accepted => self.go(policy, delivered),
         }
     }
 
-    /// The job comes again while an attempt is on record: its worker is taken for lost.
+    /// The job was redelivered while an attempt is recorded: its worker counts as lost.
     fn verdict_on_lost(&self, lost: AttemptId, policy: &Policy, delivered: u32, now: Timestamp) -> Verdict {
         let end = |error| Verdict::End { attempt: lost, outcome: AttemptOutcome::Failed(error) };
         if !policy.repeatable {
@@ -76,7 +77,7 @@ impl Call {
 }
 
 impl Run {
-    /// The attempts on record that `worker` was running, each with the lease that hands its job back.
+    /// The recorded attempts that `worker` was running, each with the lease that returns its job to the queue.
     pub fn running_on(&self, worker: &WorkerId) -> impl Iterator<Item = (AttemptId, &bytes::Bytes)> {
         self.calls.iter().filter_map(move |call| match &call.state {
             CallState::Running(running) => {

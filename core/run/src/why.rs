@@ -1,4 +1,4 @@
-//! One line that says what a call waits for, or why it ended as it did.
+//! One line for people: what a call waits for, or why it ended as it did.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::tool::Concurrency;
 use crate::turn::Held;
 
 impl Run {
-    /// Says it of a call of the run, as of `now`; `workers` is how many workers of the call's pool live, where that is
+    /// Explains a call of the run as of `now`; `workers` is the number of live workers of the call's pool, if it is
     /// known.
     #[must_use]
     pub fn why(&self, call: &Call, now: Timestamp, workers: Option<usize>) -> String {
@@ -19,13 +19,13 @@ impl Run {
             CallState::Accepted => match self.held_by(call) {
                 Some((ahead, held)) => call.why_held(ahead, held, now),
                 None => format!(
-                    "accepted {} ago; the owner of its shard is about to put its job into the log",
+                    "accepted {} ago; the owner of its shard is about to append its job to the log",
                     span(now.since(call.accepted_at()))
                 ),
             },
             CallState::AwaitingApproval => call.why_unapproved(now),
             CallState::WaitingForClient => format!(
-                "waits for its client since {}; if nobody answers it expires in {}",
+                "has been waiting for its client for {}; without an answer it expires in {}",
                 span(now.since(call.accepted_at())),
                 span(call.spec().deadline.since(now))
             ),
@@ -44,18 +44,18 @@ impl Call {
             (None, _) => (self.spec().deadline, "expires"),
         };
         let since = span(now.since(self.accepted_at()));
-        format!("awaits approval since {since}; if nobody decides it {follows} in {}", span(due.since(now)))
+        format!("has been awaiting approval for {since}; without a decision it {follows} in {}", span(due.since(now)))
     }
 
     fn why_held(&self, ahead: &Self, held: Held, now: Timestamp) -> String {
         let why = match (held, self.spec().concurrency) {
-            (Held::Alone, Concurrency::Exclusive) => "it runs alone",
-            (Held::Alone, Concurrency::Parallel) => "that one runs alone",
-            (Held::Full, _) => "the run has no more at once than there are now",
+            (Held::Alone, Concurrency::Exclusive) => "this call is exclusive",
+            (Held::Alone, Concurrency::Parallel) => "that call is exclusive",
+            (Held::Full, _) => "the run's limit of concurrent calls is reached",
         };
         format!(
-            "waits for its turn since {}: call {} is ahead and {}, and {why}; it expires in {}",
-            span(now.since(self.in_line_since)),
+            "has been waiting for its turn for {}: call {} is ahead of it and {}, and {why}; it expires in {}",
+            span(now.since(self.in_turn_since)),
             ahead.spec().id,
             ahead.unsettled().map_or(ahead.state_name(), |_| "ended, but its tool has not stopped"),
             span(self.start_by().since(now))
@@ -66,25 +66,29 @@ impl Call {
         let pool = self.policy().map_or("", |(pool, _)| pool.as_str());
         let waits = match workers {
             Some(0) if self.spec().without_worker == WithoutWorker::Fail => {
-                "no worker of the pool that hosts the tool takes calls, it is about to fail".to_owned()
+                "no worker of the pool that hosts the tool takes calls, so it is about to fail".to_owned()
             }
             Some(0) => "no worker of the pool that hosts the tool takes calls: start one".to_owned(),
-            Some(1) => "the only worker that takes it has no free slot, or is about to pull it".to_owned(),
+            Some(1) => "the only worker that hosts the tool has no free slot, or is about to pull it".to_owned(),
             Some(workers) => {
-                format!("none of the {workers} workers that take it has a free slot, or one is about to pull it")
+                format!("none of the {workers} workers that host the tool has a free slot, or one is about to pull it")
             }
-            None => "for a worker of the pool".to_owned(),
+            None => "it waits for a worker of the pool".to_owned(),
         };
         let before = match self.failures().last() {
             Some(last) if last.at == since => {
-                format!("; attempt {} failed ({}), it is tried again after a pause", last.number.0, error(&last.error))
+                format!(
+                    "; attempt {} failed ({}), and the next one begins after a pause",
+                    last.number.0,
+                    error(&last.error)
+                )
             }
             Some(last) => format!("; attempt {} failed ({})", last.number.0, error(&last.error)),
             None if self.is_untried() => String::new(),
-            None => "; a worker that shut down gave it back".to_owned(),
+            None => "; a worker that shut down returned it".to_owned(),
         };
         let by = span(self.start_by().since(now));
-        format!("queued in pool {pool} since {}: {waits}{before}; it expires in {by}", span(now.since(since)))
+        format!("has been queued in pool {pool} for {}: {waits}{before}; it expires in {by}", span(now.since(since)))
     }
 
     fn why_running(&self, running: &Running, now: Timestamp) -> String {
@@ -93,18 +97,18 @@ impl Call {
         let (since, heard) = (span(now.since(running.since)), span(now.since(running.heard_at)));
         let left = self.policy().map_or_else(String::new, |(_, policy)| {
             let end = running.since.after(policy.attempt_timeout).min(self.spec().deadline);
-            format!(", and has {} left", span(end.since(now)))
+            format!(", and it has {} left", span(end.since(now)))
         });
         let cancelling = self.cancelling().map_or_else(String::new, |cancel| {
             let stage = match (cancel.delivered_at, cancel.acknowledged_at) {
-                (_, Some(_)) => "its tool has noticed and is about to end",
-                (Some(_), None) => "its worker has told the tool, which has not noticed yet",
-                (None, None) => "its worker has not heard of it yet",
+                (_, Some(_)) => "its tool has acknowledged and is about to end",
+                (Some(_), None) => "its worker has notified the tool, which has not acknowledged yet",
+                (None, None) => "its worker has not confirmed it yet",
             };
             let asked = span(now.since(cancel.requested_at));
-            format!("; it has been cancelling for {asked}{}: {stage}", parenthesized(&cancel.reason))
+            format!("; cancelling has been requested for {asked}{}: {stage}", parenthesized(&cancel.reason))
         });
-        format!("attempt {number} runs{on} since {since}, was last heard {heard} ago{left}{cancelling}")
+        format!("attempt {number} has been running{on} for {since}, its last output was {heard} ago{left}{cancelling}")
     }
 
     fn why_ended(&self, ended: &Ended) -> String {
@@ -137,21 +141,21 @@ impl Call {
     }
 }
 
-/// A missed deadline in words.
+/// A missed deadline, for people.
 #[must_use]
 pub fn expiry(deadline: DeadlineKind) -> &'static str {
     match deadline {
         DeadlineKind::Call => "the call's deadline passed",
         DeadlineKind::Queue => "no worker took it up before its queue deadline",
         DeadlineKind::Client => "the client did not answer before the call's deadline",
-        DeadlineKind::Attempt(_) => "an attempt overran its time and its worker was silent",
-        DeadlineKind::Idle(_) => "an attempt said nothing for too long and its worker was silent",
+        DeadlineKind::Attempt(_) => "an attempt exceeded its timeout and its worker did not report it",
+        DeadlineKind::Idle(_) => "an attempt exceeded its idle timeout and its worker did not report it",
         DeadlineKind::Run => "the run's deadline passed",
-        DeadlineKind::Opening => "the request reached the log too late, after its caller was told that it failed",
+        DeadlineKind::Opening => "the request reached the log too late, after its caller had received an error",
     }
 }
 
-/// What a call that no worker takes up is told.
+/// The error of a call that no worker takes.
 #[must_use]
 pub fn no_worker(tool: &ToolName, pool: &PoolId) -> CallError {
     let message =
@@ -181,7 +185,7 @@ fn parenthesized(reason: &str) -> String {
     if reason.is_empty() { reason } else { format!(" ({reason})") }
 }
 
-/// The first line of a text that says something, shortened.
+/// The first non-empty line of a text, shortened.
 fn line(text: &str) -> String {
     const CHARS_MAX: usize = 120;
     const CUT: &str = " …";

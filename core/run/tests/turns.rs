@@ -82,7 +82,10 @@ fn a_place_that_becomes_free_is_taken_at_once() {
     story.tell_all([dispatched(0), dispatched(1), started(0, 1), failed_for_now(0, 1)]);
     assert_eq!(due(&story), [], "one that is tried again keeps its place");
     let why = story.run.why(story.call(2), story.now, None);
-    assert!(why.contains("call a is ahead and queued, and the run has no more at once"), "{why}");
+    assert!(
+        why.contains("call a is ahead of it and queued, and the run's limit of concurrent calls is reached"),
+        "{why}"
+    );
     story.tell(completed(1, 1, 0));
     assert_eq!(due(&story), [2]);
 }

@@ -29,17 +29,17 @@ fn what_a_call_waits_for_or_why_it_ended() {
     #[rustfmt::skip]
     let table = [
         (with(repeatable("a"), vec![]), None, "accepted 3.0 s ago; the owner of its shard"),
-        (with(client("a"), vec![]), None, "waits for its client since 3.0 s; if nobody answers it expires in 29 min 57 s"),
-        (with(repeatable("a"), vec![dispatched(0)]), None, "queued in pool alpha since 3.0 s: for a worker of the pool"),
+        (with(client("a"), vec![]), None, "has been waiting for its client for 3.0 s; without an answer it expires in 29 min 57 s"),
+        (with(repeatable("a"), vec![dispatched(0)]), None, "has been queued in pool alpha for 3.0 s: it waits for a worker of the pool"),
         (with(repeatable("a"), vec![dispatched(0)]), Some(0), "no worker of the pool that hosts the tool takes calls: start one"),
-        (with(repeatable("a"), vec![dispatched(0)]), Some(1), "the only worker that takes it has no free slot"),
-        (with(repeatable("a"), vec![dispatched(0)]), Some(5), "none of the 5 workers that take it has a free slot"),
+        (with(repeatable("a"), vec![dispatched(0)]), Some(1), "the only worker that hosts the tool has no free slot"),
+        (with(repeatable("a"), vec![dispatched(0)]), Some(5), "none of the 5 workers that host the tool has a free slot"),
         (with(hasty, vec![dispatched(0)]), Some(0), "it is about to fail"),
-        (on(repeatable("a"), vec![returned(0, 1)]), None, "a worker that shut down gave it back"),
-        (on(repeatable("a"), vec![failed_for_now(0, 1)]), None, "attempt 1 failed (TOOL_FAILED: it broke), it is tried again"),
-        (on(repeatable("a"), vec![]), None, "attempt 1 runs on worker-1 since 3.0 s, was last heard 3.0 s ago, and has 4 min 57 s left"),
-        (on(repeatable("a"), vec![cancel_requested(0)]), None, "it has been cancelling for 3.0 s (not needed): its worker has not heard of it yet"),
-        (on(repeatable("a"), vec![cancel_requested(0), stopping(0, 1, StopStage::Delivered)]), None, "its worker has told the tool"),
+        (on(repeatable("a"), vec![returned(0, 1)]), None, "a worker that shut down returned it"),
+        (on(repeatable("a"), vec![failed_for_now(0, 1)]), None, "attempt 1 failed (TOOL_FAILED: it broke), and the next one begins"),
+        (on(repeatable("a"), vec![]), None, "attempt 1 has been running on worker-1 for 3.0 s, its last output was 3.0 s ago, and it has 4 min 57 s left"),
+        (on(repeatable("a"), vec![cancel_requested(0)]), None, "cancelling has been requested for 3.0 s (not needed): its worker has not confirmed it yet"),
+        (on(repeatable("a"), vec![cancel_requested(0), stopping(0, 1, StopStage::Delivered)]), None, "its worker has notified the tool"),
         (on(repeatable("a"), vec![cancel_requested(0), stopping(0, 1, StopStage::Acknowledged)]), None, "about to end"),
         (on(repeatable("a"), vec![completed(0, 1, 0)]), None, "completed 0.0 s after it was accepted, in 1 attempt"),
         (on(repeatable("a"), vec![ended(0, 1, AttemptOutcome::Failed(many_words))]), None, "failed (TOOL_FAILED: first line …)"),
@@ -65,13 +65,15 @@ fn a_call_that_waits_for_its_turn_says_behind_whom() {
     let mut story = Story::of([repeatable("a"), exclusive("b"), repeatable("c")]);
     story.tell_all([dispatched(0), started(0, 1)]);
     let why = |index| story.run.why(story.call(index), story.now, None);
-    assert!(why(1).contains("for its turn since 0.0 s: call a is ahead and running, and it runs alone; it expires in"));
-    assert!(why(2).contains("call b is ahead and accepted, and that one runs alone"), "{}", why(2));
+    assert!(why(1).contains(
+        "for its turn for 0.0 s: call a is ahead of it and running, and this call is exclusive; it expires in"
+    ));
+    assert!(why(2).contains("call b is ahead of it and accepted, and that call is exclusive"), "{}", why(2));
 }
 
 #[test]
 fn a_clock_that_runs_behind_the_log_spoils_nothing() {
     let story = Story::of([once("a")]).told(dispatched(0)).told(started(0, 1));
     let earlier = toolyard_run::Timestamp(START.0 - 60_000);
-    assert!(story.run.why(story.call(0), earlier, None).contains("since 0.0 s"));
+    assert!(story.run.why(story.call(0), earlier, None).contains("for 0.0 s"));
 }

@@ -2,7 +2,7 @@
 
 use run::Concurrency;
 
-use crate::schema::Schema;
+use crate::Schema;
 
 /// What a tool says of its calls, compiled once.
 #[derive(Debug, Clone)]
@@ -14,8 +14,8 @@ pub struct ByInput {
 }
 
 impl ByInput {
-    /// Whether a call with these arguments may run beside others. `may_change` where somebody may still change them: then
-    /// what they are now lets nobody beside it.
+    /// Whether a call with these arguments may run beside others. `may_change` where somebody may still change them:
+    /// then what they are now lets nobody beside it.
     #[must_use]
     pub fn of(&self, arguments: &[u8], may_change: bool) -> Concurrency {
         // What takes too long to find out lets no call beside others.

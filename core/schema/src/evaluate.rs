@@ -1,5 +1,5 @@
-//! Whether a value fits a schema. Each step is counted, and what is known of a value is remembered where references lead, so
-//! no union, recursion or repetition costs more than the schema's size times the value's.
+//! Whether a value fits a schema. Each step is counted, and what is known of a value is remembered where references
+//! lead, so no union, recursion or repetition costs more than the schema's size times the value's.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};

@@ -1,5 +1,5 @@
-//! Why a value does not fit, and where. Only parts that do not fit are looked into, and of a union only the alternative that
-//! the value comes nearest to, so explaining costs about as much as the check.
+//! Why a value does not fit, and where. Only parts that do not fit are looked into, and of a union only the alternative
+//! that the value comes nearest to, so explaining costs about as much as the check.
 
 use std::collections::BTreeSet;
 

@@ -2,9 +2,12 @@
 //! before a job exists, the worker before its tool runs, because it alone knows which version of the tool it hosts.
 
 mod compile;
+pub mod concurrency;
 mod evaluate;
 mod explain;
+pub mod pattern;
 mod references;
+pub mod steps;
 mod value;
 
 use std::sync::Arc;
@@ -94,8 +97,8 @@ impl Schema {
     /// Compiles a schema, whose patterns draw on a budget.
     ///
     /// # Errors
-    /// When the text is too large, not JSON or not a JSON Schema, refers to other documents, has patterns that cannot be used,
-    /// or checking it might not end.
+    /// When the text is too large, not JSON or not a JSON Schema, refers to other documents, has patterns that cannot
+    /// be used, or checking it might not end.
     pub fn compile_within(text: &str, patterns: &mut Budget) -> Result<Self, InvalidSchema> {
         Self::compiled(text, patterns).map(|(schema, _)| schema)
     }
@@ -116,7 +119,8 @@ impl Schema {
     /// Parses arguments and checks them. Empty arguments are `{}`.
     ///
     /// # Errors
-    /// Where the text is not a JSON object or does not fit, each with its place. Also when the check would take too long.
+    /// Where the text is not a JSON object or does not fit, each with its place. Also when the check would take too
+    /// long.
     pub fn check(&self, arguments: &[u8]) -> Result<Value, Vec<Violation>> {
         self.check_within(arguments, &mut Steps::of_one(arguments.len()))
     }

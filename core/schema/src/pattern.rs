@@ -1,8 +1,9 @@
 //! Regular expressions of requests and manifests, compiled and matched at a bounded cost.
 //!
-//! Compiling draws on a [`Budget`] that all patterns of one schema, request or set of tools share. Matching uses a lazy DFA,
-//! whose work is the length of the text plus the states that it builds, and counts both as steps. A pattern that needs more
-//! states than fit its cache is given up with an error. There is no backtracking: lookaround and backreferences are refused.
+//! Compiling draws on a [`Budget`] that all patterns of one schema, request or set of tools share. Matching uses a lazy
+//! DFA, whose work is the length of the text plus the states that it builds, and counts both as steps. A pattern that
+//! needs more states than fit its cache is given up with an error. There is no backtracking: lookaround and
+//! backreferences are refused.
 
 mod ecma;
 
@@ -177,7 +178,8 @@ impl Pattern {
     }
 }
 
-/// Checks that a regular expression stands on its own: one that closes a group around it would match what it should not.
+/// Checks that a regular expression stands on its own: one that closes a group around it would match what it should
+/// not.
 ///
 /// # Errors
 /// When it is malformed or too large.

@@ -1,5 +1,5 @@
-//! Sees to it that a check against a schema ends: it knows all that it refers to, and no reference leads back to where it
-//! was without a step into the value, whose depth is bounded.
+//! Sees to it that a check against a schema ends: it knows all that it refers to, and no reference leads back to where
+//! it was without a step into the value, whose depth is bounded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -137,7 +137,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::schema::Schema;
+    use crate::Schema;
 
     fn refused(schema: &Value) -> InvalidSchema {
         Schema::compile(&schema.to_string()).expect_err("it is refused")

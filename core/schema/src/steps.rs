@@ -1,4 +1,5 @@
-//! Steps that a check may take. Every check counts what it does, so its time and memory are bounded by what it was given.
+//! Steps that a check may take. Every check counts what it does, so its time and memory are bounded by what it was
+//! given.
 
 /// Steps of any check: enough for the largest schema and a value of some hundred parts. Some 2 ms.
 const STEPS_MIN: u64 = 100_000;

@@ -30,8 +30,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Groups of the suite whose schemas are refused, by file. All of them refer to other documents, or to places by another
-/// name than their path, or name another dialect.
+/// Groups of the suite whose schemas are refused, by file. All of them refer to other documents, or to places by
+/// another name than their path, or name another dialect.
 const REFUSED: [(&str, usize); 13] = [
     ("anchor.json", 4),
     ("defs.json", 1),

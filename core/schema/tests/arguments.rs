@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
+use schema::{Schema, describe};
 use serde_json::{Map, Value, json};
-use toolyard_proto::schema::{Schema, describe};
 
 /// One of everything that says where something is wrong.
 static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {

@@ -1,10 +1,11 @@
-//! What a check may cost: small schemas and values that multiply take a bounded time, memory and stack, and valid ones fit.
+//! What a check may cost: small schemas and values that multiply take a bounded time, memory and stack, and valid ones
+//! fit.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use schema::{InvalidSchema, Schema};
 use serde_json::{Value, json};
-use toolyard_proto::schema::{InvalidSchema, Schema};
 
 /// Bytes that a check may take at most.
 const BYTES_MAX: u64 = 50 * 1024 * 1024;

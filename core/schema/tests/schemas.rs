@@ -1,5 +1,5 @@
-//! Generated schemas and values: what fits is what another implementation says, and no check needs much time, memory or stack,
-//! whatever is checked against what.
+//! Generated schemas and values: what fits is what another implementation says, and no check needs much time, memory or
+//! stack, whatever is checked against what.
 
 use std::cell::Cell;
 use std::io::Read as _;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
+use schema::Schema;
 use serde_json::{Map, Value, json};
-use toolyard_proto::schema::Schema;
 
 /// Set in the process that is limited.
 const IS_LIMITED: &str = "TOOLYARD_TEST_LIMITED";

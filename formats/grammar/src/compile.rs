@@ -1,9 +1,9 @@
-//! Definitions as productions: what is repeated, optional or one of several becomes a rule of its own, and what is ignored
-//! a rule behind each terminal.
+//! Definitions as productions: what is repeated, optional or one of several becomes a rule of its own, and what is
+//! ignored a rule behind each terminal.
 
 use std::collections::HashMap;
 
-use proto::pattern::Budget;
+use schema::pattern::Budget;
 
 use super::read::{Definition, Definitions, Expression, is_terminal};
 use super::terminal::{Terminal, Terminals};

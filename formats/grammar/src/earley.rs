@@ -1,5 +1,5 @@
-//! Earley's recogniser. For each place of the text it knows which productions may stand there and how far each has come; a
-//! terminal leads from a place to every place where it may end.
+//! Earley's recogniser. For each place of the text it knows which productions may stand there and how far each has
+//! come; a terminal leads from a place to every place where it may end.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -13,7 +13,7 @@ const EXPECTED_MAX: usize = 8;
 
 /// Why a text is not of a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Misfit {
+pub enum Misfit {
     #[error("the input does not fit the grammar at line {line}, column {column}{}", follows(expected))]
     Text { line: usize, column: usize, expected: Vec<String> },
     #[error(

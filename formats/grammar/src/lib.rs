@@ -1,9 +1,10 @@
 //! Grammars in the syntax of Lark, and whether a text is of one.
 //!
-//! A text is of a grammar when the grammar, as a context-free one over characters, derives it: a terminal stands for each
-//! text that it matches, not for the longest, and what `%ignore` names may stand before and after each terminal. That is
-//! all that Lark's Earley parser with its complete lexer takes, and at least what its other lexers take. What only shapes
-//! trees (aliases, `?`, `!`, priorities) changes nothing here; what is not understood is refused with its line.
+//! A text is of a grammar when the grammar, as a context-free one over characters, derives it: a terminal stands for
+//! each text that it matches, not for the longest, and what `%ignore` names may stand before and after each terminal.
+//! That is all that Lark's Earley parser with its complete lexer takes, and at least what its other lexers take. What
+//! only shapes trees (aliases, `?`, `!`, priorities) changes nothing here; what is not understood is refused with its
+//! line.
 
 mod compile;
 mod earley;
@@ -14,10 +15,10 @@ mod tests;
 
 use std::fmt;
 
-use proto::pattern::Budget;
+use schema::pattern::Budget;
 
 use self::compile::Symbol;
-pub(crate) use self::earley::Misfit;
+pub use self::earley::Misfit;
 use self::terminal::Terminal;
 
 /// Rules and terminals that a grammar defines.
@@ -45,7 +46,7 @@ const STEPS_PER_BYTE_MAX: usize = 16;
 
 /// A grammar that inputs can be checked against.
 #[derive(Debug, Clone)]
-pub(crate) struct Grammar {
+pub struct Grammar {
     productions: Vec<Production>,
     /// The productions of each rule.
     rules: Vec<Vec<u32>>,
@@ -62,7 +63,7 @@ struct Production {
 
 /// What is wrong with a grammar, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub struct Fault {
     line: u32,
     what: String,
 }
@@ -80,14 +81,14 @@ impl fmt::Display for Fault {
 }
 
 impl Grammar {
-    /// Reads a grammar, whose rule `start` stands for the whole text. What its terminals take draws on the budget of the
-    /// request.
-    pub(crate) fn read(text: &str, budget: &mut Budget) -> Result<Self, Fault> {
+    /// Reads a grammar, whose rule `start` stands for the whole text. What its terminals take draws on the budget of
+    /// the request.
+    pub fn read(text: &str, budget: &mut Budget) -> Result<Self, Fault> {
         compile::compile(read::read(text)?, budget)
     }
 
     /// Whether the whole text is of the grammar.
-    pub(crate) fn check(&self, text: &str) -> Result<(), Misfit> {
+    pub fn check(&self, text: &str) -> Result<(), Misfit> {
         earley::check(self, text)
     }
 }

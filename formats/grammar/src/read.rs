@@ -1,6 +1,6 @@
 //! The text of a grammar as definitions. Nothing is looked up yet.
 
-use super::{DEFINITIONS_MAX, DEPTH_MAX, Fault, REPEATS_MAX};
+use crate::{DEFINITIONS_MAX, DEPTH_MAX, Fault, REPEATS_MAX};
 
 /// What a grammar says, in its order.
 #[derive(Debug, Default)]

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use proto::pattern::{Budget, check_alone};
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson;
 use regex_automata::{Anchored, Input, MatchKind};
+use schema::pattern::{Budget, check_alone};
 
 use super::read::{Definition, Expression, is_terminal};
 use super::{CACHE_BYTES_MAX, CACHE_BYTES_PER_STEP, Fault, PATTERN_BYTES_MAX, TERMINAL_DEPTH_MAX};
@@ -13,8 +13,8 @@ use super::{CACHE_BYTES_MAX, CACHE_BYTES_PER_STEP, Fault, PATTERN_BYTES_MAX, TER
 /// Characters of a terminal that an error names.
 const LABEL_CHARS_MAX: usize = 64;
 
-/// Terminals of Lark's library `common`. A string ends at its first quote and a comment at its first end, which says the
-/// same as the library's patterns that match as little as they can.
+/// Terminals of Lark's library `common`. A string ends at its first quote and a comment at its first end, which says
+/// the same as the library's patterns that match as little as they can.
 const COMMON: [(&str, &str); 23] = [
     ("DIGIT", "[0-9]"),
     ("HEXDIGIT", "[0-9A-Fa-f]"),
@@ -219,8 +219,8 @@ impl Terminal {
         self.automaton.create_cache()
     }
 
-    /// Tells every place where a match ends that begins at `from`; gives how many bytes were looked at, at most `budget` of
-    /// them. `None` where that was not enough.
+    /// Tells every place where a match ends that begins at `from`; gives how many bytes were looked at, at most
+    /// `budget` of them. `None` where that was not enough.
     pub(super) fn ends(
         &self,
         cache: &mut Cache,

@@ -1,8 +1,8 @@
 //! Grammars, and what is of them.
 
 use proptest::prelude::*;
-use proto::pattern::Budget;
 use regex::Regex;
+use schema::pattern::Budget;
 
 use super::{Grammar, Misfit};
 
@@ -173,7 +173,8 @@ fn what_would_take_too_long_is_refused() {
     assert_eq!(text.check(&"a line of some length, as there are many\n".repeat(6000)), Ok(()));
 }
 
-/// An expression over `a` and `b`, in three forms that mean the same: in rules, in a terminal, and as a regular expression.
+/// An expression over `a` and `b`, in three forms that mean the same: in rules, in a terminal, and as a regular
+/// expression.
 fn expression() -> impl Strategy<Value = (String, String)> {
     let text = "[ab]{1,3}".prop_map(|text| (format!("\"{text}\""), text));
     text.prop_recursive(4, 24, 3, |inner| {

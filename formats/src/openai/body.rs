@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::Refused;
+use crate::openai::Refused;
 
 #[derive(Debug)]
 pub(crate) struct Body<'a>(HashMap<String, &'a RawValue>);
@@ -20,8 +20,8 @@ impl<'a> Body<'a> {
         self.0.get(name).copied()
     }
 
-    /// The member; null where there is none. One that is JSON and cannot be read all the same, for a number that is too large
-    /// or half of a surrogate pair, is refused: what it asks for would be passed over.
+    /// The member; null where there is none. One that is JSON and cannot be read all the same, for a number that is too
+    /// large or half of a surrogate pair, is refused: what it asks for would be passed over.
     pub(crate) fn value(&self, name: &str) -> Result<Value, Refused> {
         self.get(name).map_or(Ok(Value::Null), |member| readable(member, &format!("/{name}")))
     }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use crate::turns::{Answer, Part};
 use proto::v1;
 use run::{AfterPartialOutput, CallId, Route, Run, RunId};
-use vendor::{Answer, Part};
 
-use crate::SAID_BYTES_MAX;
+use crate::openai::SAID_BYTES_MAX;
 
 /// The metadata by which a request's own call is told from another that looks like it.
 pub(crate) const ITEM: &str = "toolyard.item";
@@ -81,8 +81,9 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Takes in calls that were accepted; gives their positions. Nothing that may change later is read of the run, which may
-    /// have come farther than what is told of it. Of hidden tools' calls nothing is told but what the client must do.
+    /// Takes in calls that were accepted; gives their positions. Nothing that may change later is read of the run,
+    /// which may have come farther than what is told of it. Of hidden tools' calls nothing is told but what the client
+    /// must do.
     pub(crate) fn accept<'opened>(
         &mut self,
         opened: &'opened [v1::OpenedCall],

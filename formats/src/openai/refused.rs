@@ -1,13 +1,13 @@
 //! Why a request of another API is refused.
 
+use proto::Reason;
 use proto::v1::ToolOutput;
 
 /// A request that cannot be served, whoever asks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refused {
-    /// For programs.
-    pub code: &'static str,
+    pub reason: Reason,
     /// A JSON pointer to what is wrong; empty for the request as a whole.
     pub pointer: String,
     /// What was wrong and what to do.
@@ -15,22 +15,22 @@ pub struct Refused {
 }
 
 impl Refused {
-    pub(crate) fn new(code: &'static str, pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code, pointer: pointer.into(), message: message.into() }
+    pub(crate) fn new(reason: Reason, pointer: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason, pointer: pointer.into(), message: message.into() }
     }
 
     pub(crate) fn invalid(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::new("MALFORMED", pointer, message)
+        Self::new(Reason::Malformed, pointer, message)
     }
 
     /// What is asked for exists and cannot be had here.
     pub(crate) fn unsupported(pointer: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::new("UNSUPPORTED", pointer, message)
+        Self::new(Reason::Unsupported, pointer, message)
     }
 }
 
-impl From<vendor::Error> for Refused {
-    fn from(error: vendor::Error) -> Self {
+impl From<crate::turns::Error> for Refused {
+    fn from(error: crate::turns::Error) -> Self {
         Self::invalid(error.pointer, error.problem.to_string())
     }
 }

@@ -10,10 +10,11 @@ mod stream;
 use std::fmt;
 use std::str::FromStr;
 
+use proto::Reason;
 use run::RunId;
 
-use crate::Refused;
-use crate::calls::rest;
+use crate::openai::Refused;
+use crate::openai::calls::rest;
 
 pub use answers::{Continued, input_items};
 pub(crate) use input::metadata;
@@ -57,7 +58,7 @@ impl FromStr for ResponseId {
         // One that writes the number of the first part is not of our making.
         parse().filter(|id| id.to_string() == text).ok_or_else(|| {
             let shown: String = text.chars().take(64).collect();
-            Refused::new("RESPONSE_NOT_FOUND", "", format!("there is no response {shown:?}: it is no id of ours"))
+            Refused::new(Reason::ResponseNotFound, "", format!("there is no response {shown:?}: it is no id of ours"))
         })
     }
 }

@@ -3,10 +3,10 @@
 use proto::v1;
 use serde_json::{Value, json};
 
-use crate::Refused;
+use crate::openai::Refused;
 
-/// Which tools workers host: gives a name that is taken here for one that a model was given. A vendor that forbids dots was
-/// given `__` in their place.
+/// Which tools workers host: gives a name that is taken here for one that a model was given. A vendor that forbids dots
+/// was given `__` in their place.
 pub type Hosted<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// What a list of tools comes to.
@@ -16,7 +16,8 @@ pub(crate) struct Tools {
     pub(crate) own: Vec<v1::RequestTool>,
     pub(crate) attached: Vec<String>,
     approve: Vec<Approve>,
-    /// Whether calls of dangerous tools are confirmed where nothing else asks for it; unspecified: as the deployment has it.
+    /// Whether calls of dangerous tools are confirmed where nothing else asks for it; unspecified: as the deployment
+    /// has it.
     confirmation: v1::Confirmation,
 }
 

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::json;
+use crate::turns::json;
 
 /// How a call ended, for the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use crate::form::Form;
-use crate::limit::QUOTE_CHARS_MAX;
+use proto::Reason;
+
+use crate::turns::form::Form;
+use crate::turns::limit::QUOTE_CHARS_MAX;
 
 /// A turn, or the arguments of a call, that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +51,28 @@ pub enum Problem {
     OtherForm { named: Form, looks_like: Vec<Form> },
     #[error("this may be {}: {seen} is here. Name the form", list(.could_be))]
     AmbiguousForm { seen: String, could_be: Vec<Form> },
+}
+
+impl Problem {
+    /// The reason with which a request that contains the turn is refused.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::TooLarge { .. } => Reason::PayloadTooLarge,
+            Self::DuplicateId { .. } => Reason::DuplicateCallId,
+            Self::UnknownForm { .. } => Reason::FormUnknown,
+            Self::OtherForm { .. } => Reason::FormMismatch,
+            Self::AmbiguousForm { .. } => Reason::FormAmbiguous,
+            Self::NotJson(_)
+            | Self::TooDeep { .. }
+            | Self::TooMany { .. }
+            | Self::Repeated(_)
+            | Self::Missing(_)
+            | Self::Expected { .. }
+            | Self::Alternatives { .. }
+            | Self::Incomplete(_) => Reason::Malformed,
+        }
+    }
 }
 
 fn list(forms: &[Form]) -> String {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, Problem, quote};
-use crate::forms::responses;
-use crate::json::{Node, Object};
+use crate::turns::error::{Error, Problem, quote};
+use crate::turns::forms::responses;
+use crate::turns::json::{Node, Object};
 
 /// A vendor's form of an assistant turn and of the messages that answer it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,5 +1,5 @@
-//! JSON as it was sent: looked through level by level, never rebuilt, so numbers keep their digits and members their order.
-//! And written the same way.
+//! JSON as it was sent: looked through level by level, never rebuilt, so numbers keep their digits and members their
+//! order. And written the same way.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::error::{Error, Problem, quote};
-use crate::limit::{DEPTH_MAX, ELEMENTS_MAX, MEMBERS_MAX};
+use crate::turns::error::{Error, Problem, quote};
+use crate::turns::limit::{DEPTH_MAX, ELEMENTS_MAX, MEMBERS_MAX};
 
 /// A value of a text that is known to be JSON, and its place in it.
 #[derive(Debug, Clone)]

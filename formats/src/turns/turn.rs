@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::value::RawValue;
 
-use crate::answer::Answer;
-use crate::error::{Error, Problem, quote};
-use crate::form::Form;
-use crate::forms::{anthropic, chat, gemini, mcp, responses};
-use crate::json::Node;
-use crate::limit::{CALL_ID_BYTES_MAX, CALLS_MAX, TURN_BYTES_MAX};
+use crate::turns::answer::Answer;
+use crate::turns::error::{Error, Problem, quote};
+use crate::turns::form::Form;
+use crate::turns::forms::{anthropic, chat, gemini, mcp, responses};
+use crate::turns::json::Node;
+use crate::turns::limit::{CALL_ID_BYTES_MAX, CALLS_MAX, TURN_BYTES_MAX};
 
 /// What a model asked for in one turn.
 #[derive(Debug)]
@@ -24,8 +24,9 @@ pub struct Turn {
 /// One call of a turn.
 #[derive(Debug)]
 pub struct Call {
-    /// The vendor's id. It is made (`call_0` for the first call, and so on: the same turn gets the same ids) where the vendor
-    /// gave none, or one that is empty, longer than 128 bytes or has control characters; answers have the vendor's own.
+    /// The vendor's id. It is made (`call_0` for the first call, and so on: the same turn gets the same ids) where the
+    /// vendor gave none, or one that is empty, longer than 128 bytes or has control characters; answers have the
+    /// vendor's own.
     pub id: String,
     /// Of the tool, as the model said it: not yet known to be the name of any. What has no name of its own, as a
     /// shell call, is called `shell`, `local_shell` or `apply_patch`.
@@ -43,7 +44,8 @@ pub struct Call {
 pub enum Arguments {
     /// JSON, as the model wrote it: numbers keep their digits, members their order and repetitions.
     Json(String),
-    /// The call must not be executed. That is the model's doing: answer it with `why`, as an error, and it may do better.
+    /// The call must not be executed. That is the model's doing: answer it with `why`, as an error, and it may do
+    /// better.
     Unreadable { text: String, why: Error },
 }
 
@@ -95,12 +97,13 @@ pub(crate) enum Carrier {
 }
 
 impl Turn {
-    /// Reads an assistant turn as it came from the vendor. Without `form` it is recognised by its shape, and refused where
-    /// it could be of several forms or of none; with it, where it is plainly of another.
+    /// Reads an assistant turn as it came from the vendor. Without `form` it is recognised by its shape, and refused
+    /// where it could be of several forms or of none; with it, where it is plainly of another.
     ///
     /// # Errors
-    /// With a JSON pointer, where the turn is not of that form, is over a [limit](crate::limit), repeats a member or an id,
-    /// or holds several alternatives. What is wrong with the arguments of one call is said of that call alone.
+    /// With a JSON pointer, where the turn is not of that form, is over a [limit](crate::turns::limit), repeats a
+    /// member or an id, or holds several alternatives. What is wrong with the arguments of one call is said of that
+    /// call alone.
     pub fn parse(turn: &[u8], form: Option<Form>) -> Result<Self, Error> {
         if turn.len() > TURN_BYTES_MAX {
             return Err(Error::new("", Problem::TooLarge { bytes: turn.len(), max: TURN_BYTES_MAX }));
@@ -122,11 +125,11 @@ impl Turn {
         Ok(Self { form, calls: draft.named(), passed_over: draft.passed_over })
     }
 
-    /// The messages that answer the turn, in the order of its calls, to be given to the vendor after the turn. Calls for
-    /// which `answer` has nothing are left open: no message speaks of them.
+    /// The messages that answer the turn, in the order of its calls, to be given to the vendor after the turn. Calls
+    /// for which `answer` has nothing are left open: no message speaks of them.
     ///
-    /// Each message is one line. Each answered call gets a message of its own (Chat, Responses, MCP), or all of them share one (Anthropic, Gemini).
-    /// What the form cannot carry is degraded as the [crate](crate) says.
+    /// Each message is one line. Each answered call gets a message of its own (Chat, Responses, MCP), or all of them
+    /// share one (Anthropic, Gemini). What the form cannot carry is degraded as the [crate](crate) says.
     pub fn answers<'a>(&self, mut answer: impl FnMut(&Call) -> Option<Answer<'a>>) -> Vec<Box<RawValue>> {
         let answered: Vec<String> = self.calls.iter().filter_map(|call| Some(call.answered(&answer(call)?))).collect();
         let messages = match self.form {
@@ -135,8 +138,8 @@ impl Turn {
             Form::Gemini => gemini::message(&answered),
         };
         let raw = |message: String| {
-            // What is given back as it came may have line breaks between its parts, which would end an event that carries the
-            // message. Within its strings JSON has none.
+            // What is given back as it came may have line breaks between its parts, which would end an event that
+            // carries the message. Within its strings JSON has none.
             let is_one_line = !message.contains(['\n', '\r']);
             let message = if is_one_line { message } else { message.replace(['\n', '\r'], " ") };
             RawValue::from_string(message).expect("it was put together of JSON")

@@ -1,9 +1,10 @@
-//! Requests of the APIs with damaged bytes: each is read, or refused with a pointer to something that is there, or is missing there.
+//! Requests of the APIs with damaged bytes: each is read, or refused with a pointer to something that is there, or is
+//! missing there.
 
 use std::collections::HashSet;
 
-use faces::responses::ResponseId;
-use faces::{Refused, assistants, responses};
+use formats::openai::responses::ResponseId;
+use formats::openai::{Refused, assistants, responses};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
@@ -42,7 +43,7 @@ fn hosted(name: &str) -> Option<String> {
 
 /// What is refused is there, or would stand in something that is.
 fn check_place(refused: &Refused, document: Option<&Value>) {
-    assert!(!refused.message.is_empty() && !refused.code.is_empty(), "{refused:?}");
+    assert!(!refused.message.is_empty() && !refused.reason.code().is_empty(), "{refused:?}");
     let Some(document) = document else { return };
     let around = refused.pointer.rsplit_once('/').map_or("", |(around, _)| around);
     // A list of names may stand in an object, and either may be missing.
@@ -61,12 +62,12 @@ fn judge(bytes: &[u8]) {
         }
     };
     match responses::Asked::read(bytes, &hosted) {
-        Ok(responses::Asked::Opened(opened)) => check_calls(&opened.request.calls),
+        Ok(responses::Asked::Opened(opened)) => check_calls(&opened.run.calls),
         Ok(responses::Asked::Continued(_)) => {}
         Err(refused) => check_place(&refused, document.as_ref()),
     }
     match assistants::Asked::read(bytes, &hosted) {
-        Ok(asked) => check_calls(&asked.request.calls),
+        Ok(asked) => check_calls(&asked.run.calls),
         Err(refused) => check_place(&refused, document.as_ref()),
     }
     match assistants::tool_outputs(bytes, "run_x") {
@@ -145,10 +146,18 @@ fn what_cannot_be_read_is_refused_and_not_passed_over() {
     ] {
         let body = format!(r#"{{"input":[{call}],"tool_calls":[{chat}],"{name}":{value}}}"#);
         let refused = responses::Asked::read(body.as_bytes(), &hosted).expect_err(&body);
-        assert_eq!((refused.code, refused.pointer.as_str()), ("MALFORMED", &*format!("/{name}")), "{refused:?}");
+        assert_eq!(
+            (refused.reason.code(), refused.pointer.as_str()),
+            ("MALFORMED", &*format!("/{name}")),
+            "{refused:?}"
+        );
         if ["tools", "metadata", "stream", "parallel_tool_calls"].contains(&name) {
             let refused = assistants::Asked::read(body.as_bytes(), &hosted).expect_err(&body);
-            assert_eq!((refused.code, refused.pointer.as_str()), ("MALFORMED", &*format!("/{name}")), "{refused:?}");
+            assert_eq!(
+                (refused.reason.code(), refused.pointer.as_str()),
+                ("MALFORMED", &*format!("/{name}")),
+                "{refused:?}"
+            );
         }
     }
 }
@@ -179,7 +188,7 @@ proptest! {
         for text in [damaged, whole, format!("{id}{by}")] {
             match text.parse::<ResponseId>() {
                 Ok(read) => prop_assert_eq!(read.to_string(), text),
-                Err(refused) => prop_assert_eq!(refused.code, "RESPONSE_NOT_FOUND"),
+                Err(refused) => prop_assert_eq!(refused.reason.code(), "RESPONSE_NOT_FOUND"),
             }
         }
     }

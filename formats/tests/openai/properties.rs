@@ -1,27 +1,16 @@
-//! Both faces of random runs: with crashes, retries, forgeries and answers that come late. What the SDKs of the vendor demand
-//! of a stream holds for each of them, and so does that nobody can tell when a reader came.
-
-extern crate run as toolyard_run;
-
-#[allow(dead_code, reason = "the run's own tests use all of it")]
-#[path = "../../run/tests/reader/mod.rs"]
-mod reader;
-#[path = "../../run/tests/story/mod.rs"]
-mod story;
-mod told;
-#[allow(dead_code, unused_imports, reason = "the run's own tests use all of it")]
-#[path = "../../run/tests/world/mod.rs"]
-mod world;
+//! Both faces of random runs: with crashes, retries, forgeries and answers that come late. What the SDKs of the vendor
+//! demand of a stream holds for each of them, and so does that nobody can tell when a reader came.
 
 use std::collections::BTreeMap;
 
-use faces::{assistants, responses};
+use formats::openai::{assistants, responses};
 use proptest::prelude::*;
 use run::RunStatus;
 use serde_json::Value;
-use story::run_id;
-use told::{Told, tell, with_tools};
-use world::{fold, histories, pick, whole_histories};
+
+use crate::story::run_id;
+use crate::told::{Told, tell, with_tools};
+use crate::world::{fold, histories, pick, whole_histories};
 
 fn cases(count: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
@@ -152,10 +141,10 @@ proptest! {
 
     #[test]
     fn a_shell_shows_what_stands_and_nothing_twice(history in whole_histories()) {
-        let log = with_tools(&history.log, told::SHELLS_ONLY);
+        let log = with_tools(&history.log, crate::told::SHELLS_ONLY);
         let told = tell(&log);
         let events = responses(&told);
-        let stands = told::standing_output(&told);
+        let stands = crate::told::standing_output(&told);
         let mut shown = BTreeMap::new();
         for part in 0..=events.last().expect("something is said").part {
             let of_part: Vec<&responses::Event> = events.iter().filter(|event| event.part == part).collect();

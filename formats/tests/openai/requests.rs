@@ -2,7 +2,7 @@
 
 extern crate run as toolyard_run;
 
-use faces::{Refused, assistants, responses};
+use formats::openai::{Refused, assistants, responses};
 use proptest::prelude::*;
 use proto::v1;
 use proto::v1::request_tool::Format;
@@ -18,9 +18,9 @@ fn read(body: &Value) -> Result<Asked, Refused> {
     Asked::read(body.to_string().as_bytes(), &hosted)
 }
 
-fn opened(body: &Value) -> v1::ExecuteRunRequest {
+fn opened(body: &Value) -> v1::CreateRunRequest {
     match read(body).expect("it is well formed") {
-        Asked::Opened(Opened { request, .. }) => request,
+        Asked::Opened(Opened { run, .. }) => run,
         Asked::Continued(_) => panic!("it begins a response"),
     }
 }
@@ -28,7 +28,7 @@ fn opened(body: &Value) -> v1::ExecuteRunRequest {
 fn refused(body: &Value) -> (&'static str, String) {
     let error = read(body).expect_err("it is refused");
     assert!(!error.message.is_empty());
-    (error.code, error.pointer)
+    (error.reason.code(), error.pointer)
 }
 
 fn function(id: &str, name: &str, arguments: &str) -> Value {
@@ -144,13 +144,13 @@ fn answers_are_those_of_the_open_calls_and_of_no_others() {
     let open = asked(json!([function("a", "ask", "{}"), function("b", "ask", "{}")]));
     let (submit, decide) = ask(json!([output("a"), output("b")]), &open).expect("both are open");
     assert_eq!((submit.expect("outputs").outputs.len(), decide), (2, None));
-    let code = |refused: Result<_, Refused>| refused.map(|_: (_, _)| ()).expect_err("refused").code;
+    let code = |refused: Result<_, Refused>| refused.map(|_: (_, _)| ()).expect_err("refused").reason.code();
     assert_eq!(code(ask(json!([output("a")]), &open)), "ANSWERS_MISSING");
     assert_eq!(code(ask(json!([output("a"), output("b"), output("c")]), &open)), "CALL_NOT_FOUND");
     assert_eq!(code(ask(json!([output("a")]), &asked(json!([])))), "RESPONSE_NOT_WAITING");
     let refused = |input: Value| {
         let error = continued(input).expect_err("refused");
-        (error.code, error.pointer)
+        (error.reason.code(), error.pointer)
     };
     assert_eq!(refused(json!([output("a"), output("a")])), ("MALFORMED", "/input/1".to_owned()));
     assert_eq!(refused(json!([])), ("NO_ANSWERS", "/input".to_owned()));
@@ -162,9 +162,9 @@ fn an_assistants_run_takes_the_calls_of_a_message() {
     let calls = json!([{ "id": "a", "type": "function", "function": { "name": "add", "arguments": "{}" } }]);
     let body = json!({ "assistant_id": "x", "tool_calls": calls, "stream": true });
     let asked = assistants::Asked::read(body.to_string().as_bytes(), &hosted).expect("well formed");
-    assert_eq!((asked.is_streamed, asked.request.calls[0].tool.as_str()), (true, "add"));
+    assert_eq!((asked.is_streamed, asked.run.calls[0].tool.as_str()), (true, "add"));
     let error = assistants::Asked::read(b"{\"assistant_id\":\"x\"}", &hosted).expect_err("no calls");
-    assert_eq!((error.code, error.pointer.as_str()), ("NO_CALLS", "/tool_calls"));
+    assert_eq!((error.reason.code(), error.pointer.as_str()), ("NO_CALLS", "/tool_calls"));
     let outputs = json!({ "tool_outputs": [{ "tool_call_id": "a", "output": "3" }] });
     let (submit, is_streamed) = assistants::tool_outputs(outputs.to_string().as_bytes(), "run_x").expect("well formed");
     assert_eq!((submit.outputs[0].call_id.as_str(), submit.all_required, is_streamed), ("a", true, false));
@@ -178,7 +178,7 @@ fn only_an_id_of_our_making_names_a_response() {
         assert_eq!(id.parse::<responses::ResponseId>().expect("ours").to_string(), id);
     }
     for id in ["", "resp_", "resp_x_y", &format!("resp_{RUN}_0"), &format!("resp_{RUN}_01"), &format!("run_{RUN}")] {
-        assert_eq!(id.parse::<responses::ResponseId>().expect_err("not ours").code, "RESPONSE_NOT_FOUND");
+        assert_eq!(id.parse::<responses::ResponseId>().expect_err("not ours").reason.code(), "RESPONSE_NOT_FOUND");
     }
 }
 

@@ -1,20 +1,15 @@
 //! What both faces say of single runs, word by word.
 
-extern crate run as toolyard_run;
-
-#[path = "../../run/tests/story/mod.rs"]
-mod story;
-mod told;
-
 use bytes::Bytes;
-use faces::{assistants, responses};
+use formats::openai::{assistants, responses};
 use run::{AttemptOutcome, CallSpec, Content, ResultUse};
 use serde_json::{Value, json};
-use story::{
+
+use crate::story::{
     Story, answered, approved, attempt, client, completed, dispatched, ended_as, failed, failed_for_now, once, output,
     refused, rejected, repeatable, run_cancel_requested, run_id, started, unapproved,
 };
-use told::tell;
+use crate::told::tell;
 
 fn tool(name: &str, arguments: &'static str, spec: CallSpec) -> CallSpec {
     CallSpec { tool: name.parse().expect("a name"), arguments: Bytes::from_static(arguments.as_bytes()), ..spec }

@@ -1,6 +1,7 @@
-//! Answers as the vendors want them, and what becomes of what a form cannot carry: the table of the crate, line by line.
+//! Answers as the vendors want them, and what becomes of what a form cannot carry: the table of the crate, line by
+//! line.
 
-use vendor::{Answer, Part, Turn};
+use formats::turns::{Answer, Part, Turn};
 
 const PNG: Part<'_> = Part::Data { media_type: "image/png", data: b"png" };
 const PDF: Part<'_> = Part::Data { media_type: "application/pdf", data: b"pdf" };

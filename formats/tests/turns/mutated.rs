@@ -1,11 +1,11 @@
-//! Turns as vendors write them, cut off and damaged at any place: each is refused with a pointer, or read so that no call is taken
-//! for another one, and no answer goes to another call.
+//! Turns as vendors write them, cut off and damaged at any place: each is refused with a pointer, or read so that no
+//! call is taken for another one, and no answer goes to another call.
 
+use formats::turns::{Answer, Arguments, Call, Form, Part, Turn, limit};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use vendor::{Answer, Arguments, Call, Form, Part, Turn, limit};
 
 /// A whole response of each vendor, with line breaks where it may have some.
 const TURNS: [(Form, &str); 5] = [
@@ -80,7 +80,8 @@ fn answers(form: Form, messages: &[Value]) -> Vec<(Value, String)> {
     }
 }
 
-/// Reads the turn in every form and in that which it has. What is read bears the vendor's ids, and answers go back to them.
+/// Reads the turn in every form and in that which it has. What is read bears the vendor's ids, and answers go back to
+/// them.
 fn judge(bytes: &[u8]) {
     let document: Option<Value> = serde_json::from_slice(bytes).ok();
     for form in Form::ALL.map(Some).into_iter().chain([None]) {

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
+use formats::turns::{Answer, Arguments, Form, Part, Turn, limit};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use vendor::{Answer, Arguments, Form, Part, Turn, limit};
 
 /// Names and words that mean something in some form, and some that do not.
 const WORDS: [&str; 46] = [

@@ -1,6 +1,6 @@
 //! Turns that are refused: with what was wrong, where, and what to do.
 
-use vendor::{Error, Form, Problem, Turn, limit};
+use formats::turns::{Error, Form, Problem, Turn, limit};
 
 fn refused(text: &str) -> Error {
     Turn::parse(text.as_bytes(), None).expect_err(text)
@@ -194,9 +194,11 @@ fn what_is_let_through_is_no_deeper_than_what_the_next_reader_can_read() {
         let turn = Turn::parse(chat(depth).as_bytes(), None).expect("a turn");
         turn.calls.into_iter().next().expect("a call").arguments
     };
-    let vendor::Arguments::Json(deepest) = arguments(limit::DEPTH_MAX) else { panic!("it is not too deep") };
+    let formats::turns::Arguments::Json(deepest) = arguments(limit::DEPTH_MAX) else { panic!("it is not too deep") };
     serde_json::from_str::<serde_json::Value>(&deepest).expect("it can be read");
-    let vendor::Arguments::Unreadable { why, .. } = arguments(limit::DEPTH_MAX + 1) else { panic!("it is too deep") };
+    let formats::turns::Arguments::Unreadable { why, .. } = arguments(limit::DEPTH_MAX + 1) else {
+        panic!("it is too deep")
+    };
     assert_eq!(why.problem, Problem::TooDeep { max: limit::DEPTH_MAX });
     let brackets = r#"\"["#.repeat(3 * limit::DEPTH_MAX);
     assert!(Turn::parse(format!(r#"{{"choices":[],"text":"{brackets}"}}"#).as_bytes(), None).is_ok(), "they are text");

@@ -1,6 +1,6 @@
 //! Turns as the vendors write them, and the calls that are read from them.
 
-use vendor::{Arguments, Form, Reason, Turn};
+use formats::turns::{Arguments, Form, Reason, Turn};
 
 fn turn(text: &str) -> Turn {
     Turn::parse(text.as_bytes(), None).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -8,7 +8,7 @@ fn turn(text: &str) -> Turn {
 
 /// Each call as `id name arguments`.
 fn calls(turn: &Turn) -> Vec<String> {
-    let line = |call: &vendor::Call| match &call.arguments {
+    let line = |call: &formats::turns::Call| match &call.arguments {
         Arguments::Json(text) => format!("{} {} {text}", call.id, call.name),
         Arguments::Unreadable { why, .. } => format!("{} {} unreadable: {}", call.id, call.name, why.problem),
     };

@@ -1,4 +1,4 @@
-//! Posts to an address that the deployment names: over TLS where it says https, and never elsewhere, for redirects are not
+//! Posts JSON to an address that the deployment configures: over TLS if it begins with https. Redirects are not
 //! followed.
 
 use ::http::{HeaderMap, Method, Request, StatusCode, Uri, header};
@@ -22,12 +22,12 @@ enum Link {
     Secure(Client<HttpsConnector<HttpConnector>, Full<Bytes>>),
 }
 
-/// What was answered.
+/// A response.
 #[derive(Debug)]
 pub struct Posted {
     pub status: StatusCode,
     pub headers: HeaderMap,
-    /// Its body, or why it was not read to its end.
+    /// Its body, or why it could not be read completely.
     pub body: Result<Bytes, String>,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Address {
 
 impl Address {
     /// # Errors
-    /// When it is none, or the machine has no certificates to trust.
+    /// If the address is invalid, or the machine has no trusted certificates.
     pub fn parse(text: &str) -> Result<Self, String> {
         let uri: Uri = text.parse().map_err(|error| format!("{text:?} is no address: {error}"))?;
         let link = match (uri.scheme_str(), uri.host()) {
@@ -51,10 +51,10 @@ impl Address {
         Ok(Self { uri, link })
     }
 
-    /// Posts JSON, and reads at most so many bytes of the answer.
+    /// Posts JSON, and reads at most that many bytes of the response.
     ///
     /// # Errors
-    /// When nobody answers, with the cause.
+    /// If there is no response, with the cause.
     pub async fn post(&self, headers: HeaderMap, json: Bytes, answer_bytes_max: usize) -> Result<Posted, String> {
         let mut request = Request::builder().method(Method::POST).uri(self.uri.clone());
         if let Some(all) = request.headers_mut() {

@@ -1,5 +1,5 @@
-//! A program that is asked: started for each question, which it reads from its standard input; its standard output is the
-//! answer. It ends with its time, and all of its process group with it.
+//! Hook programs: started for each request, which the program reads from standard input; its standard output is the
+//! answer. At its timeout the program is killed with its process group.
 
 use std::io;
 use std::process::Stdio;
@@ -12,12 +12,12 @@ use tokio::sync::Semaphore;
 use crate::ANSWER_BYTES_MAX;
 use crate::contract::Unanswered;
 
-/// Programs of one hook or resolver that run at once; others wait for them, within their time.
+/// Programs of one hook or resolver that run at once; further ones wait, within their timeout.
 const RUNNING_MAX: usize = 16;
-/// Variables of whoever asks begin so: they may say who we are, at the object store, the broker, the index or a collector. A hook
-/// is nobody of these.
+/// Environment variables with these prefixes are not passed on, because they may hold credentials for the object store,
+/// the broker, the index or a collector.
 const OURS: [&str; 3] = ["AWS_", "OTEL_", "TOOLYARD_"];
-/// Bytes of what it says on standard error that are told.
+/// Bytes of standard error that are logged.
 const COMPLAINT_BYTES_MAX: usize = 2048;
 
 pub(crate) struct Program {
@@ -51,16 +51,16 @@ impl Program {
     }
 }
 
-/// A program and all that it started. Killed when dropped before it has ended.
+/// A program and the processes that it started. Killed if it is dropped before it has ended.
 struct Group {
     child: Child,
-    /// `None` once its id may be another's.
+    /// `None` once the id may belong to another process.
     id: Option<Pid>,
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // As long as its leader is not waited for, the group's id is its own.
+        // The group's id cannot be reused before its leader has been waited for.
         if let Some(Err(error)) = self.id.map(|id| kill_process_group(id, Signal::KILL)) {
             tracing::debug!(%error, "the process group of a hook is gone");
         }
@@ -68,7 +68,7 @@ impl Drop for Group {
 }
 
 impl Program {
-    /// What it answers to a question, once it has room.
+    /// Its answer to a request, once a slot is free.
     pub(crate) async fn answer(&self, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
         let _room = self.room.acquire().await.map_err(|error| Unanswered::new(error.to_string()))?;
         self.run(question).await
@@ -83,7 +83,7 @@ impl Program {
             return Err(Unanswered::new("its pipes are missing"));
         };
         let write = async move {
-            // One that does not read its question may answer it all the same.
+            // A program that does not read the request may answer it all the same.
             drop(input.write_all(question).await);
             Ok(())
         };
@@ -103,7 +103,7 @@ impl Program {
         group.id = None;
         if !status.success() {
             let complaint = String::from_utf8_lossy(&complaint);
-            // What it says of itself is for the operator's log, not for the model.
+            // Standard error is for the operator's log, not for the model.
             tracing::warn!(program = self.program, %status, stderr = complaint.trim(), "a hook's program failed");
             return Err(Unanswered::new(format!("its program ended with {status}")));
         }
@@ -111,7 +111,7 @@ impl Program {
     }
 }
 
-/// What a program says of itself: all is heard, so that it need not wait, and the beginning kept.
+/// Reads standard error to its end, so that the program does not block, and keeps its beginning.
 async fn complaint(mut pipe: impl AsyncRead + Unpin) -> io::Result<Vec<u8>> {
     let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
     loop {

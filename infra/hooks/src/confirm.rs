@@ -1,23 +1,23 @@
-//! Which calls a person confirms although neither their caller nor their tool asks for it.
+//! Which calls need an approval although neither their caller nor their tool requires one.
 
 use run::{Manifest, Permission, ToolName};
 
 use crate::Tools;
 
-/// What becomes of calls of dangerous tools: those that reach beyond this system (permission EXTERNAL).
+/// The rule for calls of dangerous tools: those that reach beyond this system (permission EXTERNAL).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dangerous {
-    /// They await approval, unless their run wants otherwise.
+    /// They await approval, unless their run disables it.
     #[default]
     Ask,
-    /// They await approval, whatever their run wants.
+    /// They await approval, whatever their run sets.
     Always,
-    /// They do not, unless their run wants it.
+    /// They do not, unless their run enables it.
     Never,
 }
 
-/// Which calls await approval on their deployment's wish.
+/// The deployment's rules for approvals.
 #[derive(Debug, Clone, Default)]
 pub struct Confirm {
     dangerous: Dangerous,
@@ -28,7 +28,7 @@ pub struct Confirm {
 pub enum Confirmation {
     NotNeeded,
     Wanted,
-    /// And nobody's silence is taken for it.
+    /// They are never approved by default.
     Required,
 }
 
@@ -38,7 +38,7 @@ impl Confirm {
         Ok(Self { dangerous, except })
     }
 
-    /// Whether a call of a tool awaits approval in a run that wishes so, or not, or leaves it open.
+    /// Whether a call of a tool awaits approval, given the setting of its run, if there is one.
     #[must_use]
     pub fn of(&self, manifest: &Manifest, alias_of: Option<&ToolName>, wish: Option<bool>) -> Confirmation {
         let is_known = || self.except.as_ref().is_some_and(|except| except.have(&manifest.name, alias_of));

@@ -1,4 +1,4 @@
-//! What hooks are asked, and what they may answer.
+//! Requests to hooks, and their answers.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use bytes::Bytes;
 use run::{AttemptNumber, CallError, CallId, Chunk, Completion, Content, Fields, RunId, TenantId, ToolName};
 use serde::{Deserialize, Serialize};
 
-/// When a hook is asked.
+/// The point at which a hook is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
     /// Before a call is accepted, by the coordinator.
     PreToolUse,
-    /// After an execution gave a result and before it is stored, by the worker.
+    /// After an execution completed and before its result is stored, by the worker.
     PostToolUse,
-    /// After an execution failed and before that is stored, by the worker.
+    /// After an execution failed and before its error is stored, by the worker.
     ToolError,
-    /// After a call was accepted that is not executed, by the coordinator.
+    /// After a call was accepted that will not be executed, by the coordinator.
     ToolSkip,
 }
 
@@ -34,33 +34,33 @@ impl Moment {
     }
 }
 
-/// What a hook is asked about.
+/// A request to a hook.
 #[derive(Debug, Clone)]
 pub struct Question {
     pub run: RunId,
-    /// `None` where the caller gave none and none is made yet.
+    /// `None` if the caller gave none and none has been generated yet.
     pub call: Option<CallId>,
-    /// As it is called.
+    /// The name by which it is called.
     pub tool: ToolName,
-    /// The tool of which that is another name.
+    /// The tool whose alias that name is.
     pub alias_of: Option<ToolName>,
-    /// Whose run it is, where that is known: not by workers.
+    /// The run's tenant; `None` in workers, which do not know it.
     pub tenant: Option<TenantId>,
-    /// Which execution it is; `None` before there is one.
+    /// The attempt; `None` before there is one.
     pub attempt: Option<AttemptNumber>,
-    /// What the caller wants the tool to know.
+    /// The call's metadata.
     pub metadata: BTreeMap<String, String>,
-    /// A JSON object as text; for a tool of the request that takes text, that text.
+    /// The arguments: a JSON object as text, or the plain text of a request tool that takes text.
     pub arguments: Bytes,
     pub happened: Happened,
 }
 
-/// What has happened to the call so far.
+/// The stage of the call.
 #[derive(Debug, Clone)]
 pub enum Happened {
-    /// It was asked for.
+    /// It was submitted.
     Asked,
-    /// `output` is what it said while it ran, where that is held back.
+    /// `output` is the output of the execution, if it is held back.
     Completed {
         result: Vec<Content>,
         extra_state: Fields,
@@ -69,7 +69,7 @@ pub enum Happened {
     Failed {
         error: CallError,
     },
-    /// It is not executed.
+    /// It will not be executed.
     Skipped {
         why: CallError,
     },
@@ -87,20 +87,22 @@ impl Question {
     }
 }
 
-/// What a hook decides.
+/// A hook's decision.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     Allow,
-    /// Before a call: it is not executed. After one: its result is withheld, or its error says this instead.
+    /// Before a call: it is not executed. After a call: its result is withheld, or its error message is replaced by
+    /// this.
     Deny {
         reason: String,
     },
-    /// Before a call: these arguments take the place of its own, and are checked as those were.
+    /// Before a call: these arguments replace its own, and are checked like them.
+    /// After a call: this takes the place of its result or its error, of the state beside it, and of what it said.
     Modify {
         arguments: Bytes,
     },
-    /// After a call: this takes the place of its result or its error, of the state beside it, and of what it said. `None`
-    /// leaves it as it is.
+    /// After a call: this takes the place of its result or its error, of the state beside it, and of what it said.
+    /// After a call: this replaces its result or error, its extra state, and its output. `None` leaves it unchanged.
     ModifyResult {
         result: Option<Vec<Content>>,
         extra_state: Option<Fields>,
@@ -108,7 +110,7 @@ pub enum Reply {
     },
 }
 
-/// A hook did not answer, or not so that it could be understood.
+/// A hook did not answer, or its answer is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Unanswered(String);
@@ -124,11 +126,11 @@ impl Unanswered {
     }
 }
 
-/// How an execution ended, once all were asked.
+/// The outcome of an execution after all hooks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ended {
     pub outcome: Result<Completion, CallError>,
-    /// What is said of what was held back.
+    /// The output that replaces the output which was held back.
     pub output: Option<Vec<Chunk>>,
 }
 

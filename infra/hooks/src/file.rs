@@ -1,4 +1,5 @@
-//! The file that names hooks, in TOML. It is checked as a whole when a process starts, which does not start with a bad one.
+//! The file of hooks, in TOML. It is checked as a whole when a process starts; with an invalid file the process does
+//! not start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use crate::outside::Outside;
 use crate::resolve::{KEEP, KEEP_UNKNOWN, RESOLVERS_MAX, Resolver, Resolvers};
 use crate::{Hooks, Misplaced, Moment, Placement, TIMEOUT, Tools};
 
-/// A file that names no usable hooks, and why.
+/// Why a file of hooks is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidHooks {
     #[error("the hooks in {} cannot be read: {source}", path.display())]
@@ -58,7 +59,7 @@ struct Entry {
     url: Option<String>,
 }
 
-/// Somebody who is asked for tools that no worker hosts.
+/// A resolver of names that no worker hosts.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
@@ -76,7 +77,7 @@ impl Hooks {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be used, with the line or the hook and field.
+    /// If it is invalid, with the line or the hook and its field.
     pub fn read(path: &Path) -> Result<Self, InvalidHooks> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| InvalidHooks::Unreadable { path: path.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! A web service that is asked: the question is posted to it, the answer is what it responds with.
+//! Hook web services: the request is posted, the response is the answer.
 
 use ::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
@@ -11,14 +11,14 @@ pub(crate) struct Service(Address);
 
 impl Service {
     /// # Errors
-    /// When the address is none, or the machine has no certificates to trust.
+    /// If the address is invalid, or the machine has no trusted certificates.
     pub(crate) fn new(address: &str) -> Result<Self, String> {
         Address::parse(address).map(Self)
     }
 
-    /// What it answers to a question.
+    /// Its answer to a request.
     pub(crate) async fn post(&self, question: Bytes) -> Result<Bytes, Unanswered> {
-        // Its address may hold a secret, which is for nobody else.
+        // Its address may hold a secret, which must not get into logs.
         let posted = self.0.post(HeaderMap::new(), question, ANSWER_BYTES_MAX).await.map_err(|error| {
             tracing::warn!(address = ?self.0, error, "a hook's service cannot be reached");
             Unanswered::new("its service cannot be reached")

@@ -1,4 +1,4 @@
-//! Questions and answers as JSON, for programs and web services.
+//! Requests and answers as JSON, for programs and web services.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ struct Fault<'a> {
     retryable: bool,
 }
 
-/// Exactly one of text, json, and data with its media type.
+/// Exactly one of text, json, and data with its media type is set.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Part {
@@ -59,7 +59,7 @@ struct Part {
     data: Option<String>,
 }
 
-/// A piece of output: a part with its channel, or a progress.
+/// A piece of output: content with its channel, or progress.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Said {
@@ -100,7 +100,7 @@ struct Answered {
     output: Option<Vec<Said>>,
 }
 
-/// A question as an object of JSON.
+/// A request as a JSON object.
 pub(crate) fn question(question: &Question) -> Bytes {
     let (mut result, mut extra_state, mut output, mut error) = (None, None, None, None);
     match &question.happened {
@@ -134,7 +134,7 @@ fn fault(error: &CallError) -> Fault<'_> {
     Fault { kind: proto::convert::error_kind_name(error.kind), message: &error.message, retryable: error.retryable }
 }
 
-/// A text as the JSON that it is, digits kept, or else as a string.
+/// A text as JSON with all digits if it is JSON, otherwise as a string.
 fn raw(text: &str) -> Box<RawValue> {
     let as_it_is = RawValue::from_string(text.trim().to_owned());
     let quoted = || serde_json::to_string(text).and_then(RawValue::from_string);
@@ -164,7 +164,7 @@ fn said_out(chunk: &Chunk) -> Said {
     }
 }
 
-/// An answer from an object of JSON.
+/// An answer from a JSON object.
 pub(crate) fn reply(text: &[u8]) -> Result<Reply, Unanswered> {
     let answered: Answered =
         serde_json::from_slice(text).map_err(|error| Unanswered::new(format!("its answer is not one: {error}")))?;
@@ -178,7 +178,7 @@ pub(crate) fn reply(text: &[u8]) -> Result<Reply, Unanswered> {
         }
         (Decision::Modify, true, false) => {
             let text = arguments.map_or_else(String::new, |arguments| arguments.get().to_owned());
-            // The text of a tool that takes text.
+            // The input of a tool that takes text.
             let arguments = serde_json::from_str::<String>(&text).unwrap_or(text);
             Ok(Reply::Modify { arguments: arguments.into() })
         }

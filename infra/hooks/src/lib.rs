@@ -1,9 +1,9 @@
-//! Hooks: what others have to say about calls. Each is asked at certain moments about certain tools, in the order in which
-//! they were given, and sees what those before it changed.
+//! Hooks: external decisions about calls. Each hook is called at certain points for certain tools, in the order of the
+//! file, and sees the changes of the hooks before it.
 //!
-//! Whoever is asked before a call (coordinators) or after it (workers) holds [`Hooks`]. Where none is asked, nothing is done:
-//! [`Hooks::has`] looks at a flag. A hook is a program ([`file`]), a web service, or a [`Hook`] of the same process. The same
-//! file names [`Resolvers`].
+//! Coordinators call hooks before a call, workers after it; both hold [`Hooks`]. Without a hook at a point nothing is
+//! done: [`Hooks::has`] reads a flag. A hook is a program ([`file`]), a web service, or a [`Hook`] in the same process.
+//! The same file configures [`Resolvers`].
 
 pub mod client;
 mod command;
@@ -29,39 +29,52 @@ pub use contract::{Ended, Happened, Moment, Question, Reply, Unanswered};
 pub use file::InvalidHooks;
 pub use resolve::{Resolution, Resolved, Resolvers};
 
-/// How long a hook may take where nobody says: a person does not wait longer for a call to begin.
+/// Default timeout of a hook: a person does not wait longer for a call to begin.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest that may be said.
+/// The longest configurable value.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(60);
-/// Bytes of an answer: the largest result and output that a hook is shown, as JSON.
+/// Bytes of an answer: the largest result and output that a hook receives, as JSON.
 pub const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Hooks of one process: each is a wait in the way of every call that it is asked about.
+/// Hooks of one process, because each delays every call that it is called for.
 pub const HOOKS_MAX: usize = 64;
-/// Bytes of a hook's name, which errors tell the model.
+/// Bytes of a hook's name, which appears in errors to the model.
 const NAME_BYTES_MAX: usize = 64;
-/// What was decided about calls is logged under this target.
+/// The log target of decisions about calls.
+/// Somebody who is asked about calls.
+///
+/// It should be quick: the call waits for it. Its future is dropped when it is too slow. A panic is a failure like any
+/// other.
+///
+/// # Errors
 pub const AUDIT: &str = "toolyard::audit";
 
 /// Somebody who is asked about calls.
 ///
-/// It should be quick: the call waits for it. Its future is dropped when it is too slow. A panic is a failure like any other.
+/// It should be quick: the call waits for it. Its future is dropped when it is too slow. A panic is a failure like any
+/// other.
 pub trait Hook: Send + Sync + 'static {
     /// # Errors
-    /// When there is no answer. Then the call is refused, or what it gave is withheld.
+    /// A hook in this process.
+    ///
+    /// It should be quick, because the call waits for it. Its future is dropped at its timeout. A panic counts as a
+    /// failure.
+    ///
+    /// # Errors
+    /// If there is no answer. Then the call is refused, or its result is withheld.
     fn ask(&self, question: &Question) -> impl Future<Output = Result<Reply, Unanswered>> + Send;
 }
 
-/// Where a hook stands.
+/// The settings of a hook.
 #[derive(Debug, Clone)]
 pub struct Placement {
-    /// For logs and errors; 1 to 64 bytes, one for each hook.
+    /// Its name for logs and errors; 1 to 64 bytes, unique.
     pub name: String,
     pub on: Vec<Moment>,
-    /// Names of tools, `*` standing for any characters; empty for all. A tool is meant by any of its names.
+    /// Names of tools, `*` matches any characters; empty for all tools. A tool matches by any of its names.
     pub tools: Vec<String>,
-    /// How long it may take; [`TIMEOUT`] unless set, at most [`TIMEOUT_MAX`].
+    /// Its timeout; [`TIMEOUT`] unless set, at most [`TIMEOUT_MAX`].
     pub timeout: Duration,
-    /// It sees what a call said while it ran, too: nothing of that is shown before the call ends.
+    /// It also receives the output of the execution, which is therefore held back until the call ends.
     pub holds_output: bool,
 }
 
@@ -71,7 +84,7 @@ impl Placement {
         Self { name: name.into(), on: on.to_vec(), tools: Vec::new(), timeout: TIMEOUT, holds_output: false }
     }
 
-    /// These tools alone.
+    /// Only for these tools.
     #[must_use]
     pub fn tools(mut self, tools: &[&str]) -> Self {
         self.tools = tools.iter().map(|tool| (*tool).to_owned()).collect();
@@ -85,7 +98,7 @@ impl Placement {
     }
 }
 
-/// What is wrong with where a hook should stand.
+/// Why the settings of a hook are invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("hook {name:?}: {field}: {reason}")]
 pub struct Misplaced {
@@ -98,9 +111,9 @@ pub struct Misplaced {
 #[derive(Debug, Clone, Default)]
 pub struct Hooks {
     list: Arc<Vec<Placed>>,
-    /// Which calls a person confirms.
+    /// The deployment's rules for approvals.
     pub confirm: Confirm,
-    /// Who is asked for tools that no worker hosts, by coordinators.
+    /// Resolvers of names that no worker hosts; used by coordinators.
     pub resolvers: Resolvers,
 }
 
@@ -116,7 +129,7 @@ struct Placed {
 pub(crate) struct Tools(Option<GlobSet>);
 
 impl Tools {
-    /// All where none is named.
+    /// Matches all tools if none is named.
     fn new(patterns: &[String]) -> Result<Self, globset::Error> {
         if patterns.is_empty() {
             return Ok(Self(None));
@@ -135,10 +148,10 @@ impl Tools {
 }
 
 impl Hooks {
-    /// Adds a hook behind those that are there.
+    /// Appends a hook.
     ///
     /// # Errors
-    /// When it cannot stand there.
+    /// If its settings are invalid.
     pub fn with(mut self, placement: Placement, hook: impl Hook) -> Result<Self, Misplaced> {
         let misplaced = |field, reason: String| Misplaced { name: placement.name.clone(), field, reason };
         if placement.name.is_empty() || placement.name.len() > NAME_BYTES_MAX {
@@ -164,13 +177,13 @@ impl Hooks {
         Ok(self)
     }
 
-    /// Whether anybody is asked at this moment.
+    /// Whether there is a hook at this point.
     #[must_use]
     pub fn has(&self, moment: Moment) -> bool {
         self.list.iter().any(|placed| placed.placement.on.contains(&moment))
     }
 
-    /// Whether anybody is asked about the executions of a tool.
+    /// Whether there is a hook for the executions of a tool.
     #[must_use]
     pub fn watch(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> bool {
         let moments = [Moment::PostToolUse, Moment::ToolError];
@@ -179,14 +192,14 @@ impl Hooks {
         })
     }
 
-    /// The hook for whose sake what a tool says is not shown before its end.
+    /// The hook that requires the tool's output to be held back.
     #[must_use]
     pub fn holder(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> Option<&str> {
         let mut holders = self.list.iter().filter(|placed| placed.placement.holds_output);
         holders.find(|placed| placed.tools.have(tool, alias_of)).map(|placed| placed.placement.name.as_str())
     }
 
-    /// The names of hooks that are asked at none of these moments: others ask them, if anybody does.
+    /// The names of hooks at none of these points: other processes call them.
     #[must_use]
     pub fn asked_elsewhere(&self, moments: &[Moment]) -> Vec<&str> {
         let here = |placed: &&Placed| placed.placement.on.iter().any(|moment| moments.contains(moment));
@@ -200,10 +213,10 @@ impl Hooks {
             .filter(move |placed| placed.placement.on.contains(&moment) && placed.tools.have(&tool, alias_of.as_ref()))
     }
 
-    /// Asks before a call is accepted. Gives the arguments that take the place of its own, where a hook changed them.
+    /// Calls the hooks before a call is accepted. Returns the arguments that replace its own, if a hook changed them.
     ///
     /// # Errors
-    /// Why the call is not accepted: a hook denies it, or did not answer.
+    /// If the call is not accepted: a hook denies it, or did not answer.
     pub async fn before(&self, mut question: Question) -> Result<Option<Bytes>, CallError> {
         let mut changed = false;
         for placed in self.asked(Moment::PreToolUse, &question) {
@@ -230,7 +243,7 @@ impl Hooks {
         Ok(changed.then_some(question.arguments))
     }
 
-    /// Asks after an execution, before anything of its end is stored.
+    /// Calls the hooks after an execution, before its end is stored.
     pub async fn after(&self, question: Question) -> Ended {
         match question.happened {
             Happened::Completed { .. } => self.after_result(question).await,
@@ -270,7 +283,7 @@ impl Hooks {
         Ended::of(question.happened)
     }
 
-    /// What an error says may be changed; what follows from it (whether it is tried again) stays as it is.
+    /// A hook may change the message of an error, but not its kind or whether it is retried.
     async fn after_error(&self, mut question: Question) -> Ended {
         for placed in self.asked(Moment::ToolError, &question) {
             let message = match placed.ask(&question).await {
@@ -297,18 +310,18 @@ impl Hooks {
         Ended::of(question.happened)
     }
 
-    /// Tells of a call that is not executed. What is answered changes nothing, and nobody waits for it but the caller.
+    /// Notifies the hooks of a call that will not be executed. Their answers have no effect.
     pub async fn skipped(&self, question: Question) {
         for placed in self.asked(Moment::ToolSkip, &question) {
             if let Err(why) = placed.ask(&question).await {
-                tracing::warn!(hook = placed.placement.name, %why, "a hook did not take note of a call that was skipped");
+                tracing::warn!(hook = placed.placement.name, %why, "notifying hook of a skipped call failed");
             }
         }
     }
 }
 
 impl Placed {
-    /// In a task of its own, which a panic ends and nothing else.
+    /// Runs in its own task, so that a panic ends only this task.
     async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
         let (link, mut question) = (Arc::clone(&self.link), question.clone());
         if !self.placement.holds_output
@@ -346,7 +359,7 @@ impl Placed {
     }
 }
 
-/// A [`Hook`] whose type is forgotten.
+/// A [`Hook`] with its type erased.
 trait Link: Send + Sync {
     fn ask<'a>(&'a self, question: &'a Question) -> Answer<'a>;
 }

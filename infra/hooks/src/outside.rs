@@ -1,4 +1,4 @@
-//! Somebody outside of this process who is asked: a program, or a web service.
+//! External hooks: a program, or a web service.
 
 use std::path::Path;
 
@@ -25,10 +25,10 @@ impl std::fmt::Debug for Outside {
 }
 
 impl Outside {
-    /// As a file names it.
+    /// From the entry of a file.
     ///
     /// # Errors
-    /// What is wrong, and in which field.
+    /// Why the entry is invalid, and which field.
     pub(crate) fn named(command: Option<Vec<String>>, url: Option<String>) -> Result<Self, (&'static str, String)> {
         match (command, url) {
             (Some(command), None) => {
@@ -60,7 +60,7 @@ impl Hook for Outside {
     }
 }
 
-/// Whether a program would be found.
+/// Whether the program exists.
 fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return Path::new(program).is_file();

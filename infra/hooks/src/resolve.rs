@@ -1,13 +1,13 @@
-//! Resolvers: who is asked for a tool that no worker hosts. What one answers is kept for a while, and so is that it does not
-//! know a name, or does not answer: a name costs one question however many calls have it.
+//! Resolvers: they resolve names of tools that no worker hosts. An answer is cached for a while, also if the name is
+//! unknown or the resolver does not answer, so a name costs one request however many calls use it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use proto::schema::Schema;
 use run::{TenantId, ToolName};
+use schema::Schema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::{OnceCell, Semaphore};
@@ -16,41 +16,41 @@ use tokio::time::Instant;
 use crate::outside::Outside;
 use crate::{NAME_BYTES_MAX, TIMEOUT_MAX, Tools};
 
-/// Resolvers of one process: each is a wait in the way of every name that those before it do not know.
+/// Resolvers of one process, because each delays every name that those before it do not know.
 pub(crate) const RESOLVERS_MAX: usize = 16;
-/// How long an answer is kept where nobody says.
+/// How long an answer is cached by default.
 pub(crate) const KEEP: Duration = Duration::from_secs(300);
-/// How long it is kept that a resolver does not know a name, where nobody says: tools come.
+/// How long an unknown name is cached by default. Short, because tools are added.
 pub(crate) const KEEP_UNKNOWN: Duration = Duration::from_secs(30);
-/// The longest that may be said.
+/// The longest configurable value.
 pub(crate) const KEEP_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How long it is kept that a resolver did not answer: calls need not each wait for it, and it may be back soon.
+/// How long a missing answer is cached, so that not every call waits for a resolver that is away.
 const KEEP_FAILURE: Duration = Duration::from_secs(5);
-/// Names whose answers are kept. Models make names up: what is kept of them must not grow with that.
+/// Cached names. Bounded, because models invent names.
 const KEPT_MAX: usize = 10_000;
 
-/// Names of one tenant that are asked about at once: a quarter of the programs that run at once, so names that one tenant's
-/// models make up leave room for the questions of others.
+/// Names of one tenant that are resolved at once: a quarter of the programs that run at once, so that invented names of
+/// one tenant leave room for others.
 const ASKED_OF_TENANT_MAX: usize = 4;
-/// Tenants whose questions are counted; those that ask nothing are then forgotten.
+/// Tenants whose requests are counted; beyond that, idle ones are forgotten.
 const ASKING_MAX: usize = 1024;
 
-/// What a name stands for that no worker hosts.
+/// The resolution of a name that no worker hosts.
 #[derive(Debug)]
 pub enum Resolution {
-    /// Another tool, with some of its arguments.
+    /// Another tool, with some of its arguments bound.
     Alias {
         tool: ToolName,
         bound: BTreeMap<String, Box<RawValue>>,
-        /// What a call's own arguments must fit.
+        /// The schema of the call's own arguments.
         schema: Option<Schema>,
     },
-    /// A tool that only the client can answer.
+    /// A tool whose calls the client answers.
     Client { schema: Option<Schema> },
 }
 
 impl Resolution {
-    /// What a call's own arguments must fit, where that is said.
+    /// The schema of the call's own arguments, if there is one.
     #[must_use]
     pub fn schema(&self) -> Option<&Schema> {
         match self {
@@ -59,7 +59,7 @@ impl Resolution {
     }
 }
 
-/// What is known of a name: what it stands for, nothing, or why nobody could be asked.
+/// The result for a name: its resolution, unknown, or why it could not be resolved.
 pub type Resolved = Result<Option<Arc<Resolution>>, Arc<str>>;
 
 /// The resolvers of a process, in their order. Cheap to clone.
@@ -70,11 +70,11 @@ pub struct Resolvers(Arc<Shared>);
 struct Shared {
     list: Vec<Resolver>,
     kept: Mutex<HashMap<(ToolName, Option<TenantId>), Kept>>,
-    /// The questions that each tenant may still ask at once.
+    /// The remaining concurrent requests of each tenant.
     asking: Mutex<HashMap<TenantId, Arc<Semaphore>>>,
 }
 
-/// An answer and until when it counts; empty while the question is open.
+/// An answer and when it expires; empty while the request is open.
 type Kept = Arc<OnceCell<(Resolved, Instant)>>;
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    /// What is wrong with it, and in which field.
+    /// Why it is invalid, and which field.
     pub(crate) fn fault(&self) -> Option<(&'static str, String)> {
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX {
             return Some(("name", format!("must be 1 to {NAME_BYTES_MAX} bytes")));
@@ -122,19 +122,20 @@ impl Resolvers {
         Self(Arc::new(Shared { list, kept: Mutex::default(), asking: Mutex::default() }))
     }
 
-    /// Whether anybody can be asked.
+    /// Whether there are resolvers.
     #[must_use]
     pub fn are_there(&self) -> bool {
         !self.0.list.is_empty()
     }
 
-    /// What a name stands for, as far as anybody knows.
+    /// Resolves a name.
     pub async fn resolve(&self, tool: &ToolName, tenant: Option<&TenantId>) -> Resolved {
         if !self.0.list.iter().any(|resolver| resolver.tools.have(tool, None)) {
             return Ok(None);
         }
         let kept = self.kept(tool, tenant);
-        // Who comes meanwhile waits for the same answer; if whoever asks goes away, the next one asks.
+        // Concurrent callers wait for the same answer. If the caller that sent the request is dropped, the next one
+        // sends it.
         let ask = || async {
             let asking = tenant.map(|tenant| self.asking(tenant));
             let _permit = match &asking {
@@ -161,7 +162,7 @@ impl Resolvers {
             all.retain(|_, kept| counts(kept));
         }
         if all.len() >= KEPT_MAX {
-            // Those of whoever asks for so many, so that others keep theirs.
+            // Evict names of the tenant that has the most, so that others keep theirs.
             all.retain(|(_, other), _| other.as_ref() != tenant);
         }
         if all.len() >= KEPT_MAX {
@@ -174,7 +175,8 @@ impl Resolvers {
         Arc::clone(kept)
     }
 
-    /// The first that knows the name counts. One that fails might have known it: then nobody behind it is asked.
+    /// The first resolver that knows the name wins. If one fails, those behind it are not asked, because it might have
+    /// known it.
     async fn ask(&self, tool: &ToolName, tenant: Option<&TenantId>) -> (Resolved, Instant) {
         let mut keep_unknown = KEEP_MAX;
         for resolver in self.0.list.iter().filter(|resolver| resolver.tools.have(tool, None)) {

@@ -62,7 +62,8 @@ impl Broker {
         self.port
     }
 
-    /// Where it tells of itself over HTTP, as `http://127.0.0.1:8222`, if it was started so; another one after a restart.
+    /// Where it tells of itself over HTTP, as `http://127.0.0.1:8222`, if it was started so; another one after a
+    /// restart.
     pub fn monitoring_url(&self) -> Option<String> {
         ready::monitoring_url(self.server.folder(), self.pid()?)
     }

@@ -49,8 +49,9 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Finds the program (fetching it when needed, told through `say`), starts it and waits until it serves. `config` says who
-    /// may what, in its own words: `{"identities": […]}`. A bucket is made by the first who writes to it and may make buckets.
+    /// Finds the program (fetching it when needed, told through `say`), starts it and waits until it serves. `config`
+    /// says who may what, in its own words: `{"identities": […]}`. A bucket is made by the first who writes to it and
+    /// may make buckets.
     ///
     /// # Errors
     /// No program and no way to fetch one; no free ports; a server that ends or does not answer within 60 s.

@@ -57,8 +57,8 @@ impl Cluster {
         Self::start_with(ClusterOptions::default(), say).await
     }
 
-    /// Finds `nats-server` (fetching it when needed, told through `say`), starts three of them and waits until they have a
-    /// leader, and each of them may hold a replica.
+    /// Finds `nats-server` (fetching it when needed, told through `say`), starts three of them and waits until they
+    /// have a leader, and each of them may hold a replica.
     ///
     /// # Errors
     /// As [`crate::Broker::start`]; a cluster that has no leader within a minute.
@@ -172,8 +172,8 @@ impl Node {
         self.server.kill().await;
     }
 
-    /// Starts the server again on the same ports and folder and waits until it listens; [`Cluster::healthy`] waits until
-    /// it has caught up.
+    /// Starts the server again on the same ports and folder and waits until it listens; [`Cluster::healthy`] waits
+    /// until it has caught up.
     ///
     /// # Errors
     /// As [`crate::Broker::restart`].
@@ -245,8 +245,8 @@ fn args(
     Ok(args)
 }
 
-/// A name of its own: a node that comes back may find another cluster's node on the port of a friend, and servers of one
-/// name join.
+/// A name of its own: a node that comes back may find another cluster's node on the port of a friend, and servers of
+/// one name join.
 fn cluster_name(routes: &[u16]) -> String {
     let ports: Vec<String> = routes.iter().map(u16::to_string).collect();
     format!("toolyard-local-{}-{}", std::process::id(), ports.join("-"))

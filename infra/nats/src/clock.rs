@@ -7,7 +7,7 @@ use async_nats::client::{Client, Request};
 use prost_types::Timestamp;
 use run::PoolId;
 
-use crate::{clock, names};
+use proto::{clock, names};
 
 /// How often to ask: clocks of quartz part by about a millisecond in this time.
 pub const LOOK: Duration = Duration::from_secs(10);

@@ -1,5 +1,6 @@
-//! How every process of ours connects to the broker.
+//! What coordinators and workers share at the broker: the connection, its clock, and who has which rights.
 
+pub mod access;
 pub mod clock;
 pub mod unstored;
 
@@ -41,8 +42,8 @@ pub enum ConnectError {
     TooOld { url: String, version: String },
 }
 
-/// Connects to one of the brokers that `url` names, separated by commas, under a name that the broker's monitoring shows, with the inbox of its party so that permissions can tell
-/// them apart.
+/// Connects to one of the brokers that `url` names, separated by commas, under a name that the broker's monitoring
+/// shows, with the inbox of its party so that permissions can tell them apart.
 ///
 /// # Errors
 /// When no broker is there, it does not let us in, or it is too old; when the key cannot be used.

@@ -5,8 +5,8 @@ use std::error::Error as _;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::{self, ErrorCode};
 
-/// What the server answers when a stream's limit of bytes or of messages is reached and it may not discard. The same code
-/// stands for other failures of the store, which pass.
+/// What the server answers when a stream's limit of bytes or of messages is reached and it may not discard. The same
+/// code stands for other failures of the store, which pass.
 const STREAM_IS_FULL: [&str; 2] = ["maximum bytes exceeded", "maximum messages exceeded"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! Where objects lie: at the broker, or in a bucket of a store that speaks S3. Workers put pieces of results there, coordinators
-//! put pieces of uploads, read chunk by chunk, and remove. Whoever uses it need not know which of the two it is.
+//! Object stores: the broker, or a bucket of an S3 service. Workers store pieces of results; coordinators store pieces
+//! of uploads, read chunk by chunk, and delete. The interface is the same for both.
 
 mod nats;
 mod s3;
@@ -33,7 +33,7 @@ pub enum NotKept {
 pub struct Unread(String);
 
 impl Objects {
-    /// Bytes of each piece that is put but the last.
+    /// Bytes of each stored piece except the last.
     #[must_use]
     pub fn piece_bytes(&self) -> usize {
         let bytes = match self {
@@ -43,7 +43,7 @@ impl Objects {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
-    /// Pieces that whoever brings an object may have under way: what they take of memory.
+    /// Pieces of an upload in flight, because each takes memory.
     #[must_use]
     pub fn ahead(&self) -> usize {
         match self {
@@ -52,10 +52,10 @@ impl Objects {
         }
     }
 
-    /// Stores a piece of an object. What lies there stays as it is, so a second copy does no harm.
+    /// Stores a piece of an object. An existing piece is not overwritten, so a second copy does no harm.
     ///
     /// # Errors
-    /// When there is no room, the store refuses it, or does not confirm it in time.
+    /// If there is no room, the store refuses it, or does not confirm it in time.
     pub async fn put(&self, id: &ObjectId, index: u64, piece: Bytes) -> Result<(), NotKept> {
         self.put_at(object::chunk(id, index), piece).await
     }
@@ -63,7 +63,7 @@ impl Objects {
     /// A chunk of an object; `None` when there is none.
     ///
     /// # Errors
-    /// When the store refuses it, or does not answer.
+    /// If the store refuses it, or does not respond.
     pub async fn chunk(&self, id: &ObjectId, index: u64) -> Result<Option<Bytes>, Unread> {
         match self {
             Self::Broker(broker) => broker.last_on(&object::chunk(id, index)).await,
@@ -74,16 +74,16 @@ impl Objects {
         }
     }
 
-    /// Removes what lies under an id.
+    /// Deletes an object.
     ///
     /// # Errors
-    /// When the store does not say that it did; then some of it may be gone.
+    /// If the store does not confirm it; then parts of it may be deleted.
     pub async fn remove(&self, id: &ObjectId) -> Result<(), Unread> {
         self.remove_all(&object::of_object(id)).await
     }
 
-    /// Removes every object of a run: results of its calls, and what attempts stored to which nothing refers. An attempt that has
-    /// not ended may still store one; that goes with its age.
+    /// Deletes every object of a run: results of its calls, and unreferenced objects of its attempts. An attempt that
+    /// has not ended may still store one, which is deleted by age.
     ///
     /// # Errors
     /// As [`Self::remove`].
@@ -91,7 +91,7 @@ impl Objects {
         self.remove_all(&object::of_run(run)).await
     }
 
-    /// What an upload is; `None` where there is none, or not all of it.
+    /// The description of an upload; `None` if there is none, or it is incomplete.
     ///
     /// # Errors
     /// As [`Self::chunk`].
@@ -104,7 +104,7 @@ impl Objects {
         about?.map(|about| Upload::decode(about).map_err(|error| Unread(error.to_string()))).transpose()
     }
 
-    /// Says what an upload is. From here on it is one.
+    /// Stores the description of an upload, which completes it.
     ///
     /// # Errors
     /// As [`Self::put`].

@@ -1,4 +1,4 @@
-//! Objects at the broker: chunks under their subjects, read one by one and never an object as a whole.
+//! Objects at the broker: one message for each chunk, read one by one.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{DirectGetErrorKind, LastRawMessageErrorKind, Stream};
 use bytes::Bytes;
+use nats::unstored::Unstored;
 use proto::names;
-use proto::nats::unstored::Unstored;
 
 use crate::{Bucket, NotKept, Objects, Unread};
 
-/// How long a chunk is sent again for: an election of the broker's leader takes 4-9 s.
+/// How long storing a chunk is retried: an election of the broker's leader takes 4-9 s.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
-/// Nothing was written there before.
+/// The subject was never written.
 const NOTHING: u64 = 0;
 
 /// Objects in the stream `ty-objects`.
@@ -23,7 +23,7 @@ const NOTHING: u64 = 0;
 pub struct Stored(Context);
 
 impl Objects {
-    /// In the bucket where one is given, else at the broker.
+    /// In the bucket if one is given, otherwise at the broker.
     #[must_use]
     pub fn new(context: &Context, bucket: Option<Bucket>) -> Self {
         bucket.map_or_else(|| Self::Broker(Stored(context.clone())), Self::Bucket)
@@ -31,8 +31,8 @@ impl Objects {
 }
 
 impl Stored {
-    /// Stores a chunk, sending it again until it is confirmed. What lies under a subject stays as it is, so a second copy does no
-    /// harm.
+    /// Stores a chunk, and retries until it is confirmed. An existing chunk is not overwritten, so a second copy does
+    /// no harm.
     pub(crate) async fn put(&self, subject: String, data: Bytes) -> Result<(), NotKept> {
         let (give_up, mut pause) = (Instant::now() + PATIENCE, PAUSE);
         loop {
@@ -44,7 +44,7 @@ impl Stored {
             let Err(error) = confirmed else { return Ok(()) };
             let unavailable = || Err(NotKept::Unavailable(error.to_string()));
             match Unstored::of(&error) {
-                // Its first copy lies there: nobody else knows the subject.
+                // It is our first copy, because nobody else knows the subject.
                 Unstored::Conflict => return Ok(()),
                 Unstored::Full => return Err(NotKept::Full),
                 Unstored::TooLarge => return unavailable(),
@@ -58,12 +58,12 @@ impl Stored {
         }
     }
 
-    /// What lies under a subject; `None` when nothing does.
+    /// The message of a subject; `None` if there is none.
     pub(crate) async fn last_on(&self, subject: &str) -> Result<Option<Bytes>, Unread> {
         let stream = self.stream().await?;
         match stream.direct_get_last_for_subject(subject).await {
             Ok(message) => return Ok(Some(message.payload)),
-            // A replica may be behind; the leader is not.
+            // A replica may lag; the leader does not.
             Err(error) if error.kind() == DirectGetErrorKind::NotFound => {}
             Err(error) => return Err(Unread(error.to_string())),
         }

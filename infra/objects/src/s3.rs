@@ -1,7 +1,6 @@
-//! Objects in a bucket: in pieces, each written once and under a condition that it is not there, so that any part is read without
-//! what is before it. Not S3's multipart upload: its parts are written without a condition, cannot be read before the last, and
-//! stay, unseen and paid for, where whoever brings them dies.
-//! The only folder that names the library, with `s3/`.
+//! Objects in a bucket: in pieces, each written once on condition that it does not exist, so that any part can be read
+//! by itself. Not S3's multipart upload: its parts are written without a condition, cannot be read before the last one,
+//! and remain, invisible and billed, if the uploader dies. Only this file and `s3/` name the library.
 
 mod link;
 mod place;
@@ -22,29 +21,29 @@ use self::link::Connector;
 pub use self::place::{InvalidBucket, Place};
 use crate::{NotKept, Unread};
 
-/// Bytes of each piece but the last: a whole number of chunks. Part of the format, as who reads counts with it. A request costs the same
-/// whatever it carries; who brings an upload has three pieces in memory.
+/// Bytes of each piece except the last: a whole number of chunks. Part of the format, because readers compute offsets
+/// from it. Large, because a request costs the same whatever its size; an uploader has three pieces in memory.
 pub(crate) const PIECE_BYTES: u64 = 4 * 1024 * 1024;
 
-/// How long something is asked for, and each time of them.
+/// How long a request is retried, and the timeout of each try.
 #[derive(Clone, Copy)]
 struct Patience {
     whole: Duration,
     each: Duration,
 }
 
-/// A piece over a slow line, and a store that fails over.
+/// Allows for a piece over a slow line, and for a store that fails over.
 const TO_WRITE: Patience = Patience { whole: Duration::from_secs(20), each: Duration::from_secs(10) };
-/// Somebody waits. A worker that waits for a chunk of a file asks again after 5 s.
+/// A client waits. A worker that waits for a chunk of a file repeats its request after 5 s.
 const TO_READ: Patience = Patience { whole: Duration::from_secs(4), each: Duration::from_secs(2) };
-/// A coordinator waits for it before it begins.
+/// A coordinator waits for it at its start.
 const TO_TRY_OUT: Patience = Patience { whole: Duration::from_secs(4), each: Duration::from_secs(2) };
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
-/// How much of what a store says is told on.
+/// Characters of a store's error message that are passed on.
 const SAID_CHARS_MAX: usize = 200;
 const NO_BUCKET: &str = "NoSuchBucket";
-/// Answers that are the same however often one asks.
+/// Responses for which a retry makes no sense.
 const FINAL: [&str; 6] = [
     "AccessDenied",
     "InvalidAccessKeyId",
@@ -54,7 +53,7 @@ const FINAL: [&str; 6] = [
     "PermanentRedirect",
 ];
 
-/// A bucket, or what lies in it under a prefix. Cheap to clone.
+/// A bucket, or a prefix in it. Cheap to clone.
 #[derive(Clone)]
 pub struct Bucket {
     store: AmazonS3,
@@ -63,12 +62,12 @@ pub struct Bucket {
 
 impl std::fmt::Debug for Bucket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The library's own would show the key.
+        // The library's own implementation would show the key.
         f.debug_struct("Bucket").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-/// Why a bucket cannot hold objects, however long one waits.
+/// Why a bucket cannot hold objects; permanent.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
     #[error(
@@ -80,12 +79,12 @@ pub enum Unfit {
 }
 
 impl Bucket {
-    /// Says nothing to the store yet. `var` reads the environment: the key, or where to get one.
+    /// Sends nothing to the store yet. `var` reads the environment: the key, or where to get one.
     ///
     /// # Errors
-    /// When half a key is given, or the machine has no certificates to trust.
+    /// If only half of a key is given, or the machine has no trusted certificates.
     pub fn new(place: Place, var: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidBucket> {
-        // Each request is tried again here and nowhere else: the library would not do it for those under a condition.
+        // Requests are retried here and nowhere else, because the library does not retry conditional ones.
         let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(&place.bucket)
@@ -109,10 +108,10 @@ impl Bucket {
         Ok(Self { store, place })
     }
 
-    /// Sees that a coordinator can do what it must. A store that is away may come back: that is no reason not to begin.
+    /// Checks the rights that a coordinator needs. A store that is not available may come back, so that is no error.
     ///
     /// # Errors
-    /// When the store refuses something, or writes over what lies there.
+    /// If the store refuses a request, or overwrites an existing object.
     pub async fn check(&self) -> Result<(), Unfit> {
         let place = self.place.to_string();
         match self.try_out().await {
@@ -126,7 +125,7 @@ impl Bucket {
         }
     }
 
-    /// Whether what lies there stays as it is.
+    /// Whether an existing object is not overwritten.
     async fn try_out(&self) -> Result<bool, (&'static str, Error)> {
         let at = format!("ty.probe.{:016x}", rand::random::<u64>());
         let probe = format!("{at}.0");
@@ -140,11 +139,11 @@ impl Bucket {
     }
 
     pub(crate) async fn put(&self, subject: &str, data: Bytes) -> Result<(), NotKept> {
-        // What was there before is our first copy: nobody else knows the subject.
+        // The existing object is our first copy, because nobody else knows the subject.
         self.create(subject, data, TO_WRITE).await.map(|_| ()).map_err(|error| NotKept::Unavailable(reason(&error)))
     }
 
-    /// What lies under a subject, or a part of it; `None` when nothing does.
+    /// The object of a subject, or a part of it; `None` if there is none.
     pub(crate) async fn get(&self, subject: &str, span: Option<Range<u64>>) -> Result<Option<Bytes>, Unread> {
         self.read(subject, span, TO_READ).await.map_err(|error| Unread(reason(&error)))
     }
@@ -153,7 +152,7 @@ impl Bucket {
         self.remove(subjects.trim_end_matches(".>"), TO_WRITE).await.map_err(|error| Unread(reason(&error)))
     }
 
-    /// Whether it lies there now and did not before.
+    /// Whether it was stored now and did not exist before.
     async fn create(&self, subject: &str, data: Bytes, patience: Patience) -> Result<bool, Error> {
         let path = self.path(subject);
         let put = || {
@@ -176,13 +175,13 @@ impl Bucket {
         };
         match patiently(patience, get).await {
             Ok(bytes) => Ok(Some(bytes)),
-            // Of a bucket that is not there nobody knows what lies in it.
+            // If the bucket does not exist, nothing is known about its objects.
             Err(error @ Error::NotFound { .. }) if code(&innermost(&error)) != Some(NO_BUCKET) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Everything below a subject.
+    /// All objects below a subject.
     async fn remove(&self, below: &str, patience: Patience) -> Result<(), Error> {
         let path = self.path(below);
         let remove = || {
@@ -192,13 +191,13 @@ impl Bucket {
         patiently(patience, remove).await
     }
 
-    /// The subjects' tokens are the path's: keys may be given rights by pool, as at the broker.
+    /// A subject's tokens become the path's segments, so that keys can have rights by pool, as at the broker.
     fn path(&self, subject: &str) -> Path {
         Path::from(format!("{}/{}", self.place.prefix, subject.replace('.', "/")))
     }
 }
 
-/// Asks again until there is an answer that stands, or no time is left.
+/// Retries until there is a final response, or the time is over.
 async fn patiently<T, F: Future<Output = Result<T, Error>>>(
     patience: Patience,
     mut ask: impl FnMut() -> F,
@@ -221,24 +220,24 @@ fn silent(patience: Duration) -> Error {
     Error::Generic { store: "S3", source: format!("no answer within {} s", patience.as_secs()).into() }
 }
 
-/// Whether the store says that something lies there. A conflict with a write that is under way says nothing.
+/// Whether the store reports an existing object. A conflict with a concurrent write is no such report.
 fn is_there(error: &Error) -> bool {
     let Error::AlreadyExists { source, .. } = error else { return false };
     matches!(source.downcast_ref(), Some(Error::Precondition { .. } | Error::NotModified { .. }))
 }
 
-/// Whether asking again makes no sense.
+/// Whether a retry makes no sense.
 fn is_final(error: &Error) -> bool {
     match error {
         Error::AlreadyExists { .. } => is_there(error),
-        // The library tells of some requests only that they failed.
+        // For some requests the library reports only that they failed.
         Error::Generic { .. } => code(&innermost(error)).is_some_and(|code| FINAL.contains(&code)),
         Error::JoinError { .. } => false,
         _ => true,
     }
 }
 
-/// What went wrong, without what a store repeats of the request: its key, for one.
+/// The error, without parts of the request that a store repeats, such as the key.
 fn reason(error: &Error) -> String {
     let said = innermost(error);
     if let Some(code) = code(&said) {
@@ -254,7 +253,7 @@ fn innermost(error: &Error) -> String {
 
 fn code(said: &str) -> Option<&str> {
     let body = said.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map(|(code, _)| code);
-    // So the library tells of one key of those that were to be removed together.
+    // The library reports one key of a batch delete like this.
     let of_key = || said.strip_suffix(')')?.rsplit_once("(code: ").map(|(_, code)| code);
     body.or_else(of_key)
 }

@@ -1,5 +1,5 @@
-//! The admin port: HTTP for probes, scrapers, autoscalers and whoever operates. It changes nothing but what is logged, and
-//! asks nobody who they are: only those who may see what the process does should reach it.
+//! The admin port: HTTP for probes, scrapers, autoscalers and whoever operates. It changes nothing but what is logged,
+//! and asks nobody who they are: only those who may see what the process does should reach it.
 //!
 //! | | |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Which host names a port serves over HTTP. A web page can have its own name resolve to any address, and a browser then
-//! takes the port for a part of that page; the name in the request gives it away.
+//! Which host names a port serves over HTTP. A web page can have its own name resolve to any address, and a browser
+//! then takes the port for a part of that page; the name in the request gives it away.
 
 use std::net::IpAddr;
 use std::sync::Arc;

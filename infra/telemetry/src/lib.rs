@@ -2,8 +2,9 @@
 //! admin port for probes and scrapers. Knows no
 //! run and no tool.
 //!
-//! Logs go to standard error: for people, or a JSON object a line for machines. What is logged is chosen by `TOOLYARD_LOG`,
-//! as in `debug` or `warn,toolyard=debug`; unset, by whoever starts the process; and from then on by [`set_level`].
+//! Logs go to standard error: for people, or a JSON object a line for machines. What is logged is chosen by
+//! `TOOLYARD_LOG`, as in `debug` or `warn,toolyard=debug`; unset, by whoever starts the process; and from then on by
+//! [`set_level`].
 
 pub mod admin;
 pub mod hosts;
@@ -54,8 +55,8 @@ pub enum Error {
     Taken(#[from] TryInitError),
 }
 
-/// Sets up the logs of this process. Unless the variable says otherwise, our own lines are logged from `default_level` on
-/// and those of libraries from WARN.
+/// Sets up the logs of this process. Unless the variable says otherwise, our own lines are logged from `default_level`
+/// on and those of libraries from WARN.
 ///
 /// # Errors
 /// When the variable cannot be understood, or the process has logs already.
@@ -98,9 +99,9 @@ pub enum SetLevelError {
     Gone(#[from] reload::Error),
 }
 
-/// Chooses anew what is logged from now on: a level, and levels of targets of ours, as in `warn,toolyard=debug`. Whoever
-/// reaches the admin port may do this, so it cannot make libraries louder than a warning, which could log what they carry,
-/// and cannot end the audit log.
+/// Chooses anew what is logged from now on: a level, and levels of targets of ours, as in `warn,toolyard=debug`.
+/// Whoever reaches the admin port may do this, so it cannot make libraries louder than a warning, which could log what
+/// they carry, and cannot end the audit log.
 ///
 /// # Errors
 /// When the text is not understood, or asks for more than that. Then everything stays as it was.

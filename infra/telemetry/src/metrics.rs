@@ -1,8 +1,9 @@
 //! What a process counts. A family is a static with a name and labels; a series of it is a handle to atomics, made once
-//! and kept by the code that counts, so that counting allocates nothing and takes no lock. The scrape reads these atomics.
-//! The OpenTelemetry SDK reads them too when it exports, except histograms: a histogram's values are recorded in the SDK's
-//! own histogram as well, if metrics are exported.
+//! and kept by the code that counts, so that counting allocates nothing and takes no lock. The scrape reads these
+//! atomics. The OpenTelemetry SDK reads them too when it exports, except histograms: a histogram's values are recorded
+//! in the SDK's own histogram as well, if metrics are exported.
 
+mod reference;
 mod text;
 
 use std::borrow::Cow;
@@ -16,6 +17,8 @@ use opentelemetry::metrics::{BoundHistogram, Meter};
 use crate::otlp::{attributes, register};
 use crate::trace::SpanContext;
 
+#[doc(hidden)]
+pub use reference::check_reference;
 pub use text::{Format, text};
 
 /// Series of one family; what comes beyond counts as [`OTHER`]. Room for 2,000 tools in some pools, with outcomes.

@@ -1,8 +1,8 @@
 //! The way to an OpenTelemetry collector, by the OpenTelemetry SDK: spans and log records in batches, and metrics every
 //! minute.
 //!
-//! It has threads and queues of its own. If the collector is slow or gone, what does not fit is dropped and counted, and
-//! no call waits for it.
+//! It has threads and queues of its own. If the collector is slow or gone, what does not fit is dropped and counted,
+//! and no call waits for it.
 
 mod instruments;
 mod logs;
@@ -39,7 +39,7 @@ pub use self::settings::{Settings, SettingsError};
 /// How long the rest may take to be exported when the process ends.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 
-static DROPPED: Family<Counter> = Family::new(
+pub(crate) static DROPPED: Family<Counter> = Family::new(
     "toolyard_telemetry_dropped_total",
     "Spans, log records, and exports of metrics, that no collector took in time.",
     &["what"],

@@ -123,6 +123,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_reference_of_metrics_is_current() {
+        let metrics = [Metric::Gauge(&BUILD_INFO), Metric::Counter(&crate::otlp::DROPPED)];
+        crate::metrics::check_reference("process", &metrics);
+    }
+
+    #[test]
     fn a_process_tells_what_it_takes() {
         let text = text(Format::Prometheus);
         let value = |name: &str| -> f64 {

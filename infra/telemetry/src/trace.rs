@@ -1,12 +1,12 @@
 //! Spans, and how a trace goes on from one process to the next: as a W3C `traceparent`, which a call carries among its
 //! metadata in the log, so that it survives a redelivery and another owner.
 //!
-//! A span is written down when it has ended, by whoever knows how: most are made of what the log says, with ids that follow
-//! from the run's and the attempt's, so that nobody has to hand them over. What is not sampled has no [`SpanContext`] and
-//! costs nothing; while tracing is off nothing has.
+//! A span is written down when it has ended, by whoever knows how: most are made of what the log says, with ids that
+//! follow from the run's and the attempt's, so that nobody has to hand them over. What is not sampled has no
+//! [`SpanContext`] and costs nothing; while tracing is off nothing has.
 //!
-//! A span of the OpenTelemetry SDK begins and ends in one process, and a call's life does not. So ended spans are given to
-//! the SDK's batch processor as data; the SDK samples, batches and exports them.
+//! A span of the OpenTelemetry SDK begins and ends in one process, and a call's life does not. So ended spans are given
+//! to the SDK's batch processor as data; the SDK samples, batches and exports them.
 
 use std::borrow::Cow;
 use std::sync::atomic::AtomicUsize;
@@ -64,8 +64,8 @@ impl SpanContext {
     }
 }
 
-/// The context, and whether it is sampled. Of a version that is not known yet its first four fields count. The SDK's own
-/// reader is not used, because it accepts ids that are too short.
+/// The context, and whether it is sampled. Of a version that is not known yet its first four fields count. The SDK's
+/// own reader is not used, because it accepts ids that are too short.
 fn parse(traceparent: &str) -> Option<(SpanContext, bool)> {
     let mut fields = traceparent.split('-');
     let mut hex = |digits: usize| {

@@ -1,5 +1,5 @@
-//! Entries of the log. Run, call and pool come from the subject; an event on a subject where it does not belong is refused,
-//! so what the broker's permissions promise holds in the fold too.
+//! Entries of the log. Run, call and pool come from the subject; an event on a subject where it does not belong is
+//! refused, so what the broker's permissions promise holds in the fold too.
 
 use std::sync::Arc;
 use std::time::Duration;

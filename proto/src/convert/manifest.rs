@@ -8,10 +8,10 @@ use std::time::Duration;
 use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Permission, Policy, ResultUse, ToolName, limit};
 
 use super::{concurrency, policy_in, policy_out, time_in};
-use crate::concurrency::ByInput;
-use crate::pattern::Budget;
-use crate::schema::{InvalidSchema, Schema};
 use crate::v1;
+use schema::concurrency::ByInput;
+use schema::pattern::Budget;
+use schema::{InvalidSchema, Schema};
 
 /// A manifest that can be used, and the schema of its arguments.
 #[derive(Debug, Clone)]

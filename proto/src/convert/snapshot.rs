@@ -17,8 +17,8 @@ pub struct Snapshot {
     pub log: u64,
     /// The shard's entries up to here were applied.
     pub through: u64,
-    /// The runs that were open then, each with the sequence of its last entry up to there: whoever reads them knows by that
-    /// that nothing is missing, whichever node of the broker serves them.
+    /// The runs that were open then, each with the sequence of its last entry up to there: whoever reads them knows by
+    /// that that nothing is missing, whichever node of the broker serves them.
     pub open: Vec<(RunId, u64)>,
     /// The runs that had ended and are to be erased: nobody else knows of them once that has begun.
     pub erasures: Vec<OwedErasure>,

@@ -1,6 +1,7 @@
 //! What coordinators and workers say besides the log.
 
 use bytes::Bytes;
+pub use owner::Question;
 use prost::Message as _;
 use run::{AttemptId, AttemptNumber, CallIndex, ChunkIndex, Manifest, RunId, ToolName, ToolSetId, Verdict, WorkerId};
 use sha2::{Digest as _, Sha256};
@@ -8,8 +9,8 @@ use sha2::{Digest as _, Sha256};
 use super::log::{attempt_in, attempt_out, ended_out, outcome_in};
 use super::manifest::{InvalidManifest, Usable, manifest_out, manifest_within};
 use super::{InvalidMessage, VERSION, check_version};
-use crate::pattern::Budget;
 use crate::wire::v1 as wire;
+use schema::pattern::Budget;
 
 /// A worker is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,46 +90,33 @@ pub fn decode_advertisement(payload: Bytes) -> Result<Vec<Result<Usable, Invalid
     Ok(wire.tools.into_iter().map(|tool| manifest_within(tool, &mut patterns)).collect())
 }
 
-/// A worker asks what to do with a job that may not be fresh.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
-    pub run: RunId,
-    pub call: CallIndex,
-    /// How often the job was delivered, this time included.
-    pub delivered: u32,
-    /// The job's place in the log.
-    pub sequence: u64,
-    /// The attempt as which the worker holds the job, when it has one.
-    pub attempt: Option<AttemptId>,
-    /// It was executed, and the end of that attempt is stored: is anything left to be done?
-    pub executed: bool,
+/// Encodes a worker's question.
+#[must_use]
+pub fn encode_question(question: &Question) -> Bytes {
+    wire::JobQuestion {
+        version: VERSION,
+        run_id: question.run.to_string(),
+        call: u32::from(question.call.0),
+        delivered: question.delivered,
+        sequence: question.sequence,
+        attempt: question.attempt.map(attempt_out),
+        executed: question.executed,
+    }
+    .encode_to_vec()
+    .into()
 }
 
-impl Question {
-    #[must_use]
-    pub fn encode(&self) -> Bytes {
-        wire::JobQuestion {
-            version: VERSION,
-            run_id: self.run.to_string(),
-            call: u32::from(self.call.0),
-            delivered: self.delivered,
-            sequence: self.sequence,
-            attempt: self.attempt.map(attempt_out),
-            executed: self.executed,
-        }
-        .encode_to_vec()
-        .into()
-    }
-
-    /// # Errors
-    /// When the message is not a question.
-    pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
-        let wire = wire::JobQuestion::decode(payload)?;
-        check_version(wire.version)?;
-        let (run, call) = (wire.run_id.parse()?, index_in(wire.call)?);
-        let attempt = wire.attempt.map(|attempt| attempt_in(attempt, call));
-        Ok(Self { run, call, delivered: wire.delivered, sequence: wire.sequence, attempt, executed: wire.executed })
-    }
+/// Decodes a worker's question.
+///
+/// # Errors
+/// When the message is not a question.
+pub fn decode_question(payload: Bytes) -> Result<Question, InvalidMessage> {
+    let wire = wire::JobQuestion::decode(payload)?;
+    check_version(wire.version)?;
+    let (run, call) = (wire.run_id.parse()?, index_in(wire.call)?);
+    let attempt = wire.attempt.map(|attempt| attempt_in(attempt, call));
+    let wire::JobQuestion { delivered, sequence, executed, .. } = wire;
+    Ok(Question { run, call, delivered, sequence, attempt, executed })
 }
 
 /// The owner's answer.
@@ -191,13 +179,14 @@ pub enum Stop {
     Attempt(RunId, AttemptId),
     /// A worker takes no more calls, lets those that it runs end, and leaves.
     Worker(WorkerId),
-    /// Jobs of these tools, which the pool need not host, and of no others, go back to the queue until something else is said,
-    /// or nothing for [`HELD_FOR`](crate::names::HELD_FOR).
+    /// Jobs of these tools, which the pool need not host, and of no others, go back to the queue until something else
+    /// is said, or nothing for [`HELD_FOR`](crate::names::HELD_FOR).
     Held(Vec<ToolName>),
-    /// Names that workers with this tool set advertise and no call is routed to, each with the reason. It stops nothing.
+    /// Names that workers with this tool set advertise and no call is routed to, each with the reason. It stops
+    /// nothing.
     Refused(ToolSetId, Vec<(String, String)>),
-    /// Whether most of the broker's servers store what they are given, as a coordinator sees it. It stops nothing. That they
-    /// do not counts for [`UNSTORED_FOR`](crate::names::UNSTORED_FOR).
+    /// Whether most of the broker's servers store what they are given, as a coordinator sees it. It stops nothing. That
+    /// they do not counts for [`UNSTORED_FOR`](crate::names::UNSTORED_FOR).
     Storing(bool),
 }
 

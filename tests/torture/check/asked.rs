@@ -1,7 +1,7 @@
 //! What requests may do to the world that were not confirmed, and the comparison of all of that with what was done.
 //!
-//! A request that is refused stores nothing, so nothing of it is ever executed. A request whose error names a run may have
-//! been stored; that run says what it did. A request that got no answer may have been stored once.
+//! A request that is refused stores nothing, so nothing of it is ever executed. A request whose error names a run may
+//! have been stored; that run says what it did. A request that got no answer may have been stored once.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,9 +58,9 @@ impl Answer {
     }
 }
 
-/// What the calls of unconfirmed requests may do. `confirmed`: a later request of the plan was. Requests under one id are one
-/// request, so what they do is judged by the run that was confirmed; if none was, all of them together may act once, or not
-/// at all if each was refused. Requests whose error names a run are left out: see [`found_effects`].
+/// What the calls of unconfirmed requests may do. `confirmed`: a later request of the plan was. Requests under one id
+/// are one request, so what they do is judged by the run that was confirmed; if none was, all of them together may act
+/// once, or not at all if each was refused. Requests whose error names a run are left out: see [`found_effects`].
 pub(crate) fn effects_of(plan: &Plan, askings: &[Asking], confirmed: bool) -> Vec<Effect> {
     let counted: Vec<&Asking> = if !plan.has_request_id {
         askings.iter().filter(|asking| !matches!(asking.answer, Answer::Named(_))).collect()
@@ -115,8 +115,8 @@ fn unconfirmed(plan: &Plan, index: usize, number: u32, answer: &Answer, at_most:
     Effect { line: plan.line(index, number), at_least: 0, at_most, why: answer.told(), is_refused: at_most == 0 }
 }
 
-/// Compares what may and must have been done with the lines that stand in the world. Lines of a redriven call count for both
-/// of its runs.
+/// Compares what may and must have been done with the lines that stand in the world. Lines of a redriven call count for
+/// both of its runs.
 pub(crate) fn weigh(effects: Vec<(String, Effect)>, world: &str) -> Vec<(String, Violation)> {
     let mut lines: HashMap<&str, u32> = HashMap::new();
     for line in world.lines() {

@@ -1,4 +1,5 @@
-//! The checker finds each kind of violation in event lists that were forged to have it, and nothing in those that are right.
+//! The checker finds each kind of violation in event lists that were forged to have it, and nothing in those that are
+//! right.
 
 use proto::v1::run_event::Event;
 use proto::v1::{self, CallErrorKind, CallState, FloorPolicy, RunEvent};
@@ -325,8 +326,8 @@ fn writing(has_request_id: bool) -> Plan {
     Plan { has_request_id, is_kept: true, ..plan(Work::Write { then_wait_ms: 0 }) }
 }
 
-/// What is found if requests got these answers, one after the other, and their calls wrote these lines. The line of a request
-/// ends with its number, from 0.
+/// What is found if requests got these answers, one after the other, and their calls wrote these lines. The line of a
+/// request ends with its number, from 0.
 fn weighed(plan: &Plan, answers: &[Answer], world: &[&str]) -> Vec<Broken> {
     let number = |number| if plan.has_request_id { 0 } else { number };
     let askings = answers.iter().cloned().zip(0..).map(|(answer, at)| Asking { number: number(at), answer });

@@ -1,5 +1,5 @@
-//! What is looked at after a run has ended: what other readers see, what the same request gives, what redriving its parked
-//! calls does, and what became of requests that were not confirmed.
+//! What is looked at after a run has ended: what other readers see, what the same request gives, what redriving its
+//! parked calls does, and what became of requests that were not confirmed.
 
 use proto::v1::run_event::Event;
 use proto::v1::{self, FloorPolicy, RunEvent};
@@ -11,11 +11,11 @@ use crate::check::{self, Answer, Asking, Broken, Evidence, Story, Violation};
 use crate::door::{Next, REQUEST_LIMIT, passes};
 use crate::plan::{Plan, Work};
 
-/// How long replicas may show a run as it was before its end: their feed comes back some seconds after the broker, which may
-/// have stood still for 48 s.
+/// How long replicas may show a run as it was before its end: their feed comes back some seconds after the broker,
+/// which may have stood still for 48 s.
 const CATCH_UP: Duration = Duration::from_secs(65);
-/// How long a run that an error named may not be found before it counts as never opened. What is stored later is void, so
-/// nothing of it may be executed either way.
+/// How long a run that an error named may not be found before it counts as never opened. What is stored later is void,
+/// so nothing of it may be executed either way.
 const NAMED_LIMIT: Duration = Duration::from_secs(10);
 /// How many of a hundred redrives are asked for once more.
 const REDRIVEN_AGAIN: u64 = 30;

@@ -13,15 +13,16 @@ use crate::world::ERASE_AFTER;
 
 /// How long a run may be refused by everybody before the client gives up: longer than the longest stall of the broker.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(90);
-/// How long a request without an id waits for its answer. Longer than a coordinator tries to store an opening, because only an
-/// answer tells whether the request was refused.
+/// How long a request without an id waits for its answer. Longer than a coordinator tries to store an opening, because
+/// only an answer tells whether the request was refused.
 const OPEN_LIMIT: Duration = Duration::from_secs(30);
 
 impl Drive {
     /// Asks until the run is confirmed. Gives the stream that came with it, if one did. `None` when nobody takes it.
     ///
-    /// The only place that asks for a run. Under a request id the same request is repeated, and must give one run. Without one
-    /// each request is another run; what those that were not confirmed may do is judged by [`crate::check::effects_of`].
+    /// The only place that asks for a run. Under a request id the same request is repeated, and must give one run.
+    /// Without one each request is another run; what those that were not confirmed may do is judged by
+    /// [`crate::check::effects_of`].
     pub(super) async fn open(&mut self) -> Option<Option<Messages>> {
         // The id of an erased run is forgotten, so repeating must end before that.
         let is_forgotten = self.plan.has_request_id && !self.plan.is_kept;
@@ -85,17 +86,9 @@ impl Drive {
     }
 
     async fn execute(&mut self, at: usize, asking: u32) -> Result<(String, Messages), Status> {
-        let v1::CreateRunRequest { calls, timeout, request_id, fail_fast, store, .. } = self.request(asking);
+        let run = Some(self.request(asking));
         let (floor_policy, limit) = (self.plan.policy.into(), self.open_limit());
-        let request = v1::ExecuteRunRequest {
-            calls,
-            timeout,
-            request_id,
-            fail_fast,
-            store,
-            floor_policy,
-            ..v1::ExecuteRunRequest::default()
-        };
+        let request = v1::ExecuteRunRequest { run, floor_policy };
         let stream = self.load.door.ask_once(&mut self.seed, at, limit, |mut runs| {
             let request = request.clone();
             async move { runs.execute_run(request).await }

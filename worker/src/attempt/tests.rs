@@ -3,13 +3,12 @@
 use std::sync::Mutex;
 
 use proto::convert::log::Job;
-use run::{AttemptNumber, CallIndex, CallSpec, Concurrency, Effects, Nonce, Timestamp, WithoutWorker};
+use run::{AttemptNumber, CallIndex, CallSpec, Effects, Nonce, Timestamp};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::*;
-use crate::table::Table;
-use crate::tool::{About, Context, Output, Tool};
+use toolyard_tool::{About, Context, Output, Table, Tool};
 
 /// Does what its argument says.
 struct Acts;
@@ -109,21 +108,10 @@ where
 {
     let table = Table::new().host(tool).expect("it can be hosted");
     let pool: run::PoolId = "main".parse().expect("a pool name");
-    let spec = CallSpec {
-        id: "call".parse().expect("a call id"),
-        tool: Acts::NAME.parse().expect("a tool name"),
-        arguments: arguments.to_string().into(),
-        metadata: std::collections::BTreeMap::new(),
-        route: Route::Pool { pool: pool.clone(), policy, version: None },
-        deadline: Timestamp(u64::MAX),
-        queue_deadline: None,
-        without_worker: WithoutWorker::Wait,
-        concurrency: Concurrency::Parallel,
-        approval: None,
-        result_use: run::ResultUse::default(),
-        context: run::Fields::default(),
-        files: Vec::new(),
-    };
+    let id = "call".parse().expect("a call id");
+    let route = Route::Pool { pool: pool.clone(), policy, version: None };
+    let spec =
+        CallSpec::new(id, Acts::NAME.parse().expect("a tool name"), arguments.to_string(), route, Timestamp(u64::MAX));
     let run = "run_00_01890000000070008000000000000000".parse().expect("a run id");
     let job = Job { run, call: CallIndex(0), pool, spec: Arc::new(spec) };
     let prepared = table.prepare(&job.spec.tool, &job.spec.arguments);

@@ -1,4 +1,5 @@
-//! What a command is kept from: other processes, files that are hidden from it, and more of the machine than it may use.
+//! What a command is kept from: other processes, files that are hidden from it, and more of the machine than it may
+//! use.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -11,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Request;
 
-/// Processes and threads of the user, beyond those that the machine has when the command starts. A large build has some hundred; a
-/// fork bomb ends here. The kernel counts by user, and does not hold root to it.
+/// Processes and threads of the user, beyond those that the machine has when the command starts. A large build has some
+/// hundred; a fork bomb ends here. The kernel counts by user, and does not hold root to it.
 const PROCESSES_MAX: u64 = 4096;
 /// Bytes of one file that the command writes: more than a container image, less than a disk.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
@@ -157,8 +158,8 @@ mod domain {
 
     use super::{Isolation, PathBuf, io};
 
-    /// What root may still do in a command: what installing packages takes, and nothing by which it looks into the processes of
-    /// others, mounts or changes the kernel.
+    /// What root may still do in a command: what installing packages takes, and nothing by which it looks into the
+    /// processes of others, mounts or changes the kernel.
     const RIGHTS_OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
         .union(CapabilitySet::DAC_OVERRIDE)
         .union(CapabilitySet::FOWNER)
@@ -168,8 +169,8 @@ mod domain {
         .union(CapabilitySet::NET_BIND_SERVICE)
         .union(CapabilitySet::SYS_CHROOT);
 
-    /// What is taken away and given back for everything that is not hidden. Later versions add rights over devices, which
-    /// commands need as they are.
+    /// What is taken away and given back for everything that is not hidden. Later versions add rights over devices,
+    /// which commands need as they are.
     const RIGHTS: ABI = ABI::V3;
 
     pub(super) fn probe() -> Isolation {

@@ -69,7 +69,8 @@ mod linux {
         parse(pid, &String::from_utf8_lossy(&stat))
     }
 
-    /// The name stands in parentheses and may hold some itself; behind it come state, parent and, as the 20th, the beginning.
+    /// The name stands in parentheses and may hold some itself; behind it come state, parent and, as the 20th, the
+    /// beginning.
     fn parse(pid: i32, stat: &str) -> Option<Listed> {
         let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
         let parent = fields.nth(1)?.parse().ok()?;

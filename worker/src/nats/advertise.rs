@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
+use nats::unstored::Unstored;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
-use proto::nats::unstored::Unstored;
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
 
 use super::Core;
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How often a worker looks whether its advertisement still stands: coordinators forget a set of tools that nobody hosted for
-/// a day, and a worker that was cut off for so long must say again what it hosts.
+/// How often a worker looks whether its advertisement still stands: coordinators forget a set of tools that nobody
+/// hosted for a day, and a worker that was cut off for so long must say again what it hosts.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Says which tools this worker hosts, where nobody said it yet. Tries until it is done: without a coordinator there is no
-/// bucket.
+/// Says which tools this worker hosts, where nobody said it yet. Tries until it is done: without a coordinator there is
+/// no bucket.
 pub(super) async fn tools(core: &Core, pool: &PoolId) {
     while let Err(error) = try_tools(core, pool).await {
         tracing::warn!(%error, %pool, "cannot advertise the tools yet, trying again: {}", likely(&error));
@@ -40,7 +40,8 @@ fn likely(error: &PublishError) -> &'static str {
 }
 
 async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), PublishError> {
-    // Without a look at what is stored there, which a worker may not read. And never twice: its place says who came first.
+    // Without a look at what is stored there, which a worker may not read. And never twice: its place says who came
+    // first.
     let (set, value) = encode_advertisement(core.table.manifests());
     let subject = format!("$KV.{}.{}", names::TOOLS_BUCKET, names::advertisement(pool, &set));
     let message = PublishMessage::build().payload(value).expected_last_subject_sequence(0);

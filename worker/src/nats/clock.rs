@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::nats::clock::{Clock, LOOK};
+use nats::clock::{Clock, LOOK};
 use tokio_util::sync::CancellationToken;
 
 /// How long to wait before the broker is asked again for the first time of day.

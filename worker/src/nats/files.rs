@@ -8,7 +8,7 @@ use proto::names;
 use run::PoolId;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::files::Source;
+use toolyard_tool::runtime::Source;
 
 /// How long an owner is asked: when one is lost, another takes its runs over in some 8 s.
 const PATIENCE: Duration = Duration::from_secs(20);

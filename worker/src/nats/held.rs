@@ -2,16 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
-use std::time::Duration;
 
-use bytes::Bytes;
 use proto::names::HELD_FOR;
 use run::ToolName;
 use tokio::time::Instant;
-
-/// A job that is held comes again after a second, then after two, and so on up to this: a long pause of many jobs must not keep
-/// the broker busy with them.
-const AGAIN_LONGEST: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
 pub(super) struct Held(RefCell<Said>);
@@ -39,26 +33,9 @@ impl Held {
     }
 }
 
-/// Gives a job back that was delivered for the `delivered`-th time.
-pub(super) fn not_while_paused(delivered: u32) -> Bytes {
-    let seconds = 1_u64.checked_shl(delivered.saturating_sub(1)).unwrap_or(u64::MAX);
-    let delay = Duration::from_secs(seconds).min(AGAIN_LONGEST);
-    format!(r#"-NAK {{"delay": {}}}"#, delay.as_nanos()).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_job_that_is_held_comes_again_ever_later() {
-        let nak = |delivered| String::from_utf8(not_while_paused(delivered).to_vec()).unwrap();
-        assert_eq!(nak(1), r#"-NAK {"delay": 1000000000}"#);
-        assert_eq!(nak(3), r#"-NAK {"delay": 4000000000}"#);
-        for late in [6, 64, 65, u32::MAX] {
-            assert_eq!(nak(late), r#"-NAK {"delay": 30000000000}"#);
-        }
-    }
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_says_any_more_is_not_held() {

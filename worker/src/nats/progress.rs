@@ -1,4 +1,5 @@
-//! What the admin port tells of a worker: as it stood at its last heartbeat, since nothing else leaves the worker's thread.
+//! What the admin port tells of a worker: as it stood at its last heartbeat, since nothing else leaves the worker's
+//! thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};

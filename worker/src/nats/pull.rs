@@ -208,8 +208,8 @@ impl Puller {
         }
     }
 
-    /// Stops pulling, and gives the jobs that are here already. One that is still on its way comes again when its lease runs
-    /// out.
+    /// Stops pulling, and gives the jobs that are here already. One that is still on its way comes again when its lease
+    /// runs out.
     pub(super) async fn close(mut self) -> impl Iterator<Item = Message> {
         if let Err(error) = self.messages.unsubscribe().await {
             tracing::debug!(%error, "the inbox was closed already");

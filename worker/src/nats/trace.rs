@@ -9,7 +9,7 @@ use run::{AttemptId, CallSpec, WorkerId};
 use telemetry::trace::{self, Kind, Moment, Span, SpanContext, TRACEPARENT, call_span};
 
 use crate::attempt::Ending;
-use crate::table::Table;
+use toolyard_tool::Table;
 
 /// A traced attempt that is under way.
 #[derive(Debug)]
@@ -21,8 +21,8 @@ pub(super) struct Traced {
     includes_content: bool,
 }
 
-/// Begins to trace an attempt, where its call is traced and we trace at all. Its span's id is the attempt's nonce, by which
-/// the owner tells it of a worker that died.
+/// Begins to trace an attempt, where its call is traced and we trace at all. Its span's id is the attempt's nonce, by
+/// which the owner tells it of a worker that died.
 pub(super) fn begin(job: &Job, id: AttemptId, sequence: u64, worker: &WorkerId, content: bool) -> Option<Box<Traced>> {
     if !trace::is_on() {
         return None;

@@ -2,7 +2,7 @@
 
 use schemars::JsonSchema;
 
-use crate::tool::About;
+use toolyard_tool::About;
 
 pub const ASK_USER: &str = "ask_user";
 

@@ -1,5 +1,5 @@
-//! Runs a shell command under a guard (`guard.rs`), with an environment of its own: it is handed none of the worker's secrets,
-//! and nothing of it is left when its call ends.
+//! Runs a shell command under a guard (`guard.rs`), with an environment of its own: it is handed none of the worker's
+//! secrets, and nothing of it is left when its call ends.
 
 mod guarded;
 mod relay;
@@ -17,7 +17,7 @@ use self::guarded::{Guarded, Guards};
 use self::relay::Relay;
 use super::root::Root;
 use crate::guard::{self, Exit, NoGuard, Order, Report, Request, User};
-use crate::tool::{About, Context, Output, Tool, ToolError};
+use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Builds and test suites take minutes; who needs more than ten starts a job elsewhere.
 const ATTEMPT_TIMEOUT_S: u32 = 600;
@@ -27,8 +27,8 @@ const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
 const TERM_GRACE: Duration = Duration::from_secs(2);
 /// How long the pipes may stay open once the shell has ended. What it left behind holds them, and may never let go.
 const PIPES_GRACE: Duration = Duration::from_secs(1);
-/// How long all that was killed may take to be gone. What waits for a device or a network folder cannot be killed: then the
-/// call ends without it, says so, and its slot is kept.
+/// How long all that was killed may take to be gone. What waits for a device or a network folder cannot be killed: then
+/// the call ends without it, says so, and its slot is kept.
 const GONE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -64,8 +64,8 @@ impl Bash {
         Ok(Self { root, hidden: Vec::new(), user: None, guards: Guards::default() })
     }
 
-    /// Files that commands must not open, as the worker's keys. A kernel with Landlock (Linux 5.13, if it is enabled) keeps
-    /// commands from them; see [`guard::warn_of_gaps`].
+    /// Files that commands must not open, as the worker's keys. A kernel with Landlock (Linux 5.13, if it is enabled)
+    /// keeps commands from them; see [`guard::warn_of_gaps`].
     #[must_use]
     pub fn hiding(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
         self.hidden.extend(files);
@@ -156,7 +156,7 @@ async fn follow(
                 Some(Report::Gone | Report::PerhapsGone) => break,
                 None => {
                     let lost = "the guard of the command was killed: what the command started may still run";
-                    wrong = wrong.or_else(|| Some(ToolError(CallError::new(ErrorKind::Interrupted, lost))));
+                    wrong = wrong.or_else(|| Some(ToolError::of_call(CallError::new(ErrorKind::Interrupted, lost))));
                     break;
                 }
             },
@@ -196,5 +196,5 @@ fn too_much(limit: usize) -> ToolError {
     let message = format!(
         "the command wrote more than {limit} bytes and was ended: write to a file and read the parts that matter"
     );
-    ToolError(CallError::new(ErrorKind::OutputTooLarge, message))
+    ToolError::of_call(CallError::new(ErrorKind::OutputTooLarge, message))
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::lines::{counted, streamed};
 use super::root::Root;
 use super::walk::{CUT, Files, Filter};
-use crate::tool::{About, Context, Output, Tool, ToolError};
+use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Paths named unless more are asked for: about as many as a model can make use of.
 const LIMIT: u32 = 1_000;

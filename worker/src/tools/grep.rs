@@ -12,7 +12,7 @@ use super::lines::{Lines, counted, streamed};
 use super::matcher::{self, Steady, Wanted};
 use super::root::Root;
 use super::walk::{CUT, Files, Filter};
-use crate::tool::{About, Context, Output, Tool, ToolError};
+use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Matching lines shown unless more are asked for: about as many as a model can make use of.
 const LIMIT: u32 = 500;

@@ -2,7 +2,7 @@
 
 use tokio::sync::mpsc;
 
-use crate::tool::{Context, Output, ToolError};
+use toolyard_tool::{Context, Output, ToolError};
 
 /// Lines that may wait between the thread and the call; then the thread waits. Also the most that go out as one piece.
 const WAITING_MAX: usize = 512;
@@ -70,8 +70,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testkit;
-    use crate::tool::{About, Tool};
+    use toolyard_tool::testkit;
+    use toolyard_tool::{About, Tool};
 
     /// Works until nobody hears it, then drops its end of a channel.
     struct Endless {

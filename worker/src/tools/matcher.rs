@@ -1,5 +1,5 @@
-//! The regular expression of a search. A line that would take it long is searched in small steps, so the search ends when its
-//! call does, also within a line.
+//! The regular expression of a search. A line that would take it long is searched in small steps, so the search ends
+//! when its call does, also within a line.
 
 use std::cell::RefCell;
 
@@ -10,12 +10,12 @@ use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input};
 
 use super::lines::Lines;
-use crate::tool::ToolError;
+use toolyard_tool::ToolError;
 
 /// Bytes of a compiled regex, and of the cache that runs it: models write patterns, and repetition in them multiplies.
 const REGEX_BYTES_MAX: usize = 10 * 1024 * 1024;
-/// States times bytes up to which a text is searched at once: some 100 ms at the worst. Buffers of text of ordinary lines and
-/// ordinary patterns stay far below.
+/// States times bytes up to which a text is searched at once: some 100 ms at the worst. Buffers of text of ordinary
+/// lines and ordinary patterns stay far below.
 const AT_ONCE_MAX: usize = 30_000_000;
 /// Bytes after which a search in steps looks whether its call is over: each may take some 50 us.
 const STEP_BYTES: usize = 1024;
@@ -46,8 +46,8 @@ impl Steady {
         let Wanted { pattern, ignore_case, is_fixed } = *wanted;
         let mut builder = RegexMatcherBuilder::new();
         builder.case_insensitive(ignore_case).fixed_strings(is_fixed);
-        // `^` and `$` match at every line, `$` before a carriage return too. `crlf` sets a line terminator of its own, so it
-        // comes first.
+        // `^` and `$` match at every line, `$` before a carriage return too. `crlf` sets a line terminator of its own,
+        // so it comes first.
         builder.multi_line(true).crlf(true).line_terminator(Some(b'\n'));
         builder.size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX);
         let refused = |error: &dyn std::fmt::Display| {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// A folder that paths given by a model are resolved in and must not lead out of.
 ///
-/// A path is judged when it is resolved. Whoever can change the folder at the same moment can still trick a tool, so this
-/// guards against mistakes, not against an attacker with a shell.
+/// A path is judged when it is resolved. Whoever can change the folder at the same moment can still trick a tool, so
+/// this guards against mistakes, not against an attacker with a shell.
 #[derive(Debug, Clone)]
 pub struct Root(Arc<Path>);
 

@@ -5,7 +5,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::tool::{About, Context, Output, Tool, ToolError};
+use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Ids proposed for an unknown one; more would be noise.
 const PROPOSALS_MAX: usize = 5;

@@ -1,4 +1,5 @@
-//! The files below a folder, as `ripgrep` sees them: no hidden ones, none that an ignore file excludes, no links followed.
+//! The files below a folder, as `ripgrep` sees them: no hidden ones, none that an ignore file excludes, no links
+//! followed.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +8,10 @@ use ignore::{Walk, WalkBuilder};
 
 use super::lines::Lines;
 use super::root::{is_key, slashed};
-use crate::tool::ToolError;
+use toolyard_tool::ToolError;
 
-/// Files in the order of their paths, so that a second attempt of a call says the same. They end early when the call does.
+/// Files in the order of their paths, so that a second attempt of a call says the same. They end early when the call
+/// does.
 pub(super) struct Files<'a> {
     root: PathBuf,
     walk: Walk,
@@ -32,7 +34,8 @@ impl<'a> Files<'a> {
     /// The files below `folder`, or the one file that it is.
     pub(super) fn below(root: &Path, folder: &Path, lines: &'a Lines) -> Self {
         let wanted = folder.to_owned();
-        // From the root down, so that its ignore files count and none above it do. A file that is named is looked at anyway.
+        // From the root down, so that its ignore files count and none above it do. A file that is named is looked at
+        // anyway.
         let walk = WalkBuilder::new(if folder.is_dir() { root } else { folder })
             .parents(false)
             .filter_entry(move |entry| entry.path().starts_with(&wanted) || wanted.starts_with(entry.path()))

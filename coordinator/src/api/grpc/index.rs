@@ -5,10 +5,10 @@ use proto::v1;
 use tonic::{Request, Response, Status};
 
 use super::runs::Streamed;
-use crate::door::Door;
+use crate::api::Door;
 
 #[derive(Debug)]
-pub(super) struct IndexDoor(pub(super) Door);
+pub(in crate::api) struct IndexDoor(pub(in crate::api) Door);
 
 #[tonic::async_trait]
 impl v1::index_service_server::IndexService for IndexDoor {
@@ -37,8 +37,8 @@ impl v1::index_service_server::IndexService for IndexDoor {
         &self,
         request: Request<v1::VerifyIndexRequest>,
     ) -> Result<Response<Self::VerifyIndexStream>, Status> {
-        let told = self.0.by(request.extensions()).verify_index(request.into_inner())?;
-        Ok(Response::new(Box::pin(told.map_err(Status::from))))
+        let replies = self.0.by(request.extensions()).verify_index(request.into_inner())?;
+        Ok(Response::new(Box::pin(replies.map_err(Status::from))))
     }
 
     async fn rebuild_index(
@@ -52,7 +52,7 @@ impl v1::index_service_server::IndexService for IndexDoor {
         &self,
         request: Request<v1::CancelCallsRequest>,
     ) -> Result<Response<Self::CancelCallsStream>, Status> {
-        let told = self.0.by(request.extensions()).cancel_calls(request.into_inner())?;
-        Ok(Response::new(Box::pin(told.map_err(Status::from))))
+        let replies = self.0.by(request.extensions()).cancel_calls(request.into_inner())?;
+        Ok(Response::new(Box::pin(replies.map_err(Status::from))))
     }
 }

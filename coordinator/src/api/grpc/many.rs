@@ -1,4 +1,4 @@
-//! Many runs over one stream: requests are taken as they come, and what became known of any of them goes out together.
+//! Many runs over one stream: requests are read as they arrive, and available pieces of all runs are sent together.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,20 +11,20 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::{Status, Streaming};
 
-use super::status::refusal;
-use crate::door::output::{HEARTBEAT, Piece, pieces};
-use crate::door::{Door, Fault};
+use crate::api::output::{HEARTBEAT, Piece, pieces};
+use crate::api::port::status::refusal;
+use crate::api::{Door, Fault};
 
-/// Runs of one stream under way at once; the next request waits until one has ended.
+/// Runs of one stream in progress; the next request waits until one has ended.
 const RUNS_MAX: usize = 4096;
 /// Pieces of one message; each has a bounded size of its own.
 const PIECES_MAX: usize = 64;
-/// Bytes behind which a message takes no further piece.
+/// Once a message has this many bytes, no further piece is added.
 const BYTES_MAX: usize = 256 * 1024;
 
-/// `R` is where requests come from, `E` executes one.
+/// `R` is the stream of requests, `E` executes one.
 struct Many<R, E> {
-    /// `None` when nothing more is asked for.
+    /// `None` once the client sends no more requests.
     requests: Option<R>,
     running: SelectAll<BoxStream<'static, v1::RunPiece>>,
     execute: E,
@@ -32,8 +32,8 @@ struct Many<R, E> {
     silent_until: Pin<Box<Sleep>>,
 }
 
-/// The stream of what many runs say, as they are asked for.
-pub(super) fn execute(
+/// The stream of the pieces of all runs, as they are requested.
+pub(in crate::api) fn execute(
     requests: Streaming<v1::ExecuteRunsRequest>,
     door: Door,
 ) -> impl Stream<Item = Result<v1::ExecuteRunsResponse, Status>> + Send {
@@ -56,7 +56,7 @@ where
         }
     }
 
-    /// Takes in what was asked for, as far as there is room. Fails where the client's side broke.
+    /// Reads requests, as far as there is room. Fails if the client's stream failed.
     fn take_in(&mut self, task: &mut Context<'_>) -> Result<(), Status> {
         if self.stopped.poll_unpin(task).is_ready() {
             self.requests = None;
@@ -96,7 +96,7 @@ where
                 bytes += prost::Message::encoded_len(&piece);
                 pieces.push(piece);
             }
-            // Runs that ended without a further word left room, and nobody would wake us for the next requests.
+            // Runs that ended without a further piece left room, and nothing else would wake us for the next requests.
             let has_room = was_full && self.running.len() < RUNS_MAX;
             if !has_room || self.requests.is_none() || !pieces.is_empty() {
                 break;
@@ -123,9 +123,10 @@ fn run(door: Door, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::Ru
     let v1::ExecuteRunsRequest { tag, run } = request;
     let refused = move |fault| v1::RunPiece { tag, refusal: Some(refusal(fault)), ..v1::RunPiece::default() };
     let stop = door.stop.clone();
-    // Accepting needs more room than what follows, and that goes when it is done.
+    // Boxed apart from the rest, because accepting needs more memory than what follows, and that is freed when it is
+    // done.
     let accepted = Box::pin(async move {
-        let run = run.ok_or_else(|| Fault::malformed("run", "it is missing: say what to execute".to_owned()))?;
+        let run = run.ok_or_else(|| Fault::malformed("run", "it is missing: name the run to execute".to_owned()))?;
         door.execute_run(run).await
     });
     stream::once(accepted).flat_map(move |accepted| match accepted {

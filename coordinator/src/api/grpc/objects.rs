@@ -6,11 +6,11 @@ use proto::v1;
 use tonic::{Request, Response, Status};
 
 use super::runs::Streamed;
-use crate::door::objects::{Reading, Wanted};
-use crate::door::{Door, Fault};
+use crate::api::objects::{Reading, Wanted};
+use crate::api::{Door, Fault};
 
 #[derive(Debug)]
-pub(super) struct ObjectDoor(pub(super) Door);
+pub(in crate::api) struct ObjectDoor(pub(in crate::api) Door);
 
 #[tonic::async_trait]
 impl v1::object_service_server::ObjectService for ObjectDoor {
@@ -26,7 +26,7 @@ impl v1::object_service_server::ObjectService for ObjectDoor {
         let v1::CreateObjectRequest { media_type, tenant, data } = first;
         let rest = pieces.map(|piece| match piece {
             Ok(piece) => Ok(piece.data),
-            Err(status) => Err(Fault::malformed("data", format!("data: it broke off: {}", status.message()))),
+            Err(status) => Err(Fault::malformed("data", format!("data: the stream failed: {}", status.message()))),
         });
         let pieces = stream::iter([Ok(data)]).chain(rest);
         Ok(Response::new(door.create_object((&media_type, &tenant), pieces).await?))

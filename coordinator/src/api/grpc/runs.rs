@@ -6,15 +6,15 @@ use futures::{Stream, StreamExt as _};
 use proto::v1;
 use tonic::{Request, Response, Status};
 
-use super::deadline::Deadline;
 use super::many;
-use crate::door::Door;
-use crate::door::output::{Piece, pieces, watched};
+use crate::api::Door;
+use crate::api::output::{Piece, pieces, watched};
+use crate::api::port::deadline::Deadline;
 
 #[derive(Debug, Clone)]
-pub(super) struct RunDoor(pub(super) Door);
+pub(in crate::api) struct RunDoor(pub(in crate::api) Door);
 
-pub(super) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(in crate::api) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl v1::run_service_server::RunService for RunDoor {
@@ -40,8 +40,9 @@ impl v1::run_service_server::RunService for RunDoor {
             Ok(v1::ExecuteRunResponse { events, heartbeat, end })
         });
         let mut stream = Box::pin(stream.peekable());
-        // The response begins when there is something to say, which is soon: one message less to write and to read. Also where
-        // that is an error: the run is stored, and a client may send again what failed before there was a response.
+        // The response begins with the first event, which is soon: this saves writing and reading one message. It also
+        // does so if that event is an error: the run is stored, and a client may repeat a request that failed before
+        // there was a response.
         stream.as_mut().peek().await;
         Ok(Response::new(stream))
     }

@@ -3,10 +3,10 @@
 use proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::door::Door;
+use crate::api::Door;
 
 #[derive(Debug)]
-pub(super) struct ToolDoor(pub(super) Door);
+pub(in crate::api) struct ToolDoor(pub(in crate::api) Door);
 
 #[tonic::async_trait]
 impl v1::tool_service_server::ToolService for ToolDoor {

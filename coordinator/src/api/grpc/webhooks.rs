@@ -3,10 +3,10 @@
 use proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::door::Door;
+use crate::api::Door;
 
 #[derive(Debug)]
-pub(super) struct WebhookDoor(pub(super) Door);
+pub(in crate::api) struct WebhookDoor(pub(in crate::api) Door);
 
 #[tonic::async_trait]
 impl v1::webhook_service_server::WebhookService for WebhookDoor {

@@ -1,4 +1,4 @@
-//! A request as it came in, read whole and within its limits, and then as the message that it means.
+//! A request as it arrived, read within its limits, and then converted to its message.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use axum::RequestPartsExt as _;
 use axum::body::Body;
 use axum::extract::{FromRequest, RawPathParams, Request};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, Method, StatusCode, header};
+use http::{HeaderMap, Method, header};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
 use proto::json::{self, Unreadable};
+use proto::{Reason, v1};
 
-use super::problem::{Place, Problem, pointer};
-use crate::door::{Fault, REQUEST_BYTES_MAX};
-use crate::grpc::bodies::refusal;
+use crate::api::port::bodies::refusal;
+use crate::api::problem::{Place, Problem, pointer};
+use crate::api::{Fault, REQUEST_BYTES_MAX};
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -21,7 +22,7 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Ask {
     pub(crate) method: Method,
-    /// What the path has in place of the names of its route.
+    /// The values of the route's path parameters.
     pub(crate) path: Vec<(String, String)>,
     /// In the order of the query.
     pub(crate) query: Vec<(String, String)>,
@@ -38,7 +39,7 @@ impl<S: Send + Sync> FromRequest<S> for Ask {
         let path = path.map_err(|error| Problem::malformed(Place::Parameter("path".to_owned()), error.to_string()))?;
         let path = path.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let query = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
-        // What a body would say there has no meaning, so nothing of it is kept.
+        // The body of such a request has no meaning, so it is discarded.
         let body = match is_read_from_query(&parts.method) {
             true => Bytes::new(),
             false => whole(body).await?,
@@ -50,13 +51,13 @@ impl<S: Send + Sync> FromRequest<S> for Ask {
     }
 }
 
-/// The body, if it comes in time and is not too large.
+/// The body, if it arrives in time and is not too large.
 async fn whole(body: Body) -> Result<Bytes, Problem> {
     let too_large = || {
         let detail = format!("the body is larger than {REQUEST_BYTES_MAX} bytes");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", detail)
+        Problem::new(Reason::PayloadTooLarge, detail)
     };
-    // Before any of it is read: whoever asked whether to send it need not.
+    // Checked before reading, so a client that sent `Expect` need not send the body.
     if body.size_hint().lower() > REQUEST_BYTES_MAX as u64 {
         return Err(too_large());
     }
@@ -65,11 +66,11 @@ async fn whole(body: Body) -> Result<Bytes, Problem> {
         Ok(Ok(None)) => Err(too_large()),
         Ok(Err(error)) => Err(match refusal(&error) {
             Some(fault) => fault.into(),
-            None => Problem::malformed(Place::Body(String::new()), format!("the body broke off: {error}")),
+            None => Problem::malformed(Place::Body(String::new()), format!("reading the body failed: {error}")),
         }),
         Err(_) => {
             let detail = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT", detail))
+            Err(Problem::new(Reason::RequestTimeout, detail))
         }
     }
 }
@@ -91,27 +92,28 @@ fn is_read_from_query(method: &Method) -> bool {
     *method == Method::GET || *method == Method::HEAD
 }
 
-/// A body is JSON, and says so.
+/// The body's content type must be JSON.
 fn check_type(headers: &HeaderMap) -> Result<(), Problem> {
-    let said = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase());
-    let kind = said(header::CONTENT_TYPE).unwrap_or_default();
+    let given = |name| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).to_ascii_lowercase());
+    let kind = given(header::CONTENT_TYPE).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim();
     let mut parameters = kind.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
     let charset =
         parameters.find(|(name, _)| name.trim() == "charset").map(|(_, value)| value.trim().trim_matches('"'));
     let is_utf8 = charset.is_none_or(|charset| ["utf-8", "utf8", "us-ascii"].contains(&charset));
     let is_json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
-    let coding = said(header::CONTENT_ENCODING).filter(|coding| coding != "identity");
+    let coding = given(header::CONTENT_ENCODING).filter(|coding| coding != "identity");
     let detail = match coding {
         Some(coding) => format!("the body has the content encoding {coding:?}"),
         None if is_json && is_utf8 => return Ok(()),
         None => format!("the body has the content type {kind:?}"),
     };
-    Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", detail))
+    Err(Problem::new(Reason::UnsupportedMediaType, detail))
 }
 
 impl Ask {
-    /// The message that the request means: of a body, its JSON with the names of the path; without one, path and query.
+    /// The message of the request: from a body, its JSON with the values of the path; without a body, from path and
+    /// query.
     pub(crate) fn read<M: prost::Message + prost::Name + Default>(&self) -> Result<M, Problem> {
         let path: Vec<(&str, &str)> = self.path.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         if is_read_from_query(&self.method) {
@@ -119,7 +121,7 @@ impl Ask {
             return json::read_fields(path.into_iter().chain(query)).map_err(|error| self.unreadable(error));
         }
         if let Some((name, _)) = self.query.first() {
-            return Err(Problem::malformed(Place::Parameter(name.clone()), format!("{name}: say it in the body")));
+            return Err(Problem::malformed(Place::Parameter(name.clone()), format!("{name}: put it in the body")));
         }
         let text = if self.body.is_empty() { b"{}" } else { &*self.body };
         json::read(text, &path).map_err(|error| self.unreadable(error))
@@ -138,7 +140,7 @@ impl Ask {
         Problem::of(fault, |field| self.place(field))
     }
 
-    /// Where a field of the message stands.
+    /// Where in the request a field of the message was.
     fn place(&self, field: &str) -> Place {
         let is_in_path = self.path.iter().any(|(name, _)| name == field);
         if is_in_path || is_read_from_query(&self.method) {
@@ -148,15 +150,31 @@ impl Ask {
         }
     }
 
+    /// Takes `floor_policy` out of the query of a request that has a body for everything else.
+    pub(crate) fn take_floor_policy(&mut self) -> Result<i32, Problem> {
+        const NAME: &str = "floor_policy";
+        let (given, others) = std::mem::take(&mut self.query).into_iter().partition(|(name, _)| name == NAME);
+        self.query = others;
+        let given: Vec<(String, String)> = given;
+        if !given.is_empty() && !self.wants_events() {
+            let detail = format!("{NAME}: is for a client that accepts text/event-stream");
+            return Err(Problem::malformed(Place::Parameter(NAME.to_owned()), detail));
+        }
+        let given = given.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let watch: v1::WatchRunRequest = json::read_fields(given)
+            .map_err(|error| Problem::malformed(Place::Parameter(NAME.to_owned()), error.to_string()))?;
+        Ok(watch.floor_policy)
+    }
+
     /// The text of a header.
     pub(crate) fn header(&self, name: &'static str) -> Result<Option<&str>, Problem> {
         let Some(value) = self.headers.get(name) else { return Ok(None) };
         let text = value.to_str();
         text.map(Some)
-            .map_err(|_| Problem::malformed(Place::Header(name), format!("{name}: has other than visible ASCII")))
+            .map_err(|_| Problem::malformed(Place::Header(name), format!("{name}: only visible ASCII is allowed")))
     }
 
-    /// The client would rather have events than an answer.
+    /// The client prefers events to a single answer.
     pub(crate) fn wants_events(&self) -> bool {
         let accepted = self.headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
         accepted.flat_map(|accepted| accepted.split(',')).any(|kind| {
@@ -164,24 +182,24 @@ impl Ask {
         })
     }
 
-    /// The id of the request as the header says it, unless the body says another.
-    pub(crate) fn request_id(&self, said: String) -> Result<String, Problem> {
+    /// The request id from the header, unless the body has a different one.
+    pub(crate) fn request_id(&self, given: String) -> Result<String, Problem> {
         const NAME: &str = "idempotency-key";
         match self.header(NAME)? {
-            None => Ok(said),
-            Some(key) if said.is_empty() || said == key => Ok(key.to_owned()),
+            None => Ok(given),
+            Some(key) if given.is_empty() || given == key => Ok(key.to_owned()),
             Some(_) => Err(Problem::malformed(Place::Header(NAME), format!("{NAME}: the body has another request_id"))),
         }
     }
 
-    /// The number of the last event that the client has, as a reader says it that comes back.
+    /// The number of the last event that a resuming client has.
     pub(crate) fn last_event_id(&self) -> Result<Option<u64>, Problem> {
         const NAME: &str = "last-event-id";
         let Some(id) = self.header(NAME)? else { return Ok(None) };
         let number = id.parse().map_err(|_| {
             Problem::malformed(
                 Place::Header(NAME),
-                format!("{NAME}: is the number of an event of the run, and {id:?} is none"),
+                format!("{NAME}: must be the number of an event of the run, and {id:?} is not a number"),
             )
         });
         number.map(Some)

@@ -1,5 +1,5 @@
-//! `POST /v1/tool_calls:batch`: an assistant turn as a vendor's model said it goes in, the messages that answer it come out.
-//! In between is a run like any other.
+//! `POST /v1/tool_calls:batch`: takes an assistant turn in the form of a vendor's model, and returns the messages that
+//! answer it. The calls are executed as an ordinary run.
 
 mod heard;
 
@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
-use http::StatusCode;
+use formats::tools::{self, Format};
+use formats::turns::{Answer, Arguments, Form, PassedOver, Reason, Turn};
 use proto::convert::api;
-use proto::export::{self, Format};
 use proto::v1;
 use proto::v1::run_event::Event;
 use run::{FloorPolicy, Run, RunStatus, ToolName, WithoutWorker};
@@ -19,27 +19,27 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use vendor::{Answer, Arguments, Form, PassedOver, Reason, Turn};
 
 use self::heard::Heard;
 use super::ask::Ask;
-use super::problem::{Place, Problem};
 use super::routes::text_response;
 use super::sse;
-use crate::accept::Asked;
-use crate::custom::CustomTools;
-use crate::door::output::{HEARTBEAT, Piece};
-use crate::door::{Door, Fault};
-use crate::runs::{NewRun, Refusal, Runs};
-use crate::watch::{Reader, WatchError};
+use crate::admission::accept::Asked;
+use crate::admission::custom::CustomTools;
+use crate::admission::refusal::Refusal;
+use crate::api::output::{HEARTBEAT, Piece, broken};
+use crate::api::problem::{Place, Problem};
+use crate::api::{Door, Fault};
+use crate::readers::{Reader, WatchError};
+use crate::runs::{NewRun, Runs};
 
-/// How long a client waits that does not say.
+/// Default waiting time.
 const WAIT: Duration = Duration::from_secs(30);
-/// What most proxies let pass; whoever wants to wait longer sends the request again.
+/// Longest waiting time, which most proxies allow; a client that wants to wait longer repeats the request.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// No call's output is kept back by another's: what has ended when the time is up is answered.
+/// No call's output is held back by another's: the calls that have ended when the time is up are answered.
 const FLOOR: FloorPolicy = FloorPolicy::Interleaved;
-/// How long a run that is stored may take to be seen.
+/// How long a stored run may take to appear.
 const OPENING_MAX: Duration = Duration::from_secs(10);
 
 pub(super) async fn batch(door: Door, ask: Ask) -> Result<Response, Problem> {
@@ -65,7 +65,7 @@ pub(super) async fn batch(door: Door, ask: Ask) -> Result<Response, Problem> {
     Ok(turn.response(Some((&run, &waiting.heard))))
 }
 
-/// The run's output as it comes, then the messages as an event of their own.
+/// The run's output as it is produced, then the messages as an event of their own.
 fn events(turn: Answering, waiting: Waiting) -> Response {
     let stream = futures::stream::unfold(Some((turn, waiting)), async |state| {
         let (turn, mut waiting) = state?;
@@ -85,13 +85,13 @@ fn events(turn: Answering, waiting: Waiting) -> Response {
     sse::response(stream)
 }
 
-/// What the query and the headers say of the run.
+/// The options in the query and the headers.
 struct Terms {
     form: Option<Form>,
     wait: Duration,
     timeout: Option<Duration>,
     tenant: Option<run::TenantId>,
-    /// Whether somebody confirms calls of dangerous tools.
+    /// Whether calls of dangerous tools await approval.
     confirm: Option<bool>,
     store: bool,
     request_id: Option<run::RequestId>,
@@ -104,20 +104,27 @@ impl Terms {
         for (name, value) in &ask.query {
             let wrong = |why: String| Problem::malformed(Place::Parameter(name.clone()), format!("{name}: {why}"));
             match name.as_str() {
-                // The name under which the same vendor's definitions of tools are exported.
+                // The name under which the same vendor's tool definitions are exported.
                 "format" if value == "openai" => terms.form = Some(Form::Responses),
                 "format" => {
-                    terms.form = Some(value.parse().map_err(|error: vendor::UnknownName| wrong(error.to_string()))?)
+                    terms.form =
+                        Some(value.parse().map_err(|error: formats::turns::UnknownName| wrong(error.to_string()))?)
                 }
                 "wait" => {
                     let wait = duration(value).filter(|wait| *wait <= WAIT_MAX);
-                    let reason =
-                        || wrong(format!("{value:?} is no time of at most {} s, such as 30s", WAIT_MAX.as_secs()));
+                    let reason = || {
+                        wrong(format!("{value:?} is not a duration of at most {} s, such as 30s", WAIT_MAX.as_secs()))
+                    };
                     terms.wait = wait.ok_or_else(reason)?;
                 }
                 "timeout" => {
                     let timeout = duration(value).filter(|timeout| !timeout.is_zero());
-                    terms.timeout = Some(timeout.ok_or_else(|| wrong(format!("{value:?} is no time, such as 90s")))?);
+                    terms.timeout = Some(timeout.ok_or_else(|| {
+                        wrong(format!(
+                            "{value:?} is not a duration, such as \
+                        90s"
+                        ))
+                    })?);
                 }
                 "tenant" => {
                     terms.tenant = Some(value.parse().map_err(|error: run::InvalidId| wrong(error.to_string()))?);
@@ -134,7 +141,7 @@ impl Terms {
                 }
                 _ => {
                     let known = "format, wait, timeout, tenant, confirmation, store";
-                    return Err(wrong(format!("is not known here: {known} are")));
+                    return Err(wrong(format!("unknown parameter; known parameters: {known}")));
                 }
             }
         }
@@ -178,21 +185,12 @@ fn duration(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(number.parse::<f64>().ok()? * unit_s).ok()
 }
 
-fn unreadable(error: vendor::Error) -> Problem {
-    use vendor::Problem as Unread;
-    let (status, reason) = match &error.problem {
-        Unread::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
-        Unread::UnknownForm { .. } => (StatusCode::BAD_REQUEST, "FORM_UNKNOWN"),
-        Unread::AmbiguousForm { .. } => (StatusCode::BAD_REQUEST, "FORM_AMBIGUOUS"),
-        Unread::OtherForm { .. } => (StatusCode::BAD_REQUEST, "FORM_MISMATCH"),
-        Unread::DuplicateId { .. } => (StatusCode::BAD_REQUEST, "DUPLICATE_CALL_ID"),
-        _ => (StatusCode::BAD_REQUEST, "MALFORMED"),
-    };
-    let detail = error.to_string();
-    Problem::at(status, reason, Place::Body(error.pointer), detail)
+fn unreadable(error: formats::turns::Error) -> Problem {
+    let (reason, detail) = (error.problem.reason(), error.to_string());
+    Problem::at(reason, Place::Body(error.pointer), detail)
 }
 
-/// What is to be executed, and what the others are told, by the ids of their calls.
+/// The calls to execute, and the errors of the others by the ids of their calls.
 type Sorted = (Vec<Asked>, HashMap<String, String>);
 
 fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
@@ -230,8 +228,8 @@ fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
     Ok((calls, refused))
 }
 
-/// The tool that the model means: by its own name, or by the one that it has in the vendor's form.
-fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
+/// The tool that the model named: by its own name, or by its name in the vendor's form.
+fn tool(call: &formats::turns::Call, form: Form, runs: &Runs) -> Option<ToolName> {
     let registry = runs.registry.borrow();
     let name = match &call.namespace {
         Some(namespace) => format!("{namespace}.{}", call.name),
@@ -253,7 +251,7 @@ fn tool(call: &vendor::Call, form: Form, runs: &Runs) -> Option<ToolName> {
     let listed = listed
         .filter(|entry| !entry.hosted.manifest.result_use.hidden && shows(entry) && registry.is_available(entry))
         .map(|entry| entry.name.as_str());
-    export::meant(listed, format, &call.name).and_then(|tool| tool.parse().ok()).or(own)
+    tools::meant(listed, format, &call.name).and_then(|tool| tool.parse().ok()).or(own)
 }
 
 /// A run whose client waits for it.
@@ -262,21 +260,21 @@ struct Waiting {
     reader: Box<Reader>,
     until: Instant,
     heard: Heard,
-    /// The run as it stands, while somebody is to act and nothing else is outstanding.
+    /// The run's state, while a client or an approver must act and nothing else is outstanding.
     acts: Option<Arc<Run>>,
 }
 
 enum Word {
     Events(Vec<v1::RunEvent>),
-    /// A while passed, and nothing happened.
+    /// The heartbeat's time passed without an event.
     Nothing,
-    /// There is nothing more to wait for: the run ended, somebody is to act, or the time is up.
+    /// Waiting is over: the run ended, a client or an approver must act, or the time is up.
     Settled(Arc<Run>),
 }
 
 impl Waiting {
     async fn next(&mut self) -> Result<Word, Fault> {
-        // What has ended and was not heard of yet is in the log already.
+        // Calls may have ended in the log whose events were not read yet.
         let is_heard = |run: &Arc<Run>| {
             let mut ended = run.calls().iter().filter(|call| call.outcome().is_some());
             ended.all(|call| self.heard.has_ended(call.spec().id.as_str()))
@@ -289,7 +287,7 @@ impl Waiting {
         if is_opened && (self.until <= now || self.door.stop.is_cancelled()) {
             return Ok(self.as_it_stands());
         }
-        // The run is stored, so it opens; how it stands cannot be told before.
+        // The run is stored, so it will be opened; its state is not known before.
         let until = if is_opened { self.until.min(now + HEARTBEAT) } else { now + OPENING_MAX };
         let events = tokio::select! {
             biased;
@@ -308,7 +306,7 @@ impl Waiting {
                     _ => false,
                 };
                 if events.iter().any(asks) {
-                    // The reader may be far behind: somebody may have acted since.
+                    // The reader may be far behind, so a client may have acted since.
                     let id = self.reader.run().id();
                     let run = self.door.runs.known(id).await.map_err(|refusal| refusal.of_stored(id))?.run;
                     self.acts = (run.status() == RunStatus::RequiresAction).then_some(run);
@@ -317,7 +315,7 @@ impl Waiting {
             }
             Ok(None) => Ok(self.as_it_stands()),
             Err(WatchError::Stopped(_)) if is_opened => Ok(self.as_it_stands()),
-            Err(error) => Err(self.reader.broken(error)),
+            Err(error) => Err(broken(&self.reader, error)),
         }
     }
 
@@ -326,10 +324,10 @@ impl Waiting {
     }
 }
 
-/// A turn on its way to its answer.
+/// A turn and its answer so far.
 struct Answering {
     turn: Turn,
-    /// What calls are told that were not executed.
+    /// Errors of calls that were not executed.
     refused: HashMap<String, String>,
 }
 
@@ -342,7 +340,7 @@ struct Answered<'a> {
     status: Option<&'static str>,
     /// Every call is answered; otherwise those of `open_calls` are not.
     complete: bool,
-    /// The messages are the answer: the model need not be asked again.
+    /// The messages are the final answer: the model need not be called again.
     return_direct: bool,
     messages: Vec<Box<RawValue>>,
     open_calls: Vec<Box<RawValue>>,
@@ -361,7 +359,7 @@ impl Answering {
         text_response(self.json(run))
     }
 
-    /// The messages that answer the turn as far as its calls have ended, and what is still open.
+    /// The messages that answer the turn, of the calls that have ended, and the open calls.
     fn json(&self, run: Option<(&Run, &Heard)>) -> String {
         let messages = self.turn.answers(|call| match (self.refused.get(&call.id), run) {
             (Some(why), _) => Some(Answer::error(why)),
@@ -386,7 +384,7 @@ impl Answering {
         serde_json::to_string(&answered).expect("texts and JSON always serialize")
     }
 
-    /// Of a turn of which something was not executed here the model has more to hear.
+    /// If some call of the turn was not executed here, the model must be called again.
     fn returns_direct(&self, run: Option<&Run>) -> bool {
         let is_whole = self.refused.is_empty() && self.turn.passed_over.is_empty();
         is_whole && run.is_some_and(Run::returns_direct)
@@ -403,55 +401,74 @@ fn passed(passed: &PassedOver) -> Passed<'_> {
     Passed { pointer: &passed.pointer, kind: &passed.kind, reason }
 }
 
-/// Its part of the document.
+/// The batch endpoint's part of the document.
 pub(super) fn described() -> Value {
-    let query = |name: &str, description: &str, schema: Value| json!({ "name": name, "in": "query", "description": description, "schema": schema });
+    let query = |name: &str, description: &str, schema: Value| {
+        json!({ "name": name, "in": "query",
+        "description": description, "schema": schema })
+    };
     let formats: Vec<&str> = Form::ALL.iter().map(|form| form.as_str()).collect();
     let named = [&formats[..], &["openai"]].concat();
     let answer = json!({
         "type": "object",
         "required": ["format", "complete", "return_direct", "messages", "open_calls", "passed_over"],
         "properties": {
-            "format": { "type": "string", "enum": formats, "description": "The form in which the turn was read." },
-            "run_id": { "type": "string", "description": "The run; not there where nothing had to be executed." },
+            "format": { "type": "string", "enum": formats, "description": "The form in which the turn was parsed." },
+            "run_id": { "type": "string", "description": "The run; missing if no call had to be executed." },
             "status": { "$ref": "#/components/schemas/RunStatus" },
             "complete": { "type": "boolean", "description": "Every call is answered." },
-            "return_direct": { "type": "boolean", "description": "The tools of all calls return their results directly, and all completed: what the messages hold is the answer, and the model need not be asked again." },
-            "messages": { "type": "array", "items": {}, "description": "What the vendor wants next, in the order of the calls." },
+            "return_direct": { "type": "boolean", "description": "The tools of all calls return their results \
+                directly, and all calls completed: the messages are the final answer, and the model need not be \
+                called again." },
+            "messages": { "type": "array", "items": {}, "description": "What the vendor's API expects next, in the \
+                order of the calls." },
             "open_calls": {
                 "type": "array", "items": { "$ref": "#/components/schemas/Call" },
-                "description": "Calls that have not ended. Those that wait for the client are answered at the run; then the same request, with the same Idempotency-Key, gives all messages.",
+                "description": "Calls that have not ended. Client calls are answered at the run; then the same \
+                    request, with the same Idempotency-Key, returns all messages.",
             },
             "passed_over": {
-                "type": "array", "description": "What the turn holds that is not for us to answer.",
+                "type": "array", "description": "Parts of the turn that are not answered by this service.",
                 "items": { "type": "object", "properties": {
                     "pointer": { "type": "string", "description": "A JSON pointer into the turn." },
-                    "kind": { "type": "string", "description": "What the vendor calls it." },
-                    "reason": { "type": "string", "enum": ["executed_by_vendor", "answered", "needs_approval", "unsupported"] },
+                    "kind": { "type": "string", "description": "The vendor's name for the part." },
+                    "reason": { "type": "string", "enum": ["executed_by_vendor", "answered", "needs_approval",
+                        "unsupported"] },
                 } },
             },
         },
     });
     json!({
         "operationId": "BatchToolCalls",
-        "description": "Executes the calls of an assistant turn and gives the messages that answer it, in the form of the same vendor. A message has what its call said, at most 256 KiB of it, and then its result or error. What a form cannot carry (errors, images, structure) is told in words. A client that accepts `text/event-stream` sees the output of the run as it comes; the answer follows as an event named `messages`.",
+        "description": "Executes the calls of an assistant turn and returns the messages that answer it, in the \
+            form of the same vendor. A message has the output of its call, at most 256 KiB of it, and then its \
+            result or error. What a form cannot carry (errors, images, structure) is described in text. A client \
+            that accepts `text/event-stream` receives the output of the run as it is produced; the answer follows \
+            as an event named `messages`.",
         "parameters": [
-            query("format", "The form of the turn; recognised when not said. `openai` is another name of `openai-responses`.", json!({ "type": "string", "enum": named })),
-            query("wait", "How long to wait for calls to end, as `30s`, `500ms`, `2m`: 30 s when not said, 300 s at most.", json!({ "type": "string" })),
-            query("timeout", "By when the run has ended: 24 h when not said.", json!({ "type": "string" })),
-            query("tenant", "For whom the run is.", json!({ "type": "string" })),
-            query("confirmation", "Whether calls of tools with the permission EXTERNAL await approval: as the deployment has it when not said.", json!({ "type": "string", "enum": ["ask", "none"] })),
-            query("store", "Keep what happened, as `store` of a CreateRunRequest; true when not said.", json!({ "type": "boolean" })),
-            { "name": "Idempotency-Key", "in": "header", "description": "The `request_id` of the run: the same request with the same key waits for the same run.", "schema": { "type": "string" } },
+            query("format", "The form of the turn; detected if not set. `openai` is another name of \
+                `openai-responses`.", json!({ "type": "string", "enum": named })),
+            query("wait", "How long to wait for calls to end, as `30s`, `500ms`, `2m`: 30 s if not set, 300 s at \
+                most.", json!({ "type": "string" })),
+            query("timeout", "The time after which the run expires: 24 h if not set.", json!({ "type": "string" })),
+            query("tenant", "The tenant of the run.", json!({ "type": "string" })),
+            query("confirmation", "Whether calls of tools with the permission EXTERNAL await approval: as the \
+                deployment is configured if not set.", json!({ "type": "string", "enum": ["ask", "none"] })),
+            query("store", "Whether the run is stored, as `store` of a CreateRunRequest; true if not set.",
+                json!({ "type": "boolean" })),
+            { "name": "Idempotency-Key", "in": "header", "description": "The `request_id` of the run: the same \
+                request with the same key waits for the same run.", "schema": { "type": "string" } },
         ],
         "requestBody": {
             "required": true,
-            "description": "The turn as the vendor gave it: a whole response, its message, or the list of its calls.",
+            "description": "The turn as the vendor returned it: a whole response, its message, or the list of its \
+                calls.",
             "content": { "application/json": { "schema": {} } },
         },
         "responses": { "200": { "description": "The answer.", "content": {
             "application/json": { "schema": answer },
-            "text/event-stream": { "description": "RunEvents in the order of FLOOR_POLICY_INTERLEAVED, then the answer as an event named `messages`." },
+            "text/event-stream": { "description":
+                "RunEvents in the order of FLOOR_POLICY_INTERLEAVED, then the answer as an event named `messages`." },
         } } },
     })
 }

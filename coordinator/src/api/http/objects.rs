@@ -1,4 +1,4 @@
-//! Objects over HTTP: their bytes as they are, as a whole or a range of them.
+//! Objects over HTTP: their bytes, as a whole or a range.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -11,13 +11,13 @@ use run::limit;
 use serde_json::{Value, json};
 
 use super::ask::Ask;
-use super::problem::{Place, Problem, pointer};
 use super::routes::answered;
-use crate::door::objects::{Reading, Wanted};
-use crate::door::{Door, Fault};
-use crate::runs::Refusal;
+use crate::admission::refusal::Refusal;
+use crate::api::objects::{Reading, Wanted};
+use crate::api::problem::{Place, Problem, pointer};
+use crate::api::{Door, Fault};
 
-/// What is stored is somebody's data: a browser saves it, and takes it for no page of ours.
+/// Objects hold untrusted data, so a browser must save them and not treat them as our pages.
 const SAFE: [(&str, &str); 4] = [
     ("content-disposition", "attachment"),
     ("x-content-type-options", "nosniff"),
@@ -33,7 +33,7 @@ pub(super) async fn read_object(door: Door, ask: Ask) -> Result<Response, Proble
     Ok(response(reading, ranged.is_some()))
 }
 
-/// For whoever has a link: the link says who they are.
+/// For the bearer of a link; the link identifies its issuer.
 pub(super) async fn read_linked(door: Door, ask: Ask) -> Result<Response, Problem> {
     let ranged = range(&ask.headers);
     let token = ask.path.first().map_or("", |(_, token)| token);
@@ -42,23 +42,23 @@ pub(super) async fn read_linked(door: Door, ask: Ask) -> Result<Response, Proble
     Ok(response(reading, ranged.is_some()))
 }
 
-/// A response that is an object's bytes, for the document.
+/// A response with an object's bytes, for the document.
 pub(super) fn bytes(description: &str) -> Value {
     let schema = json!({ "type": "string", "contentMediaType": "application/octet-stream" });
     json!({ "description": description, "content": { "*/*": { "schema": schema } } })
 }
 
-/// Of what has a link.
+/// The document's part about links.
 pub(super) fn described() -> Value {
     json!({
         "operationId": "ReadLinkedObject",
-        "summary": "Reads an object by a link, which CreateObjectLink makes: the link alone says who may.",
+        "summary": "Reads an object by a link, which CreateObjectLink makes: no other authentication is needed.",
         "parameters": [{ "name": "token", "in": "path", "required": true, "schema": { "type": "string" } }],
-        "responses": { "200": bytes("The object."), "206": bytes("The bytes that `Range` asks for.") },
+        "responses": { "200": bytes("The object."), "206": bytes("The requested range.") },
     })
 }
 
-/// The body is the object; its type is the object's.
+/// The body is the object, with its content type.
 pub(super) async fn create_object(door: Door, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let query: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
@@ -66,7 +66,7 @@ pub(super) async fn create_object(door: Door, request: Request) -> Result<Respon
         [] => "",
         [(name, tenant)] if name == "tenant" => tenant.as_ref(),
         [(name, _), ..] => {
-            let detail = format!("{name}: only `tenant` is asked for");
+            let detail = format!("{name}: unknown parameter; only `tenant` is known");
             return Err(Problem::malformed(Place::Parameter(name.clone().into_owned()), detail));
         }
     };
@@ -74,9 +74,18 @@ pub(super) async fn create_object(door: Door, request: Request) -> Result<Respon
         return Err(Fault::from(Refusal::ObjectTooLarge).into());
     }
     let media_type = parts.headers.get(header::CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
-    let media_type = media_type
-        .map_err(|_| Problem::malformed(Place::Header("content-type"), "content-type: has other than visible ASCII"))?;
-    let pieces = body.into_data_stream().map_err(|error| Fault::malformed("", format!("the body broke off: {error}")));
+    let media_type = media_type.map_err(|_| {
+        Problem::malformed(Place::Header("content-type"), "content-type: only visible ASCII is allowed")
+    })?;
+    let pieces = body.into_data_stream().map_err(|error| {
+        Fault::malformed(
+            "",
+            format!(
+                "reading the body failed: \
+        {error}"
+            ),
+        )
+    });
     let place = |field: &str| match field {
         "tenant" => Place::Parameter(field.to_owned()),
         "media_type" => Place::Header("content-type"),
@@ -88,7 +97,7 @@ pub(super) async fn create_object(door: Door, request: Request) -> Result<Respon
     Ok(response)
 }
 
-/// A part has a status of its own where the header asked for it.
+/// A requested range has a status of its own.
 fn response(Reading { object, span, bytes }: Reading, is_range: bool) -> Response {
     let mut response = Response::new(Body::from_stream(bytes.map_err(|fault| fault.message)));
     let headers = response.headers_mut();
@@ -109,7 +118,7 @@ fn response(Reading { object, span, bytes }: Reading, is_range: bool) -> Respons
     response
 }
 
-/// The one range that is asked for. Several at once are not served, and so nothing is where they are; whoever asks gets all.
+/// The requested range. Several ranges at once are not supported, and a whole object is returned then.
 fn range(headers: &HeaderMap) -> Option<Wanted> {
     let (first, last) = headers.get(header::RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
     match (first.parse::<u64>().ok(), last.parse::<u64>().ok()) {

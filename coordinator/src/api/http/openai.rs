@@ -1,5 +1,4 @@
-//! What the faces of OpenAI's APIs share: errors in the form that its SDKs read, runs that are told to them, and answers that
-//! wait for what is told.
+//! The shared part of OpenAI's APIs: errors in the form that its SDKs read, streams of runs, and lists.
 
 mod assistants;
 mod described;
@@ -13,29 +12,29 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use bytes::Bytes;
-use faces::Refused;
+use formats::openai::Refused;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header};
-use proto::v1;
+use proto::{Reason, v1};
 use run::RunId;
 use serde_json::{Value, json};
 
 use super::ask::Ask;
-use super::problem::{Problem, remedy, status};
 use super::{answering, sse};
-use crate::audit;
-use crate::callers::{Denied, Role};
-use crate::door::output::{Piece, Streaming};
-use crate::door::{Door, Fault};
+use crate::admission::refusal::Refusal;
+use crate::api::output::{Piece, Streaming};
+use crate::api::problem::{Place, Problem};
+use crate::api::{Door, Fault};
+use crate::auth::audit;
+use crate::auth::callers::{Denied, Role};
 use crate::metrics::refused;
-use crate::runs::Refusal;
-use crate::watch::Reader;
+use crate::readers::Reader;
 
-/// Something that a face can be asked for.
+/// A route of OpenAI's APIs.
 pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
-    /// As the API's own document calls it.
+    /// Its name in the API's own document.
     pub(crate) name: &'static str,
     pub(crate) description: &'static str,
     /// Its caller must have one of these.
@@ -44,19 +43,19 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    /// The operation that the document has of it.
+    /// Its operation in the document.
     pub(crate) fn described(&self) -> Value {
         described::described(self)
     }
 }
 
-/// What the faces serve, of which the routes are made and what the document says of them.
+/// The routes of OpenAI's APIs; the router and the document are made from them.
 pub(crate) fn list_of_routes() -> impl Iterator<Item = &'static Route> {
     responses::ROUTES.iter().chain(assistants::ROUTES)
 }
 
-/// Routes as the SDKs ask for them, whether their base address ends with `/v1` or not. Nothing of a request is read before its
-/// caller is judged.
+/// The routes under the paths that the SDKs use, whether their base address ends with `/v1` or not. The caller is
+/// checked before the request is read.
 pub(crate) fn routes(door: &Door) -> Router<Door> {
     list_of_routes().fold(Router::new(), |routes, route| {
         let judge = move |door: Door, request: Request, next: Next| judged(route, door, request, next);
@@ -66,12 +65,12 @@ pub(crate) fn routes(door: &Door) -> Router<Door> {
     })
 }
 
-/// Passes on a request if its caller may make requests of this kind.
+/// Passes on a request if its caller has one of the roles.
 async fn judged(route: &'static Route, door: Door, request: Request, next: Next) -> Result<Response, Wrong> {
     let caller = &door.runs.caller;
     let denied = match route.roles {
         [] => None,
-        // A token for one answer is no key to anything that is made of several requests.
+        // A token for one answer is not accepted for objects that consist of several requests.
         roles if roles.iter().any(|role| caller.must(*role).is_ok()) && caller.only().is_none() => None,
         [first, ..] => Some(caller.must(*first).err().unwrap_or_else(|| Denied::token(*first))),
     };
@@ -82,38 +81,42 @@ async fn judged(route: &'static Route, door: Door, request: Request, next: Next)
     Ok(next.run(request).await)
 }
 
-/// Why a request was not served.
+/// Why a request was refused.
 #[derive(Debug)]
 pub(crate) struct Wrong {
-    status: StatusCode,
-    code: String,
+    reason: Reason,
     message: String,
-    /// What is wrong: a JSON pointer into the body, or the name of a parameter.
+    /// The wrong part of the request: a JSON pointer into the body, or the name of a parameter.
     param: Option<String>,
-    retry_after: Option<u64>,
+    retry_after_s: Option<u64>,
 }
 
 impl Wrong {
-    pub(crate) fn new(status: StatusCode, code: &str, message: impl Into<String>, param: Option<&str>) -> Self {
-        let (code, message, param) = (code.to_owned(), message.into(), param.map(str::to_owned));
-        Self { status, code, message, param, retry_after: None }
+    pub(crate) fn new(reason: Reason, message: impl Into<String>, param: Option<&str>) -> Self {
+        Self { reason, message: message.into(), param: param.map(str::to_owned), retry_after_s: None }
+    }
+
+    fn status(&self) -> StatusCode {
+        self.reason.http()
     }
 
     fn json(&self) -> Value {
-        let kind = if self.status.is_server_error() { "server_error" } else { "invalid_request_error" };
-        let (code, remedy) = (&self.code, remedy(&self.code));
-        json!({ "error": { "type": kind, "code": code, "message": self.message, "param": self.param, "remedy": remedy } })
+        let kind = if self.status().is_server_error() { "server_error" } else { "invalid_request_error" };
+        let (code, remedy) = (self.reason.code(), self.reason.remedy());
+        json!({
+            "error": { "type": kind, "code": code, "message": self.message, "param": self.param, "remedy": remedy }
+        })
     }
 }
 
 impl Wrong {
-    /// A fault of a run, which says where it is wrong with a request that the client did not send. Here it is wrong with what the
-    /// run was made of, or with its key.
+    /// A fault of a run. It names a place in a request that the client did not send, so it is mapped to the part of the
+    /// client's request from which the run was made, or to its key.
     fn of_run(fault: Fault, ask: &Ask, calls: &str) -> Self {
         let is_key =
-            fault.reason == "REQUEST_ID_TAKEN" || fault.violations.iter().any(|(field, _)| field == "request_id");
+            fault.reason == Reason::RequestIdTaken || fault.violations.iter().any(|(field, _)| field == "request_id");
         let wrong = Self::from(fault);
-        let is_at_calls = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE].contains(&wrong.status);
+        let is_at_calls = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE].contains(&wrong.status());
         let param = match is_key && ask.headers.contains_key("idempotency-key") {
             true => Some("idempotency-key".to_owned()),
             false => is_at_calls.then(|| calls.to_owned()),
@@ -121,16 +124,16 @@ impl Wrong {
         Self { param, ..wrong }
     }
 
-    /// A fault of the answers to a run's calls, which stand there in the body.
+    /// A fault of the answers to a run's calls, mapped to their place in the body.
     fn of_answers(fault: Fault, answers: &str) -> Self {
         let wrong = Self::from(fault);
-        let is_theirs = wrong.status.is_client_error() && wrong.status != StatusCode::FORBIDDEN;
+        let is_theirs = wrong.status().is_client_error() && wrong.status() != StatusCode::FORBIDDEN;
         Self { param: is_theirs.then(|| answers.to_owned()), ..wrong }
     }
 
-    /// What was named there is not there, or not any more.
+    /// The object that the parameter names does not exist, or not any more.
     fn if_gone(self, param: &str) -> Self {
-        match self.status {
+        match self.status() {
             StatusCode::NOT_FOUND | StatusCode::GONE => Self { param: Some(param.to_owned()), ..self },
             _ => self,
         }
@@ -139,13 +142,8 @@ impl Wrong {
 
 impl From<Refused> for Wrong {
     fn from(refused: Refused) -> Self {
-        let status = match refused.code {
-            "RESPONSE_NOT_FOUND" | "CALL_NOT_FOUND" => StatusCode::NOT_FOUND,
-            "ANSWERS_MISSING" | "RESPONSE_NOT_WAITING" => StatusCode::CONFLICT,
-            _ => StatusCode::BAD_REQUEST,
-        };
         let param = Some(refused.pointer).filter(|pointer| !pointer.is_empty());
-        Self::new(status, refused.code, refused.message, param.as_deref())
+        Self::new(refused.reason, refused.message, param.as_deref())
     }
 }
 
@@ -153,8 +151,8 @@ impl From<Fault> for Wrong {
     fn from(fault: Fault) -> Self {
         refused(fault.reason);
         let place = fault.violations.first().map(|(place, _)| place.as_str());
-        let wrong = Self::new(status(fault.code, fault.reason), fault.reason, fault.message, place);
-        Self { retry_after: fault.retry_after.map(|wait| wait.as_secs().max(1)), ..wrong }
+        let wrong = Self::new(fault.reason, fault.message, place);
+        Self { retry_after_s: fault.retry_after.map(|wait| wait.as_secs().max(1)), ..wrong }
     }
 }
 
@@ -166,30 +164,26 @@ impl From<Refusal> for Wrong {
 
 impl From<Problem> for Wrong {
     fn from(problem: Problem) -> Self {
-        let json = problem.json();
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let status = json["status"].as_u64().and_then(|status| StatusCode::from_u16(u16::try_from(status).ok()?).ok());
-        let first = &json["errors"][0];
-        let param = ["pointer", "parameter", "header"].iter().find_map(|place| text(&first[place]));
-        Self {
-            status: status.unwrap_or(StatusCode::BAD_REQUEST),
-            code: text(&json["reason"]).unwrap_or_default(),
-            message: text(&json["detail"]).unwrap_or_default(),
-            param,
-            retry_after: None,
-        }
+        refused(problem.reason);
+        let param = problem.errors.into_iter().next().and_then(|(place, _)| match place {
+            Place::Body(place) | Place::Parameter(place) => Some(place),
+            Place::Header(name) => Some(name.to_owned()),
+            Place::Arguments(_) => None,
+        });
+        let (message, retry_after_s) = (problem.detail, problem.retry_after_s);
+        Self { reason: problem.reason, message, param, retry_after_s }
     }
 }
 
 impl IntoResponse for Wrong {
     fn into_response(self) -> Response {
         let mut response = answer(&self.json());
-        *response.status_mut() = self.status;
+        *response.status_mut() = self.status();
         let headers = response.headers_mut();
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = self.retry_after_s {
             headers.insert(header::RETRY_AFTER, seconds.into());
-        } else if self.status == StatusCode::CONFLICT || self.code == "UNCONFIRMED" {
-            // The SDKs would try again, which changes nothing, or may do it twice.
+        } else if self.status() == StatusCode::CONFLICT || self.reason == Reason::Unconfirmed {
+            // The SDKs would retry, which would not help, or could do it twice.
             headers.insert("x-should-retry", HeaderValue::from_static("false"));
         }
         response
@@ -204,19 +198,19 @@ fn answer(value: &Value) -> Response {
 
 /// A list as the SDKs page through it.
 fn list(items: Vec<Value>, ask: &Ask) -> Result<Value, Wrong> {
-    let said = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
-    let limit = match said("limit").map(str::parse::<usize>) {
+    let parameter = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    let limit = match parameter("limit").map(str::parse::<usize>) {
         None => 20,
         Some(Ok(limit)) if (1..=100).contains(&limit) => limit,
         Some(_) => return Err(malformed("limit", "a number from 1 to 100 was expected")),
     };
     let mut items = items;
-    match said("order") {
+    match parameter("order") {
         None | Some("desc") => items.reverse(),
         Some("asc") => {}
         Some(_) => return Err(malformed("order", "asc or desc was expected")),
     }
-    if let Some(after) = said("after") {
+    if let Some(after) = parameter("after") {
         let place = items.iter().position(|item| item["id"] == after);
         let place = place.ok_or_else(|| malformed("after", "no item of the list has this id"))?;
         items.drain(..=place);
@@ -229,10 +223,10 @@ fn list(items: Vec<Value>, ask: &Ask) -> Result<Value, Wrong> {
 }
 
 fn malformed(parameter: &str, message: &str) -> Wrong {
-    Wrong::new(StatusCode::BAD_REQUEST, "MALFORMED", format!("{parameter}: {message}"), Some(parameter))
+    Wrong::new(Reason::Malformed, format!("{parameter}: {message}"), Some(parameter))
 }
 
-/// The name of a tool that a worker hosts, for one that a model was given.
+/// The name of a worker's tool, for a name that a model was given.
 fn hosted(door: &Door) -> impl Fn(&str) -> Option<String> + 'static {
     let registry = std::sync::Arc::clone(&door.runs.registry.borrow());
     move |name| {
@@ -241,25 +235,25 @@ fn hosted(door: &Door) -> impl Fn(&str) -> Option<String> + 'static {
     }
 }
 
-/// A run from its beginning, in the order in which faces take it.
+/// Reads a run from its beginning, in the order that these APIs need.
 async fn watch(door: &Door, run: RunId) -> Result<Box<Reader>, Wrong> {
     let policy = v1::FloorPolicy::Arrival.into();
     let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
     Ok(door.watch_run(request).await?)
 }
 
-/// A run's own id, as one of the parts of a path.
+/// A run's own id, from the path.
 fn path<'a>(ask: &'a Ask, name: &str) -> &'a str {
     ask.path.iter().find(|(other, _)| other == name).map_or("", |(_, value)| value.as_str())
 }
 
-/// A face while it is told of a run; says what is worth saying.
+/// Converts a run's events to one of OpenAI's streams.
 trait Face: Send + 'static {
-    /// Takes events in; gives what is to be sent, and whether it was the last.
+    /// Takes events, appends the text to send, and returns whether it was the last.
     fn take(&mut self, events: &[v1::RunEvent], run: &run::Run, text: &mut Vec<u8>) -> bool;
 }
 
-/// A stream of what a face says, with comments where it is silent for long.
+/// A stream of a conversion's text, with comments while there is nothing to send for long.
 fn streamed<F: Face>(reader: Box<Reader>, door: &Door, face: F) -> Response {
     let telling = (Streaming::new(reader, door.stop.clone(), None), face, false);
     let texts = futures::stream::unfold(telling, async |(mut streaming, mut face, ended)| {
@@ -272,7 +266,7 @@ fn streamed<F: Face>(reader: Box<Reader>, door: &Door, face: F) -> Response {
                 if heartbeat.is_some() {
                     text.extend_from_slice(sse::HEARTBEAT);
                 }
-                // One that ends without its last event was cut off, as the SDKs take it: it is read again elsewhere.
+                // The SDKs treat a stream without its last event as interrupted: it is resumed at another coordinator.
                 face.take(&events, streaming.run(), &mut text) || end.is_some()
             }
             Err(fault) => {
@@ -285,7 +279,7 @@ fn streamed<F: Face>(reader: Box<Reader>, door: &Door, face: F) -> Response {
     sse::response(without_silence(texts))
 }
 
-/// Nothing need be sent of what says nothing.
+/// Drops empty texts, which need not be sent.
 fn without_silence(texts: impl Stream<Item = Bytes> + Send + 'static) -> impl Stream<Item = Bytes> + Send + 'static {
     texts.filter(|text| std::future::ready(!text.is_empty()))
 }

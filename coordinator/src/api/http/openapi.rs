@@ -1,4 +1,4 @@
-//! The document that describes what is served: OpenAPI 3.1, made of the list of routes and of the descriptors of the messages.
+//! The document of the HTTP API: OpenAPI 3.1, made from the route table and the descriptors of the messages.
 
 use std::sync::LazyLock;
 
@@ -17,12 +17,13 @@ pub(super) async fn serve() -> Response {
     text_response(DOCUMENT.clone())
 }
 
-/// Of this document itself.
+/// The document's own route.
 pub(super) fn described() -> Value {
     json!({
         "operationId": "GetDocument",
         "summary": "Gets this document.",
-        "responses": { "200": { "description": "This document.", "content": { "application/json": { "schema": { "type": "object" } } } } },
+        "responses": { "200": { "description": "This document.",
+            "content": { "application/json": { "schema": { "type": "object" } } } } },
     })
 }
 
@@ -40,7 +41,7 @@ fn document() -> Value {
             Meaning::Other(_, _, described) => described(),
         };
         described["responses"]["default"] = json!({
-            "description": "A problem: nothing was changed, unless it says otherwise.",
+            "description": "A problem: nothing was changed, unless it reports otherwise.",
             "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
         });
         path[operation.method.as_str().to_lowercase()] = described;
@@ -54,9 +55,9 @@ fn document() -> Value {
         "info": {
             "title": "Toolyard",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Runs the tool calls of agents. Messages are those of the gRPC API in the protobuf JSON mapping: times are \
-                            RFC 3339, durations seconds with an `s`, bytes base64. What is tagged OpenAI is told in the words of that \
-                            vendor's APIs, and is there without `/v1` too.",
+            "description": "Runs the tool calls of agents. Messages are those of the gRPC API in the protobuf JSON \
+                mapping: times are RFC 3339, durations seconds with an `s`, bytes base64. Operations tagged OpenAI \
+                have the form of that vendor's APIs, and are also served without `/v1`.",
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
         "paths": paths,
@@ -75,7 +76,8 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
         .iter()
         .map(|name| {
             let description = method.field(name).expect("the path names fields of the message");
-            json!({ "name": name, "in": "path", "required": true, "description": description, "schema": { "type": "string" } })
+            json!({ "name": name, "in": "path", "required": true, "description": description,
+                "schema": { "type": "string" } })
         })
         .collect();
     let mut described = json!({ "operationId": method.name(), "description": method.description() });
@@ -95,27 +97,35 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     }
     match method.name() {
         "CreateRun" => {
-            parameters.push(header("Idempotency-Key", "The `request_id`, for who would rather say it in a header."));
+            parameters.push(header("Idempotency-Key", "The `request_id`, for clients that prefer a header."));
             content["text/event-stream"] = json!({ "schema": message("RunEvent", schemas), "description": EVENTS });
-            let executed = message("ExecuteRunRequest", schemas);
-            takes = takes.map(|takes| json!({ "anyOf": [takes, executed] }));
+            let watch = Method::find("RunService", "WatchRun").expect("the API has it");
+            parameters.extend(watch.parameters(&["run_id", "after_sequence"], schemas));
             described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
         }
         "CreateObject" => {
             takes = None;
-            described["requestBody"] = json!({ "description": UPLOAD, "content": { "*/*": { "schema": { "type": "string", "contentMediaType": "application/octet-stream" } } } });
+            described["requestBody"] = json!({ "description": UPLOAD,
+                "content": { "*/*": { "schema": { "type": "string",
+                    "contentMediaType": "application/octet-stream" } } } });
             let tenant = method.field("tenant").unwrap_or_default();
-            parameters.push(json!({ "name": "tenant", "in": "query", "description": tenant, "schema": { "type": "string" } }));
+            parameters.push(json!({ "name": "tenant", "in": "query", "description": tenant,
+                "schema": { "type": "string" } }));
         }
-        // All that it takes is in its path.
+        // Its path has all of its fields.
         "DeleteObject" => takes = None,
         "ReadObject" => {
-            parameters.push(header("Range", "One range of bytes, which goes before `offset` and `length`."));
+            parameters.push(header("Range", "One range of bytes; takes precedence over `offset` and `length`."));
             described["description"] = format!("{}\n\n{OBJECT}", method.description()).into();
         }
-        "WatchRun" => parameters.push(header("Last-Event-ID", "Goes before `after_sequence`: the number of the last event that the client has.")),
+        "WatchRun" => parameters.push(header(
+            "Last-Event-ID",
+            "Takes precedence over `after_sequence`: the number \
+            of the last event that the client has.",
+        )),
         "ListTools" => parameters.push(json!({
-            "name": "format", "in": "query", "description": FORMAT, "schema": { "type": "string", "enum": proto::export::Format::ALL.map(|(name, _)| name) },
+            "name": "format", "in": "query", "description": FORMAT, "schema": { "type": "string",
+                "enum": formats::tools::Format::ALL.map(|(name, _)| name) },
         })),
         _ => {}
     }
@@ -133,27 +143,30 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
             json!({ "description": "The output of the run.", "content": { "text/event-stream": events } });
     }
     if method.name() == "ReadObject" {
-        described["responses"]["206"] = objects::bytes("The bytes that `Range` asks for.");
+        described["responses"]["206"] = objects::bytes("The requested range.");
     }
     described["responses"][status] = json!({ "description": "Done.", "content": content });
     described
 }
 
-const EVENTS: &str = "Each event has its `sequence` as its id, and no name. A comment comes after 15 silent seconds. The last event is \
-    named `end` and holds a StreamEnd, or `problem` and holds a Problem.";
-const CREATE: &str = "A client that accepts `text/event-stream` is answered with the output of the run, with status 200; its request is an \
-    ExecuteRunRequest.";
-const OBJECT: &str = "It is answered with the bytes as they are, under the object's own media type, to be saved and not shown; 206 where a \
-    `Range` is given. `ETag` is the SHA-256 of the whole. An object that breaks off is shorter than `Content-Length`.";
-const UPLOAD: &str = "The object's bytes as they are; `Content-Type` is its media type.";
-const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and `names`, which says \
-    whose a name is that is not a tool's own.";
+const EVENTS: &str = "Each event has its `sequence` as its id, and no name. A comment is sent after 15 seconds \
+    without events. The last event is named `end` and holds a StreamEnd, or `problem` and holds a Problem.";
+const CREATE: &str = "A client that accepts `text/event-stream` \
+    receives the output of the run, with status 200. `floor_policy` \
+    is for such a client only.";
+const OBJECT: &str = "The response is the object's bytes, under the object's own media type, to be saved and not \
+    shown; with a `Range` its status is 206. `ETag` is the SHA-256 of the whole object. If reading fails midway, \
+    the body is shorter than `Content-Length`.";
+const UPLOAD: &str = "The object's bytes; `Content-Type` is its media type.";
+const FORMAT: &str = "All tools as definitions for a model, in a vendor's form: an object with `tools`, and \
+    `names`, which maps changed names to the tools' own.";
 
 fn events(method: &Method, schemas: &mut Schemas) -> Value {
     match method.name() {
         "WatchRun" => json!({ "schema": message("RunEvent", schemas), "description": EVENTS }),
         _ => {
-            json!({ "schema": method.gives(schemas), "description": "Each message as an event; the last event is named `end`, or `problem`." })
+            json!({ "schema": method.gives(schemas),
+                "description": "Each message as an event; the last event is named `end`, or `problem`." })
         }
     }
 }
@@ -166,21 +179,22 @@ fn problem() -> Value {
     let text = |description: &str| json!({ "type": "string", "description": description });
     json!({
         "type": "object",
-        "description": "Why a request was not served (RFC 9457).",
+        "description": "Why a request was refused (RFC 9457).",
         "properties": {
-            "type": text("`about:blank`: `reason` says more."),
-            "title": text("What the status means."),
+            "type": text("`about:blank`: see `reason`."),
+            "title": text("The meaning of the status."),
             "status": { "type": "integer", "description": "The status of the response." },
             "detail": text("For people; its wording may change."),
-            "domain": text("Whose the reason is: `toolyard.dev`."),
+            "domain": text("The domain of the reason: `toolyard.dev`."),
             "reason": text("For programs: the same as over gRPC, and stable."),
-            "remedy": text("What to do."),
-            "metadata": { "type": "object", "description": "What the detail says, for programs.", "additionalProperties": { "type": "string" } },
+            "remedy": text("How to correct or avoid the error."),
+            "metadata": { "type": "object", "description": "The values in the detail, for programs.",
+                "additionalProperties": { "type": "string" } },
             "errors": {
                 "type": "array",
-                "description": "Where in the request it lies.",
+                "description": "The places of the errors in the request.",
                 "items": { "type": "object", "properties": {
-                    "detail": text("What is wrong there."),
+                    "detail": text("The error at this place."),
                     "pointer": text("A JSON pointer into the body."),
                     "parameter": text("A part of the path, or of the query."),
                     "header": text("A header."),
@@ -220,12 +234,12 @@ mod tests {
         let document = document();
         let native = OPERATIONS.iter().map(|operation| (&operation.method, operation.path.to_owned()));
         let faces = openai::list_of_routes().map(|route| (&route.method, format!("/v1{}", route.path)));
-        let mut told = std::collections::HashSet::new();
+        let mut ids = std::collections::HashSet::new();
         for (method, path) in native.chain(faces) {
             let operation = &document["paths"][&path][method.as_str().to_lowercase()];
             let id = operation["operationId"].as_str();
             assert!(
-                id.is_some_and(|id| told.insert(id.to_lowercase())),
+                id.is_some_and(|id| ids.insert(id.to_lowercase())),
                 "{method} {path} has no name of its own: {id:?}"
             );
             let is_described = ["description", "summary"].iter().any(|said| operation[*said].is_string());
@@ -236,7 +250,7 @@ mod tests {
             }
         }
         let operations = document["paths"].as_object().expect("paths").values().flat_map(|path| path.as_object());
-        assert_eq!(operations.map(|operations| operations.len()).sum::<usize>(), told.len());
+        assert_eq!(operations.map(|operations| operations.len()).sum::<usize>(), ids.len());
     }
 
     #[test]

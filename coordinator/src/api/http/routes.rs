@@ -1,22 +1,22 @@
-//! What is served where. One list, of which the routes are made, and the document that describes them.
+//! The route table. The router and the OpenAPI document are generated from it.
 
 use axum::body::Body;
 use axum::response::Response;
 use axum::routing::{MethodRouter, delete, get, post};
+use formats::tools::{Format, export};
 use futures::StreamExt as _;
 use http::{HeaderValue, Method, StatusCode, header};
-use proto::export::{Format, export};
 use proto::{json, v1};
 use serde_json::Value;
 
 use super::ask::Ask;
-use super::problem::{Place, Problem};
 use super::{batch, objects, openapi, sse};
-use crate::callers::Role;
-use crate::door::needs::needs;
-use crate::door::{Door, Told, output};
+use crate::api::needs::needs;
+use crate::api::problem::{Place, Problem};
+use crate::api::{Door, Told, output};
+use crate::auth::callers::Role;
 
-/// Something that can be asked for.
+/// An operation of the HTTP API.
 pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
@@ -25,15 +25,15 @@ pub(crate) struct Operation {
 }
 
 pub(crate) enum Meaning {
-    /// A method of the API, by its service and its name: its messages are what is sent and answered.
+    /// A method of the API, by its service and its name: its messages are the request and the response.
     Method(&'static str, &'static str),
-    /// What gRPC does not have: its name, what it needs, and the operation that the document has of it.
+    /// An operation that gRPC does not have: its name, the rights that it needs, and its part of the document.
     Other(&'static str, Needs, fn() -> Value),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// It is open to all.
+    /// No authentication needed.
     Nothing,
     Role(Role),
 }
@@ -55,7 +55,7 @@ impl Meaning {
 
 use Meaning::{Method as Rpc, Other};
 
-/// Cancelled calls in one answer that is not streamed: about 1 MiB of JSON. After these the work stops.
+/// Cancelled calls in one answer that is not streamed: about 1 MiB of JSON. The work stops after that many.
 const CANCELLED_MAX: usize = 10_000;
 
 type Answered = Result<Response, Problem>;
@@ -74,55 +74,94 @@ macro_rules! unary {
 
 #[rustfmt::skip]
 pub(crate) const OPERATIONS: &[Operation] = &[
-    Operation { method: Method::POST, path: "/v1/runs", meaning: Rpc("RunService", "CreateRun"), handler: || post(create_run) },
-    Operation { method: Method::GET, path: "/v1/runs", meaning: Rpc("IndexService", "ListRuns"), handler: unary!(get, list_runs) },
-    Operation { method: Method::GET, path: "/v1/runs/{run_id}", meaning: Rpc("RunService", "GetRun"), handler: unary!(get, get_run) },
-    Operation { method: Method::GET, path: "/v1/runs/{run_id}/events", meaning: Rpc("RunService", "WatchRun"), handler: || get(events) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls", meaning: Rpc("RunService", "AppendCalls"), handler: unary!(post, append_calls) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/close", meaning: Rpc("RunService", "CloseRun"), handler: unary!(post, close_run) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/outputs", meaning: Rpc("RunService", "SubmitToolOutputs"), handler: unary!(post, submit_tool_outputs) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/decisions", meaning: Rpc("RunService", "DecideCalls"), handler: unary!(post, decide_calls) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/cancel", meaning: Rpc("RunService", "CancelRun"), handler: unary!(post, cancel_run) },
-    Operation { method: Method::POST, path: "/v1/runs:erase", meaning: Rpc("RunService", "EraseRuns"), handler: unary!(post, erase_runs) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/cancel", meaning: Rpc("RunService", "CancelCall"), handler: unary!(post, cancel_call) },
-    Operation { method: Method::GET, path: "/v1/runs/{run_id}/calls/{call_id}/why", meaning: Rpc("RunService", "ExplainCall"), handler: unary!(get, explain_call) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/answer_token", meaning: Rpc("RunService", "CreateAnswerToken"), handler: unary!(post, create_answer_token) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/redrive", meaning: Rpc("RunService", "RedriveCall"), handler: unary!(post, redrive_call) },
-    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/drop", meaning: Rpc("RunService", "DropCall"), handler: unary!(post, drop_call) },
-    Operation { method: Method::GET, path: "/v1/calls", meaning: Rpc("IndexService", "ListCalls"), handler: unary!(get, list_calls) },
-    Operation { method: Method::POST, path: "/v1/calls/cancel", meaning: Rpc("IndexService", "CancelCalls"), handler: || post(cancel_calls) },
-    Operation { method: Method::GET, path: "/v1/counts", meaning: Rpc("IndexService", "CountRuns"), handler: unary!(get, count_runs) },
-    Operation { method: Method::POST, path: "/v1/index/verify", meaning: Rpc("IndexService", "VerifyIndex"), handler: || post(verify_index) },
-    Operation { method: Method::POST, path: "/v1/index/rebuild", meaning: Rpc("IndexService", "RebuildIndex"), handler: unary!(post, rebuild_index) },
-    Operation { method: Method::GET, path: "/v1/webhooks/parked", meaning: Rpc("WebhookService", "ListParkedWebhooks"), handler: unary!(get, list_parked_webhooks) },
-    Operation { method: Method::POST, path: "/v1/webhooks/redrive", meaning: Rpc("WebhookService", "RedriveWebhooks"), handler: unary!(post, redrive_webhooks) },
-    Operation { method: Method::GET, path: "/v1/tools", meaning: Rpc("ToolService", "ListTools"), handler: || get(list_tools) },
-    Operation { method: Method::GET, path: "/v1/tools/{name}", meaning: Rpc("ToolService", "GetTool"), handler: || get(get_tool) },
-    Operation { method: Method::POST, path: "/v1/pauses", meaning: Rpc("FleetService", "Pause"), handler: unary!(post, pause) },
-    Operation { method: Method::GET, path: "/v1/pauses", meaning: Rpc("FleetService", "ListPauses"), handler: || get(list_pauses) },
-    Operation { method: Method::POST, path: "/v1/pauses/resume", meaning: Rpc("FleetService", "Resume"), handler: unary!(post, resume) },
-    Operation { method: Method::GET, path: "/v1/workers", meaning: Rpc("FleetService", "ListWorkers"), handler: || get(list_workers) },
-    Operation { method: Method::POST, path: "/v1/workers/{worker_id}/drain", meaning: Rpc("FleetService", "DrainWorker"), handler: unary!(post, drain_worker) },
-    Operation { method: Method::POST, path: "/v1/objects", meaning: Rpc("ObjectService", "CreateObject"), handler: || post(objects::create_object) },
-    Operation { method: Method::GET, path: "/v1/objects/{object_id}", meaning: Rpc("ObjectService", "ReadObject"), handler: || get(objects::read_object) },
-    Operation { method: Method::DELETE, path: "/v1/objects/{object_id}", meaning: Rpc("ObjectService", "DeleteObject"), handler: unary!(delete, delete_object) },
-    Operation { method: Method::POST, path: "/v1/objects/{object_id}/link", meaning: Rpc("ObjectService", "CreateObjectLink"), handler: unary!(post, create_object_link) },
-    Operation { method: Method::GET, path: "/v1/links/{token}", meaning: Other("ReadLinkedObject", Needs::Nothing, objects::described), handler: || get(objects::read_linked) },
-    Operation { method: Method::POST, path: "/v1/tool_calls:batch", meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described), handler: || post(batch::batch) },
-    Operation { method: Method::GET, path: "/v1/openapi.json", meaning: Other("GetDocument", Needs::Nothing, openapi::described), handler: || get(openapi::serve) },
+    Operation { method: Method::POST, path: "/v1/runs", handler: || post(create_run),
+        meaning: Rpc("RunService", "CreateRun") },
+    Operation { method: Method::GET, path: "/v1/runs", handler: unary!(get, list_runs),
+        meaning: Rpc("IndexService", "ListRuns") },
+    Operation { method: Method::GET, path: "/v1/runs/{run_id}", handler: unary!(get, get_run),
+        meaning: Rpc("RunService", "GetRun") },
+    Operation { method: Method::GET, path: "/v1/runs/{run_id}/events", handler: || get(events),
+        meaning: Rpc("RunService", "WatchRun") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls", handler: unary!(post, append_calls),
+        meaning: Rpc("RunService", "AppendCalls") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/close", handler: unary!(post, close_run),
+        meaning: Rpc("RunService", "CloseRun") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/outputs", handler: unary!(post, submit_tool_outputs),
+        meaning: Rpc("RunService", "SubmitToolOutputs") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/decisions", handler: unary!(post, decide_calls),
+        meaning: Rpc("RunService", "DecideCalls") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/cancel", handler: unary!(post, cancel_run),
+        meaning: Rpc("RunService", "CancelRun") },
+    Operation { method: Method::POST, path: "/v1/runs:erase", handler: unary!(post, erase_runs),
+        meaning: Rpc("RunService", "EraseRuns") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/cancel",
+        handler: unary!(post, cancel_call),
+        meaning: Rpc("RunService", "CancelCall") },
+    Operation { method: Method::GET, path: "/v1/runs/{run_id}/calls/{call_id}/why", handler: unary!(get, explain_call),
+        meaning: Rpc("RunService", "ExplainCall") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/answer_token",
+        handler: unary!(post, create_answer_token),
+        meaning: Rpc("RunService", "CreateAnswerToken") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/redrive",
+        handler: unary!(post, redrive_call),
+        meaning: Rpc("RunService", "RedriveCall") },
+    Operation { method: Method::POST, path: "/v1/runs/{run_id}/calls/{call_id}/drop", handler: unary!(post, drop_call),
+        meaning: Rpc("RunService", "DropCall") },
+    Operation { method: Method::GET, path: "/v1/calls", handler: unary!(get, list_calls),
+        meaning: Rpc("IndexService", "ListCalls") },
+    Operation { method: Method::POST, path: "/v1/calls/cancel", handler: || post(cancel_calls),
+        meaning: Rpc("IndexService", "CancelCalls") },
+    Operation { method: Method::GET, path: "/v1/counts", handler: unary!(get, count_runs),
+        meaning: Rpc("IndexService", "CountRuns") },
+    Operation { method: Method::POST, path: "/v1/index/verify", handler: || post(verify_index),
+        meaning: Rpc("IndexService", "VerifyIndex") },
+    Operation { method: Method::POST, path: "/v1/index/rebuild", handler: unary!(post, rebuild_index),
+        meaning: Rpc("IndexService", "RebuildIndex") },
+    Operation { method: Method::GET, path: "/v1/webhooks/parked", handler: unary!(get, list_parked_webhooks),
+        meaning: Rpc("WebhookService", "ListParkedWebhooks") },
+    Operation { method: Method::POST, path: "/v1/webhooks/redrive", handler: unary!(post, redrive_webhooks),
+        meaning: Rpc("WebhookService", "RedriveWebhooks") },
+    Operation { method: Method::GET, path: "/v1/tools", handler: || get(list_tools),
+        meaning: Rpc("ToolService", "ListTools") },
+    Operation { method: Method::GET, path: "/v1/tools/{name}", handler: || get(get_tool),
+        meaning: Rpc("ToolService", "GetTool") },
+    Operation { method: Method::POST, path: "/v1/pauses", handler: unary!(post, pause),
+        meaning: Rpc("FleetService", "Pause") },
+    Operation { method: Method::GET, path: "/v1/pauses", handler: || get(list_pauses),
+        meaning: Rpc("FleetService", "ListPauses") },
+    Operation { method: Method::POST, path: "/v1/pauses/resume", handler: unary!(post, resume),
+        meaning: Rpc("FleetService", "Resume") },
+    Operation { method: Method::GET, path: "/v1/workers", handler: || get(list_workers),
+        meaning: Rpc("FleetService", "ListWorkers") },
+    Operation { method: Method::POST, path: "/v1/workers/{worker_id}/drain", handler: unary!(post, drain_worker),
+        meaning: Rpc("FleetService", "DrainWorker") },
+    Operation { method: Method::POST, path: "/v1/objects", handler: || post(objects::create_object),
+        meaning: Rpc("ObjectService", "CreateObject") },
+    Operation { method: Method::GET, path: "/v1/objects/{object_id}", handler: || get(objects::read_object),
+        meaning: Rpc("ObjectService", "ReadObject") },
+    Operation { method: Method::DELETE, path: "/v1/objects/{object_id}", handler: unary!(delete, delete_object),
+        meaning: Rpc("ObjectService", "DeleteObject") },
+    Operation { method: Method::POST, path: "/v1/objects/{object_id}/link", handler: unary!(post, create_object_link),
+        meaning: Rpc("ObjectService", "CreateObjectLink") },
+    Operation { method: Method::GET, path: "/v1/links/{token}", handler: || get(objects::read_linked),
+        meaning: Other("ReadLinkedObject", Needs::Nothing, objects::described) },
+    Operation { method: Method::POST, path: "/v1/tool_calls:batch", handler: || post(batch::batch),
+        meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described) },
+    Operation { method: Method::GET, path: "/v1/openapi.json", handler: || get(openapi::serve),
+        meaning: Other("GetDocument", Needs::Nothing, openapi::described) },
 ];
 
-/// Accepts calls as a run: it is answered as it was accepted, or with its output for a client that accepts events.
-async fn create_run(door: Door, ask: Ask) -> Answered {
+/// Accepts calls as a run. The answer is the accepted run, or its output if the client accepts events.
+async fn create_run(door: Door, mut ask: Ask) -> Answered {
+    let floor_policy = ask.take_floor_policy()?;
+    let mut run: v1::CreateRunRequest = ask.read()?;
+    run.request_id = ask.request_id(run.request_id)?;
     if ask.wants_events() {
-        let mut request: v1::ExecuteRunRequest = ask.read()?;
-        request.request_id = ask.request_id(request.request_id)?;
+        let request = v1::ExecuteRunRequest { run: Some(run), floor_policy };
         let reader = door.execute_run(request).await.map_err(|fault| ask.problem(fault))?;
         return Ok(sse::output(reader, door.stop.clone()));
     }
-    let mut request: v1::CreateRunRequest = ask.read()?;
-    request.request_id = ask.request_id(request.request_id)?;
-    let answer = door.create_run(request).await.map_err(|fault| ask.problem(fault))?;
+    let answer = door.create_run(run).await.map_err(|fault| ask.problem(fault))?;
     let mut response = answered(&answer);
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
@@ -130,14 +169,14 @@ async fn create_run(door: Door, ask: Ask) -> Answered {
 
 async fn events(door: Door, ask: Ask) -> Answered {
     let mut request: v1::WatchRunRequest = ask.read()?;
-    // It is newer than the query: a browser that comes back adds it to the same address.
+    // The header is newer than the query: a browser that reconnects adds it to the same address.
     request.after_sequence = ask.last_event_id()?.or(request.after_sequence);
     let stop = door.stop.clone();
     let watched = output::watched(async move { door.watch_run(request).await }, stop, None).await;
     Ok(sse::response(watched.map_err(|fault| ask.problem(fault))?.map(sse::text)))
 }
 
-/// Cancels calls: as events for a client that accepts them, and else as one answer that lists them.
+/// Cancels calls. The answer is a stream of events if the client accepts them, and one list otherwise.
 async fn cancel_calls(door: Door, ask: Ask) -> Answered {
     let mut pages = door.cancel_calls(ask.read()?).map_err(|fault| ask.problem(fault))?;
     if ask.wants_events() {
@@ -159,7 +198,7 @@ async fn verify_index(door: Door, ask: Ask) -> Answered {
     Ok(told(door.verify_index(ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
-/// Tools by pages as they are, or all of them as a vendor of models wants them described.
+/// Tools by pages, or all of them in the form of a model vendor.
 async fn list_tools(door: Door, mut ask: Ask) -> Answered {
     let Some(at) = ask.query.iter().position(|(name, _)| name == "format") else {
         return Ok(answered(&door.list_tools(&ask.read()?).map_err(|fault| ask.problem(fault))?));
@@ -167,12 +206,12 @@ async fn list_tools(door: Door, mut ask: Ask) -> Answered {
     let (name, wanted) = ask.query.remove(at);
     let Some((_, format)) = Format::ALL.into_iter().find(|(format, _)| *format == wanted) else {
         let known: Vec<&str> = Format::ALL.iter().map(|(format, _)| *format).collect();
-        let detail = format!("format: {wanted:?} is none: {} are", known.join(", "));
+        let detail = format!("format: unknown value {wanted:?}; known values: {}", known.join(", "));
         return Err(Problem::malformed(Place::Parameter(name), detail));
     };
     let mut request: v1::ListToolsRequest = ask.read()?;
     if request.page_size != 0 || !request.page_token.is_empty() {
-        let detail = "format: definitions come all at once, without pages";
+        let detail = "format: definitions are not paged; leave the page parameters out";
         return Err(Problem::malformed(Place::Parameter(name), detail));
     }
     let mut tools = Vec::new();
@@ -187,7 +226,7 @@ async fn list_tools(door: Door, mut ask: Ask) -> Answered {
     Ok(json_response(&definitions(&tools, format)))
 }
 
-/// What the tools are called in the vendor's form is said where it is not their own name.
+/// Tool definitions. `names` maps the tools' names in the vendor's form to their own, if they differ.
 fn definitions(tools: &[v1::Tool], format: Format) -> Value {
     let exported = export(tools, format);
     let renamed = exported.iter().filter(|exported| exported.name != exported.tool);
@@ -214,7 +253,7 @@ pub(super) fn answered<M: prost::Message + prost::Name>(message: &M) -> Response
     text_response(json::write(message))
 }
 
-/// JSON of another kind as a response.
+/// Other JSON as a response.
 pub(crate) fn json_response(value: &Value) -> Response {
     text_response(value.to_string())
 }
@@ -225,7 +264,7 @@ pub(super) fn text_response(json: String) -> Response {
     response
 }
 
-/// Messages as events, and a last one that is named `end`.
+/// Messages as events, and a last one named `end`.
 fn told<M: prost::Message + prost::Name + 'static>(told: Told<M>) -> Response {
     let words = told.map(|word| {
         let mut text = Vec::new();

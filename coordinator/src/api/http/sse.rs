@@ -1,4 +1,4 @@
-//! Server-sent events: a run's output as `text/event-stream`, numbered so that a reader that comes back says where it was.
+//! Server-sent events: a run's output as `text/event-stream`, numbered so that a reader can resume.
 
 use std::convert::Infallible;
 use std::io::Write as _;
@@ -11,13 +11,13 @@ use http::{HeaderValue, header};
 use proto::json;
 use tokio_util::sync::CancellationToken;
 
-use super::problem::Problem;
-use crate::door::Fault;
-use crate::door::output::{Piece, pieces};
-use crate::watch::Reader;
+use crate::api::Fault;
+use crate::api::output::{Piece, pieces};
+use crate::api::problem::Problem;
+use crate::readers::Reader;
 
-/// The output of a run as events. Each has its number as its id, and no name: what happened is said in it. The last one is
-/// named `end`, or `problem` where the stream broke.
+/// The output of a run as events. Each has its number as its id, and no name, because the data has the type. The last
+/// one is named `end`, or `problem` if the stream failed.
 pub(crate) fn output(reader: Box<Reader>, stop: CancellationToken) -> Response {
     response(pieces(reader, stop, None).map(text))
 }
@@ -28,7 +28,7 @@ pub(crate) fn response(events: impl Stream<Item = Bytes> + Send + 'static) -> Re
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    // Else some proxies would hold events back until they have many.
+    // Without it some proxies would buffer events.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
@@ -53,10 +53,10 @@ pub(crate) fn text(piece: Result<Piece, Fault>) -> Bytes {
     text.into()
 }
 
-/// A comment, which no reader hears of, and every proxy.
+/// A comment: clients ignore it, and proxies see traffic.
 pub(crate) const HEARTBEAT: &[u8] = b": heartbeat\n\n";
 
-/// Adds an event. Neither its name nor its data may have line breaks, which JSON on one line has not.
+/// Adds an event. Neither its name nor its data may have line breaks; JSON on one line has none.
 pub(crate) fn event(text: &mut Vec<u8>, id: Option<u64>, name: Option<&'static str>, data: &str) {
     const MEMORY: &str = "memory does not fail";
     debug_assert!(!data.contains(['\n', '\r']), "it would end the event: {data}");

@@ -1,5 +1,5 @@
-//! The bodies of requests as they come in. A request is kept in memory until it is whole, so what is not whole yet has a
-//! limit in bytes, together with all others, and a limit in time; gRPC's messages have theirs one by one.
+//! The bodies of requests as they arrive. A request is kept in memory until it is complete. So incomplete requests have
+//! a limit in bytes, for all together, and a limit in time. For gRPC the limit in time applies to each message.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,24 +10,24 @@ use http::request::Parts;
 use http::{HeaderMap, Method};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
+use proto::Reason;
 use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
 use super::gate::{HEALTH, REFLECTION};
 use super::is_grpc;
 use super::places::Room;
-use crate::door::fault::Code;
-use crate::door::{Fault, REQUEST_BYTES_MAX};
+use crate::api::{Fault, REQUEST_BYTES_MAX};
 
-/// How long a message may take to arrive from its first byte on, as a body over HTTP.
+/// How long a message may take to arrive from its first byte on; the same as for a body over HTTP.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(60);
-/// A question about health, or what is served: the name of a service.
+/// A request for health or reflection: the name of a service.
 const NAME_BYTES_MAX: usize = 4 * 1024;
 /// The flag and the length before each message of gRPC.
 const PREFIX_BYTES: usize = 5;
 
 /// A request's body.
-pub(super) struct Received {
+pub(in crate::api) struct Received {
     body: Incoming,
     room: Room,
     kind: Kind,
@@ -35,15 +35,15 @@ pub(super) struct Received {
 }
 
 enum Kind {
-    /// The reader keeps all of it and enforces the time limit.
+    /// The reader buffers the whole body and enforces the time limit.
     Whole,
-    /// It is handed on as it comes.
+    /// The body is passed on as it arrives.
     Passing,
-    /// Messages of at most so many bytes.
+    /// Messages of at most `max` bytes.
     Messages { max: usize, state: Message },
 }
 
-/// Where in its messages a body is.
+/// The parsing state of a body of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Message {
     Prefix { bytes: [u8; PREFIX_BYTES], length: usize },
@@ -53,11 +53,11 @@ enum Message {
 const BETWEEN: Message = Message::Prefix { bytes: [0; PREFIX_BYTES], length: 0 };
 
 impl Received {
-    pub(super) fn new(parts: &Parts, body: Incoming, room: Room) -> Self {
+    pub(in crate::api) fn new(parts: &Parts, body: Incoming, room: Room) -> Self {
         Self { body, room, kind: kind(&parts.method, parts.uri.path(), &parts.headers), late: None }
     }
 
-    /// Counts what came. An error ends the request.
+    /// Counts received bytes. An error ends the request.
     fn take(&mut self, data: &Bytes) -> Result<(), Status> {
         let is_between = match &mut self.kind {
             Kind::Passing => return Ok(()),
@@ -89,7 +89,7 @@ fn kind(method: &Method, path: &str, headers: &HeaderMap) -> Kind {
     Kind::Messages { max, state: BETWEEN }
 }
 
-/// Where in its messages a body is behind `data`.
+/// The parsing state after `data`.
 fn follow(mut state: Message, mut data: &[u8], max: usize) -> Result<Message, Fault> {
     while !data.is_empty() {
         state = match state {
@@ -117,16 +117,16 @@ fn follow(mut state: Message, mut data: &[u8], max: usize) -> Result<Message, Fa
 }
 
 fn too_large(size: usize, max: usize) -> Fault {
-    let message = format!("the message has {size} bytes, and at most {max} are taken: put large input in files");
-    Fault::new(Code::ResourceExhausted, "PAYLOAD_TOO_LARGE", message, [("limit", max.to_string())])
+    let message = format!("the message has {size} bytes; the limit is {max} bytes: put large input in files");
+    Fault::new(Reason::PayloadTooLarge, message).with("limit", max)
 }
 
 fn no_room() -> Fault {
-    let message = "this coordinator has no room for more unfinished requests: send it again in a moment";
-    Fault::passing(Code::ResourceExhausted, "REQUESTS_FULL", message.to_owned())
+    let message = "this coordinator has no room for more unfinished requests: retry in a moment";
+    Fault::new(Reason::RequestsFull, message)
 }
 
-/// Why a body that broke off was refused, if it was refused here.
+/// The fault of a body that was rejected here; `None` if the body failed for another reason.
 pub(crate) fn refusal(error: &(dyn std::error::Error + 'static)) -> Option<Fault> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let status = causes.find_map(|error| error.downcast_ref::<Status>())?;
@@ -135,7 +135,7 @@ pub(crate) fn refusal(error: &(dyn std::error::Error + 'static)) -> Option<Fault
 
 fn too_slow() -> Fault {
     let message = format!("the message did not arrive within {} s", MESSAGE_WITHIN.as_secs());
-    Fault::new(Code::DeadlineExceeded, "REQUEST_TIMEOUT", message, [])
+    Fault::new(Reason::RequestTimeout, message)
 }
 
 impl HttpBody for Received {

@@ -1,6 +1,6 @@
 //! Serves connections. Each has a time limit without use and bounded buffers, before and after authentication.
 //!
-//! Every limit here holds before a client has shown who it is.
+//! Every limit here applies before a client is authenticated.
 
 use std::convert::Infallible;
 use std::io::IoSlice;
@@ -28,24 +28,27 @@ use super::bodies::Received;
 use super::incoming::{Connection, Incoming, Wire};
 use super::status::with_reason;
 
-/// HTTP/2 pings that find out whether a client is still there: after so long without one, and for so long.
+/// HTTP/2 pings that check whether a client is still there: sent after this long without traffic, with the same time
+/// for the answer.
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// Requests under way on one connection. A client that needs more opens another one; `ExecuteRuns` carries thousands of runs.
+/// Requests in progress on one connection. A client that needs more opens another one; `ExecuteRuns` carries thousands
+/// of runs.
 const STREAMS_PER_CONNECTION_MAX: u32 = 256;
-/// Bytes of a response that wait in a connection (HTTP/1) or a stream (HTTP/2) for a client that does not read.
+/// Bytes of a response that are buffered in a connection (HTTP/1) or a stream (HTTP/2) for a client that does not read.
 const UNREAD_BYTES_MAX: usize = 64 * 1024;
-/// How long a new connection may take to send as much as the shortest request has. A client that has something to say does
-/// so at once; what is sent slowly after that has the header's time (30 s) and the body's.
+/// How long a new connection may take to send as many bytes as the shortest request has. Real clients send them
+/// immediately. Slow clients have the header's time (30 s) and the body's after that.
 const FIRST_BYTES_WITHIN: Duration = Duration::from_secs(10);
-/// What every client sends: the preface of HTTP/2 has as many, and so has any request with a host.
+/// The minimum that every client sends: the preface of HTTP/2 has as many bytes, and so has any request with a host.
 const FIRST_BYTES: u64 = 24;
-/// How long a connection may be open without a request under way. Longer than clients keep one in their pools.
+/// How long a connection may be open without a request in progress. Longer than clients keep connections in their
+/// pools.
 const IDLE_MAX: Duration = Duration::from_secs(5 * 60);
-/// How long a connection that was told to go may stay.
+/// How long a connection may stay open after it was told to close.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
 
-/// Serves all connections until told to stop, then lets what is under way end.
-pub(super) async fn serve<S>(mut incoming: Incoming, service: S, stopped: impl Future<Output = ()>)
+/// Serves all connections until `stopped`, then lets requests in progress end.
+pub(in crate::api) async fn serve<S>(mut incoming: Incoming, service: S, stopped: impl Future<Output = ()>)
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
     S::Future: Send + 'static,
@@ -63,7 +66,7 @@ where
             Some(_) = served.join_next() => {}
         }
     }
-    // Whoever comes now is refused by the system, and goes elsewhere.
+    // New connections are refused by the system from here on, and clients try another coordinator.
     drop(incoming);
     leave.cancel();
     while served.join_next().await.is_some() {}
@@ -112,13 +115,13 @@ async fn serve_one<S>(
         tokio::select! {
             served = &mut serving => {
                 if let Err(error) = served {
-                    tracing::debug!(error, "a connection failed");
+                    tracing::debug!(error, "serving a connection failed");
                 }
                 break;
             }
             () = leave.cancelled(), if leaves.is_none() => {
                 serving.as_mut().graceful_shutdown();
-                // What is under way has the time that the coordinator has.
+                // Requests in progress have the drain time of the coordinator.
                 leaves = Some(Instant::now() + Duration::from_secs(3600));
             }
             () = tokio::time::sleep_until(look) => {
@@ -134,10 +137,10 @@ async fn serve_one<S>(
     }
 }
 
-/// What happens on a connection.
+/// The activity on a connection.
 struct Activity {
     opened: Instant,
-    /// Bytes that came.
+    /// Bytes received.
     bytes: AtomicU64,
     under_way: AtomicUsize,
     /// When the last request ended, in milliseconds since the connection was opened.
@@ -157,7 +160,7 @@ impl Activity {
         }
     }
 
-    /// When to look at the connection again.
+    /// When to check the connection again.
     fn look(&self) -> Instant {
         if self.bytes.load(Relaxed) < FIRST_BYTES {
             return self.opened + FIRST_BYTES_WITHIN;
@@ -174,7 +177,7 @@ impl Activity {
     }
 }
 
-/// A request that is under way, until its response was sent or its client has gone.
+/// A request in progress, until its response was sent or its client has disconnected.
 struct Begun(Arc<Activity>);
 
 impl Begun {
@@ -192,7 +195,7 @@ impl Drop for Begun {
     }
 }
 
-/// The body of a response.
+/// The body of a response, which keeps its request in progress.
 struct Answering {
     body: Body,
     _begun: Begun,
@@ -262,7 +265,7 @@ impl AsyncWrite for Counted {
 
 #[cfg(test)]
 mod tests {
-    //! Over real sockets, with a clock that goes on when nothing else does.
+    //! Over real sockets, with a clock that advances when nothing else does.
 
     use http_body::Body as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -272,9 +275,9 @@ mod tests {
 
     use super::super::places::Places;
     use super::*;
-    use crate::tls;
+    use crate::auth::tls;
 
-    /// Reads the body, and answers with what is wrong with it.
+    /// Reads the body, and answers with its error.
     async fn answer(mut request: Request<Body>) -> Result<Response<Body>, Infallible> {
         let mut wrong = String::new();
         while let Some(frame) = std::future::poll_fn(|cx| Pin::new(request.body_mut()).poll_frame(cx)).await {
@@ -286,7 +289,7 @@ mod tests {
         Ok(Response::builder().header("wrong", wrong).body(Body::empty()).expect("a response"))
     }
 
-    /// A connection, and who serves it for as long as this is kept.
+    /// A connection, and its server, which runs until this is dropped.
     async fn connect(tls: Option<tls::Current>) -> (TcpStream, JoinSet<()>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let address = listener.local_addr().expect("it has an address");
@@ -296,7 +299,7 @@ mod tests {
         (TcpStream::connect(address).await.expect("it listens"), serving)
     }
 
-    /// What comes until the other side closes, and how long that takes.
+    /// Reads until the other side closes; returns the text and how long that took.
     async fn to_end(connection: &mut TcpStream) -> (String, Duration) {
         let (began, mut text) = (Instant::now(), Vec::new());
         connection.read_to_end(&mut text).await.expect("it is closed well");

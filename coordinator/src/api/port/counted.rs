@@ -1,4 +1,4 @@
-//! Counts requests: of each method how many, how they were answered, and how long until the answer began.
+//! Counts requests of each method: their number, their results, and the time until the response began.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 use tower::Service;
 
-use crate::door::needs::methods;
+use crate::api::needs::methods;
 use crate::metrics::{REQUEST_SECONDS, REQUESTS};
 
 /// An extension of HTTP responses: the name of the method that the route belongs to.
@@ -88,7 +88,7 @@ where
     }
 }
 
-/// What fails after the answer began is not seen here: it is counted as a refusal, by its reason.
+/// A failure after the response began is not seen here: it is counted as a refusal, by its reason.
 fn grpc_answered(counts: &Counts, response: &Response<Body>, began: Instant) {
     counts.took.record_of(began.elapsed(), response.extensions().get::<SpanContext>().copied());
     match Status::from_header_map(response.headers()).map(|status| status.code()) {
@@ -104,7 +104,7 @@ fn http_answered(response: &Response<Body>, began: Instant) {
     REQUESTS.with(&["http", method, response.status().as_str()]).add(1);
 }
 
-/// As gRPC writes it.
+/// The name of the code in gRPC's notation.
 fn name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",

@@ -1,4 +1,4 @@
-//! A client's `grpc-timeout`, turned into an absolute deadline when the request comes in.
+//! A client's `grpc-timeout`, turned into an absolute deadline when the request arrives.
 //!
 //! An overdue request is answered DEADLINE_EXCEEDED; streams read the [`Deadline`] from the request's extensions.
 
@@ -12,15 +12,15 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use crate::door::Fault;
+use crate::api::Fault;
 use crate::runs::AboutToOpen;
 
 /// When the client stops waiting.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline(Instant);
+pub(in crate::api) struct Deadline(Instant);
 
 impl Deadline {
-    pub(super) fn of<T>(request: &tonic::Request<T>) -> Option<Instant> {
+    pub(in crate::api) fn of<T>(request: &tonic::Request<T>) -> Option<Instant> {
         request.extensions().get::<Self>().map(|deadline| deadline.0)
     }
 }
@@ -69,7 +69,7 @@ where
     }
 }
 
-/// Reads the header: at most eight digits and a unit. What is malformed counts as absent, as gRPC asks.
+/// Parses the header: at most eight digits and a unit. A malformed header is ignored, as gRPC demands.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

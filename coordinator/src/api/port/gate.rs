@@ -1,6 +1,6 @@
-//! Who comes in: a layer over everything that is served, gRPC and HTTP alike, before routing. It finds out who asks, puts the
-//! [`Caller`] among the request's extensions, and turns away whoever may not ask for this at all: for gRPC here, by the path;
-//! for HTTP [at the route](crate::http::router), which names the same methods.
+//! Authentication: a layer over all routes, gRPC and HTTP alike. It identifies the caller and puts the [`Caller`] into
+//! the request's extensions. It rejects callers without the right to the method: for gRPC here, by the path; for HTTP
+//! [at the route](crate::api::http::router), which names the same methods.
 
 use std::task::{Context, Poll};
 
@@ -12,33 +12,33 @@ use tonic::body::Body;
 use tower::Service;
 
 use super::incoming::Peer;
-use crate::audit;
-use crate::callers::{Caller, Callers, Denied, Role, Shown, Unknown};
-use crate::door::Fault;
-use crate::door::needs::needs;
-use crate::http::problem::Problem;
-use crate::runs::Refusal;
+use crate::admission::refusal::Refusal;
+use crate::api::Fault;
+use crate::api::needs::needs;
+use crate::api::problem::Problem;
+use crate::auth::audit;
+use crate::auth::callers::{Caller, Callers, Denied, Role, Shown, Unknown};
 
-/// Who watches whether we live is not asked who they are.
-pub(super) const HEALTH: &str = "/grpc.health.v1.Health/";
-pub(super) const REFLECTION: &str = "/grpc.reflection.";
+/// Health checks need no authentication.
+pub(in crate::api) const HEALTH: &str = "/grpc.health.v1.Health/";
+pub(in crate::api) const REFLECTION: &str = "/grpc.reflection.";
 const API: &str = "/toolyard.";
 const PACKAGE: &str = "/toolyard.v1.";
 
 #[derive(Debug, Clone)]
-pub(super) struct Gate<S> {
+pub(in crate::api) struct Gate<S> {
     inner: S,
     callers: Callers,
 }
 
 impl<S> Gate<S> {
-    pub(super) fn new(inner: S, callers: Callers) -> Self {
+    pub(in crate::api) fn new(inner: S, callers: Callers) -> Self {
         Self { inner, callers }
     }
 
     fn admit<B>(&self, request: &Request<B>) -> Result<Caller, Fault> {
         let path = request.uri().path();
-        if !path.starts_with(API) && (path.starts_with(HEALTH) || crate::http::is_open(path)) {
+        if !path.starts_with(API) && (path.starts_with(HEALTH) || crate::api::http::is_open(path)) {
             return Ok(self.callers.unsaid());
         }
         let peer = request.extensions().get::<Peer>();
@@ -56,7 +56,7 @@ impl<S> Gate<S> {
     }
 }
 
-/// Whether the caller may ask for this at all, where it is gRPC.
+/// Whether the caller may call this method, if it is gRPC.
 fn judge(caller: &Caller, path: &str) -> Result<(), Denied> {
     if let Some((service, method)) = path.strip_prefix(PACKAGE).and_then(|method| method.split_once('/')) {
         return caller.must(needs(service, method));

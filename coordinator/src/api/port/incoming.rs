@@ -1,4 +1,4 @@
-//! Connections as they come in: plain, or behind TLS. Whatever is served on the port is served on these.
+//! Accepts connections: plain, or with TLS. All protocols of the port are served on these.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, Write as _};
@@ -17,58 +17,58 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::server::TlsStream;
 
 use super::places::{Place, Places};
-use crate::tls;
+use crate::auth::tls;
 
-/// How long a client may take to agree on keys.
+/// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Clients that agree on keys at once. With more, the one that has taken longest is dropped: a client needs milliseconds,
-/// and one that is silent must not keep others out.
+/// TLS handshakes in progress. Beyond the limit the oldest one is dropped: a client needs milliseconds, and a silent
+/// one must not block others.
 const HANDSHAKES_MAX: usize = 1024;
-/// How often connections that are refused are reported.
+/// How often refused connections are logged.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// A process without free file descriptors gets some when connections end.
+/// Pause if the process has no free file descriptors; it gets some when connections end.
 const BREATH: Duration = Duration::from_millis(100);
 
 /// A connection.
-pub(super) enum Wire {
+pub(in crate::api) enum Wire {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// Who is at the other end, as far as the connection tells. In the extensions of every request.
+/// The other end of the connection, as far as the connection shows it. In the extensions of every request.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) address: Option<SocketAddr>,
-    /// The certificate that the client has shown, signed by an authority of ours.
+    /// The certificate that the client presented, signed by an authority of ours.
     pub(crate) certificate: Option<Arc<CertificateDer<'static>>>,
 }
 
 /// A connection to be served.
-pub(super) struct Connection {
-    pub(super) wire: Wire,
-    pub(super) peer: Peer,
-    pub(super) place: Arc<Place>,
+pub(in crate::api) struct Connection {
+    pub(in crate::api) wire: Wire,
+    pub(in crate::api) peer: Peer,
+    pub(in crate::api) place: Arc<Place>,
 }
 
-/// All connections as they come in. None of them can end it.
-pub(super) struct Incoming {
+/// Accepts all connections. No error of a connection ends it.
+pub(in crate::api) struct Incoming {
     listener: TcpListener,
     tls: Option<tls::Current>,
     places: Places,
     handshakes: JoinSet<Option<Connection>>,
-    /// Oldest first.
+    /// Handshakes in progress, oldest first.
     agreeing: VecDeque<AbortHandle>,
     reported: Option<Instant>,
 }
 
 impl Incoming {
-    pub(super) fn new(listener: TcpListener, tls: Option<tls::Current>, places: Places) -> Self {
+    pub(in crate::api) fn new(listener: TcpListener, tls: Option<tls::Current>, places: Places) -> Self {
         let (handshakes, agreeing) = (JoinSet::new(), VecDeque::new());
         Self { listener, tls, places, handshakes, agreeing, reported: None }
     }
 
-    /// May be dropped while it waits: nothing is lost.
-    pub(super) async fn next(&mut self) -> Connection {
+    /// Cancel safe: no connection is lost if the future is dropped.
+    pub(in crate::api) async fn next(&mut self) -> Connection {
         loop {
             tokio::select! {
                 Some(done) = self.handshakes.join_next() => {
@@ -84,7 +84,7 @@ impl Incoming {
                             }
                         }
                         Err(error) => {
-                            tracing::debug!(%error, "a connection failed as it came in");
+                            tracing::debug!(%error, "accepting a connection failed");
                             tokio::time::sleep(BREATH).await;
                         }
                     }
@@ -93,7 +93,7 @@ impl Incoming {
         }
     }
 
-    /// A connection without TLS; one with TLS comes when its client has agreed on keys.
+    /// A connection without TLS; one with TLS is returned later, when its handshake is done.
     fn admit(&mut self, socket: TcpStream, from: SocketAddr) -> Option<Connection> {
         let Some(place) = self.places.take(from.ip()) else {
             self.refuse(socket, from);
@@ -117,22 +117,22 @@ impl Incoming {
         None
     }
 
-    /// Says why, where the client can read it, and closes the connection.
+    /// Sends the reason, if the client can read it, and closes the connection.
     fn refuse(&mut self, socket: TcpStream, from: SocketAddr) {
         if self.reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
             self.reported = Some(Instant::now());
-            tracing::warn!(%from, limits = %self.places, "refusing connections: there are as many as there may be");
+            tracing::warn!(%from, limits = %self.places, "refusing connections: the limit is reached");
         }
         if self.tls.is_none()
             && let Ok(mut socket) = socket.into_std()
         {
-            // What does not fit the socket's empty buffer is not worth waiting for.
+            // A response that does not fit the socket's empty buffer is not waited for.
             drop(socket.write(REFUSED).and_then(|_| socket.shutdown(Shutdown::Write)));
         }
     }
 }
 
-/// What a client over HTTP/1 can read.
+/// A response that a client over HTTP/1 can read.
 const REFUSED: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nretry-after: 5\r\n\
     connection: close\r\ncontent-length: 155\r\n\r\n\
@@ -149,11 +149,11 @@ async fn agree(acceptor: TlsAcceptor, socket: TcpStream, from: SocketAddr, place
             Some(Connection { wire: Wire::Tls(Box::new(stream)), peer, place })
         }
         Ok(Err(error)) => {
-            tracing::debug!(%from, %error, "a client was not let in");
+            tracing::debug!(%from, %error, "TLS handshake failed");
             None
         }
         Err(_) => {
-            tracing::debug!(%from, "a client did not agree on keys in time");
+            tracing::debug!(%from, "TLS handshake timed out");
             None
         }
     }
@@ -211,6 +211,8 @@ impl AsyncWrite for Wire {
 
 #[cfg(test)]
 mod tests {
+    use proto::Reason;
+
     use super::*;
 
     #[test]
@@ -224,6 +226,8 @@ mod tests {
             body.len()
         );
         let body: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        assert_eq!(body["reason"], "TOO_MANY_CONNECTIONS");
+        assert_eq!(body["reason"], Reason::TooManyConnections.code());
+        assert_eq!(body["status"], Reason::TooManyConnections.http().as_u16());
+        assert_eq!(body["domain"], proto::reason::DOMAIN);
     }
 }

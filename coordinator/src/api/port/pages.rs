@@ -1,8 +1,8 @@
-//! Keeps out the pages that somebody's browser has open. A browser that runs beside a coordinator reaches it, and would send it
-//! what any page on the net wants, as long as nobody asks who comes.
+//! Rejects requests that web pages send through a user's browser. A browser on the same machine reaches the
+//! coordinator, and without authentication it would send any request that any page on the web wants.
 //!
-//! Who comes from a page says so in `Origin`, and must come from a page of this very host. A page that had its name
-//! pointed at this machine meanwhile comes from such a one; so only [known host names](Hosts) are served.
+//! A request from a page has an `Origin` header, which must be a page of this very host. A page whose name was pointed
+//! at this machine meanwhile (DNS rebinding) is one; so only [known host names](Hosts) are served.
 
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
@@ -10,21 +10,22 @@ use std::task::{Context, Poll};
 use axum::response::IntoResponse as _;
 use futures::future::Either;
 use http::header::{HOST, ORIGIN};
-use http::{Request, Response, StatusCode};
+use http::{Request, Response};
+use proto::Reason;
 use telemetry::hosts::Hosts;
 use tonic::body::Body;
 use tower::Service;
 
-use crate::http::problem::Problem;
+use crate::api::problem::Problem;
 
 #[derive(Debug, Clone)]
-pub(super) struct Pages<S> {
+pub(in crate::api) struct Pages<S> {
     inner: S,
     hosts: Hosts,
 }
 
 impl<S> Pages<S> {
-    pub(super) fn new(inner: S, hosts: Hosts) -> Self {
+    pub(in crate::api) fn new(inner: S, hosts: Hosts) -> Self {
         Self { inner, hosts }
     }
 }
@@ -43,20 +44,20 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         if request.headers().get_all(HOST).iter().nth(1).is_some() {
-            let problem = Problem::new(StatusCode::BAD_REQUEST, "MALFORMED", "the request has several `Host` headers");
+            let problem = Problem::new(Reason::Malformed, "the request has several `Host` headers");
             return Either::Right(ready(Ok(problem.into_response().map(Body::new))));
         }
         match objection(&request, &self.hosts) {
             None => Either::Left(self.inner.call(request)),
             Some(objection) => {
-                let problem = Problem::new(StatusCode::FORBIDDEN, "PAGE_REFUSED", objection);
+                let problem = Problem::new(Reason::PageRefused, objection);
                 Either::Right(ready(Ok(problem.into_response().map(Body::new))))
             }
         }
     }
 }
 
-/// Why the request is not served, unless it is.
+/// Why the request is rejected; `None` if it is served.
 fn objection<B>(request: &Request<B>, hosts: &Hosts) -> Option<String> {
     let header = |name| request.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let host = request.uri().authority().map(|host| host.as_str().into()).or_else(|| header(HOST)).unwrap_or_default();
@@ -64,9 +65,9 @@ fn objection<B>(request: &Request<B>, hosts: &Hosts) -> Option<String> {
     if let Some(origin) = &origin
         && origin.split_once("://").is_none_or(|(_, authority)| authority != host)
     {
-        return Some(format!("the request comes from a page of {origin:?}, and this is {host:?}"));
+        return Some(format!("the request comes from a page of {origin:?}, and this server is {host:?}"));
     }
-    // A browser cannot speak HTTP/2 without being asked, and gRPC clients may call us what they like.
+    // A browser uses HTTP/2 only after negotiation, and gRPC clients may use any host name.
     let could_be_a_page = origin.is_some() || request.version() < http::Version::HTTP_2;
     let is_unknown = could_be_a_page && !hosts.serve(&host);
     is_unknown.then(|| {

@@ -1,4 +1,4 @@
-//! How many connections there may be, and how many bytes of unfinished requests: in all, and of one address.
+//! Limits of connections and of bytes of unfinished requests: in total, and per address.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Bytes of requests that have not come whole, in all: a part of what a small coordinator has (1 GiB in the chart).
+/// Bytes of unfinished requests, in total: a part of what a small coordinator has (1 GiB in the chart).
 const ROOM_BYTES: usize = 128 * 1024 * 1024;
-/// The part of one address, so that one client does not keep others from sending: as of the connections.
+/// One address gets the total divided by this, so that one client does not block others: the same as for connections.
 const SHARE: usize = 2;
 
-/// All places.
+/// The limits and their use.
 #[derive(Debug, Clone)]
-pub(super) struct Places(Arc<All>);
+pub(in crate::api) struct Places(Arc<All>);
 
 #[derive(Debug)]
 struct All {
@@ -28,7 +28,8 @@ struct All {
 /// Files that a coordinator needs beside its connections: for the broker, the index, webhooks, hooks and logs.
 const OTHER_FILES: u64 = 128;
 
-/// As many connections of those wanted as the process may have files. It raises its own limit first, as far as it may.
+/// The wanted number of connections, bounded by the number of files that the process may open. It raises its own limit
+/// first, as far as allowed.
 pub(crate) fn affordable(wanted: usize) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if let (Some(current), Some(most)) = (limit.current, limit.maximum)
@@ -41,42 +42,48 @@ pub(crate) fn affordable(wanted: usize) -> usize {
     let free = files.saturating_sub(OTHER_FILES).max(files / 2);
     let affordable = wanted.min(usize::try_from(free).unwrap_or(usize::MAX));
     if affordable < wanted {
-        tracing::warn!(files, connections = affordable, wanted, "the limit of open files allows fewer connections");
+        tracing::warn!(
+            files,
+            connections = affordable,
+            wanted,
+            "the limit of open files allows fewer connections \
+            than configured"
+        );
     }
     affordable
 }
 
-/// What one address has.
+/// The use of one address.
 #[derive(Debug, Default)]
 struct Address {
     connections: AtomicUsize,
     bytes: AtomicUsize,
 }
 
-/// The place of a connection, until it is dropped.
+/// A slot of a connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(in crate::api) struct Place {
     all: Arc<All>,
     of: IpAddr,
     address: Arc<Address>,
 }
 
-/// Room for a request that has not come whole.
+/// Reserved bytes of an unfinished request.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(in crate::api) struct Room {
     all: Arc<All>,
     address: Arc<Address>,
     bytes: usize,
 }
 
 impl Places {
-    pub(super) fn new(connections_max: usize) -> Self {
+    pub(in crate::api) fn new(connections_max: usize) -> Self {
         let (connections, bytes, addresses) = Default::default();
         Self(Arc::new(All { connections_max, connections, bytes, addresses }))
     }
 
-    /// `None` if there are as many connections as there may be, in all or of this address.
-    pub(super) fn take(&self, from: IpAddr) -> Option<Place> {
+    /// `None` if the limit of connections is reached, in total or of this address.
+    pub(in crate::api) fn take(&self, from: IpAddr) -> Option<Place> {
         let all = &self.0;
         let of = network(from);
         let mut addresses = all.addresses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +101,7 @@ impl Places {
 impl fmt::Display for Places {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let max = self.0.connections_max;
-        write!(f, "{max} in all, {} of one address", share(max))
+        write!(f, "{max} in total, {} per address", share(max))
     }
 }
 
@@ -102,7 +109,7 @@ fn share(all: usize) -> usize {
     (all / SHARE).max(1)
 }
 
-/// An address of IPv6 counts by its network: whoever has one has all addresses in it.
+/// IPv6 addresses are counted by network, because a client has all addresses in its network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -114,8 +121,8 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl Place {
-    /// For a request of the connection.
-    pub(super) fn room(&self) -> Room {
+    /// Reserves bytes for a request of the connection.
+    pub(in crate::api) fn room(&self) -> Room {
         Room { all: Arc::clone(&self.all), address: Arc::clone(&self.address), bytes: 0 }
     }
 }
@@ -131,15 +138,15 @@ impl Drop for Place {
 }
 
 impl Room {
-    /// `false` if there is no room for so many bytes more.
-    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+    /// `false` if there is no room for that many more bytes.
+    pub(in crate::api) fn grow(&mut self, bytes: usize) -> bool {
         self.bytes += bytes;
         let all = self.all.bytes.fetch_add(bytes, Relaxed) + bytes;
         let mine = self.address.bytes.fetch_add(bytes, Relaxed) + bytes;
         all <= ROOM_BYTES && mine <= share(ROOM_BYTES)
     }
 
-    pub(super) fn free(&mut self) {
+    pub(in crate::api) fn free(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if bytes > 0 {
             self.all.bytes.fetch_sub(bytes, Relaxed);

@@ -1,5 +1,5 @@
-//! A span for each traced request, and its context for whatever is done to serve it: while the response is made, and while
-//! its body is streamed. A request that is not traced goes through untouched.
+//! A span for each traced request. Its context is active while the response is made, and while its body is streamed. A
+//! request that is not traced passes unchanged.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -13,7 +13,7 @@ use telemetry::trace::{self, Kind, Moment, Span, SpanContext, TRACEPARENT};
 use tonic::body::Body;
 use tower::Service;
 
-/// Services that serve the machinery: nobody's request.
+/// Health and reflection, which are no client's requests.
 const UNTRACED: &str = "/grpc.";
 
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ where
             serving.note(response.headers());
             let context = serving.context;
             let mut response = response.map(|body| Body::new(Streamed { body, serving }));
-            // Links the time of the request to its trace.
+            // Adds the trace to the request's duration as an exemplar.
             response.extensions_mut().insert(context);
             Ok(response)
         });
@@ -60,11 +60,11 @@ where
     }
 }
 
-/// A traced request, until its response has ended or is dropped: then its span is told.
+/// A traced request, until its response has ended or is dropped: then its span is exported.
 struct Serving {
     context: SpanContext,
     began: Moment,
-    /// `None` once it was told.
+    /// `None` once it was exported.
     span: Option<Span>,
     status: Option<String>,
 }
@@ -77,7 +77,7 @@ impl Serving {
         }
         let kind = request.headers().get(http::header::CONTENT_TYPE).map(http::HeaderValue::as_bytes);
         let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
-        // Paths of HTTP hold ids, which are no names.
+        // HTTP paths have ids in them, so they are not used as names.
         let name = || if is_grpc { path.trim_start_matches('/').to_owned() } else { request.method().to_string() };
         let began = Moment::now(proto::now().0);
         let traceparent = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok());
@@ -89,9 +89,9 @@ impl Serving {
         Some(Self { context: span.context(), began, span: Some(span), status: None })
     }
 
-    /// Headers or trailers that may say how it ended.
-    fn note(&mut self, said: &HeaderMap) {
-        let status = said.get("grpc-status").and_then(|status| status.to_str().ok());
+    /// Reads the gRPC status from headers or trailers.
+    fn note(&mut self, sent_headers: &HeaderMap) {
+        let status = sent_headers.get("grpc-status").and_then(|status| status.to_str().ok());
         self.status = status.map(str::to_owned).or(self.status.take());
     }
 }

@@ -1,6 +1,6 @@
-//! What a request over HTTP/1 brings and nobody reads, as the rest of an upload that is too large: it is read and thrown away
-//! before the answer goes out. An HTTP/1 connection with unread bytes is closed behind its answer and then reset, so that a client
-//! in the middle of what it sends hears of the reset, and never of why it was refused. HTTP/2 ends such a stream by itself.
+//! The unread rest of a request's body over HTTP/1, as of an upload that is too large: it is read and discarded before
+//! the answer is sent. Otherwise the connection would be closed behind its answer and then reset, and a client that is
+//! still sending would see the reset instead of the refusal. HTTP/2 ends such a stream by itself.
 
 use std::future::ready;
 use std::pin::{Pin, pin};
@@ -18,17 +18,17 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-/// How much of it is read, and for how long. Who sends more, or more slowly, is reset.
+/// How much of the rest is read, and for how long. Beyond that the connection is reset.
 const REST_BYTES_MAX: u64 = 64 << 20;
 const REST_TIME_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone)]
-pub(super) struct Unread<S> {
+pub(in crate::api) struct Unread<S> {
     inner: S,
 }
 
 impl<S> Unread<S> {
-    pub(super) fn new(inner: S) -> Self {
+    pub(in crate::api) fn new(inner: S) -> Self {
         Self { inner }
     }
 }
@@ -52,14 +52,14 @@ where
             return Either::Left(self.inner.call(request));
         }
         let (sender, mut unread) = oneshot::channel();
-        // Who waits to be asked for the body sends none when it is refused before; reading would ask for it.
+        // A client that expects `100-continue` sends no body when it is refused before; reading would request it.
         let is_sent = !request.headers().contains_key(header::EXPECT);
         let answer = self.inner.call(request.map(|body| Body::new(Read { body, is_sent, rest: Some(sender) })));
         Either::Right(
             async move {
                 let answer = answer.await;
                 if let Ok(rest) = unread.try_recv() {
-                    // Over the time, the connection goes as it would have.
+                    // After the time limit, the connection is reset.
                     drop(tokio::time::timeout(REST_TIME_MAX, throw_away(rest)).await);
                 }
                 answer
@@ -83,10 +83,10 @@ async fn throw_away(rest: Body) {
     pin!(frames).for_each(|_| ready(())).await;
 }
 
-/// A body that hands on what is left of it when it is dropped.
+/// A body that passes on its unread rest when it is dropped.
 struct Read {
     body: Body,
-    /// Whether the client sends it.
+    /// Whether the client sends the rest without being asked.
     is_sent: bool,
     rest: Option<oneshot::Sender<Body>>,
 }
@@ -119,7 +119,7 @@ impl Drop for Read {
             && self.is_sent
             && !self.body.is_end_stream()
         {
-            // Nobody takes it where the request is gone too.
+            // The receiver is gone if the request is gone too.
             drop(rest.send(std::mem::take(&mut self.body)));
         }
     }

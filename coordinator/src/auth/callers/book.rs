@@ -1,4 +1,5 @@
-//! The file that says who may what: read, checked as a whole, and every mistake in it named with its place.
+//! The file of callers and their rights. It is read and checked as a whole, and each mistake is reported with its
+//! place.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -18,15 +19,15 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use super::jwt::Rules;
 use super::link::{self, Link};
 use super::one_call::{self, OneCall};
+use super::quota::{Exceeded, Quota};
 use super::tenant::{RawTools, TenantTools, Tenants};
 use super::{Caller, Known, Role, Roles, Unknown, roles};
-use crate::pools::Tenancy;
-use crate::quotas::{Exceeded, Quota};
-use crate::registry::Entry;
+use crate::fleet::pools::Tenancy;
+use crate::fleet::registry::Entry;
 
-/// What our keys begin with: scanners of leaked secrets find them by it.
+/// Prefix of our keys, by which scanners for leaked secrets find them.
 pub(super) const KEY_PREFIX: &str = "tyk_";
-/// What the file has of a key. Keys are random and long, so a plain hash tells nothing of them.
+/// Prefix of a key's hash in the file. Keys are random and long, so a plain hash reveals nothing about them.
 const HASH_PREFIX: &str = "sha256:";
 /// A shorter one could be guessed.
 const TOKEN_KEY_BYTES_MIN: usize = 32;
@@ -40,7 +41,7 @@ pub(super) struct File {
     callers: Vec<RawCaller>,
     pub(super) jwt: Option<RawJwt>,
     pub(super) answer_token_key_file: Option<PathBuf>,
-    /// Of every tenant that has none of its own.
+    /// Quota of every tenant without one of its own.
     quota: Option<Quota>,
     #[serde(default)]
     quotas: BTreeMap<String, Quota>,
@@ -84,14 +85,14 @@ pub(super) struct RawRule {
 pub(super) struct RawJwt {
     /// A file, or an address with https://.
     pub(super) jwks: String,
-    /// The authorities (PEM) of that address' certificate; the system's where it is not said.
+    /// The authorities (PEM) that sign that address' certificate; `None`: the system's.
     pub(super) ca: Option<PathBuf>,
     #[serde(default)]
     audience: Vec<String>,
     issuer: Option<String>,
 }
 
-/// Everybody who is known, as the file has it.
+/// All callers of the file.
 #[derive(Debug)]
 pub(crate) struct Book {
     callers: Vec<Arc<Rights>>,
@@ -114,17 +115,18 @@ pub(crate) struct Rights {
     pub(super) tenant_claim: Option<String>,
     roles: Roles,
     tools: Vec<Rule>,
-    /// What a token must say to be this caller's: all of it. Empty: no token is.
+    /// The claims that a token of this caller must have, all of them. Empty: no token is accepted.
     claims: BTreeMap<String, String>,
-    /// Streams of runs that the caller reads.
+    /// Streams of runs that the caller is reading.
     readers: Arc<AtomicUsize>,
 }
 
-/// Streams of runs that one caller reads at once at a coordinator: enough for a service that comes back with all of its
-/// streams after a coordinator died, and a bound on what one that does not read its streams can cost (some 100 KiB each).
+/// Streams of runs that one caller may read at once at a coordinator. It is enough for a service that reopens all of
+/// its streams after a coordinator died, and bounds what a caller that does not read its streams can cost (some 100 KiB
+/// each).
 const READERS_MAX: u32 = 8192;
 
-/// A place among a caller's readers, until it is dropped.
+/// A place among a caller's streams, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Reading(Arc<AtomicUsize>);
 
@@ -134,7 +136,7 @@ impl Drop for Reading {
     }
 }
 
-/// Tools: those for which all that is said here is true.
+/// A set of tools: those that match everything in it.
 #[derive(Debug)]
 pub(super) struct Rule {
     classes: Vec<Permission>,
@@ -143,7 +145,7 @@ pub(super) struct Rule {
 }
 
 impl Rights {
-    /// A place among the caller's readers.
+    /// Takes a place among the caller's streams.
     pub(crate) fn begin_reading(&self) -> Result<Reading, Exceeded> {
         let reading = Reading(Arc::clone(&self.readers));
         if self.readers.fetch_add(1, Relaxed) < READERS_MAX as usize {
@@ -165,7 +167,7 @@ impl Rights {
         self.tools.iter().any(|rule| rule.admits(entry))
     }
 
-    fn is_said_by(&self, claims: &Map<String, Value>) -> bool {
+    fn matches_claims(&self, claims: &Map<String, Value>) -> bool {
         let says = |(claim, wanted): (&String, &String)| match claims.get(claim) {
             Some(Value::String(text)) => text == wanted,
             Some(Value::Array(texts)) => texts.iter().any(|text| text.as_str() == Some(wanted)),
@@ -181,7 +183,7 @@ impl Rule {
         self.names(entry.alias_of.as_ref().unwrap_or(&entry.name)) && self.says(entry)
     }
 
-    /// It names the tool, or its alias, of which it speaks.
+    /// The rule names the tool or its alias.
     pub(super) fn is_about(&self, entry: &Entry) -> bool {
         std::iter::once(&entry.name).chain(&entry.alias_of).any(|name| self.names(name)) && self.says(entry)
     }
@@ -206,17 +208,17 @@ impl Book {
         names_of(certificate).iter().find_map(|name| self.by_certificate.get(name)).map(|index| self.known(*index))
     }
 
-    /// By the name that stands with a run.
+    /// By the name that is stored with a run.
     pub(super) fn by_name(&self, name: &CallerName) -> Option<&Arc<Rights>> {
         let entry = name.as_str().split('/').next().unwrap_or_default();
         self.by_name.get(entry).and_then(|index| self.callers.get(*index))
     }
 
-    /// The first caller of the file to whom the token belongs.
+    /// The first caller of the file that matches the token's claims.
     pub(super) fn by_claims(&self, claims: &Map<String, Value>) -> Result<Known, Unknown> {
         let refused = |why: &str| Unknown::Token(why.to_owned());
-        let rights = self.callers.iter().find(|rights| rights.is_said_by(claims));
-        let rights = rights.ok_or_else(|| refused("its claims are those of no caller"))?;
+        let rights = self.callers.iter().find(|rights| rights.matches_claims(claims));
+        let rights = rights.ok_or_else(|| refused("its claims match no caller"))?;
         let tenant = match &rights.tenant_claim {
             None => rights.tenant.clone(),
             Some(claim) => {
@@ -235,12 +237,12 @@ impl Book {
 
     pub(super) fn by_answer(&self, token: &str, now: Timestamp) -> Result<Caller, Unknown> {
         let refused = |why: &str| Unknown::Token(why.to_owned());
-        let key = self.answers.as_ref().ok_or_else(|| refused("answer tokens are not taken here"))?;
+        let key = self.answers.as_ref().ok_or_else(|| refused("answer tokens are not configured"))?;
         let one = one_call::verify(token, key, now).map_err(|fault| refused(&fault.to_string()))?;
-        // Whoever gave it out must still be able to.
+        // The issuer must still have the right to answer.
         match self.by_name(&one.issued_by) {
             Some(rights) if rights.has(Role::Answer) => Ok(Caller::OneCall(Arc::new(one))),
-            Some(_) | None => Err(refused("the caller who gave it out may not answer any more")),
+            Some(_) | None => Err(refused("its issuer has lost the right to answer")),
         }
     }
 
@@ -261,7 +263,7 @@ impl Book {
         let tenants: BTreeSet<&TenantId> = self.callers.iter().filter_map(|rights| rights.tenant.as_ref()).collect();
         match tenants.first() {
             Some(sole) if tenants.len() == 1 && !claims => Tenancy::Sole((*sole).clone()),
-            // An admin alone may submit for any number of tenants.
+            // Only an admin may submit for any number of tenants.
             Some(_) | None => Tenancy::Many,
         }
     }
@@ -296,7 +298,7 @@ impl Book {
 
 impl File {
     /// # Errors
-    /// What is wrong, with its line and column.
+    /// The mistake, with its line and column.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, String> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => serde_json::from_str(text).map_err(|error| error.to_string()),
@@ -326,7 +328,11 @@ impl File {
         }
         if let Some(raw) = self.jwt {
             if raw.audience.is_empty() {
-                mistakes.push("jwt.audience: name at least one: a token for others must not be good here".to_owned());
+                mistakes.push(
+                    "jwt.audience: name at least one, because tokens for other services must not be \
+                    accepted"
+                        .to_owned(),
+                );
             }
             if raw.jwks.starts_with("http:") {
                 mistakes.push("jwt.jwks: keys must come over https://, or from a file".to_owned());
@@ -343,11 +349,12 @@ impl File {
             }
         }
         if book.quota.iter().chain(book.quotas.values()).any(|quota| quota.allows_nothing()) {
-            mistakes.push("quota: 0 admits nothing: take the caller out instead".to_owned());
+            mistakes.push("quota: 0 admits nothing: remove the caller instead".to_owned());
         }
         match answer_key {
             Some(key) if key.len() < TOKEN_KEY_BYTES_MIN => mistakes.push(format!(
-                "answer_token_key_file: holds {} bytes, at least {TOKEN_KEY_BYTES_MIN} are needed: head -c 32 /dev/urandom | base64",
+                "answer_token_key_file: holds {} bytes, at least {TOKEN_KEY_BYTES_MIN} are needed: head -c 32 \
+                /dev/urandom | base64",
                 key.len()
             )),
             Some(key) => book.answers = Some(hmac::Key::new(hmac::HMAC_SHA256, key)),
@@ -366,7 +373,7 @@ impl Book {
         if !is_named {
             wrong("name", "must be 1 to 64 of A-Z a-z 0-9 _ . -".to_owned());
         } else if self.by_name.insert(raw.name.clone(), index).is_some() {
-            wrong("name", "another caller has it".to_owned());
+            wrong("name", "another caller has this name".to_owned());
         }
         let tenant = raw.tenant.as_deref().map(str::parse).transpose();
         let tenant: Option<TenantId> = tenant.unwrap_or_else(|error: run::InvalidId| {
@@ -377,7 +384,7 @@ impl Book {
         for (number, text) in raw.roles.iter().enumerate() {
             match text.parse() {
                 Ok(role) => drop(known_roles.insert(role)),
-                Err(()) => wrong(&format!("roles[{number}]"), format!("{text:?} is none of {}", roles())),
+                Err(()) => wrong(&format!("roles[{number}]"), format!("{text:?} is not one of {}", roles())),
             }
         }
         if known_roles.is_empty() {
@@ -385,34 +392,38 @@ impl Book {
         }
         let has_tenant = raw.tenant.is_some() || raw.tenant_claim.is_some();
         if !has_tenant && !known_roles.contains(&Role::Admin) {
-            wrong("tenant", "only an admin is of no tenant".to_owned());
+            wrong("tenant", "only an admin may have no tenant".to_owned());
         }
         if raw.tenant.is_some() && raw.tenant_claim.is_some() {
-            wrong("tenant_claim", "either the file names the tenant, or the token does".to_owned());
+            wrong(
+                "tenant_claim",
+                "set either the tenant, or the claim of the token that names it, not both".to_owned(),
+            );
         }
         if raw.tenant_claim.is_some() && !(raw.keys.is_empty() && raw.certificates.is_empty()) {
-            wrong("tenant_claim", "keys and certificates have no claims: make them a caller of their own".to_owned());
+            wrong("tenant_claim", "keys and certificates have no claims: give them a caller of their own".to_owned());
         }
         if !raw.jwt.is_empty() && !takes_tokens {
-            wrong("jwt", "say in [jwt] whose tokens are taken".to_owned());
+            wrong("jwt", "tokens need a section [jwt] with their issuer".to_owned());
         }
         for (number, text) in raw.keys.iter().enumerate() {
             match stored(text) {
                 Some(hash) => match self.by_key.insert(hash, index) {
                     None => {}
-                    Some(_) => wrong(&format!("keys[{number}]"), "the key stands here twice".to_owned()),
+                    Some(_) => wrong(&format!("keys[{number}]"), "the key is listed twice".to_owned()),
                 },
-                None => {
-                    wrong(&format!("keys[{number}]"), "is no hash of a key: `toolyard key new` makes both".to_owned())
-                }
+                None => wrong(
+                    &format!("keys[{number}]"),
+                    "is not the hash of a key: `toolyard key new` makes both".to_owned(),
+                ),
             }
         }
         for (number, text) in raw.certificates.into_iter().enumerate() {
             let field = format!("certificates[{number}]");
             if !["CN=", "DNS:", "URI:"].iter().any(|kind| text.starts_with(kind)) {
-                wrong(&field, format!("{text:?} is none of CN=…, DNS:…, URI:…"));
+                wrong(&field, format!("{text:?} is not one of CN=…, DNS:…, URI:…"));
             } else if self.by_certificate.insert(text, index).is_some() {
-                wrong(&field, "the name stands here twice".to_owned());
+                wrong(&field, "the name is listed twice".to_owned());
             }
         }
         let tools = raw.tools.into_iter().enumerate();
@@ -435,7 +446,7 @@ impl Book {
 impl RawRule {
     pub(super) fn check(self, mut wrong: impl FnMut(&str, String)) -> Option<Rule> {
         if self.classes.is_empty() && self.names.is_empty() && self.tags.is_empty() {
-            wrong("", "says nothing: names = [\"*\"] is all tools".to_owned());
+            wrong("", "is empty: names = [\"*\"] allows all tools".to_owned());
             return None;
         }
         let mut classes = Vec::new();
@@ -444,7 +455,7 @@ impl RawRule {
                 "read" => classes.push(Permission::Read),
                 "write" => classes.push(Permission::Write),
                 "external" => classes.push(Permission::External),
-                _ => wrong(".classes", format!("{text:?} is none of read, write, external")),
+                _ => wrong(".classes", format!("{text:?} is not one of read, write, external")),
             }
         }
         let mut names = GlobSetBuilder::new();
@@ -467,7 +478,7 @@ fn hash(key: &str) -> [u8; 32] {
     Sha256::digest(key).into()
 }
 
-/// A new key, and what the file has of it.
+/// A new key, and its hash for the file.
 #[must_use]
 pub fn new_key() -> (String, String) {
     use base64::Engine as _;
@@ -485,8 +496,8 @@ fn stored(text: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-/// The names in a certificate, as the file writes them. Its common name counts only without alternative names: authorities
-/// check those, and some let a client choose the common name.
+/// The names in a certificate, as the file writes them. The common name counts only if there are no alternative names:
+/// authorities verify those, and some let a client choose the common name.
 fn names_of(certificate: &[u8]) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     let Ok(alternatives) = certificate.subject_alternative_name() else { return Vec::new() };
@@ -503,98 +514,4 @@ fn names_of(certificate: &[u8]) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mistakes(text: &str) -> Vec<String> {
-        File::parse(Path::new("callers.toml"), text).expect("sound TOML").check(None).expect_err("it has mistakes")
-    }
-
-    #[test]
-    fn every_mistake_is_told_with_its_place() {
-        let (key, hash) = new_key();
-        let text = format!(
-            r#"
-            [[callers]]
-            name = "a b"
-            roles = ["sumbit"]
-            keys = ["{key}"]
-
-            [[callers]]
-            name = "twice"
-            tenant = "acme"
-            roles = ["read"]
-            keys = ["{hash}"]
-            tools = [{{}}, {{ classes = ["all"], names = ["[x"] }}]
-
-            [[callers]]
-            name = "twice"
-            tenant = "acme"
-            tenant_claim = "org"
-            roles = ["admin"]
-            keys = ["{hash}"]
-            certificates = ["cron"]
-            jwt = {{ sub = "x" }}
-
-            [jwt]
-            jwks = "http://issuer/keys"
-
-            [tenant]
-            tools = []
-
-            [tenants.acme]
-            without = [{{ names = ["bash"] }}, {{ classes = ["all"] }}]
-            "#
-        );
-        let told = mistakes(&text);
-        let places = [
-            "callers[0] (\"a b\").name",
-            "callers[0] (\"a b\").roles[0]",
-            "callers[0] (\"a b\").roles:",
-            "callers[0] (\"a b\").tenant",
-            "callers[0] (\"a b\").keys[0]",
-            "callers[1] (\"twice\").tools[0]",
-            "callers[1] (\"twice\").tools[1].classes",
-            "callers[1] (\"twice\").tools[1].names",
-            "callers[2] (\"twice\").name",
-            "callers[2] (\"twice\").tenant_claim",
-            "callers[2] (\"twice\").keys[0]",
-            "callers[2] (\"twice\").certificates[0]",
-            "jwt.audience",
-            "jwt.jwks",
-            "tenant.tools:",
-            "tenants.acme.without[1].classes",
-        ];
-        for place in places {
-            assert!(told.iter().any(|mistake| mistake.starts_with(place)), "{place} is not among {told:#?}");
-        }
-        assert!(!told.concat().contains(&key), "a key is told: {told:#?}");
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_told_with_line_and_column() {
-        let error = File::parse(Path::new("callers.toml"), "[[callers]]\nnam = \"x\"\n").expect_err("no such field");
-        assert!(error.contains("line 2") && error.contains("nam"), "{error}");
-        let error =
-            File::parse(Path::new("callers.json"), "{\n \"callers\": [{ \"name\": 3 }] }").expect_err("no text");
-        assert!(error.contains("line 2"), "{error}");
-    }
-
-    #[test]
-    fn an_empty_file_knows_nobody() {
-        let book = File::parse(Path::new("callers.toml"), "").expect("sound").check(None).expect("no mistakes");
-        assert!(book.by_key(&new_key().0).is_none());
-        assert!(book.by_claims(&Map::new()).is_err() && book.by_certificate(b"").is_none());
-    }
-
-    #[test]
-    fn what_a_tokens_bearer_gives_out_ends_with_the_token() {
-        let text = "[jwt]\njwks = 'k'\naudience = ['a']\n[[callers]]\nname = 'p'\ntenant = 't'\nroles = ['read']\njwt = { sub = 's' }";
-        let book = File::parse(Path::new("callers.toml"), text).expect("sound").check(None).expect("no mistakes");
-        let claims = serde_json::json!({ "sub": "s", "exp": 7 });
-        let known = book.by_claims(claims.as_object().expect("an object")).expect("it is known");
-        let caller = Caller::Known(Arc::new(known));
-        assert_eq!(caller.gives_until(Timestamp(9000)), Timestamp(7000));
-        assert_eq!(caller.gives_until(Timestamp(6000)), Timestamp(6000));
-    }
-}
+mod tests;

@@ -1,5 +1,5 @@
-//! The public keys of the tokens' issuer, as it gives them out: fetched over https, now and then, and when a token names a
-//! key that we do not have.
+//! The public keys of the tokens' issuer. They are fetched over https, regularly and when a token names a key that we
+//! do not have.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,16 +23,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::jwt::Keys;
 
-/// How old keys may become. Issuers announce new ones hours before they use them.
+/// Maximum age of the keys. Issuers announce new ones hours before they use them.
 const FRESH: Duration = Duration::from_secs(300);
-/// How soon they may be asked again, whatever tokens say and however they failed.
+/// Minimum pause between fetches, whatever tokens name and however fetches failed.
 const AGAIN: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a set of keys.
 const KEYS_BYTES_MAX: usize = 256 * 1024;
 const HTTPS: u16 = 443;
 
-/// Where keys are fetched.
+/// Fetches the keys.
 #[derive(Debug)]
 pub(super) struct Issuer {
     uri: Uri,
@@ -42,11 +42,11 @@ pub(super) struct Issuer {
 
 impl Issuer {
     /// # Errors
-    /// When the address is not one of https, or the authorities cannot be used.
+    /// If the address is not an https URL, or the authorities cannot be used.
     pub(super) fn new(url: &str, ca: Option<&Path>) -> Result<Self, String> {
-        let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no address: {error}"))?;
+        let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
         let host = uri.host().filter(|_| uri.scheme_str() == Some("https"));
-        let host = host.ok_or_else(|| format!("{url:?} is no address with https://"))?.to_owned();
+        let host = host.ok_or_else(|| format!("{url:?} is not a URL with https://"))?.to_owned();
         let mut roots = RootCertStore::empty();
         match ca {
             Some(file) => {
@@ -78,7 +78,7 @@ impl Issuer {
         let connector = TlsConnector::from(Arc::clone(&self.tls));
         let stream = connector.connect(name, socket).await.map_err(|error| failed(&error))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| failed(&error))?;
-        // It ends with this set, at the latest.
+        // The connection's task ends with this set, at the latest.
         let mut driving = JoinSet::new();
         driving.spawn(connection);
         let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
@@ -87,14 +87,14 @@ impl Issuer {
         let request = request.body(Empty::<Bytes>::new()).map_err(|error| failed(&error))?;
         let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
         if !response.status().is_success() {
-            return Err(format!("it answers {}", response.status()));
+            return Err(format!("the issuer answered {}", response.status()));
         }
         let body = Limited::new(response.into_body(), KEYS_BYTES_MAX).collect().await;
         body.map(|body| body.to_bytes()).map_err(|error| error.to_string())
     }
 }
 
-/// Fetches keys until told to stop, from whoever is the issuer meanwhile.
+/// Fetches keys until `stop`, from the issuer that the file names at the time.
 pub(super) async fn keep(
     mut issuer: watch::Receiver<Option<Arc<Issuer>>>,
     keys: Arc<watch::Sender<Option<Arc<Keys>>>>,
@@ -111,7 +111,8 @@ pub(super) async fn keep(
                     Instant::now() + FRESH
                 }
                 Err(reason) => {
-                    tracing::error!(issuer = %current.uri, reason, "the issuer's keys cannot be had; those that are known go on");
+                    tracing::error!(issuer = %current.uri, reason, "fetching the issuer's keys failed; the loaded \
+                        keys stay valid");
                     Instant::now() + AGAIN
                 }
             }),

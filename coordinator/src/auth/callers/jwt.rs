@@ -1,5 +1,5 @@
-//! Tokens of an issuer: signed with one of its public keys, for us, and in their time. Nothing symmetric is taken, so a
-//! public key can never pass for a secret.
+//! Tokens of an issuer: signed with one of its public keys, for our audience, and not expired. Symmetric algorithms are
+//! rejected, so that a public key can never be used as a secret.
 
 use std::collections::BTreeSet;
 
@@ -10,15 +10,15 @@ use jsonwebtoken::{Algorithm, DecodingKey, DecodingKeyKind, Validation, decode, 
 use ring::signature::{self as ring_signature, RsaPublicKeyComponents, UnparsedPublicKey};
 use serde_json::{Map, Value};
 
-/// How far the issuer's clock may be from ours.
+/// Allowed difference between the issuer's clock and ours.
 const LEEWAY_S: u64 = 30;
 /// Keys of an issuer: it has a few, old and new.
 const KEYS_MAX: usize = 64;
 
-/// Which tokens are taken.
+/// Which tokens are accepted.
 #[derive(Debug)]
 pub(super) struct Rules {
-    /// A token must be for one of these.
+    /// A token must name one of these.
     pub(super) audience: Vec<String>,
     pub(super) issuer: Option<String>,
 }
@@ -30,17 +30,17 @@ pub(super) struct Keys(Vec<Key>);
 #[derive(Debug)]
 struct Key {
     id: Option<String>,
-    /// What it may have signed with.
+    /// The algorithms that it may sign with.
     algorithms: Vec<Algorithm>,
     key: DecodingKey,
 }
 
-/// Why a token is not taken.
+/// Why a token is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
-    #[error("it is no token")]
+    #[error("it is not a token")]
     Malformed,
-    #[error("its algorithm is not taken: sign with RS, PS, ES (256, 384) or EdDSA")]
+    #[error("its algorithm is not supported: sign with RS, PS, ES (256, 384) or EdDSA")]
     Algorithm,
     #[error("its issuer has no such key")]
     KeyUnknown,
@@ -52,17 +52,17 @@ pub(super) enum Fault {
     TooEarly,
     #[error("it is for another audience")]
     Audience,
-    #[error("it is of another issuer")]
+    #[error("it is from another issuer")]
     Issuer,
     #[error("its claim {0} is missing or malformed")]
     Claim(String),
 }
 
 impl Keys {
-    /// A set of keys (JWKS, RFC 7517). Those that cannot be used here are passed over.
+    /// Parses a set of keys (JWKS, RFC 7517). Keys that cannot be used here are skipped.
     ///
     /// # Errors
-    /// When it is none, or holds none that can be used.
+    /// If it is not a key set, or has no usable key.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         let set: Value = serde_json::from_slice(text).map_err(|error| format!("it is not JSON: {error}"))?;
         let keys = set.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
@@ -74,12 +74,12 @@ impl Keys {
         Ok(Self(usable))
     }
 
-    /// Keys that may have signed a token that says so of itself.
+    /// The keys that may have signed a token with this header.
     fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&Key> {
         let mut fit = self.0.iter().filter(|key| key.algorithms.contains(&algorithm));
         match id {
             Some(id) => fit.find(|key| key.id.as_deref() == Some(id)),
-            // Without a name there must be no choice.
+            // Without a key id, exactly one key must fit.
             None => fit.next().filter(|_| fit.next().is_none()),
         }
     }
@@ -109,12 +109,12 @@ impl Key {
     }
 }
 
-/// The claims of a token that is taken.
+/// The claims of a valid token.
 pub(super) fn verify(token: &str, keys: &Keys, rules: &Rules) -> Result<Map<String, Value>, Fault> {
-    // Somebody may have installed it before: it is the same.
+    // An error means that it was installed before: it is the same provider.
     PROVIDER.install_default().ok();
     let header = decode_header(token).map_err(|error| match error.kind() {
-        // "none", and whatever else is not known.
+        // "none" and unknown algorithms.
         ErrorKind::Json(_) => Fault::Algorithm,
         _ => Fault::Malformed,
     })?;
@@ -122,7 +122,7 @@ pub(super) fn verify(token: &str, keys: &Keys, rules: &Rules) -> Result<Map<Stri
         return Err(Fault::Algorithm);
     }
     if header.crit.is_some() {
-        // It says what must be understood, and nothing of it is.
+        // The token has critical headers, and none are supported.
         return Err(Fault::Malformed);
     }
     let key = keys.find(header.kid.as_deref(), header.alg).ok_or(Fault::KeyUnknown)?;
@@ -149,8 +149,8 @@ pub(super) fn verify(token: &str, keys: &Keys, rules: &Rules) -> Result<Map<Stri
     })
 }
 
-/// The cryptography of *ring*, which the program has for TLS anyway: the library's own choices are a second one in C, or
-/// one whose RSA is not constant in time.
+/// The cryptography of *ring*, which the program has for TLS anyway. The library's own choices are a second one in C,
+/// or one whose RSA is not constant in time.
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(new_error(ErrorKind::UnsupportedAlgorithm)),
     verifier_factory: |algorithm, key| {
@@ -169,7 +169,7 @@ enum Kind {
     Raw(&'static dyn ring_signature::VerificationAlgorithm),
 }
 
-/// How a signature is checked; `None` for what is not taken.
+/// How a signature is verified; `None` for algorithms that are not supported.
 fn verifier(algorithm: Algorithm) -> Option<Kind> {
     Some(match algorithm {
         Algorithm::RS256 => Kind::Rsa(&ring_signature::RSA_PKCS1_2048_8192_SHA256),
@@ -210,19 +210,19 @@ impl JwtVerifier for Verifier {
 mod tests {
     use super::*;
 
-    // A key made for this test, and two tokens signed with it that are good until 2100.
+    // A key made for this test, and two tokens signed with it that are valid until 2100.
     const MODULUS: &str = "6gil1W_uNy5fjdu_KBi6IAt1eZSJeKRsb-\
         xmJAbZjEb2_RiDf_NYMkI0ZCdWwujRCNNvw1kexmNhQzZvmpe35AGpkPs9q0_68ZGOknHH0qxFNNgw-GhI9RpLZ0KFdUO6YWDvJt\
         jZBm1O9QEk7sLpzFEHuw16-\
         tO931pe2nBkdOn1XzDi6xA2o_da8OWkexf5ufvL5Wb7IUJlA5XZcBpnTX4MaIJHDtUUHaa2ehm4E0LFZMy0RLXkkqqhrGJ_f8gsS\
         W-d75dD1ZBkN1mUH-OKOBAnO7_WjKe1TJqlXxLFqqIhVrQaGkqGdqTE7Za3lNZ6yc37T0cWURKaKfllJL3__Q";
-    const RS256: &str = "eyJhbGciOiAiUlMyNTYiLCAia2lkIjogInJzYSJ9.eyJhdWQiOiAidG9vbHlhcmQiLCAiZXhwIjogNDEwMjQ0NDgwMCwgInN1YiI\
-        6ICJhZGEifQ.V2Wkf3y-iCIbQ0SMIZ4RfIe9rq-PjXoj5jabLvMwMI6GkpwAEtcOAN4DGbbyhRuPblhTD1764wrm0K___CBLuXXU\
+    const RS256: &str = "eyJhbGciOiAiUlMyNTYiLCAia2lkIjogInJzYSJ9.eyJhdWQiOiAidG9vbHlhcmQiLCAiZXhwIjogNDEwMjQ0NDgwMCwg\
+        InN1YiI6ICJhZGEifQ.V2Wkf3y-iCIbQ0SMIZ4RfIe9rq-PjXoj5jabLvMwMI6GkpwAEtcOAN4DGbbyhRuPblhTD1764wrm0K___CBLuXXU\
         JJwUJWNTIFNA6py2KfRJfRHtzFQTCKEgHKSOEavduJtRWhqU8krgu7yX-KRPNjpqAS1vjeXfKMVM2dpINf1bMUGsdTPMu0JwNPgf\
         LjBIY7Dd8dR3gsJftPNYJrOl8Xhu96fX61nD1gW2uHQcfbScmGCU2Pln70sEzkX37H9G9JGDNjqmsHbUoY4j82TardfsgU0XG637\
         Z7CdqeZ2O5IKM2hbzDt8QsAg3TCa1VRWmAQUTo3_PxPtGjt9TxT2WQ";
-    const PS256: &str = "eyJhbGciOiAiUFMyNTYiLCAia2lkIjogInJzYSJ9.eyJhdWQiOiAidG9vbHlhcmQiLCAiZXhwIjogNDEwMjQ0NDgwMCwgInN1YiI\
-        6ICJhZGEifQ.M4iAzH52RjMNyX7bRvBMCJKnZcwgDWpRaZ6FlzR5XmKnzvXAH2XkcgHiD7TOY5iVxCMLhi3YZQaQSu9wgNqzVWl7\
+    const PS256: &str = "eyJhbGciOiAiUFMyNTYiLCAia2lkIjogInJzYSJ9.eyJhdWQiOiAidG9vbHlhcmQiLCAiZXhwIjogNDEwMjQ0NDgwMCwg\
+        InN1YiI6ICJhZGEifQ.M4iAzH52RjMNyX7bRvBMCJKnZcwgDWpRaZ6FlzR5XmKnzvXAH2XkcgHiD7TOY5iVxCMLhi3YZQaQSu9wgNqzVWl7\
         BaX5jvINYuC0VNVTtFN6CmqD8yf4hVZBvAg0pbjAwK-4aBqD4pG4I3c-\
         4OvXZOLYms0kw8M4hXX28oCpJ2ZDnNAQHXe7Z98qVyksItJNDX6n_TwJPZQ7eV8UedIZF-\
         b2aBojmt7Rs8rZSqslMwPH9HUoLIfm04rwcvcMcEe-QafvauMGVHbKpbOx_8Gj7Bjp-q5oGbFCp-\

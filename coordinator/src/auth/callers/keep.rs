@@ -1,5 +1,5 @@
-//! Reads the file of callers, and what it names, again when they change. What cannot be used is told, and what was read
-//! before goes on counting.
+//! Reloads the file of callers and the files that it names when they change. If a new file cannot be used, the error is
+//! logged and the old content stays in effect.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::issuer::{self, Issuer};
 use super::jwt::Keys;
 use super::{Callers, Shared};
 use crate::metrics;
-use crate::tls::LOOK;
+use crate::tasks::LOOK;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CallersError {
@@ -23,10 +23,10 @@ pub enum CallersError {
     Mistakes { file: PathBuf, mistakes: Vec<String> },
 }
 
-/// What the files say.
-struct Said {
+/// The content of the files.
+struct FileContent {
     book: Book,
-    /// Keys of the issuer, where they are in a file.
+    /// Keys of the issuer, if they are in a file.
     keys: Option<Keys>,
     issuer: Option<Issuer>,
 }
@@ -41,12 +41,12 @@ pub(crate) struct Keeper {
     wanted: Arc<Notify>,
 }
 
-/// Reads and checks the file, and all that it names.
+/// Reads and checks the file, and all files that it names.
 ///
 /// # Errors
-/// When something cannot be read, or with every mistake in it.
+/// If a file cannot be read, or with every mistake in it.
 pub(crate) fn open(path: &Path) -> Result<(Callers, Keeper), CallersError> {
-    let (seen, Said { book, keys, issuer }) = load(path)?;
+    let (seen, FileContent { book, keys, issuer }) = load(path)?;
     metrics::tenants::reserve(book.named_tenants());
     let (book, book_receiver) = watch::channel(Arc::new(book));
     let (keys, keys_receiver) = watch::channel(keys.map(Arc::new));
@@ -73,15 +73,16 @@ impl Keeper {
             }
             match load(&self.path) {
                 Ok((seen, _)) if seen == self.seen => failed = None,
-                Ok((seen, said)) => {
+                Ok((seen, content)) => {
                     (self.seen, failed) = (seen, None);
-                    self.take(said);
-                    tracing::info!(file = %self.path.display(), "the file of callers was read again");
+                    self.take(content);
+                    tracing::info!(file = %self.path.display(), "file of callers reloaded");
                 }
                 Err(error) => {
                     let text = error.to_string();
                     if failed.as_ref() != Some(&text) {
-                        tracing::error!(%error, "the new file of callers cannot be used; the old one goes on");
+                        tracing::error!(%error, "reloading the file of callers failed; the old content stays in \
+                            effect");
                         failed = Some(text);
                     }
                 }
@@ -89,8 +90,8 @@ impl Keeper {
         }
     }
 
-    fn take(&self, Said { book, keys, issuer }: Said) {
-        // Where keys come from an address, the old ones go on until the new ones are had.
+    fn take(&self, FileContent { book, keys, issuer }: FileContent) {
+        // If keys are fetched from an address, the old ones stay in effect until the new ones are loaded.
         if keys.is_some() || issuer.is_none() {
             self.keys.send_replace(keys.map(Arc::new));
         }
@@ -100,11 +101,11 @@ impl Keeper {
     }
 }
 
-fn load(path: &Path) -> Result<([u8; 32], Said), CallersError> {
+fn load(path: &Path) -> Result<([u8; 32], FileContent), CallersError> {
     let mistakes = |mistakes: Vec<String>| CallersError::Mistakes { file: path.to_owned(), mistakes };
     let mut hash = Sha256::new();
     let mut read = |file: &Path| {
-        // What the file names lies beside it.
+        // Paths in the file are relative to its folder.
         let file = path.parent().map_or_else(|| file.to_owned(), |folder| folder.join(file));
         let content = std::fs::read(&file).map_err(|source| CallersError::Read { file: file.clone(), source })?;
         hash.update((content.len() as u64).to_be_bytes());
@@ -129,5 +130,5 @@ fn load(path: &Path) -> Result<([u8; 32], Said), CallersError> {
         }
     }
     let book = file.check(answer_key).map_err(mistakes)?;
-    Ok((hash.finalize().into(), Said { book, keys, issuer }))
+    Ok((hash.finalize().into(), FileContent { book, keys, issuer }))
 }

@@ -1,4 +1,5 @@
-//! Links to objects: whoever has one can read that object for a while, as the caller can who gave it out.
+//! Links to objects: for a limited time, the bearer can read that object with the rights of the caller who issued the
+//! link.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -6,15 +7,15 @@ use ring::hmac;
 use run::{CallerName, ObjectId, TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What their tokens begin with: no other token of ours is taken for one, though one key signs all.
+/// Prefix of link tokens. It separates them from our other tokens, although one key signs all.
 const PREFIX: &str = "tyl_";
 
-/// What a link says: its holder may read this object.
+/// The claims of a link: its bearer may read this object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) object: ObjectId,
     pub(crate) tenant: Option<TenantId>,
-    /// Who gave it out.
+    /// The caller who issued it.
     pub(crate) issued_by: CallerName,
     pub(crate) until: Timestamp,
 }
@@ -40,11 +41,11 @@ pub(super) fn sign(link: &Link, key: &hmac::Key) -> String {
     format!("{body}.{tag}")
 }
 
-/// `None` for what is none of ours, and for one whose time is over.
+/// `None` for a token that is invalid or expired.
 pub(super) fn verify(token: &str, key: &hmac::Key, now: Timestamp) -> Option<Link> {
     let (body, tag) = token.split_once('.')?;
     let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
-    // In constant time, and before anything of the body is looked at.
+    // In constant time, and before anything of the body is parsed.
     hmac::verify(key, body.as_bytes(), &tag).ok()?;
     let written = BASE64_URL_SAFE_NO_PAD.decode(body.strip_prefix(PREFIX)?).ok()?;
     let Written { object, tenant, by, until_ms } = serde_json::from_slice(&written).ok()?;

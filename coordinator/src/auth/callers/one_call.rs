@@ -6,16 +6,16 @@ use ring::hmac;
 use run::{CallId, CallerName, RunId, TenantId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What they begin with.
+/// Prefix of answer tokens.
 pub(super) const PREFIX: &str = "tya_";
 
-/// What a token says: its holder may answer this call.
+/// The claims of a token: its bearer may answer this call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OneCall {
     pub(crate) run: RunId,
     pub(crate) call: CallId,
     pub(crate) tenant: Option<TenantId>,
-    /// Who gave it out.
+    /// The caller who issued it.
     pub(crate) issued_by: CallerName,
     pub(crate) until: Timestamp,
 }
@@ -31,7 +31,7 @@ struct Written {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
-    #[error("it is no answer token of ours")]
+    #[error("it is not an answer token of this service")]
     Malformed,
     #[error("it has expired")]
     Expired,
@@ -54,7 +54,7 @@ pub(super) fn sign(one: &OneCall, key: &hmac::Key) -> String {
 pub(super) fn verify(token: &str, key: &hmac::Key, now: Timestamp) -> Result<OneCall, Fault> {
     let (body, tag) = token.split_once('.').ok_or(Fault::Malformed)?;
     let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).map_err(|_| Fault::Malformed)?;
-    // In constant time, and before anything of the body is looked at.
+    // In constant time, and before anything of the body is parsed.
     hmac::verify(key, body.as_bytes(), &tag).map_err(|_| Fault::Malformed)?;
     let one = read(body).ok_or(Fault::Malformed)?;
     if one.until <= now { Err(Fault::Expired) } else { Ok(one) }
@@ -105,7 +105,7 @@ mod tests {
             forged[index] = if forged[index] == b'A' { b'B' } else { b'A' };
             let forged = String::from_utf8(forged).unwrap();
             let verified = verify(&forged, &key, Timestamp(0));
-            // The last digit of base64 has bits that mean nothing; the decoder refuses them when they are set.
+            // The last digit of base64 has unused bits; the decoder rejects them if they are set.
             assert_eq!(verified, Err(Fault::Malformed), "byte {index}");
         }
     }

@@ -1,4 +1,4 @@
-//! Which tools a tenant has at all, whatever its callers may call.
+//! The tools that a tenant has, independent of the rights of its callers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use run::TenantId;
 use serde::Deserialize;
 
 use super::book::{RawRule, Rule};
-use crate::registry::Entry;
+use crate::fleet::registry::Entry;
 
 /// The tools of a tenant, as the file has them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawTools {
-    /// These alone; all when left out.
+    /// Only these; all if left out.
     tools: Option<Vec<RawRule>>,
-    /// And not these.
+    /// Except these.
     #[serde(default)]
     without: Vec<RawRule>,
 }
@@ -34,7 +34,7 @@ impl TenantTools {
     }
 }
 
-/// The tools of every tenant of which the file says something.
+/// The tools of every tenant that the file names.
 #[derive(Debug, Default)]
 pub(super) struct Tenants {
     /// Of a tenant that is not named.
@@ -74,7 +74,7 @@ impl Tenants {
 impl RawTools {
     fn check(self, place: &str, mistakes: &mut Vec<String>) -> TenantTools {
         if self.tools.as_ref().is_some_and(Vec::is_empty) {
-            mistakes.push(format!("{place}.tools: leaves nothing: take the tenant's callers out instead"));
+            mistakes.push(format!("{place}.tools: leaves no tool: remove the tenant's callers instead"));
         }
         let mut rules = |rules: Vec<RawRule>, field: &str| {
             let checked = rules.into_iter().enumerate().filter_map(|(number, rule)| {

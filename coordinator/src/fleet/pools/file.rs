@@ -1,4 +1,4 @@
-//! Reads the pools file, checks it as a whole, and reads it again when it changes.
+//! Reads the pools file, checks it as a whole, and reloads it when it changes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{PoolRule, PoolRules, PoolsError, Replacing};
-use crate::tls::LOOK;
+use crate::tasks::LOOK;
 
 /// The file as it is written.
 #[derive(Debug, Deserialize)]
@@ -31,7 +31,7 @@ struct RawPool {
     share: Option<u64>,
 }
 
-/// Reads the file again when it changes. If it cannot be used, the rules read before stay in force.
+/// Reloads the file when it changes. If it cannot be used, the previous rules stay in force.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     path: PathBuf,
@@ -42,7 +42,7 @@ pub(crate) struct Keeper {
 /// Reads and checks the file.
 ///
 /// # Errors
-/// When it cannot be read, or with every mistake in it.
+/// If it cannot be read, or with every mistake in it.
 pub(crate) fn open(path: &Path) -> Result<(watch::Receiver<Arc<PoolRules>>, Keeper), PoolsError> {
     let text = read(path)?;
     let (rules, receiver) = watch::channel(Arc::new(parse(path, &text)?));
@@ -114,7 +114,7 @@ impl File {
             }
             if !pools.contains_key(of) && mistakes.is_empty() {
                 let why = "the pool has no tools of its own in this file";
-                mistakes.push(format!("pools.{pool}.replaces: \"{of}\": {why}: name one that has"));
+                mistakes.push(format!("pools.{pool}.replaces: \"{of}\": {why}: name a pool that has tools"));
             }
         }
         if mistakes.is_empty() { Ok(PoolRules { pools: Some(pools), replacing }) } else { Err(mistakes) }
@@ -168,7 +168,10 @@ impl RawPool {
         }
         let share = share.and_then(|share| u8::try_from(share).ok()).filter(|share| *share <= 100);
         if share.is_none() {
-            mistakes.push(format!("{place}.share: say which percentage of the calls of pool {of} it takes, 0 to 100"));
+            mistakes.push(format!(
+                "{place}.share: set the percentage of the calls of pool {of} that it takes, 0 to \
+                100"
+            ));
         }
         Some(Replacing { of, share: share? })
     }
@@ -186,7 +189,8 @@ mod tests {
 
     #[test]
     fn every_mistake_is_named_with_its_place() {
-        let text = "[pools.a]\ntools = []\n[pools.b]\ntools = [\"[\"]\ntenants = []\n[pools.\"c d\"]\ntools = [\"x\"]\ntenants = [\"a b\"]";
+        let text = "[pools.a]\ntools = []\n[pools.b]\ntools = [\"[\"]\ntenants = []\n\
+                    [pools.\"c d\"]\ntools = [\"x\"]\ntenants = [\"a b\"]";
         let error = parse(Path::new("pools.toml"), text).expect_err("it has mistakes").to_string();
         for place in ["pools.a.tools", "pools.b.tools[0]", "pools.b.tenants", "pools: ", "pools.c d.tenants[0]"] {
             assert!(error.contains(place), "{place} is missing in {error}");

@@ -1,18 +1,19 @@
-//! Which manifest counts for each name. A name belongs to the pools that the operator lists for it, or else to the pool that had it
-//! first. Within a pool the newest version counts among workers that live, and the first among those of one version. Pools that
-//! share a name must agree in the whole manifest. All others are refused, loudly.
+//! Chooses the manifest that counts for each name. A name belongs to the pools that the operator lists for it, or else
+//! to the pool that advertised it first. Within a pool the newest version of live workers counts, and the first among
+//! manifests of one version. Pools that share a name must agree in the whole manifest. All other manifests are refused,
+//! and reported.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use proto::concurrency::ByInput;
 use proto::convert::manifest::Usable;
-use proto::schema::Schema;
 use run::{Manifest, PoolId, ToolName, Version};
+use schema::Schema;
+use schema::concurrency::ByInput;
 use sha2::{Digest as _, Sha256};
 
 use super::{Hosts, Sets};
-use crate::pools::{Access, PoolRules};
+use crate::fleet::pools::{Access, PoolRules};
 
 /// Every tool by name, hosted or not, hidden or not.
 #[derive(Debug, Default)]
@@ -22,7 +23,7 @@ pub(crate) struct Catalog {
     places: HashMap<ToolName, usize>,
     pub(crate) refused: Vec<Refused>,
     pub(crate) differing: Vec<Differing>,
-    /// Of some tool only so many calls may run at once.
+    /// Whether any tool limits its running calls.
     pub(crate) limits_running: bool,
 }
 
@@ -31,21 +32,22 @@ pub(crate) struct Catalog {
 pub(crate) struct Entry {
     pub(crate) name: ToolName,
     pub(crate) hosted: Hosted,
-    /// The name is another one of this tool.
+    /// The tool, if the name is an alias of it.
     pub(crate) alias_of: Option<ToolName>,
-    /// Where it is hosted by workers that live, or where it was, with the same manifest: in the order of their names, at least one.
+    /// The pools whose live workers host it, or last hosted it, with the same manifest: in the order of their names, at
+    /// least one.
     pub(crate) pools: Vec<PoolId>,
-    /// The sets of these pools with this tool, and its version there: who hosts one of them can run its calls.
+    /// The sets of these pools with this tool, and its version there: the hosts of any of them can run its calls.
     pub(super) sets: Vec<(Hosts, Option<Version>)>,
     pub(crate) is_hosted: bool,
     /// The same name in pools that replace these, or that these replace.
     pub(super) beside: Option<Box<Beside>>,
 }
 
-/// A version of a tool that is rolled out in pools of its own.
+/// A version of a tool that is being rolled out in pools of its own.
 #[derive(Debug)]
 pub(super) struct Beside {
-    /// How many calls of a hundred go there.
+    /// The percentage of calls that go there.
     pub(super) share: u8,
     pub(super) entry: Entry,
 }
@@ -56,7 +58,7 @@ impl Entry {
         self.versions().find(|entry| entry.pools.contains(pool)).unwrap_or(self)
     }
 
-    /// The tool in all its pools: the version that is listed first.
+    /// All versions of the tool: the listed one first.
     pub(crate) fn versions(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.beside.as_ref().map(|beside| &beside.entry))
     }
@@ -88,19 +90,19 @@ pub(crate) struct Unusable {
     pub(crate) reason: String,
 }
 
-/// What somebody hosts and nobody can call.
+/// A tool that is hosted and cannot be called.
 #[derive(Debug, Clone)]
 pub(crate) struct Refused {
     pub(crate) tool: String,
     pub(crate) hosts: Hosts,
-    /// Who has the name; `None` where the manifest cannot be used.
+    /// The pool that has the name; `None` if the manifest cannot be used.
     pub(crate) holder: Option<Hosts>,
     pub(crate) reason: String,
-    /// It is older than the holder's, as in any rolling update: nobody need act.
+    /// It is older than the holder's, as in any rolling update, so no action is needed.
     pub(crate) gives_way: bool,
 }
 
-/// Hosts that say something else of a tool than those whose word counts, with the same schemas and the same version.
+/// Hosts whose manifest of a tool differs from the one that counts, with the same schemas and the same version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Differing {
     pub(crate) tool: ToolName,
@@ -109,14 +111,14 @@ pub(crate) struct Differing {
     pub(crate) what: String,
 }
 
-/// Whether calls of a tool need less permission, or it is given more, than before.
+/// Whether the new manifest needs less permission for calls, or passes more context, than the old one.
 fn loosens(new: &Manifest, old: &Manifest) -> bool {
     new.permission < old.permission
         || (old.requires_confirmation && !new.requires_confirmation)
         || !new.context_keys.iter().all(|key| old.context_keys.contains(key))
 }
 
-/// In what two manifests of one tool differ, the schemas aside.
+/// The difference between two manifests of one tool, apart from the schemas.
 fn difference(one: &Manifest, other: &Manifest) -> Option<String> {
     if one == other {
         return None;
@@ -150,7 +152,7 @@ impl Hosted {
         Self { manifest: Arc::new(manifest), schema, concurrency, contract: hash.finalize().into() }
     }
 
-    /// Whether checking these arguments is sure to be quick.
+    /// Whether checking these arguments is certain to be quick.
     pub(crate) fn is_quick(&self, arguments: &[u8]) -> bool {
         let ByInput { exclusive_when, parallel_when, .. } = &self.concurrency;
         let mut schemas = [exclusive_when, parallel_when].into_iter().flatten().chain([&self.schema]);
@@ -173,18 +175,19 @@ impl Candidate<'_> {
         self.hosted.manifest.version.as_ref()
     }
 
-    /// Whether callers need not know one from the other.
+    /// Whether the two are interchangeable for callers.
     fn is_replica_of(&self, other: &Self) -> bool {
         self.hosted.contract == other.hosted.contract && self.alias_of == other.alias_of
     }
 
-    /// What counts most comes last: it lives, it is newer, it was there first; among the dead, it was there last.
+    /// The highest rank counts: live before dead, newer before older, the first among the live, the last among the
+    /// dead.
     fn rank(&self) -> (bool, Option<&Version>, u64) {
         let order = if self.is_alive { u64::MAX - self.revision } else { self.revision };
         (self.is_alive, self.version(), order)
     }
 
-    /// In what a tool of another pool differs, if it does. Pools that share a name must agree in the whole manifest.
+    /// The difference to the tool of another pool, if any. Pools that share a name must agree in the whole manifest.
     fn difference(&self, other: &Self) -> Option<String> {
         if self.is_replica_of(other) {
             difference(&self.hosted.manifest, &other.hosted.manifest)
@@ -193,7 +196,8 @@ impl Candidate<'_> {
         }
     }
 
-    /// Whether calls of this tool need less permission, or it is given more, than another tool of its name.
+    /// Whether calls of this tool need less permission, or are passed more context, than those of another tool of its
+    /// name.
     fn loosens(&self, other: &Self) -> bool {
         loosens(&self.hosted.manifest, &other.hosted.manifest)
     }
@@ -208,8 +212,9 @@ pub(crate) struct Candidates<'a> {
 }
 
 impl<'a> Candidates<'a> {
-    /// Without rules of the operator a name belongs to the pool that advertised it first, for as long as the broker knows a set of
-    /// that pool with the name. The order is that of the bucket's revisions, so all coordinators agree on it, also after restarts.
+    /// Without rules of the operator a name belongs to the pool that advertised it first, as long as the broker has a
+    /// set of that pool with the name. The order is that of the bucket's revisions, so all coordinators agree on it,
+    /// also after restarts.
     pub(crate) fn new(sets: &'a Sets, alive: &HashSet<Hosts>, rules: &'a PoolRules) -> Self {
         let mut found = Self { by_name: HashMap::new(), refused: Vec::new(), rules };
         let mut firsts: HashMap<&ToolName, (u64, &Hosts)> = HashMap::new();
@@ -228,7 +233,7 @@ impl<'a> Candidates<'a> {
             for hosted in &set.tools {
                 let tool = &hosted.manifest.name;
                 for name in names_of(&hosted.manifest) {
-                    // An alias is judged as its tool, so it goes with the tool's own name.
+                    // An alias may be hosted only where the tool's own name may be.
                     if !may_host(hosts, tool) || !may_host(hosts, name) {
                         let wrong = if may_host(hosts, tool) { name } else { tool };
                         let first = firsts.get(wrong).filter(|_| !rules.is_listed()).map(|(_, first)| *first);
@@ -257,7 +262,7 @@ impl<'a> Candidates<'a> {
         self.by_name.values().flatten().filter(uses).map(|candidate| candidate.hosts.0.clone()).collect()
     }
 
-    /// The catalog of all pools to which there is access.
+    /// The catalog of all pools to which `access` is given.
     pub(crate) fn catalog(&self, access: impl Fn(&PoolId) -> Option<Access>) -> Catalog {
         let mut told = Told { refused: self.refused.clone(), differing: Vec::new() };
         let by_name = self.by_name.iter();
@@ -273,13 +278,13 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// Its own name and its aliases.
+/// The tool's own name and its aliases.
 fn names_of(manifest: &Manifest) -> impl Iterator<Item = &ToolName> {
     std::iter::once(&manifest.name).chain(manifest.aliases.iter().map(|alias| &alias.name))
 }
 
-/// The refusal of a name that a pool may not host. `wrong`: the tool or its alias, whichever it may not host; `first`: who hosted
-/// that before.
+/// The refusal of a name that a pool may not host. `wrong`: the tool or its alias, whichever it may not host; `first`:
+/// the pool that hosted it first.
 fn not_hosted(name: &ToolName, wrong: &ToolName, hosts: &Hosts, first: Option<&Hosts>) -> Refused {
     let pool = &hosts.0;
     let reason = match first {
@@ -287,15 +292,15 @@ fn not_hosted(name: &ToolName, wrong: &ToolName, hosts: &Hosts, first: Option<&H
             format!("the pools file does not let pool {pool} host {wrong}: add the name to pools.{pool}.tools there")
         }
         Some((first, _)) => format!(
-            "pool {first} hosted {wrong} first: rename the tool, or say in the coordinators' pools file (--pools) which \
-             pools may host the name"
+            "pool {first} hosted {wrong} first: rename the tool, or list the pools that may host the name in the \
+            coordinators' pools file (--pools)"
         ),
     };
     Refused { tool: name.to_string(), hosts: hosts.clone(), holder: first.cloned(), reason, gives_way: false }
 }
 
-/// Whether a set has to be remembered because it shows that its pool had a name before another pool that claims the name too, and the
-/// pool still advertises the name in a later set.
+/// Whether a set must be kept because it proves that its pool had a name before another pool that claims the name too.
+/// It matters only while the pool still advertises the name in a later set.
 pub(crate) fn proves_a_claim(sets: &Sets, hosts: &Hosts) -> bool {
     let Some(set) = sets.get(hosts) else { return false };
     let first_without = |name: &ToolName| {
@@ -328,7 +333,7 @@ impl Catalog {
     }
 }
 
-/// What is to be reported of a catalog.
+/// The parts of a catalog that are reported.
 struct Told {
     refused: Vec<Refused>,
     differing: Vec<Differing>,
@@ -369,7 +374,7 @@ fn entry<'a>(
     let nearest = hosting.first()?.access;
     hosting.retain(|pool| pool.access == nearest);
     let pools: HashSet<&PoolId> = hosting.iter().map(Hosting::pool).collect();
-    // A pool that replaces another is one like any other for names that the other does not have.
+    // A pool that replaces another is an ordinary pool for names that the other does not have.
     let share = |hosting: &Hosting<'_>| rules.replaces(hosting.pool()).filter(|(of, _)| pools.contains(of));
     let (next, usual): (Vec<_>, Vec<_>) = hosting.into_iter().partition(|hosting| share(hosting).is_some());
     let share = next.iter().filter_map(share).map(|(_, share)| share).max().unwrap_or_default();
@@ -380,8 +385,8 @@ fn entry<'a>(
     })
 }
 
-/// A tool with the version that replaces it, and how many calls of a hundred go to that one. Where one has no worker that lives,
-/// the other has all of them.
+/// A tool with the version that replaces it, and the percentage of calls for that version. If one of them has no live
+/// worker, the other gets all calls.
 fn rolled_out(usual: Entry, next: Entry, share: u8) -> Entry {
     let is_alone = !usual.is_hosted && !loosens(&next.hosted.manifest, &usual.hosted.manifest);
     let (mut listed, share, other) = match next.is_hosted {
@@ -393,9 +398,9 @@ fn rolled_out(usual: Entry, next: Entry, share: u8) -> Entry {
     listed
 }
 
-/// What pools say together of a tool.
+/// The tool, if the pools agree on it.
 fn agreed(name: &ToolName, hosting: &[Hosting<'_>], told: &mut Told) -> Option<Entry> {
-    // A pool that lives stands in for those before it that do not, unless its word would loosen theirs.
+    // A live pool takes the place of dead ones before it, unless its manifest would loosen theirs.
     let stands_in = |place: &usize| {
         let (before, pool) = (&hosting[..*place], &hosting[*place]);
         pool.best.is_alive && before.iter().all(|before| !pool.best.loosens(before.best))
@@ -412,7 +417,8 @@ fn agreed(name: &ToolName, hosting: &[Hosting<'_>], told: &mut Told) -> Option<E
             }
             Some(what) if pool.best.is_alive => {
                 let reason = format!(
-                    "differs from pool {} in {what}: pools that host one name must agree, or serve tenants of their own",
+                    "differs from pool {} in {what}: pools that host one name must agree, or serve tenants of their \
+                    own",
                     best.hosts.0
                 );
                 let (hosts, holder) = (pool.best.hosts.clone(), Some(best.hosts.clone()));
@@ -433,7 +439,7 @@ fn agreed(name: &ToolName, hosting: &[Hosting<'_>], told: &mut Told) -> Option<E
 /// Reports workers of one pool that advertise different tools under one name.
 fn judge_within(name: &ToolName, pool: &Hosting<'_>, told: &mut Told) {
     let best = pool.best;
-    // A newer version may say what it likes, and an alias says what its tool does.
+    // A newer version may differ, and an alias is judged with its tool.
     let as_new = |other: &Candidate<'_>| best.is_alive && best.alias_of.is_none() && other.version() == best.version();
     for other in pool.all.iter().filter(|other| other.is_alive) {
         let (hosts, holder) = (other.hosts.clone(), best.hosts.clone());
@@ -446,10 +452,10 @@ fn judge_within(name: &ToolName, pool: &Hosting<'_>, told: &mut Told) {
             |of: &Candidate<'_>| of.version().map_or("no version".to_owned(), |version| format!("version {version}"));
         let gives_way = other.version() < best.version();
         let reason = if gives_way {
-            format!("{} gives way to {}", version(other), version(best))
+            format!("{} is replaced by {}", version(other), version(best))
         } else {
             format!(
-                "another schema has this name, with {}: rename one, or give the newer a higher version",
+                "another schema has this name, with {}: rename one, or give the newer one a higher version",
                 version(best)
             )
         };
@@ -457,7 +463,7 @@ fn judge_within(name: &ToolName, pool: &Hosting<'_>, told: &mut Told) {
     }
 }
 
-/// The manifest as it is under another name of the tool.
+/// The manifest under another name of the tool.
 fn under_alias(manifest: &Manifest, name: &ToolName) -> Manifest {
     let alias = manifest.aliases.iter().find(|alias| alias.name == *name);
     let own = alias.map(|alias| alias.description.as_str()).filter(|description| !description.is_empty());

@@ -1,15 +1,15 @@
-//! Which pool has a name, and which tenants its tools are for.
+//! Which pool owns a name, and which tenants may use its tools.
 
 use proto::convert::manifest::manifest_in;
 use proto::v1;
 
 use super::*;
-use crate::pools::{PoolRules, Tenancy, rules};
+use crate::fleet::pools::{PoolRules, Tenancy, rules};
 
 const READ: v1::ToolPermission = v1::ToolPermission::Read;
 const EXTERNAL: v1::ToolPermission = v1::ToolPermission::External;
 
-/// A tool `bash` that uses the machine, needs approval and is given one key of the context.
+/// A tool `bash` that uses the machine, needs approval and is passed one key of the context.
 fn bash() -> v1::Tool {
     v1::Tool {
         name: "bash".to_owned(),
@@ -107,7 +107,7 @@ fn a_name_stays_with_its_first_pool_through_updates_and_while_its_workers_are_aw
     let updated = [("SHELL", "s1", bash()), ("aa", "a", bash()), ("shell", "s2", newer())];
     let updated_seen = seen(&updated, PoolRules::default(), Tenancy::Open);
     assert_eq!((updated_seen.pools("bash", None), updated_seen.refused()), (vec!["shell"], vec![("aa", "bash")]));
-    // It is what shows who was first, so it is not forgotten.
+    // It proves which pool was first, so it is kept.
     let (known, _) = sets(&updated);
     let hosts = |pool: &str, set: &str| -> Hosts { (pool.parse().unwrap(), set.parse().unwrap()) };
     let kept = known.keys().filter(|hosts| proves_a_claim(&known, hosts)).collect::<Vec<_>>();
@@ -149,7 +149,7 @@ fn pools_that_the_file_lists_for_a_name_are_replicas_if_their_whole_manifests_ag
         "{:?}",
         differing.0.catalog.refused
     );
-    // A pool stands in for one that is away, but never with less protection.
+    // A pool takes the place of a dead one, but never with less protection.
     let strict = v1::Tool { description: "Otherwise the same.".to_owned(), ..tool() };
     let away = |other| [("ONE", "a", tool()), ("two", "b", other)];
     assert_eq!(seen(&away(strict), both(), Tenancy::Open).pools("git.log", None), ["two"]);
@@ -162,7 +162,7 @@ fn within_a_pool_the_newest_version_counts_and_differing_workers_are_reported() 
     let read = |version: &str| v1::Tool { permission: READ.into(), version: version.to_owned(), ..write() };
     let told =
         seen(&[("a", "1", write()), ("a", "2", write()), ("a", "3", read(""))], PoolRules::default(), Tenancy::Open);
-    // What reads only may run beside others, unless it says otherwise.
+    // A tool that only reads may run in parallel, unless its manifest denies it.
     let differing = &told.0.catalog.differing;
     assert_eq!((differing.len(), differing[0].what.as_str()), (1, "permission, concurrency"));
     assert_eq!(
@@ -247,7 +247,8 @@ fn several_pools_of_a_tool_get_calls_by_their_slots_and_not_by_their_names() {
     assert!((0..100).all(|_| routed(&seen.0) == "one"), "the other one has no worker");
 }
 
-/// How many of 2,000 calls of tool `x` go to pool `next`, which replaces pool `usual` with this share; and which version is listed.
+/// How many of 2,000 calls of tool `x` go to pool `next`, which replaces pool `usual` with this share; and which
+/// version is listed.
 fn rolled_out(share: u8, lives: [bool; 2], fit: bool) -> (usize, String) {
     let rules = rules(&format!("[pools.usual]\ntools = [\"x\"]\n[pools.next]\nreplaces = \"usual\"\nshare = {share}"));
     let version = |version: &str| v1::Tool { version: version.to_owned(), description: "d".repeat(9), ..named("x") };

@@ -1,4 +1,4 @@
-//! What each tenant can use of all tools, by the operator's rules for pools.
+//! The tools that each tenant can use, by the operator's rules for pools.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -6,9 +6,8 @@ use std::sync::Arc;
 use run::{CallError, PoolId, TenantId, ToolName};
 
 use super::catalog::{Candidates, Catalog};
-use super::{Hosts, Sets};
-use crate::callers::not_permitted;
-use crate::pools::{Access, Closed, PoolRules, Tenancy};
+use super::{Hosts, Sets, not_permitted};
+use crate::fleet::pools::{Access, Closed, PoolRules, Tenancy};
 
 /// The catalogs of tenants. Made together with the catalog of all pools.
 #[derive(Debug, Default)]
@@ -23,7 +22,7 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    /// The catalog of all pools, and what tenants can use of it.
+    /// The catalog of all pools, and the tenants' views of it.
     pub(crate) fn new(
         sets: &Sets,
         alive: &HashSet<Hosts>,
@@ -65,7 +64,7 @@ impl Views {
         self.rules.access(pool, tenant, (&self.machines, &self.tenancy))
     }
 
-    /// What the tenant can use; `None` for everything.
+    /// The tools of the tenant; `None` for all.
     pub(super) fn of(&self, tenant: &TenantId) -> Option<&Catalog> {
         self.named.get(tenant).or(self.others.as_ref()).map(AsRef::as_ref)
     }
@@ -80,7 +79,7 @@ impl Views {
         self.access(pool, Some(tenant)).err()
     }
 
-    /// Why a call that was accepted for a pool may not be executed there, by the rules as they are now.
+    /// Why a call that was accepted for a pool may not be executed there, by the present rules.
     pub(crate) fn keeps_from(&self, pool: &PoolId, tool: &ToolName, tenant: Option<&TenantId>) -> Option<CallError> {
         if !self.rules.may_host(pool, tool) {
             return Some(not_permitted(tool, &format!("the pools file does not let pool {pool} host it any more")));
@@ -88,7 +87,7 @@ impl Views {
         self.closed(pool, tenant?).map(|closed| not_permitted(tool, &closed.why(pool)))
     }
 
-    /// Pools whose tools use the machine, and that several tenants could call, without that anybody declared them shared.
+    /// Pools whose tools use the machine, that several tenants could call, and that the file does not declare shared.
     pub(crate) fn unshared(&self) -> BTreeSet<&PoolId> {
         let any = (self.tenancy == Tenancy::Many).then_some(None);
         let tenants: Vec<Option<&TenantId>> = self.rules.tenants().into_iter().map(Some).chain(any).collect();

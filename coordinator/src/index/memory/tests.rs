@@ -1,4 +1,4 @@
-//! The index in memory: what it gives out, what it forgets, and what it counts.
+//! The index in memory: its lists, what it forgets, and its counts.
 
 use proto::names::SHARDS;
 use proto::v1::{CallErrorKind, CallState, RunStatus};

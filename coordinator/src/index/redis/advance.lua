@@ -1,5 +1,5 @@
--- Moves a shard's mark. KEYS: the marks. ARGV: the shard, where the mark must stand (empty: nowhere), where it goes.
--- Gives where it stands then.
+-- Moves a shard's watermark by compare-and-set. KEYS: the watermarks. ARGV: the shard, the expected watermark (empty:
+-- none), the new one. Returns the watermark after that.
 local known = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if known ~= ARGV[2] then
   return known

@@ -1,4 +1,4 @@
-//! Whether runs and their calls stand in the sets that they belong to, and nowhere else.
+//! Checks that runs and their calls are in the sets that they belong to, and in no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::index::Unavailable;
 use crate::index::filter::{KEY_DIGITS, Key};
 use crate::index::summary::Summary;
 
-/// Members that are looked at together.
+/// Members that are read together.
 const SCAN: usize = 1000;
 
 /// A member of a set.
@@ -22,31 +22,31 @@ pub(crate) struct Member {
     pub(crate) member: String,
 }
 
-/// Walks through all sets.
+/// Iterates over all sets.
 #[derive(Debug)]
 pub(crate) struct Sets {
     left: Vec<String>,
-    /// The member behind which to go on; of the last set that is left.
+    /// The member after which to go on, in the last set that is left.
     behind: Option<String>,
 }
 
 impl RedisStore {
-    /// For each run, a set in which it or one of its calls should stand and does not.
+    /// For each run, a set in which it or one of its calls is missing.
     pub(crate) async fn missing(&self, runs: &[Arc<Summary>]) -> Result<Vec<Option<String>>, Unavailable> {
         let mut pipeline = pipe();
-        let mut asked = Vec::new();
+        let mut queried = Vec::new();
         for (number, run) in runs.iter().enumerate() {
             sets::members(run, |set, member| {
                 pipeline.cmd("ZSCORE").arg(&set).arg(member);
-                asked.push((number, set));
+                queried.push((number, set));
             });
         }
         let mut missing = vec![None; runs.len()];
-        if asked.is_empty() {
+        if queried.is_empty() {
             return Ok(missing);
         }
         let scores: Vec<Option<f64>> = self.reads.ask(self.reads.live().await?, &pipeline).await?;
-        for ((number, set), score) in asked.into_iter().zip(scores) {
+        for ((number, set), score) in queried.into_iter().zip(scores) {
             if score.is_none() {
                 missing[number] = Some(set);
             }
@@ -62,7 +62,7 @@ impl RedisStore {
         Ok(Sets { left: left.into_iter().collect(), behind: None })
     }
 
-    /// Some members more: all runs that were seen, and the members that do not belong. `None` at the end.
+    /// The next members: all runs that were seen, and the members that do not belong. `None` at the end.
     pub(crate) async fn next_members(&self, sets: &mut Sets) -> Result<Option<(Vec<RunId>, Vec<Member>)>, Unavailable> {
         let Some(set) = sets.left.last().cloned() else { return Ok(None) };
         let from = sets.behind.take().map_or_else(|| "-".to_owned(), |behind| format!("({behind}"));
@@ -85,7 +85,7 @@ impl RedisStore {
         Ok(Some((runs, strays)))
     }
 
-    /// Of these members, those that do not belong where they stand.
+    /// Of these members, those that do not belong in their set.
     pub(crate) async fn strays(&self, members: Vec<Member>, runs: &[RunId]) -> Result<Vec<Member>, Unavailable> {
         let places: Vec<Key> = runs.iter().map(|run| Key::from(*run)).collect();
         let found = lists::summaries(&self.reads, &places).await?;
@@ -101,7 +101,7 @@ impl RedisStore {
         Ok(members.into_iter().filter(|member| !belongs(member)).collect())
     }
 
-    /// Whether a member stands where it did.
+    /// Whether a member is still in its set.
     pub(crate) async fn stands(&self, member: &Member) -> Result<bool, Unavailable> {
         let mut pipeline = pipe();
         pipeline.cmd("ZSCORE").arg(&member.set).arg(&member.member);

@@ -1,4 +1,4 @@
--- Forgets a run, unless it was made anew since. KEYS: the run. ARGV: the entry of the log through which it is erased.
+-- Forgets a run, unless it was opened again since. KEYS: the run. ARGV: the log entry up to which it is erased.
 local known = redis.call('HMGET', KEYS[1], 's', 'm')
 if not known[1] or tonumber(known[1]) > tonumber(ARGV[1]) then
   return 0

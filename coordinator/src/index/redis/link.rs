@@ -1,6 +1,6 @@
-//! One connection to the server. A connection that failed is given up, and the next request makes a new one: nobody waits
-//! for a server that is away. The library's own reconnecting connection would keep requests waiting meanwhile, goes on with
-//! a connection on which nothing is heard any more, and does not say that there was a new one.
+//! One connection to the server. A failed connection is dropped, and the next request makes a new one, so requests
+//! never wait for a server that is away. The library's own reconnecting connection would make requests wait, keeps
+//! using a connection that went silent, and does not report a new connection.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,11 +22,13 @@ const ADVANCE: &str = include_str!("advance.lua");
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UrlError {
     #[error(
-        "{url:?} is no address of a Redis or Valkey server: {reason}. Give redis://HOST:PORT, or rediss://HOST:PORT for TLS"
+        "{url:?} is not the address of a Redis or Valkey server: {reason}. Give redis://HOST:PORT, or \
+        rediss://HOST:PORT for TLS"
     )]
     Malformed { url: String, reason: String },
     #[error(
-        "{url:?} is an address without TLS, and authorities of a certificate (--redis-ca) are given for it. Give rediss://HOST:PORT"
+        "{url:?} is an address without TLS, but --redis-ca gives authorities for it. Give rediss://HOST:PORT, or \
+        leave --redis-ca out"
     )]
     WithoutTls { url: String },
     #[error("cannot read the authorities of the index's server in {}: {reason}", file.display())]
@@ -38,7 +40,7 @@ pub(super) struct Link {
     live: Mutex<Option<Live>>,
 }
 
-/// A connection, and the scripts as the server knows them.
+/// A connection, and the hashes of the scripts that were loaded on it.
 #[derive(Clone)]
 pub(super) struct Live {
     connection: MultiplexedConnection,
@@ -67,12 +69,12 @@ impl Link {
             }
             None => Client::open(url).map_err(malformed)?,
         };
-        // The library takes the provider of the process. Another part may have installed the same one.
+        // The library uses the provider of the process. Another part may have installed the same one.
         default_provider().install_default().ok();
         Ok(Self { client, live: Mutex::new(None) })
     }
 
-    /// The connection, made where there is none.
+    /// The connection; made if there is none.
     pub(super) async fn live(&self) -> Result<Live, Unavailable> {
         let mut slot = self.live.lock().await;
         if let Some(live) = &*slot {
@@ -92,7 +94,7 @@ impl Link {
         Ok(slot.insert(live).clone())
     }
 
-    /// Asks. After any error the connection is given up: a new one knows the scripts, and is a connection.
+    /// Executes a pipeline. After any error the connection is dropped, because a new one has the scripts and works.
     pub(super) async fn ask<T: FromRedisValue>(&self, live: Live, pipeline: &Pipeline) -> Result<T, Unavailable> {
         let mut connection = live.connection;
         match pipeline.query_async(&mut connection).await {
@@ -109,7 +111,7 @@ fn unavailable(error: RedisError) -> Unavailable {
     Unavailable(error.to_string())
 }
 
-/// An address without what may be a password.
+/// The address without what may be a password.
 fn hidden(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),

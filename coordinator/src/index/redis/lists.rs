@@ -1,5 +1,5 @@
-//! Lists and counts from the sets: each request looks at a bounded number of members, then gives what it has and a place to
-//! go on from.
+//! Lists and counts from the sets. Each request reads a bounded number of members, then returns the matches and the
+//! position to continue from.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::index::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place,
 use crate::index::summary::Summary;
 use crate::index::{Counts, Mark, Unavailable};
 
-/// Members that are looked at together.
+/// Members that are read together.
 const SCAN: usize = 256;
-/// Members that are looked at for one page.
+/// Members that are read for one page.
 const SCAN_MAX: usize = 10_000;
-/// Calls that one page of runs may bring: a response must stay small.
+/// Calls of one page of runs, because a response must stay small.
 const PAGE_CALLS_MAX: usize = 10_000;
 /// Tools whose calls are counted by state.
 const TOOLS_MAX: usize = 1000;
@@ -145,7 +145,7 @@ pub(super) async fn coverage(link: &Link) -> Result<Coverage, Unavailable> {
     Ok(Coverage { complete, cut_before: None })
 }
 
-/// The summaries at these places; `None` where there is none any more, or none that can be understood.
+/// The summaries at these positions; `None` if there is none any more, or it cannot be decoded.
 pub(super) async fn summaries(link: &Link, places: &[Key]) -> Result<Vec<Option<Arc<Summary>>>, Unavailable> {
     if places.is_empty() {
         return Ok(Vec::new());
@@ -172,10 +172,10 @@ async fn smallest(link: &Link, sets: Vec<String>) -> Result<String, Unavailable>
     Ok(smallest.map_or_else(|| sets::RUNS.to_owned(), |(set, _)| set))
 }
 
-/// A walk through a set, the newest first.
+/// Iterates over a set, the newest first.
 struct Walk {
     set: String,
-    /// Bounds in the words of ZRANGE: the walk goes down from `from` to `to`.
+    /// Bounds in the notation of ZRANGE: the iteration goes down from `from` to `to`.
     from: String,
     to: String,
     looked_at: usize,
@@ -216,7 +216,7 @@ impl Walk {
         self.at_end || self.looked_at >= SCAN_MAX
     }
 
-    /// Where to go on when not all was looked at.
+    /// The position to continue from if not everything was read.
     fn rest(self) -> Option<String> {
         if self.at_end { None } else { self.last }
     }

@@ -1,4 +1,4 @@
--- Forgets the names of sets, and of tools, that have no members any more. KEYS: the names of sets, the names of tools.
+-- Forgets the names of sets, and of tools, without members. KEYS: the names of sets, the names of tools.
 for _, set in ipairs(redis.call('SMEMBERS', KEYS[1])) do
   if redis.call('EXISTS', set) == 0 then
     redis.call('SREM', KEYS[1], set)

@@ -1,4 +1,4 @@
-//! The sets that a run and its calls stand in. A list is answered from the smallest set that holds all that it asks for.
+//! The sets that a run and its calls are in. A list is answered from the smallest set that contains all matches.
 
 use run::CallIndex;
 
@@ -22,7 +22,7 @@ pub(super) fn of_tool(tool: &str, state: proto::v1::CallState) -> String {
     format!("{CALLS}:tool:{tool}:{}", state_name(state))
 }
 
-/// Tells every set that a run and its calls stand in, and as what.
+/// Calls `tell` with every set that a run and its calls are in, and the member.
 pub(super) fn members(run: &Summary, mut tell: impl FnMut(String, &str)) {
     let key = Key::from(run.id);
     let member = key.to_string();
@@ -46,14 +46,14 @@ pub(super) fn members(run: &Summary, mut tell: impl FnMut(String, &str)) {
     }
 }
 
-/// Sets each of which holds all the runs that are asked for.
+/// Sets that each contain all matching runs.
 pub(super) fn of_runs(filter: &RunFilter) -> Vec<String> {
     let status = filter.status.map(of_status);
     let tenant = filter.tenant.as_ref().map(|tenant| format!("{RUNS}:tenant:{tenant}"));
     or_all(status.into_iter().chain(tenant), RUNS)
 }
 
-/// Sets each of which holds all the calls that are asked for.
+/// Sets that each contain all matching calls.
 pub(super) fn of_calls(filter: &CallFilter) -> Vec<String> {
     let by_kind = match (&filter.tool, filter.state) {
         (Some(tool), Some(state)) => Some(of_tool(tool.as_str(), state)),

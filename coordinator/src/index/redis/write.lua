@@ -1,5 +1,5 @@
--- Takes a run in. KEYS: the run. ARGV: its sequence, its summary, when it expires, then pairs of a set and a member.
--- A summary that is older than the one that is there changes nothing.
+-- Writes a run. KEYS: the run. ARGV: its sequence, its summary, when it expires, then pairs of a set and a member.
+-- A summary that is older than the stored one changes nothing.
 local known = redis.call('HMGET', KEYS[1], 's', 'm')
 if known[1] and tonumber(known[1]) > tonumber(ARGV[1]) then
   return 0

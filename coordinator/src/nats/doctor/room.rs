@@ -1,4 +1,4 @@
-//! Whether the log has room, and whether its bounds bound the memory of the broker.
+//! Checks whether the log has room, and whether its bounds limit the memory of the broker.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::stream::Info;
@@ -17,8 +17,8 @@ pub(super) fn room(info: &Info) -> Finding {
     };
     let percent = |of: u64, limit: u64| u128::from(of) * 100 / u128::from(limit);
     let by_bytes = percent(info.state.bytes, bytes_max);
-    let found = format!("{by_bytes} % of {} MiB taken", bytes_max >> 20);
-    // Without the bound of messages there is always room by it.
+    let found = format!("{by_bytes} % of {} MiB used", bytes_max >> 20);
+    // A log without the bound of messages always has room by that measure.
     let (by_messages, found) = match u64::try_from(info.config.max_messages).ok().filter(|limit| *limit > 0) {
         Some(limit) => {
             let percent = percent(messages, limit);
@@ -39,11 +39,11 @@ pub(super) fn room(info: &Info) -> Finding {
     }
 }
 
-/// What each server of the broker needs now, and once the log is full. How much it has is not known here.
+/// The memory that each server of the broker needs now, and when the log is full. How much it has is not known here.
 pub(super) async fn memory(context: &Context, log: &Info) -> Finding {
     let mut subjects = log.state.subjects_count;
     for stream in [format!("KV_{}", names::REQUESTS_BUCKET), names::OBJECTS.to_owned()] {
-        // That one of them is missing is another finding.
+        // A missing stream is a finding of its own.
         if let Ok(found) = context.get_stream(&stream).await {
             subjects += found.cached_info().state.subjects_count;
         }
@@ -52,7 +52,7 @@ pub(super) async fn memory(context: &Context, log: &Info) -> Finding {
     let found =
         format!("{subjects} subjects, for which each server needs some {} MiB", mib(need::of_subjects(subjects)));
     let Some(full) = need::of_full(&log.config) else {
-        let found = format!("{found}; the log has no bound of messages, so nothing bounds that");
+        let found = format!("{found}; the log has no bound of messages, so the memory has no limit");
         let advice = format!(
             "an older coordinator made it: `toolyard log resize --messages {}`, as the operator",
             messages_max(log.config.max_bytes)
@@ -62,6 +62,9 @@ pub(super) async fn memory(context: &Context, log: &Info) -> Finding {
     let limit = mib(need::limit(full));
     Finding::ok(
         "memory",
-        format!("{found}; {} MiB when the log is full (GOMEMLIMIT), which takes a limit of {limit} MiB", mib(full)),
+        format!(
+            "{found}; {} MiB when the log is full (GOMEMLIMIT), which needs a memory limit of {limit} MiB",
+            mib(full)
+        ),
     )
 }

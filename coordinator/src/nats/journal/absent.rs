@@ -1,8 +1,8 @@
-//! Proves that the log has nothing of a run.
+//! Proves that the log has no entry of a run.
 //!
-//! A server that was replaced as the log's leader, or has just become it, may lack the newest entries and answer all the same.
-//! So nobody is told on a server's word alone that there is no such run: a mark is stored, by a majority of the servers, and
-//! only a server that has the mark has everything that was stored before it.
+//! A server that was replaced as the log's leader, or has just become it, may lack the newest entries and answer all
+//! the same. So a client is never told that a run is missing based on one server's answer. Instead a barrier is stored,
+//! by a majority of the servers. A server that has the barrier has everything that was stored before it.
 
 use run::RunId;
 use tokio::time::{Duration, Instant};
@@ -10,29 +10,29 @@ use tokio::time::{Duration, Instant};
 use super::{Journal, LAG_PAUSE, READ_PATIENCE, ReadError};
 use crate::nats::setup::RETENTION;
 
-/// The shortest time between two marks. Marks stay in the log as long as entries, and clients may ask for any number
-/// of unknown runs.
+/// The shortest time between two barriers. Barriers stay in the log as long as entries, and clients may ask for any
+/// number of unknown runs.
 const APART: Duration = Duration::from_millis(250);
 
-/// The last mark.
+/// The last barrier.
 #[derive(Debug, Default)]
 pub(super) struct LastMark {
-    /// When its request was sent. It is set even if the requester went away before the answer.
-    asked: Option<Instant>,
-    /// What came of it.
+    /// When its request was sent. It is set even if the requester disconnected before the answer.
+    sent_at: Option<Instant>,
+    /// The result.
     answer: Option<Result<u64, ReadError>>,
 }
 
-/// How long a mark may take to be stored. Those who wait for it share a failure, too.
+/// How long storing a barrier may take. All who wait for it share a failure, too.
 const MARK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Journal {
-    /// Proves whether the log has no entry of a run. Asked after a server said that it has none.
+    /// Proves whether the log has no entry of a run. Used after a server answered that it has none.
     ///
     /// # Errors
-    /// If no mark can be stored, or no server that has it answers.
+    /// If no barrier can be stored, or no server that has it answers.
     pub(crate) async fn is_absent(&self, id: RunId) -> Result<bool, ReadError> {
-        // Whatever there was has left the log.
+        // Any entries of the run have aged out.
         if proto::now().since(id.created_at()) > RETENTION {
             return Ok(true);
         }
@@ -47,29 +47,29 @@ impl Journal {
                 return Ok(true);
             }
             if Instant::now() >= give_up {
-                return Err(ReadError(format!("no server that has come as far as entry {mark} answers")));
+                return Err(ReadError(format!("no server that has entry {mark} answers")));
             }
             tokio::time::sleep(LAG_PAUSE).await;
         }
     }
 
-    /// A mark behind everything that is in the log now. Those who ask at once share one, or its failure.
+    /// A barrier after everything that is in the log now. Concurrent requests share one, or its failure.
     pub(super) async fn mark_behind(&self, id: RunId) -> Result<u64, ReadError> {
         let now = Instant::now();
         let mut last = self.last_mark.lock().await;
-        if let Some(asked) = last.asked {
-            if asked >= now
+        if let Some(sent_at) = last.sent_at {
+            if sent_at >= now
                 && let Some(answer) = &last.answer
             {
                 return answer.clone();
             }
-            tokio::time::sleep_until(asked + APART).await;
+            tokio::time::sleep_until(sent_at + APART).await;
         }
-        // Before it is sent: who asks may go away, and the mark is stored all the same.
-        *last = LastMark { asked: Some(Instant::now()), answer: None };
-        let stored = self.patiently("leaving a mark in the log again", || self.mark(id.shard()));
+        // Set before it is sent, because the requester may disconnect and the barrier is stored all the same.
+        *last = LastMark { sent_at: Some(Instant::now()), answer: None };
+        let stored = self.patiently("retrying to store a barrier in the log", || self.mark(id.shard()));
         let stored = tokio::time::timeout(MARK_PATIENCE, stored).await;
-        let stored = stored.unwrap_or_else(|_| Err(ReadError("no mark can be stored in the log".to_owned())));
+        let stored = stored.unwrap_or_else(|_| Err(ReadError("storing a barrier in the log failed".to_owned())));
         last.answer = Some(stored.clone());
         stored
     }
@@ -86,9 +86,9 @@ mod tests {
     #[tokio::test]
     async fn that_there_is_no_run_is_known_behind_a_mark_which_those_who_ask_at_once_share() {
         let (_server, journal) = journal().await;
-        let asked = try_join_all((0..100).map(|_| journal.is_absent(fresh()))).await.expect("it is known");
-        assert!(asked.into_iter().all(|absent| absent));
-        // The first one's, and another behind everything that the others may have missed meanwhile.
+        let sent_at = try_join_all((0..100).map(|_| journal.is_absent(fresh()))).await.expect("it is known");
+        assert!(sent_at.into_iter().all(|absent| absent));
+        // The first one's, and another after everything that the others may have missed meanwhile.
         assert!(count(&journal).await <= 2, "{}", count(&journal).await);
         let there = fresh();
         journal.append(there, &[Event::RunClosed], None, 0).await.expect("stored");

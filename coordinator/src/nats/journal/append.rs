@@ -1,4 +1,4 @@
-//! Stores entries of coordinators, each behind the entry that its writer knew, and finds out whether one was stored.
+//! Appends entries of coordinators, each after the entry that its writer knew, and finds out whether one was stored.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use async_nats::jetstream;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
+use nats::unstored::Unstored;
 use proto::convert::log;
 use proto::names;
-use proto::nats::unstored::Unstored;
 use proto::subject::{Place, Subject};
 use run::{CallSpec, Event, RunId, Timestamp};
 use telemetry::trace::Moment;
@@ -20,28 +20,29 @@ use tokio::time::Instant;
 use super::{AppendError, Journal, NOTHING, ReadError};
 use crate::trace;
 
-/// How long an append is tried for, from the first copy on: an election of the broker's leader takes 4-9 s. No copy counts that
-/// is stored later than [`run::STORED_WITHIN`].
+/// How long an append is tried, from the first copy on: an election of the broker's leader takes 4-9 s. No copy counts
+/// that is stored later than [`run::STORED_WITHIN`].
 pub(super) const APPEND_PATIENCE: Duration = Duration::from_secs(15);
 pub(super) const APPEND_PAUSE: Duration = Duration::from_millis(200);
 const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
-/// How long the feed may take to bring what was appended without asking for an answer; then an answer is asked for. Rather too
-/// long than too short: where the feed lags behind, more appends would not help it.
+/// How long the feed may take to deliver what was appended without a requested answer; then an answer is requested.
+/// Rather too long than too short, because more appends would not help a late feed.
 pub(super) const HEARD_PATIENCE: Duration = Duration::from_secs(1);
-/// Entries sent without asking for an answer that are waited for, and bytes of one of them at most. The broker drops in
-/// silence what it cannot take in; that is more than all of these together (100,000 messages, 128 MiB).
+/// Entries sent without a requested answer that are awaited, and bytes of one of them at most. The broker silently
+/// drops messages beyond its buffers (100,000 messages, 128 MiB), which are larger than all of these together.
 pub(super) const UNHEARD_MAX: usize = 4096;
 pub(super) const UNHEARD_BYTES_MAX: usize = 16 * 1024;
-/// For how many milliseconds the feed counts as behind when it did not bring something in time.
+/// For how many milliseconds the feed counts as late after it did not deliver an entry in time.
 const BEHIND_MS: u64 = 5000;
-/// How many entries on its subject may have come between an append and the question whether it was stored.
+/// How many entries on its subject may have come between an append and the search for it.
 const LATER_MAX: usize = 64;
-/// How often the log is searched for a copy when there is no room for another one: the first may be on its way to the replicas.
+/// How often the log is searched for a copy if there is no room for another one: the first may be on its way to the
+/// replicas.
 const LOOKS_WHEN_FULL: u32 = 3;
-/// How long the last search for a copy may take, before the caller is told that nothing is confirmed.
+/// How long the last search for a copy may take, before the append is reported as unconfirmed.
 const LAST_LOOK: Duration = Duration::from_secs(2);
 
-/// What is to be appended, in the form in which the broker stores it. Its nonce makes the payload unlike any other.
+/// An entry to append, encoded. Its nonce makes the payload unique.
 struct Draft<'events> {
     run: RunId,
     events: &'events [Event],
@@ -51,16 +52,16 @@ struct Draft<'events> {
     expected: u64,
     /// The last moment at which it counts.
     not_after: Timestamp,
-    /// Until when it is tried.
+    /// Until when it is retried.
     give_up: Instant,
-    /// When, where that is traced.
+    /// Start of the trace span, if it is traced.
     began: Option<Moment>,
 }
 
-/// What stands on a subject behind an entry.
+/// The entries on a subject after a given one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Our own entry, here.
+    /// Our own entry, at this sequence.
     Own(u64),
     /// Only entries of others.
     Others,
@@ -86,9 +87,9 @@ impl<'events> Draft<'events> {
 }
 
 impl Journal {
-    /// Appends events that belong together behind the entry `expected` on their subject, [`NOTHING`] for none, and gives their
-    /// place in the log. Tries again, for a while, what the broker does not confirm; then the expectation tells whether it
-    /// was stored the first time.
+    /// Appends events that belong together after the entry `expected` on their subject, [`NOTHING`] for none, and
+    /// returns their position in the log. Retries for a while if the broker does not confirm; the expected sequence
+    /// shows whether an earlier copy was stored.
     pub(crate) async fn append(
         &self,
         run: RunId,
@@ -102,32 +103,37 @@ impl Journal {
         Ok(sequence)
     }
 
-    /// Appends what nobody else can have put on its subject, where nothing stands. Not the broker's word confirms it but the
-    /// entry itself, which `heard` waits for and whose place it gives: a message less. What is not heard for a while is
-    /// appended as [`Self::append`] does it, and whichever confirms it first counts. So is from the beginning what is large,
-    /// and everything while the feed is behind.
+    /// Appends an entry to an empty subject on which no other process writes. It is confirmed by the entry itself,
+    /// which `delivered` awaits from the feed, and not by an answer of the broker, which saves a message. If the feed
+    /// does not deliver it for a while it is appended as by [`Self::append`], and the first confirmation counts. Large
+    /// entries, and all entries while the feed is late, are appended that way from the beginning.
     pub(crate) async fn append_heard(
         &self,
         run: RunId,
         events: &[Event],
-        heard: impl Future<Output = u64>,
+        delivered: impl Future<Output = u64>,
     ) -> Result<u64, AppendError> {
         let draft = Draft::new(run, events, None, NOTHING)?;
         let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && proto::now().0 >= self.behind_until.load(Relaxed);
         let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
         let sequence = match permit {
-            Some(_permit) => self.store_heard(&draft, heard).await?,
-            // Apart, as it takes much room and is rare.
+            Some(_permit) => self.store_awaiting(&draft, delivered).await?,
+            // Boxed, because it is large and rare.
             None => Box::pin(self.store(&draft, false)).await?,
         };
         self.note_stored(&draft, sequence);
         Ok(sequence)
     }
 
-    async fn store_heard(&self, draft: &Draft<'_>, heard: impl Future<Output = u64>) -> Result<u64, AppendError> {
-        let mut heard = std::pin::pin!(heard);
-        let said = async { if self.say(draft).await { Some(heard.as_mut().await) } else { None } };
-        let sent = match tokio::time::timeout(HEARD_PATIENCE, said).await {
+    async fn store_awaiting(
+        &self,
+        draft: &Draft<'_>,
+        delivered: impl Future<Output = u64>,
+    ) -> Result<u64, AppendError> {
+        let mut delivered = std::pin::pin!(delivered);
+        let published =
+            async { if self.publish_unconfirmed(draft).await { Some(delivered.as_mut().await) } else { None } };
+        let sent = match tokio::time::timeout(HEARD_PATIENCE, published).await {
             Ok(Some(sequence)) => return Ok(sequence),
             Ok(None) => false,
             Err(_) => {
@@ -137,28 +143,28 @@ impl Journal {
         };
         tokio::select! {
             biased;
-            sequence = heard => Ok(sequence),
+            sequence = delivered => Ok(sequence),
             stored = Box::pin(self.store(draft, sent)) => stored,
         }
     }
 
-    /// The feed did not bring in time what was sent: for a while everybody asks for answers.
+    /// The feed was late: for a while all appends request answers.
     fn note_behind(&self) {
         let now = proto::now().0;
         if self.behind_until.swap(now + BEHIND_MS, Relaxed) <= now {
             tracing::warn!(
-                "the feed has not brought a run's opening within {HEARD_PATIENCE:?}: the broker or this coordinator has \
-                 too much to do, or stood still. New runs cost a message more for some seconds"
+                "the feed did not deliver a run's opening within {HEARD_PATIENCE:?}: the broker or this coordinator \
+                is overloaded, or hung. New runs cost one more message each for some seconds"
             );
         }
     }
 
-    /// Tries until the broker has confirmed it. `sent`: a copy was sent before, and may be stored.
+    /// Retries until the broker has confirmed it. `sent`: a copy was sent before, and may be stored.
     async fn store(&self, draft: &Draft<'_>, mut sent: bool) -> Result<u64, AppendError> {
         let (mut warned, mut pause) = (false, APPEND_PAUSE);
         let mut reason = "there is no connection to it".to_owned();
         while Instant::now() < draft.give_up {
-            // The library would keep what is published now, and send it whenever it is connected again.
+            // The library would buffer messages now, and send them when it is connected again, however late.
             if self.is_connected() {
                 let published = self.publish(&draft.subject, draft.payload.clone(), draft.expected);
                 let error = match tokio::time::timeout_at(draft.give_up, published).await {
@@ -179,7 +185,7 @@ impl Journal {
                 match refused {
                     Some(refused) if !sent => return Err(refused),
                     Some(refused) => match self.found_or_refused(draft, refused).await {
-                        // The leader does not show yet what it refused us for.
+                        // The leader does not show the entry yet that caused the conflict.
                         Err(AppendError::Unavailable(_)) => {}
                         settled => return settled,
                     },
@@ -187,7 +193,7 @@ impl Journal {
                 }
             }
             if !warned {
-                tracing::warn!(run.id = %draft.run, error = reason, "append not confirmed, trying again until it is");
+                tracing::warn!(run.id = %draft.run, error = reason, "append not confirmed, retrying");
             }
             warned = true;
             tokio::time::sleep(pause.min(draft.give_up.saturating_duration_since(Instant::now()))).await;
@@ -196,18 +202,18 @@ impl Journal {
         if sent { self.give_up(draft, reason).await } else { Err(AppendError::Unavailable(reason)) }
     }
 
-    /// Whether messages go out at once. A connection that stands still is not noticed for some seconds.
+    /// Whether messages are sent immediately. A hung connection is not detected for some seconds.
     fn is_connected(&self) -> bool {
         self.broker.client.connection_state() == State::Connected
     }
 
-    /// A later copy was refused: an earlier one may be why.
+    /// A later copy was refused, possibly because an earlier one was stored.
     async fn found_or_refused(&self, draft: &Draft<'_>, refused: AppendError) -> Result<u64, AppendError> {
         for _ in 0..LOOKS_WHEN_FULL {
             match (self.find(&draft.subject, draft.expected, &draft.payload).await, &refused) {
                 (Ok(Found::Own(sequence)), _) => return Ok(sequence),
                 (Ok(Found::Others), AppendError::Conflict) => return Err(refused),
-                // Whoever answers has not yet what the conflict is about: a leader that has just been elected.
+                // The answering server does not have the conflicting entry yet: a leader that has just been elected.
                 (Ok(Found::Nothing), AppendError::Conflict) => {
                     return Err(AppendError::Unavailable("the log's leader lags behind".to_owned()));
                 }
@@ -218,7 +224,7 @@ impl Journal {
         Err(refused)
     }
 
-    /// No copy was confirmed. Answers when none counts any more that is not in the log by then.
+    /// No copy was confirmed. Returns when every copy that is not in the log by then is void.
     async fn give_up(&self, draft: &Draft<'_>, reason: String) -> Result<u64, AppendError> {
         while proto::now() <= draft.not_after {
             tokio::time::sleep(draft.not_after.since(proto::now()) + Duration::from_millis(1)).await;
@@ -244,18 +250,19 @@ impl Journal {
         Ok(self.broker.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
     }
 
-    /// Sends it without asking for an answer; `false` where it cannot be sent.
-    async fn say(&self, draft: &Draft<'_>) -> bool {
+    /// Sends it without requesting an answer; `false` if it cannot be sent.
+    async fn publish_unconfirmed(&self, draft: &Draft<'_>) -> bool {
         if !self.is_connected() {
             return false;
         }
         let mut headers = HeaderMap::new();
         headers.insert(header::NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, HeaderValue::from(draft.expected));
-        let said = self.broker.client.publish_with_headers(draft.subject.clone(), headers, draft.payload.clone());
-        said.await.is_ok()
+        let published = self.broker.client.publish_with_headers(draft.subject.clone(), headers, draft.payload.clone());
+        published.await.is_ok()
     }
 
-    /// What stands on a subject behind the entry `after`: is it ours? Asks the log's leader: another node may not have it yet.
+    /// Searches a subject after the entry `after` for our entry. Asks the log's leader, because another node may not
+    /// have it yet.
     pub(super) async fn find(&self, subject: &str, after: u64, payload: &Bytes) -> Result<Found, ReadError> {
         let stream = self.broker.context.get_stream_no_info(names::STREAM).await;
         let stream = stream.map_err(|error| ReadError::new(&error))?;
@@ -288,7 +295,7 @@ mod tests {
         let full = || AppendError::Full { is_certain: false };
         let refused = journal.found_or_refused(&draft, full()).await;
         assert!(matches!(refused, Err(AppendError::Full { .. })), "{refused:?}");
-        // A copy that nobody confirmed tipped the limit; the broker looks at limits first, and refuses the next copy.
+        // A copy that was not confirmed reached the limit; the broker checks limits first, and refuses the next copy.
         let stored = journal.publish(&draft.subject, draft.payload.clone(), NOTHING).await.expect("stored");
         assert_eq!(journal.found_or_refused(&draft, full()).await.expect("it is there"), stored);
     }

@@ -1,4 +1,4 @@
-//! Takes runs out of the log of which nothing is to be kept.
+//! Deletes runs from the log.
 
 use futures::future::try_join_all;
 use proto::names;
@@ -7,12 +7,12 @@ use run::{Event, RunId};
 use serde::Deserialize;
 
 use super::{Journal, PAGE_BYTES, ReadError, RunPages};
-use crate::known::may_open;
 
-/// A run with more entries is purged with one request. After a purge the broker counts the pending messages of every consumer of
-/// the log again, and stores nothing meanwhile. This is slow if consumers lag behind or belong to coordinators that died.
+/// A run with more entries is purged with one request. After a purge the broker recounts the pending messages of every
+/// consumer of the log, and stores nothing meanwhile. This is slow if consumers lag behind or belong to coordinators
+/// that died.
 const DELETED_ONE_BY_ONE: u64 = 512;
-/// Entries that are deleted at once.
+/// Entries that are deleted concurrently.
 const AT_ONCE: usize = 32;
 
 #[derive(Deserialize)]
@@ -22,8 +22,8 @@ struct Deleted {
 }
 
 impl Journal {
-    /// Erases the entries of a run up to `through`, and nothing that came later: the same request may have made the run anew.
-    /// The broker forgets them at once; their bytes leave its files when it next packs these.
+    /// Erases the entries of a run up to `through`, and none after that, because the same request may have opened the
+    /// run anew. The broker forgets them immediately; their bytes leave its files when it next compacts them.
     pub(crate) async fn erase(&self, run: RunId, through: u64) -> Result<(), ReadError> {
         if let Err(error) = self.delete(run, through).await {
             tracing::debug!(run.id = %run, %error, "purging a run whose entries cannot be deleted one by one");
@@ -32,7 +32,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The opening first: without it, the rest is no run.
+    /// The opening first: without it, the other entries are no run.
     async fn delete(&self, run: RunId, through: u64) -> Result<(), ReadError> {
         let entries: u64 = self.counts(run).await?.values().sum();
         if entries > DELETED_ONE_BY_ONE {
@@ -47,7 +47,7 @@ impl Journal {
             }
         }
         if (sequences.len() as u64) < entries {
-            return Err(ReadError("something on its subjects is no entry".to_owned()));
+            return Err(ReadError("a message on its subjects is not an entry".to_owned()));
         }
         sequences.sort_unstable();
         sequences.truncate(sequences.partition_point(|sequence| *sequence <= through));
@@ -60,8 +60,8 @@ impl Journal {
 
     async fn delete_entry(&self, sequence: u64) -> Result<(), ReadError> {
         let request = serde_json::json!({ "seq": sequence, "no_erase": true });
-        let asked = self.broker.context.request(format!("STREAM.MSG.DELETE.{}", names::STREAM), &request).await;
-        let Deleted { success } = asked.map_err(|error| ReadError::new(&error))?;
+        let reply = self.broker.context.request(format!("STREAM.MSG.DELETE.{}", names::STREAM), &request).await;
+        let Deleted { success } = reply.map_err(|error| ReadError::new(&error))?;
         if success { Ok(()) } else { Err(ReadError(format!("entry {sequence} was not deleted"))) }
     }
 
@@ -72,14 +72,14 @@ impl Journal {
         purge.map(|_| ()).map_err(|error| ReadError::new(&error))
     }
 
-    /// Whether nothing opens the run of an entry that stands at `sequence`: then the run was erased, or is older than the log,
-    /// and nobody will ever read the entry. Whichever replica has the entry has all before it.
+    /// Whether the run of an entry at `sequence` has no opening: then the run was erased, or is older than the log, and
+    /// the entry will never be read. A replica that has the entry has all before it.
     pub(crate) async fn is_orphan(&self, run: RunId, sequence: u64) -> Result<bool, ReadError> {
         let page = self.page_towards(&subject::of_run(run), 0, sequence, 1).await?;
         let opens = |event: &Event| matches!(event, Event::RunOpened(_));
         let is_opened = page.entries.iter().any(|entry| entry.events.iter().any(opens))
-            // What a newer release wrote may open it.
-            || page.unread.iter().any(|(place, _)| may_open(place));
+            // An entry of a newer release may open it.
+            || page.unread.iter().any(|(place, _)| place.may_open());
         Ok(!is_opened)
     }
 }

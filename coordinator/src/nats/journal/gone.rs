@@ -1,16 +1,17 @@
-//! Tells entries that have left the log, by age or by hand, from entries that a replica of the broker does not have yet.
+//! Distinguishes entries that have left the log, by age or by hand, from entries that a replica of the broker does not
+//! have yet.
 
 use proto::names;
 use run::{RunId, Shard};
 
 use super::{Journal, PAGE_BYTES, ReadError, RunPages};
-use crate::known::Known;
+use owner::Known;
 
 impl Journal {
-    /// What is left of a run as it stood at its entry `last`: all of it, or less if entries have left the log. `mark` is an
-    /// entry of the run's shard behind `last` that is still in the log. The run is read subject by subject. The subjects come
-    /// from the log's leader, which may have been replaced. That costs time only: reading ends at `last`, and the subjects
-    /// and counts of a leader that has `last` include all entries before it.
+    /// What is left of a run's entries up to `last`: all of them, or fewer if entries have left the log. `mark` is an
+    /// entry of the run's shard after `last` that is still in the log. The run is read subject by subject. The subjects
+    /// come from the log's leader, which may have been replaced. That costs time only: reading ends at `last`, and the
+    /// subjects and counts of a leader that has `last` include all entries before it.
     ///
     /// # Errors
     /// If the broker does not answer, or no replica returns an entry that is in the log.
@@ -27,12 +28,13 @@ impl Journal {
     }
 
     /// Whether the entry at `sequence` has left the log. A replica that returns a later entry of the same shard has all
-    /// entries before it, so a replica that lags behind is never believed.
+    /// entries before it, so a lagging replica is never trusted.
     pub(super) async fn has_left(&self, shard: Shard, sequence: u64, mark: u64) -> Result<bool, ReadError> {
         Ok(self.first_of_shard(shard, sequence.saturating_sub(1), mark).await? > sequence)
     }
 
-    /// As `has_left`, without a mark: leaves one if the log's leader does not find the entry. For what is rare.
+    /// As `has_left`, without a barrier: stores one if the log's leader does not find the entry. Use it only for rare
+    /// cases.
     pub(crate) async fn is_gone(&self, shard: Shard, sequence: u64) -> Result<bool, ReadError> {
         let log =
             self.broker.context.get_stream_no_info(names::STREAM).await.map_err(|error| ReadError::new(&error))?;

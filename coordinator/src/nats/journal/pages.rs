@@ -1,8 +1,8 @@
 //! Reads a run from its first entry on, subject by subject.
 //!
-//! A read with a wildcard costs the broker more the larger the log is: behind the run's last entry it goes on through the
-//! messages of other runs (4.5 ms of processor time in a log of a million runs). A read of one subject is a lookup (0.05 ms
-//! in any log), and so is the question which subjects a run has and how many messages are on each.
+//! A read with a wildcard costs the broker more the larger the log is: after the run's last entry it continues through
+//! the messages of other runs (4.5 ms of processor time in a log of a million runs). A read of one subject is a lookup
+//! (0.05 ms in any log). Listing the subjects of a run and their numbers of messages is a lookup, too.
 
 use std::collections::HashMap;
 
@@ -15,13 +15,13 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::{Decoded, Journal, LAG_PAUSE, PAGE_ENTRIES, Page, READ_PATIENCE, ReadError};
-use crate::known::Known;
+use owner::Known;
 
-/// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages, which
-/// then costs the broker less (0.9 ms in a log of a million runs).
+/// Subjects that are read one by one. A run with more of them is read with a wildcard and an exact number of messages,
+/// which then costs the broker less (0.9 ms in a log of a million runs).
 const SUBJECTS_MAX: usize = 16;
 
-/// How far a run was read. Only for reading from the first entry on, for it counts what it has read.
+/// The progress of reading a run. Only for reading from the first entry on, because it counts what it has read.
 #[derive(Debug)]
 pub(crate) struct RunPages {
     journal: Journal,
@@ -33,9 +33,9 @@ pub(crate) struct RunPages {
     first: Option<u64>,
     /// The last entry that was read.
     through: u64,
-    /// Entries that were counted are gone: the run was erased or grows too old. Counts are of no use then.
+    /// Counted entries are gone: the run was erased or ages out. The counts are useless then.
     shrank: bool,
-    /// A server counts only if it has this entry of the log.
+    /// Only servers that have this entry of the log are trusted.
     mark: u64,
 }
 
@@ -46,7 +46,7 @@ struct Read {
     last: u64,
 }
 
-/// A subject of which there is more to be read.
+/// A subject with entries that are still to be read.
 struct Rest {
     subject: String,
     after: u64,
@@ -58,7 +58,7 @@ impl RunPages {
         Self { journal, run, bytes, read: HashMap::new(), first: None, through: 0, shrank: false, mark: 0 }
     }
 
-    /// Pages with everything that was stored before a mark.
+    /// Pages with everything that was stored before a barrier.
     pub(super) fn behind(self, mark: u64) -> Self {
         Self { mark, ..self }
     }
@@ -68,14 +68,14 @@ impl RunPages {
         self.through
     }
 
-    /// The next page. It is not empty as long as `needed`, an entry that is known to be in the log, was not read. May be
-    /// dropped while it waits: nothing is lost.
+    /// The next page. It is not empty as long as `needed`, an entry that is known to be in the log, was not read.
+    /// Cancel safe.
     pub(crate) async fn next(&mut self, needed: u64) -> Result<Page, ReadError> {
         self.next_or_gone(needed, None).await
     }
 
-    /// As [`Self::next`], but the page is also empty if `needed` has left the log. `mark` is an entry of the run's shard
-    /// behind `needed` that is still in the log; without it, `needed` is taken to be there.
+    /// As [`Self::next`], but the page is also empty if `needed` has left the log. `mark` is an entry of the run's
+    /// shard after `needed` that is still in the log; without it, `needed` is assumed to be there.
     pub(super) async fn next_or_gone(&mut self, needed: u64, mark: Option<u64>) -> Result<Page, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {
@@ -83,15 +83,15 @@ impl RunPages {
                 Some(batch) if !batch.messages.is_empty() || self.through >= needed => return Ok(self.take(batch)),
                 _ if self.has_left(needed, mark).await? => return Ok(Page::default()),
                 _ if Instant::now() >= give_up => {
-                    return Err(ReadError(format!("no replica has got as far as entry {needed}")));
+                    return Err(ReadError(format!("no replica has entry {needed}")));
                 }
                 _ => tokio::time::sleep(LAG_PAUSE).await,
             }
         }
     }
 
-    /// The next page of what the log's leader has of the run, which is not known to be the newest. It is the last one if it
-    /// says so, and then it may be empty. May be dropped while it waits: nothing is lost.
+    /// The next page of what the log's leader has of the run, which may not be the newest. The last page is marked, and
+    /// may be empty. Cancel safe.
     ///
     /// # Errors
     /// If the broker does not answer, or no replica returns what the leader has.
@@ -110,7 +110,7 @@ impl RunPages {
                 }
             }
             if Instant::now() >= give_up {
-                return Err(ReadError("no replica has got as far as the log's leader".to_owned()));
+                return Err(ReadError("no replica has the last entry of the log's leader".to_owned()));
             }
             tokio::time::sleep(LAG_PAUSE).await;
         }
@@ -135,13 +135,13 @@ impl RunPages {
     }
 
     async fn patient_attempt(&mut self) -> Result<Option<Batch>, ReadError> {
-        let (batch, shrank) = self.journal.patiently("reading a page of the log again", || self.attempt()).await?;
+        let (batch, shrank) = self.journal.patiently("retrying to read a page of the log", || self.attempt()).await?;
         self.shrank |= shrank;
         Ok(batch)
     }
 
-    /// The next messages; `None` if a replica of the broker lags behind the leader, or the run shrank meanwhile, and whether it
-    /// did.
+    /// The next messages, and whether the run shrank; `None` if a replica of the broker lags behind the leader, or the
+    /// run shrank meanwhile.
     async fn attempt(&self) -> Result<(Option<Batch>, bool), ReadError> {
         if self.shrank {
             return Ok((Some(self.by_wildcard(self.through, PAGE_ENTRIES).await?), false));
@@ -150,7 +150,7 @@ impl RunPages {
         if through < self.mark {
             return Ok((None, false));
         }
-        // The broker takes a run's oldest entries away first: as long as the first is there, the counts are of all.
+        // The broker deletes a run's oldest entries first: as long as the first one exists, the counts are complete.
         if let Some(first) = self.first
             && !self.journal.holds(first).await?
         {
@@ -170,17 +170,17 @@ impl RunPages {
         (messages > 0).then(|| Rest { subject: subject.to_owned(), after: last, messages })
     }
 
-    /// All of it is from one replica, so what it lacks is at the end.
+    /// All of it is from one replica, so missing entries are at the end.
     async fn by_wildcard(&self, after: u64, messages: usize) -> Result<Batch, ReadError> {
         self.journal.read_once(&subject::of_run(self.run), after, (messages, self.bytes)).await
     }
 
-    /// The next of so many messages that are still to be read.
+    /// The next messages, of `messages` that are still to be read.
     async fn by_number(&self, messages: usize) -> Result<Option<Batch>, ReadError> {
         let mut all = Batch { messages: Vec::new(), last: false };
         if self.through == 0 {
-            // The opening comes first, on a subject that the broker looks up. With a wildcard it would search the log from its
-            // beginning.
+            // The opening first, on a subject that the broker looks up. With a wildcard it would search the log from
+            // its beginning.
             let opening = Subject { run: self.run, place: Place::Run }.to_string();
             all = self.journal.read_once(&opening, 0, (1, self.bytes)).await?;
             all.messages.retain(Stored::opens);
@@ -189,12 +189,12 @@ impl RunPages {
         let batch = self.by_wildcard(after, PAGE_ENTRIES.min(messages)).await?;
         all.messages.extend(batch.messages);
         all.last = all.messages.len() >= messages;
-        // A replica that says that nothing follows, and lacks something, lags behind.
+        // A replica that returns the end of the run but lacks entries lags behind.
         let lags = batch.last && !all.last && all.messages.is_empty();
         Ok((!lags).then_some(all))
     }
 
-    /// Puts what is read of each subject into the order of the log, up to where all subjects are known.
+    /// Merges the entries of all subjects into the order of the log, up to the position where all subjects are known.
     async fn by_subject(&self, rests: Vec<Rest>) -> Result<Option<Batch>, ReadError> {
         let bytes = self.bytes / rests.len().max(1);
         let reads = rests.iter().map(|rest| {
@@ -218,7 +218,7 @@ impl RunPages {
     }
 }
 
-/// A run of which all pages are read, and the bytes that its entries take in the log.
+/// A run, folded from all of its pages, and the bytes of its entries in the log.
 pub(super) async fn all_of(mut pages: RunPages) -> Result<(Known, u64), ReadError> {
     let (mut known, mut bytes) = (Known::new(pages.run), 0);
     loop {
@@ -249,14 +249,14 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    /// Whether nothing of its run stands before it. What is left of a run that grows too old has no such message.
+    /// Whether it begins with the run's first entry. The rest of a run that ages out does not.
     fn opens(&self) -> bool {
         matches!(&self.what, Decoded::Entry(_, entry) if matches!(entry.events.first(), Some(Event::RunOpened(_))))
     }
 }
 
 impl Batch {
-    /// As a page of what lies behind `after`.
+    /// As a page of the entries after `after`.
     pub(super) fn page(self, after: u64) -> Page {
         let mut page = Page { through: after, last: self.last, ..Page::default() };
         for Stored { sequence, subject: _, bytes, what } in self.messages {
@@ -291,7 +291,7 @@ struct Failed {
 }
 
 impl Journal {
-    /// Whether the log has this entry, as its leader knows.
+    /// Whether the log has this entry, according to its leader.
     async fn holds(&self, sequence: u64) -> Result<bool, ReadError> {
         let stream = self.broker.context.get_stream_no_info(names::STREAM).await;
         match stream.map_err(|error| ReadError::new(&error))?.get_raw_message(sequence).await {
@@ -301,7 +301,7 @@ impl Journal {
         }
     }
 
-    /// The subjects of a run and how many messages are on each, as the log's leader has them.
+    /// The subjects of a run and their numbers of messages, as the log's leader has them.
     pub(super) async fn counts(&self, run: RunId) -> Result<HashMap<String, u64>, ReadError> {
         self.counts_through(run).await.map(|(counts, _)| counts)
     }
@@ -309,12 +309,12 @@ impl Journal {
     /// As [`Self::counts`], and the last entry of the log that the answering server has.
     pub(super) async fn counts_through(&self, run: RunId) -> Result<(HashMap<String, u64>, u64), ReadError> {
         let filter = serde_json::json!({ "subjects_filter": subject::of_run(run) });
-        let asked = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
-        let info: Info = asked.map_err(|error| ReadError::new(&error))?;
+        let reply = self.broker.context.request(format!("STREAM.INFO.{}", names::STREAM), &filter).await;
+        let info: Info = reply.map_err(|error| ReadError::new(&error))?;
         match info {
             Info { state: Some(state), error: None } => Ok((state.subjects, state.last_seq)),
             Info { error: Some(error), .. } => Err(ReadError(error.description)),
-            Info { state: None, error: None } => Err(ReadError("the broker told nothing of the log".to_owned())),
+            Info { state: None, error: None } => Err(ReadError("the broker returned no state of the log".to_owned())),
         }
     }
 }

@@ -1,14 +1,15 @@
-//! How full the log is: as it was last seen, and what this coordinator has appended since, so that a burst between two
-//! looks does not take the room in which it has to end.
+//! The size of the log: as it was last read, and what this coordinator has appended since, so that a burst between two
+//! reads does not use the room in which it has to end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// When this part of the log is taken nothing new is accepted; the rest is for what was accepted to end in.
+/// When this part of the log is used, new work is refused; the rest is for accepted work to end in.
 pub(crate) const ROOM_PERCENT: u64 = 85;
-/// How often to look, and after which part of the log was appended here even if that is sooner: workers append too.
+/// How often to read the size, and after which part of the log was appended here even if that is sooner, because
+/// workers append too.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_PERCENT: u64 = 1;
 
@@ -33,17 +34,17 @@ pub(super) struct Room {
     look: Notify,
 }
 
-/// How far the log is filled, in one measure of it.
+/// How far the log is filled, in one measure.
 #[derive(Debug)]
 struct Filled {
     limit: AtomicU64,
     seen: AtomicU64,
-    /// Appended here since the log was last looked at.
+    /// Appended here since the size was last read.
     since: AtomicU64,
 }
 
 impl Default for Room {
-    /// Before the first look there is room.
+    /// Before the first read there is room.
     fn default() -> Self {
         let filled = || Filled { limit: AtomicU64::new(u64::MAX), seen: AtomicU64::new(0), since: AtomicU64::new(0) };
         Self { bytes: filled(), messages: filled(), look: Notify::new() }
@@ -51,7 +52,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// A message of so many bytes was appended.
+    /// Counts an appended message of this size.
     pub(super) fn take(&self, bytes: usize) {
         let by_bytes = self.bytes.take(u64::try_from(bytes).unwrap_or(u64::MAX));
         let by_messages = self.messages.take(1);
@@ -60,7 +61,7 @@ impl Room {
         }
     }
 
-    /// Waits until it is time to look.
+    /// Waits until the size should be read.
     pub(super) async fn wait_for_look(&self) {
         tokio::select! {
             () = tokio::time::sleep(LOOK) => {}
@@ -68,7 +69,7 @@ impl Room {
         }
     }
 
-    /// What was appended here before a look, and so is in what it sees.
+    /// What was appended here before a read, and so is included in its result.
     pub(super) fn counted(&self) -> Amount {
         Amount {
             bytes: self.bytes.since.load(Ordering::Relaxed),
@@ -76,13 +77,13 @@ impl Room {
         }
     }
 
-    /// Takes in what a look saw. What was appended while it was under way stays counted.
+    /// Stores the result of a read. What was appended while it was in progress stays counted.
     pub(super) fn seen(&self, seen: Amount, limit: Amount, counted: Amount) {
         self.bytes.see(seen.bytes, limit.bytes, counted.bytes);
         self.messages.see(seen.messages, limit.messages, counted.messages);
     }
 
-    /// The bound that is reached so far that nothing new should be accepted.
+    /// The bound at which new work is refused, if one is reached.
     pub(super) fn crowded(&self) -> Option<Bound> {
         let bytes = self.bytes.crowded().map(Bound::Bytes);
         bytes.or_else(|| self.messages.crowded().map(Bound::Messages))
@@ -90,7 +91,7 @@ impl Room {
 }
 
 impl Filled {
-    /// Whether so much was appended here that it is time to look.
+    /// Whether so much was appended here that the size should be read.
     fn take(&self, amount: u64) -> bool {
         let since = self.since.fetch_add(amount, Ordering::Relaxed).saturating_add(amount);
         since >= percent(self.limit.load(Ordering::Relaxed), LOOK_PERCENT)
@@ -102,7 +103,7 @@ impl Filled {
         self.since.fetch_sub(counted, Ordering::Relaxed);
     }
 
-    /// The limit, if new work would take the room in which what was accepted has to end.
+    /// The limit, if new work would use the room in which accepted work has to end.
     fn crowded(&self) -> Option<u64> {
         let taken = self.seen.load(Ordering::Relaxed).saturating_add(self.since.load(Ordering::Relaxed));
         let limit = self.limit.load(Ordering::Relaxed);

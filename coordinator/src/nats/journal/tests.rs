@@ -1,7 +1,7 @@
-//! Appends at a real broker.
+//! Appends with a real broker.
 
 use futures::FutureExt as _;
-use proto::nats::Credentials;
+use nats::Credentials;
 use run::Shard;
 
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,10 +35,10 @@ async fn an_entry_is_known_again_behind_which_others_came() {
     let sequence = journal.publish(&subject, ours.clone(), first).await.expect("stored");
     journal.append(id, &events, None, sequence).await.expect("stored");
     assert_eq!(journal.find(&subject, first, &ours).await.expect("the log answers"), Found::Own(sequence));
-    // Others say the same; they are not ours.
+    // The same events of another writer are not ours.
     let other = log::encode_as(2, None, &events, None);
     assert_eq!(journal.find(&subject, first, &other).await.expect("the log answers"), Found::Others);
-    // And what stood there before is nobody's answer.
+    // Entries before the expected one are not searched.
     assert_eq!(journal.find(&subject, sequence, &ours).await.expect("the log answers"), Found::Others);
     assert_eq!(journal.find(&subject, sequence + 100, &ours).await.expect("the log answers"), Found::Nothing);
 }
@@ -58,12 +58,12 @@ async fn what_the_feed_brings_in_time_is_not_sent_again() {
     assert_eq!(behind_until(&journal), 0, "nobody waited in vain");
 }
 
-/// 0 while nobody has waited for the feed in vain.
+/// 0 unless an append has waited for the feed in vain.
 fn behind_until(journal: &Journal) -> u64 {
     journal.behind_until.load(Relaxed)
 }
 
-/// As the feed would tell it, but by asking.
+/// Stands for the feed, by asking the broker.
 async fn heard(journal: &Journal, id: RunId) -> u64 {
     loop {
         let last = journal.last_of_run(id).await.expect("the log can be asked");
@@ -140,7 +140,7 @@ async fn only_so_many_openings_are_waited_for_and_none_that_is_large() {
 async fn a_broker_that_is_gone_leaves_nobody_waiting_without_an_end() {
     let (mut server, journal) = journal().await;
     server.kill().await;
-    // More than the library keeps for a broker that is not there.
+    // More than the library buffers for a broker that is away.
     let mut appends = tokio::task::JoinSet::new();
     for _ in 0..3000 {
         let journal = journal.clone();
@@ -205,7 +205,7 @@ fn a_page_that_lost_a_message_on_its_way_is_refused() {
     assert!(lost.to_string().contains("entry 9 was lost on its way"), "{lost}");
 }
 
-/// A run of so many calls whose entries lie between those of others, and the places of its entries.
+/// A run of so many calls whose entries are between those of others, and the positions of its entries.
 async fn scattered(journal: &Journal, calls: u16, rounds: usize) -> (RunId, Vec<u64>) {
     let id = fresh();
     let opened = Event::RunOpened(run::RunOpened { deadline: Timestamp(u64::MAX), ..run::RunOpened::default() });
@@ -286,7 +286,7 @@ async fn a_run_is_known_for_certain_when_a_server_answers_that_has_the_mark_behi
     let behind = count(&journal).await + 1;
     let mut pages = RunPages::new(journal.clone(), id, 400).behind(behind);
     let (page, mark) = tokio::join!(pages.next_known(), async {
-        // Until then the server lacks what may belong to the run.
+        // Until then the server lacks entries that may belong to the run.
         tokio::time::sleep(LAG_PAUSE).await;
         journal.append(id, &[Event::RunClosed], None, places[0]).await.expect("stored")
     });
@@ -330,7 +330,7 @@ async fn a_read_that_is_not_answered_soon_is_made_again_and_keeps_nobody_from_th
     let lost: Result<(), _> = patiently("again", None, std::future::pending).await;
     assert!(lost.expect_err("it is not waited for without an end").to_string().contains("does not answer"));
 
-    // Those that are not answered give their turns back meanwhile, and no more ask than there are turns.
+    // Reads without an answer return their turns meanwhile, and there are never more requests than turns.
     let (turns, asking) = (Turns::default(), std::cell::Cell::new(0));
     let lost = || {
         asking.set(asking.get() + 1);

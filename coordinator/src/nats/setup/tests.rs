@@ -1,19 +1,19 @@
-//! Queues and buckets at a real broker.
+//! Queues and buckets with a real broker.
 
 use async_nats::jetstream::AckKind;
 use futures::StreamExt as _;
-use proto::nats::Credentials;
+use nats::Credentials;
 use proto::subject::{Place, Subject};
 use run::{CallIndex, RunId, Shard};
 
 use super::*;
 use crate::nats::Broker;
 
-/// More than a queue of an older release gave out at once. `TOOLYARD_DELAYED_JOBS` measures with another number.
+/// More than a queue of an older release could have in delivery. `TOOLYARD_DELAYED_JOBS` measures with another number.
 const DELAYED: usize = 20_001;
 const FETCHED_MAX: usize = 1000;
 
-/// Of which a machine has room for many.
+/// Small, so that a machine has room for many.
 fn small() -> LogOptions {
     LogOptions {
         bytes_max: 256 << 20,
@@ -50,7 +50,7 @@ async fn jobs_that_wait_for_a_delayed_retry_do_not_hold_up_the_others_of_their_p
     let (server, broker) = broker().await;
     let pool: PoolId = "main".parse().expect("a name");
     let delayed = std::env::var("TOOLYARD_DELAYED_JOBS").map_or(DELAYED, |count| count.parse().expect("a number"));
-    // As an older release made it.
+    // As an older release created it.
     let old = pull::Config { max_ack_pending: 20_000, ..pool_config(&pool) };
     let made: Result<jetstream::consumer::PullConsumer, _> =
         broker.context.create_consumer_on_stream(old, names::STREAM).await;
@@ -77,7 +77,8 @@ async fn jobs_that_wait_for_a_delayed_retry_do_not_hold_up_the_others_of_their_p
     job.expect("a job is given out").expect("the broker is there").ack().await.expect("the broker is there");
     let found = queue.get_info().await.expect("it is there").num_ack_pending;
     eprintln!(
-        "{delayed} jobs delayed in {out:?}, the next one came after {:?}; the broker's memory: {before} MiB before, {} MiB after",
+        "{delayed} jobs delayed in {out:?}, the next one came after {:?}; the broker's memory: {before} MiB before, \
+        {} MiB after",
         took.elapsed(),
         memory_mib(&server)
     );

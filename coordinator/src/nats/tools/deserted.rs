@@ -1,5 +1,5 @@
-//! Since when nobody hosts a set of tools. Noted at the broker, because coordinators are started anew more often than a set is
-//! forgotten.
+//! Since when a set of tools has had no hosts. Recorded at the broker, because coordinators restart more often than a
+//! set is forgotten.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use proto::names;
 use run::Timestamp;
 use tokio::time::Instant;
 
-use crate::registry::Hosts;
+use crate::fleet::registry::Hosts;
 
-/// What the keys begin with, beside the snapshots of shards.
+/// Prefix of the keys, which are beside the snapshots of shards.
 const DESERTED: &str = "deserted.";
-/// Notes that are written or removed in one look; the next look goes on.
+/// Records that are written or removed in one check; the next check continues.
 const NOTES_MAX: usize = 16;
 
 pub(super) struct Deserted {
     store: kv::Store,
-    /// How long nobody hosts a set before that is noted: longer than workers take to be replaced.
+    /// How long a set has no hosts before that is recorded: longer than replacing workers takes.
     noted_after: Duration,
     since: HashMap<Hosts, Since>,
 }
@@ -35,7 +35,7 @@ impl Deserted {
         Self { store, noted_after, since: HashMap::new() }
     }
 
-    /// Reads what was noted.
+    /// Reads the records.
     pub(super) async fn load(&mut self) -> Result<(), String> {
         let mut keys = self.store.keys().await.map_err(|error| error.to_string())?;
         while let Some(key) = keys.next().await {
@@ -53,7 +53,7 @@ impl Deserted {
         Ok(found.and_then(|at| std::str::from_utf8(&at).ok()?.parse().ok()).map(Timestamp))
     }
 
-    /// Takes note of which sets nobody hosts, of all that are known.
+    /// Records which of the known sets have no hosts.
     pub(super) async fn look<'a>(&mut self, sets: impl Iterator<Item = (&'a Hosts, bool)>) {
         let mut before = std::mem::take(&mut self.since);
         for (hosts, _) in sets.filter(|(_, is_hosted)| !is_hosted) {
@@ -62,7 +62,7 @@ impl Deserted {
         }
         let mut room = NOTES_MAX;
         for (hosts, since) in before {
-            // Somebody hosts it again, or it was forgotten.
+            // It has hosts again, or was forgotten.
             if since.noted.is_some() && (room == 0 || !self.remove(&hosts).await) {
                 self.since.insert(hosts, since);
             }
@@ -78,12 +78,12 @@ impl Deserted {
         }
     }
 
-    /// For how long nobody hosts a set, as far as was noted.
+    /// For how long a set has had no hosts, according to the records.
     pub(super) fn age(&self, hosts: &Hosts, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.since.get(hosts)?.noted?))
     }
 
-    /// Notes a set as deserted from now on, unless another coordinator did before.
+    /// Records that a set has no hosts from now on, unless another coordinator did before.
     async fn note(&self, hosts: &Hosts) -> Option<Timestamp> {
         let (key, now) = (key(hosts), proto::now());
         if self.store.create(&key, now.0.to_string().into()).await.is_ok() {
@@ -95,7 +95,12 @@ impl Deserted {
     async fn remove(&self, hosts: &Hosts) -> bool {
         let subject = format!("{}{}", self.store.prefix, key(hosts));
         let removed = self.store.stream.purge().filter(subject).await;
-        removed.inspect_err(|error| tracing::warn!(pool = %hosts.0, %error, "a note stays, trying again")).is_ok()
+        removed
+            .inspect_err(|error| {
+                tracing::warn!(pool = %hosts.0, %error, "removing the record of a set without \
+            hosts failed, retrying")
+            })
+            .is_ok()
     }
 }
 

@@ -1,8 +1,8 @@
-//! The registry at a real broker: what it forgets, and what it refuses to grow by.
+//! The registry with a real broker: what it forgets, and its limits.
 
+use nats::Credentials;
 use proto::convert::manifest::manifest_in;
 use proto::convert::worker::encode_advertisement;
-use proto::nats::Credentials;
 use proto::v1;
 use run::ToolSetId;
 
@@ -22,7 +22,7 @@ impl Scene {
         Self { _server: server, broker }
     }
 
-    /// A registry that has listened for long enough.
+    /// A registry that has received heartbeats for long enough.
     async fn registry(&self, limits: Limits) -> Keeper {
         let (published, _) = watch::channel(Arc::default());
         let (_, rules) = watch::channel(Arc::default());
@@ -68,7 +68,7 @@ fn set(number: usize) -> String {
 fn lives(registry: &mut Keeper, pool_name: &str, worker: &str, set: &str) {
     let (tools, slots) = (set.parse().expect("the name of a set"), 1);
     let worker: WorkerId = worker.parse().expect("a name");
-    registry.heard.insert((pool(pool_name), worker.clone()), Instant::now());
+    registry.last_seen.insert((pool(pool_name), worker.clone()), Instant::now());
     let lives = Worker { tools, pulling: true, slots, draining: false, release: String::new() };
     registry.registry.worker_lives(pool(pool_name), worker, lives);
     registry.publish();
@@ -82,20 +82,20 @@ async fn a_pool_that_nobody_serves_any_more_is_forgotten_with_its_queue_also_by_
     scene.advertise("gone", &set(1), "a").await;
     scene.advertise("lives", &set(2), "b").await;
     for _ in 0..2 {
-        // Each lives for less than what it takes to forget.
+        // Each worker lives for less than it takes to forget its set.
         let mut registry = scene.registry(limits.clone()).await;
         lives(&mut registry, "lives", "worker", &set(2));
-        registry.look_around().await;
+        registry.check_all().await;
         assert!(scene.has_queue(&pool("gone")).await && scene.has_queue(&pool("lives")).await);
         assert_eq!(scene.keys().await.len(), 2);
         tokio::time::sleep(forgotten * 2 / 3).await;
     }
     let mut registry = scene.registry(limits).await;
     lives(&mut registry, "lives", "worker", &set(2));
-    registry.look_around().await;
+    registry.check_all().await;
     assert!(!scene.has_queue(&pool("gone")).await && scene.has_queue(&pool("lives")).await);
     assert_eq!(scene.keys().await, BTreeSet::from([format!("lives.{}", set(2))]));
-    registry.look_around().await;
+    registry.check_all().await;
     let notes = scene.broker.snapshots.keys().await.expect("the broker is there").count().await;
     assert_eq!(notes, 0, "nothing is left of it");
 }
@@ -107,14 +107,14 @@ async fn a_set_that_is_hosted_again_is_deserted_anew_and_a_queue_with_jobs_stays
     let limits = Limits { forgotten, noted_after: Duration::ZERO, ..Limits::default() };
     scene.advertise("main", &set(1), "a").await;
     let mut registry = scene.registry(limits).await;
-    registry.look_around().await;
+    registry.check_all().await;
     tokio::time::sleep(forgotten).await;
     lives(&mut registry, "main", "worker", &set(1));
-    registry.look_around().await;
+    registry.check_all().await;
     assert!(registry.registry.worker_left(&pool("main"), &"worker".parse().expect("a name")));
-    registry.heard.clear();
+    registry.last_seen.clear();
     registry.publish();
-    registry.look_around().await;
+    registry.check_all().await;
     assert_eq!(scene.keys().await.len(), 1, "it counts from when it was deserted again");
 
     let run = run::RunId::new(run::Shard(0), uuid::Uuid::now_v7());
@@ -123,7 +123,7 @@ async fn a_set_that_is_hosted_again_is_deserted_anew_and_a_queue_with_jobs_stays
     let sent = scene.broker.context.publish(job, "a job".into()).await.expect("it is sent");
     sent.await.expect("it is stored");
     tokio::time::sleep(forgotten).await;
-    registry.look_around().await;
+    registry.check_all().await;
     assert!(scene.has_queue(&pool("main")).await && scene.keys().await.len() == 1, "somebody may come for the job");
 }
 
@@ -132,10 +132,10 @@ async fn a_queue_that_was_lost_is_made_again() {
     let scene = Scene::new().await;
     scene.advertise("main", &set(1), "a").await;
     let mut registry = scene.registry(Limits { queues_checked: Duration::ZERO, ..Limits::default() }).await;
-    registry.look_around().await;
+    registry.check_all().await;
     let queue = names::pool_consumer(&pool("main"));
     scene.broker.context.delete_consumer_from_stream(queue, names::STREAM).await.expect("it was there");
-    registry.look_around().await;
+    registry.check_all().await;
     assert!(scene.has_queue(&pool("main")).await);
 }
 
@@ -152,14 +152,14 @@ async fn what_is_advertised_is_bounded_for_each_pool_and_what_makes_no_sense_sto
     let mut registry = scene.registry(limits).await;
     assert_eq!(registry.sets.len(), 7, "all but the one whose key says nothing");
     lives(&mut registry, "main", "worker", &set(1));
-    registry.look_around().await;
+    registry.check_all().await;
     // The hosted one, and the newest.
     let left = [("main", 1), ("main", 4), ("main", 5), ("other", 9)];
     assert_eq!(scene.keys().await, left.map(|(pool, number)| format!("{pool}.{}", set(number))).into());
     assert!(registry.registry.catalog.find(&"tool-1".parse().expect("a name")).is_some());
     let bytes = registry.bytes.values().copied().max().expect("there are some");
     registry.limits.set_bytes_max = bytes * 2;
-    registry.look_around().await;
+    registry.check_all().await;
     assert_eq!(scene.keys().await.len(), 3);
 }
 
@@ -171,7 +171,7 @@ async fn heartbeats_of_ever_new_workers_make_a_pool_no_larger_than_it_may_be() {
         if !registry.is_too_many(&pool.parse().expect("a name"), &worker.parse().expect("a name")) {
             lives(&mut registry, pool, worker, &set(1));
         }
-        registry.heard.len()
+        registry.last_seen.len()
     };
     assert_eq!(["a", "b", "c", "a", "d"].map(|worker| count("main", worker)), [1, 2, 2, 2, 2]);
     assert_eq!(count("other", "c"), 3);

@@ -1,57 +1,63 @@
-//! Which coordinators there are, which shard is whose, and what follows for one of them. Pure: the bucket of leases as it
-//! was last seen.
+//! The coordinators and the shards' owners as last seen in the lease bucket, and what follows for one coordinator.
 //!
-//! Nobody compares clocks: a member is dead for us when we have not seen its key change for a whole lease of our own time.
+//! Clocks of different machines are never compared: a member counts as dead when its key has not changed for a whole
+//! lease by the observer's own clock.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
-use proto::names;
 use run::Shard;
-use tokio::time::{Duration, Instant};
 
-use crate::shards::{ShardSet, every};
-
-/// How long a member lives without renewal.
-pub(crate) const LEASE: Duration = Duration::from_secs(6);
+use super::LEASE;
+use crate::shards::ShardSet;
 
 #[derive(Debug)]
-pub(crate) struct Members {
+pub(super) struct Members {
     seen: BTreeMap<String, Seen>,
-    shards: Vec<Key>,
-    /// Everything that was in the bucket when we began to watch it has been seen.
+    shards: Vec<ShardKey>,
+    /// Everything that was in the bucket when the watch began has been seen.
     complete: bool,
+    /// The newest revision that the watch has brought. Answers to requests may show a newer one.
+    watched: u64,
 }
 
 #[derive(Debug)]
 struct Seen {
     revision: u64,
-    /// When its key was last seen to change, by our own clock.
+    /// When its key was last seen to change, by the observer's clock.
     changed: Instant,
 }
 
-/// What stands under a shard's key.
+/// The last known content of a shard's key.
 #[derive(Debug, Clone, Default)]
-struct Key {
+struct ShardKey {
     revision: u64,
     owner: Option<String>,
 }
 
-/// What a member should do about the shards that are its own.
+/// What a member should do about its share of the shards.
 #[derive(Debug, PartialEq, Eq, Default)]
-pub(crate) struct Plan {
-    /// Shards that nobody has, each with the revision of its key.
-    pub(crate) claim: Vec<(Shard, u64)>,
-    /// How many of those it should take.
-    pub(crate) wanted: usize,
-    pub(crate) release: Vec<Shard>,
+pub(super) struct Plan {
+    /// Shards without a living owner, each with the revision of its key.
+    pub(super) free: Vec<(Shard, u64)>,
+    /// How many of the free shards this member should claim.
+    pub(super) wanted: usize,
+    /// Shards beyond this member's share.
+    pub(super) release: Vec<Shard>,
 }
 
 impl Members {
-    pub(crate) fn new() -> Self {
-        Self { seen: BTreeMap::new(), shards: vec![Key::default(); usize::from(names::SHARDS)], complete: false }
+    pub(super) fn new(shards: u8) -> Self {
+        Self {
+            seen: BTreeMap::new(),
+            shards: vec![ShardKey::default(); usize::from(shards)],
+            complete: false,
+            watched: 0,
+        }
     }
 
-    pub(crate) fn lives(&mut self, member: &str, revision: u64, now: Instant) {
+    /// A member's key was seen at this revision. A revision that was seen before is no sign of life.
+    pub(super) fn renewed(&mut self, member: &str, revision: u64, now: Instant) {
         match self.seen.get_mut(member) {
             Some(seen) if seen.revision >= revision => {}
             Some(seen) => *seen = Seen { revision, changed: now },
@@ -61,50 +67,56 @@ impl Members {
         }
     }
 
-    pub(crate) fn left(&mut self, member: &str) {
+    pub(super) fn left(&mut self, member: &str) {
         self.seen.remove(member);
     }
 
-    /// A shard's key says so, unless we have seen something newer.
-    pub(crate) fn shard_is(&mut self, shard: Shard, owner: Option<&str>, revision: u64) {
+    /// Records the content of a shard's key, unless a newer revision has been seen.
+    pub(super) fn set_owner(&mut self, shard: Shard, owner: Option<&str>, revision: u64) {
         if let Some(key) = self.shards.get_mut(usize::from(shard.0))
             && revision > key.revision
         {
-            *key = Key { revision, owner: owner.map(str::to_owned) };
+            *key = ShardKey { revision, owner: owner.map(str::to_owned) };
         }
     }
 
-    /// Nothing stands under a shard's key, whatever we have seen there.
-    pub(crate) fn shard_is_unknown(&mut self, shard: Shard) {
+    /// Records that a shard has no key at all, whatever revision has been seen.
+    pub(super) fn forget_owner(&mut self, shard: Shard) {
         if let Some(key) = self.shards.get_mut(usize::from(shard.0)) {
-            *key = Key::default();
+            *key = ShardKey::default();
         }
     }
 
-    /// Who owns a shard, and the revision that says so.
-    pub(crate) fn owner(&self, shard: Shard) -> (Option<&str>, u64) {
+    /// The owner of a shard, and the revision of its key.
+    pub(super) fn owner(&self, shard: Shard) -> (Option<&str>, u64) {
         self.shards.get(usize::from(shard.0)).map_or((None, 0), |key| (key.owner.as_deref(), key.revision))
     }
 
-    /// We could not have heard anybody until now: whoever was silent is not dead for that.
-    pub(crate) fn forgive(&mut self, now: Instant) {
+    /// Counts the silence of all members from now on, because their renewals could not arrive before.
+    pub(super) fn forgive(&mut self, now: Instant) {
         self.seen.values_mut().for_each(|seen| seen.changed = now);
     }
 
-    /// The watch of the bucket broke, so changes may have been missed. What stands there comes again in the order of its
-    /// last changes: shards before the members that took them, which must not look like shards without an owner.
-    pub(crate) fn missed(&mut self, now: Instant) {
+    /// The watch of the bucket broke, so changes may have been missed. The bucket's content comes again in the order
+    /// of last changes: shards come before the members that claimed them, and must not be taken for shards without an
+    /// owner.
+    pub(super) fn missed(&mut self, now: Instant) {
         self.forgive(now);
         self.complete = false;
     }
 
-    /// Everything that stood in the bucket has come.
-    pub(crate) fn seen_all(&mut self) {
+    /// The watch has brought the change with this revision.
+    pub(super) fn watched(&mut self, revision: u64) {
+        self.watched = self.watched.max(revision);
+    }
+
+    /// The whole content of the bucket has been seen.
+    pub(super) fn all_seen(&mut self) {
         self.complete = true;
     }
 
-    /// Members whose lease has run out, each with the revision last seen.
-    pub(crate) fn dead(&self, me: &str, now: Instant) -> Vec<(String, u64)> {
+    /// Members other than `me` whose lease has run out, each with the revision last seen.
+    pub(super) fn dead(&self, me: &str, now: Instant) -> Vec<(String, u64)> {
         if !self.complete {
             return Vec::new();
         }
@@ -113,38 +125,51 @@ impl Members {
         dead.map(|(id, seen)| (id.clone(), seen.revision)).collect()
     }
 
-    /// Every member gets an equal share; what does not divide goes to the first by id. Nothing is to be done while not
-    /// everything has been seen.
-    pub(crate) fn plan(&self, me: &str, held: ShardSet) -> Plan {
+    /// What `me` should do, holding the shards `held`. Every member gets an equal share; the remainder goes to the
+    /// first members by id. The plan is empty until the whole bucket has been seen.
+    pub(super) fn plan(&self, me: &str, held: ShardSet) -> Plan {
         if !self.complete {
             return Plan::default();
         }
         let Some(place) = self.seen.keys().position(|id| id == me) else { return Plan::default() };
-        let (shards, members) = (usize::from(names::SHARDS), self.seen.len());
+        let (shards, members) = (self.shards.len(), self.seen.len());
         let share = shards / members + usize::from(place < shards % members);
         if held.len() > share {
             return Plan { release: held.iter().skip(share).collect(), ..Plan::default() };
         }
-        let is_free = |owner: Option<&str>| owner.is_none_or(|owner| !self.seen.contains_key(owner));
-        let free = every().filter(|shard| !held.contains(*shard)).filter_map(|shard| {
+        // A conflict may show a shard's key before the watch brings the key of the member that claimed it.
+        let is_gone = |owner: &str, revision| revision <= self.watched && !self.seen.contains_key(owner);
+        let free = self.all_shards().filter(|shard| !held.contains(*shard)).filter_map(|shard| {
             let (owner, revision) = self.owner(shard);
-            is_free(owner).then_some((shard, revision))
+            owner.is_none_or(|owner| is_gone(owner, revision)).then_some((shard, revision))
         });
-        Plan { claim: free.collect(), wanted: share - held.len(), release: Vec::new() }
+        Plan { free: free.collect(), wanted: share - held.len(), release: Vec::new() }
+    }
+
+    fn all_shards(&self) -> impl Iterator<Item = Shard> {
+        (0..u8::MAX).take(self.shards.len()).map(Shard)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
+    const SHARDS: u8 = 16;
+
     fn complete() -> Members {
-        let mut members = Members::new();
-        members.seen_all();
+        let mut members = Members::new(SHARDS);
+        members.all_seen();
         members
     }
 
-    /// Lets every member follow its plan until nobody has anything to do; gives who holds how many.
+    fn every() -> impl Iterator<Item = Shard> {
+        ShardSet::first(SHARDS).iter()
+    }
+
+    /// Lets every member follow its plan until none has anything to do. Returns how many shards each holds.
     fn settle(members: &mut Members, held: &mut BTreeMap<String, ShardSet>) -> Vec<usize> {
         let mut revision = every().map(|shard| members.owner(shard).1).max().unwrap_or(0);
         for _ in 0..100 {
@@ -154,16 +179,17 @@ mod tests {
                 for shard in plan.release {
                     revision += 1;
                     held.remove(shard);
-                    members.shard_is(shard, None, revision);
+                    members.set_owner(shard, None, revision);
                     idle = false;
                 }
-                for (shard, _) in plan.claim.into_iter().take(plan.wanted) {
+                for (shard, _) in plan.free.into_iter().take(plan.wanted) {
                     revision += 1;
                     held.insert(shard);
-                    members.shard_is(shard, Some(id), revision);
+                    members.set_owner(shard, Some(id), revision);
                     idle = false;
                 }
             }
+            members.watched(revision);
             if idle {
                 return held.values().map(|held| held.len()).collect();
             }
@@ -172,10 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_equal_whoever_comes_and_goes_and_nobody_holds_what_another_does() {
+    fn shares_stay_equal_as_members_come_and_go_and_no_shard_has_two_owners() {
         let (now, mut members, mut held) = (Instant::now(), complete(), BTreeMap::new());
         for (id, shares) in [("b", vec![16]), ("a", vec![8, 8]), ("c", vec![6, 5, 5])] {
-            members.lives(id, 1, now);
+            members.renewed(id, 1, now);
             held.insert(id.to_owned(), ShardSet::default());
             assert_eq!(settle(&mut members, &mut held), shares);
         }
@@ -190,7 +216,7 @@ mod tests {
     fn more_members_than_shards_leave_some_without() {
         let (now, mut members, mut held) = (Instant::now(), complete(), BTreeMap::new());
         for id in 0..20 {
-            members.lives(&format!("{id:02}"), 1, now);
+            members.renewed(&format!("{id:02}"), 1, now);
             held.insert(format!("{id:02}"), ShardSet::default());
         }
         let shares = settle(&mut members, &mut held);
@@ -198,45 +224,59 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_dead_when_its_key_stood_still_for_a_lease_while_we_could_hear() {
+    fn a_member_is_dead_when_its_key_did_not_change_for_a_lease_while_the_bucket_could_be_watched() {
         let (now, mut members) = (Instant::now(), complete());
-        members.lives("me", 1, now);
-        members.lives("other", 2, now);
+        members.renewed("me", 1, now);
+        members.renewed("other", 2, now);
         // The same revision again is no sign of life.
-        members.lives("other", 2, now + LEASE / 2);
+        members.renewed("other", 2, now + LEASE / 2);
         assert_eq!(members.dead("me", now + LEASE), [("other".to_owned(), 2)]);
         members.forgive(now + LEASE);
         assert!(members.dead("me", now + LEASE).is_empty());
-        members.lives("other", 3, now + LEASE * 2 - Duration::from_millis(1));
+        members.renewed("other", 3, now + LEASE * 2 - Duration::from_millis(1));
         assert!(members.dead("me", now + LEASE * 2).is_empty());
     }
 
     #[test]
-    fn a_shard_of_a_member_that_is_gone_is_free_and_an_old_word_about_it_is_not_heard() {
+    fn a_shard_of_a_member_that_is_gone_is_free_and_an_older_revision_of_its_key_is_ignored() {
         let (now, mut members) = (Instant::now(), complete());
-        members.lives("me", 1, now);
-        every().for_each(|shard| members.shard_is(shard, Some("gone"), 50));
+        members.renewed("me", 1, now);
+        every().for_each(|shard| members.set_owner(shard, Some("gone"), 50));
+        members.watched(50);
         let plan = members.plan("me", ShardSet::default());
-        assert_eq!((plan.claim.len(), plan.wanted), (16, 16));
-        assert_eq!(plan.claim.first(), Some(&(Shard(0), 50)));
-        members.shard_is(Shard(0), Some("me"), 51);
-        members.shard_is(Shard(0), None, 50);
+        assert_eq!((plan.free.len(), plan.wanted), (16, 16));
+        assert_eq!(plan.free.first(), Some(&(Shard(0), 50)));
+        members.set_owner(Shard(0), Some("me"), 51);
+        members.set_owner(Shard(0), None, 50);
         assert_eq!(members.owner(Shard(0)), (Some("me"), 51));
+    }
+
+    #[test]
+    fn a_shard_of_a_member_that_the_watch_has_not_brought_yet_is_not_free() {
+        let (now, mut members) = (Instant::now(), complete());
+        members.renewed("me", 1, now);
+        members.watched(1);
+        // A conflict showed it, and the owner's own key is still on its way.
+        members.set_owner(Shard(0), Some("new"), 3);
+        assert!(!members.plan("me", ShardSet::default()).free.contains(&(Shard(0), 3)));
+        // The watch has come there, and the owner has left before.
+        members.watched(3);
+        assert!(members.plan("me", ShardSet::default()).free.contains(&(Shard(0), 3)));
     }
 
     #[test]
     fn shards_of_a_member_that_joined_while_the_watch_was_broken_are_not_taken_from_it() {
         let (now, mut members) = (Instant::now(), complete());
-        members.lives("me", 1, now);
-        members.lives("other", 2, now);
+        members.renewed("me", 1, now);
+        members.renewed("other", 2, now);
         members.missed(now);
         // Its claims come before its own key, which is renewed all the time.
-        every().for_each(|shard| members.shard_is(shard, Some("new"), 50));
+        every().for_each(|shard| members.set_owner(shard, Some("new"), 50));
         assert_eq!(members.plan("me", ShardSet::default()), Plan::default());
         assert!(members.dead("me", now + LEASE * 2).is_empty());
-        members.lives("new", 60, now);
-        members.seen_all();
+        members.renewed("new", 60, now);
+        members.all_seen();
         let plan = members.plan("me", ShardSet::default());
-        assert_eq!((plan.claim.len(), plan.wanted), (0, 6));
+        assert_eq!((plan.free.len(), plan.wanted), (0, 6));
     }
 }

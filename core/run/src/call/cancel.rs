@@ -1,8 +1,8 @@
-//! What a cancel request makes of a call, and what its caller learns about the execution.
+//! Cancelling a call, and what its caller learns about the execution.
 //!
-//! `NotRunning` is answered only if no worker runs the call, now or later. A tool that is not repeatable is called after its
-//! start is in the log and is known to count, so the log knows. A repeatable tool is called before its start is in the
-//! log: a fresh job is executed at once. So once its job may be in the log, a worker may be running it.
+//! `NotRunning` is reported only if no worker runs the call, now or later. A tool that is not repeatable is called
+//! after its start is in the log and is known to count, so the log knows. A repeatable tool is called before its start
+//! is in the log: a fresh job is executed at once. So once its job may be in the log, a worker may be running it.
 
 use super::{Call, CallState, Cancelling};
 use crate::event::{Entry, Event, Outcome, Stopped};
@@ -10,8 +10,8 @@ use crate::id::{CallIndex, Timestamp};
 use crate::run::{Heard, Run};
 
 impl Run {
-    /// The calls whose jobs may be in the log behind this entry, although an event of the entry cancels them: their turn came
-    /// before it. A call whose turn comes with the entry itself is cancelled before an owner can dispatch it.
+    /// The calls whose jobs may be in the log behind this entry, although an event of the entry cancels them: their
+    /// turn came before it. A call whose turn comes with the entry itself is cancelled before an owner can dispatch it.
     pub(crate) fn perhaps_dispatched(&self, entry: &Entry) -> Vec<CallIndex> {
         let cancels = |event: &Event| {
             matches!(
@@ -31,7 +31,7 @@ impl Run {
 }
 
 impl Call {
-    /// A call that is not running ends at once; a running one is told to stop. `turns` are the calls that are perhaps
+    /// A call that is not running ends at once; a running one must stop. `turns` are the calls whose jobs may be
     /// dispatched.
     pub(crate) fn cancel_requested_at(
         &mut self,
@@ -57,13 +57,13 @@ impl Call {
         self.end(Outcome::Cancelled { reason: reason.to_owned(), stopped }, at, heard);
     }
 
-    /// The owner does not wait any longer for the word of the attempt that it told to stop.
+    /// The owner stops waiting for a report of the attempt that it asked to stop.
     pub(crate) fn cancelled(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
         self.without_its_word(|call| call.end_cancelled(Stopped::Unconfirmed, at, heard));
     }
 
-    /// The attempt says that it stopped. Of `others`, lost before it, nobody does, which matters where a second execution
-    /// does harm.
+    /// The attempt reports that it stopped. For `others`, earlier attempts that were lost, there is no report, which
+    /// matters if the tool is not safe to repeat.
     pub(super) fn end_stopped(&mut self, others: u32, at: Timestamp, heard: &mut Vec<Heard>) {
         let sure = self.is_repeatable() || others == 0;
         self.end_cancelled(if sure { Stopped::Confirmed } else { Stopped::Unconfirmed }, at, heard);

@@ -1,4 +1,4 @@
-//! What time makes of a call: by when it must have begun, answered or ended.
+//! Deadlines of a call: for its start, its answer and its end.
 
 use super::{Call, CallState};
 use crate::event::DeadlineKind;
@@ -6,17 +6,17 @@ use crate::id::Timestamp;
 use crate::limit::{CANCEL_GRACE, OVERRUN_GRACE};
 
 impl Call {
-    /// By when an attempt must have begun, as long as none runs. What waits for its client is in no queue, nor is what
-    /// awaits approval: it is in the queue for as long afterwards.
+    /// Deadline for the start of an attempt, while none runs. Calls that wait for their client or for approval are not
+    /// in the queue; an approved call has its whole queue time after the approval.
     #[must_use]
     pub fn start_by(&self) -> Timestamp {
         let queues = self.policy().is_some() && self.is_untried() && self.state != CallState::AwaitingApproval;
         let queue = self.spec.queue_deadline.filter(|_| queues);
-        let queue = queue.map(|queue| queue.after(self.in_line_since.since(self.accepted_at)));
+        let queue = queue.map(|queue| queue.after(self.in_turn_since.since(self.accepted_at)));
         queue.map_or(self.spec.deadline, |queue| queue.min(self.spec.deadline))
     }
 
-    /// When the owner ends a running attempt whose worker is silent, and as what.
+    /// When the owner ends a running attempt whose worker sends nothing, and with which outcome.
     pub(crate) fn overrun(&self) -> Option<(Timestamp, DeadlineKind)> {
         let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
         let number = running.attempt.number;
@@ -26,13 +26,13 @@ impl Call {
         Some((at.after(OVERRUN_GRACE), kind))
     }
 
-    /// When the running attempt will have said nothing for too long.
+    /// When the running attempt exceeds its idle timeout.
     pub(super) fn idle_until(&self) -> Option<Timestamp> {
         let (CallState::Running(running), Some((_, policy))) = (&self.state, self.policy()) else { return None };
         policy.idle_timeout.map(|idle| running.heard_at.after(idle))
     }
 
-    /// When the owner stops waiting for a cancelled attempt's own word.
+    /// When the owner stops waiting for a report of a cancelled attempt.
     pub(crate) fn cancel_overdue(&self) -> Option<Timestamp> {
         self.cancel.as_ref().map(|cancel| cancel.requested_at.after(CANCEL_GRACE).after(OVERRUN_GRACE))
     }

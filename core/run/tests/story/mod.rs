@@ -1,7 +1,6 @@
 //! Hand-made runs: specs and events in few words, and a log that is folded as it is written.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Entry, EraseRequest, ErrorKind, Event, Fields, FloorPolicy, Heard, Nonce, Policy, PoolId, ResultUse, Route, Rules,
-    Run, RunId, RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WithoutWorker, WorkerId,
+    Entry, EraseRequest, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Rules, Run, RunId,
+    RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -47,22 +46,7 @@ pub(crate) fn error(kind: ErrorKind) -> CallError {
 
 pub(crate) fn spec(name: &str, route: Route) -> CallSpec {
     let tool: ToolName = "tool".parse().expect("a tool name");
-    let (arguments, metadata) = (Bytes::from_static(b"{}"), BTreeMap::new());
-    CallSpec {
-        id: id(name),
-        tool,
-        arguments,
-        metadata,
-        route,
-        deadline: START.after(CALL_LIFE),
-        queue_deadline: None,
-        without_worker: WithoutWorker::Wait,
-        concurrency: Concurrency::Parallel,
-        approval: None,
-        result_use: ResultUse::default(),
-        context: Fields::default(),
-        files: Vec::new(),
-    }
+    CallSpec::new(id(name), tool, "{}", route, START.after(CALL_LIFE))
 }
 
 pub(crate) fn with_policy(name: &str, policy: Policy) -> CallSpec {

@@ -1,20 +1,20 @@
 //! What the API is asked for: the calls of a new run, and outputs for a run that requires action.
 
-use proto::v1;
+use crate::turns::{Arguments, Form, Problem, Turn};
+use proto::{Reason, v1};
 use serde_json::Value;
-use vendor::{Arguments, Form, Problem, Turn};
 
-use crate::Refused;
-use crate::body::Body;
-use crate::calls::ITEM;
-use crate::refused::check_distinct;
-use crate::responses::metadata;
-use crate::tools::{Hosted, Tools};
+use crate::openai::Refused;
+use crate::openai::body::Body;
+use crate::openai::calls::ITEM;
+use crate::openai::refused::check_distinct;
+use crate::openai::responses::metadata;
+use crate::openai::tools::{Hosted, Tools};
 
 /// A new run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
-    pub request: v1::ExecuteRunRequest,
+    pub run: v1::CreateRunRequest,
     pub is_streamed: bool,
 }
 
@@ -29,15 +29,15 @@ impl Asked {
         let given = body.get("tool_calls").ok_or_else(|| {
             let message = "it is missing: there is no model here, so the calls to execute are given, as the `tool_calls` of a \
                            message of Chat Completions";
-            Refused::new("NO_CALLS", "/tool_calls", message)
+            Refused::new(Reason::NoCalls, "/tool_calls", message)
         })?;
-        let place = |error: vendor::Error| {
+        let place = |error: crate::turns::Error| {
             let refused = Refused::from(error);
             Refused { pointer: format!("/tool_calls{}", refused.pointer), ..refused }
         };
         let turn = Turn::parse(given.get().as_bytes(), Some(Form::Chat)).map_err(place)?;
         if turn.calls.is_empty() {
-            return Err(Refused::new("NO_CALLS", "/tool_calls", "it holds no call that can be executed"));
+            return Err(Refused::new(Reason::NoCalls, "/tool_calls", "it holds no call that can be executed"));
         }
         let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
         let metadata = metadata(&body.value("metadata")?)?;
@@ -71,19 +71,14 @@ impl Asked {
             calls.push(new);
         }
         let rules = tools.rules(is_serial, 0);
-        let request = v1::ExecuteRunRequest {
-            calls,
-            rules,
-            request_tools: tools.own,
-            tools: tools.attached,
-            ..Default::default()
-        };
-        Ok(Self { request, is_streamed: body.flag("stream")?.unwrap_or_default() })
+        let (request_tools, tools) = (tools.own, tools.attached);
+        let run = v1::CreateRunRequest { calls, rules, request_tools, tools, ..v1::CreateRunRequest::default() };
+        Ok(Self { run, is_streamed: body.flag("stream")?.unwrap_or_default() })
     }
 }
 
-/// Reads the body that submits outputs, and whether the rest of the run is to be streamed. All calls that wait are answered at
-/// once.
+/// Reads the body that submits outputs, and whether the rest of the run is to be streamed. All calls that wait are
+/// answered at once.
 ///
 /// # Errors
 /// With a JSON pointer, where the body is not of the API's form.

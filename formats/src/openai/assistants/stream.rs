@@ -1,13 +1,13 @@
 //! The fold: a run's ordered output as the streams of an Assistants run, one up to each time that it requires action.
 
+use crate::turns::Answer;
 use proto::v1;
 use proto::v1::run_event::Event as Told;
 use run::{Run, RunId};
 use serde_json::{Value, json};
-use vendor::Answer;
 
-use crate::NAME;
-use crate::calls::{Call, Calls, Failure, OURS, Place, Stage, parts, text_of};
+use crate::openai::NAME;
+use crate::openai::calls::{Call, Calls, Failure, OURS, Place, Stage, parts, text_of};
 
 /// An event of a run's stream.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,19 +1,19 @@
 //! What answers the open calls of an earlier response, and which calls those are.
 
+use crate::turns::{Answer, Form, Turn};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use proto::convert::api;
-use proto::v1;
+use proto::{Reason, v1};
 use run::Run;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use vendor::{Answer, Form, Turn};
 
 use super::ResponseId;
 use super::items::{self, Carrier};
-use crate::Refused;
-use crate::body::readable;
-use crate::calls::{Calls, Failure, parts};
+use crate::openai::Refused;
+use crate::openai::body::readable;
+use crate::openai::calls::{Calls, Failure, parts};
 
 /// What a client answers at once.
 #[derive(Debug, Clone, PartialEq)]
@@ -73,7 +73,11 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, Refused> {
         }
     }
     if outputs.is_empty() && approvals.is_empty() {
-        return Err(Refused::new("NO_ANSWERS", "/input", "it answers no call: give the outputs of the open calls"));
+        return Err(Refused::new(
+            Reason::NoAnswers,
+            "/input",
+            "it answers no call: give the outputs of the open calls",
+        ));
     }
     Ok((outputs, approvals))
 }
@@ -147,7 +151,7 @@ impl Continued {
         let open = open_items(previous);
         if open.is_empty() {
             let message = format!("nothing is open in response {}: there is no call to answer", self.previous);
-            return Err(Refused::new("RESPONSE_NOT_WAITING", "/previous_response_id", message));
+            return Err(Refused::new(Reason::ResponseNotWaiting, "/previous_response_id", message));
         }
         let waits = |id: &str, is_approval: bool| {
             open.iter().any(|item| {
@@ -157,7 +161,7 @@ impl Continued {
         };
         let unknown = |at: &str, id: &str| {
             let message = format!("{id:?} is not open in response {}", self.previous);
-            Err(Refused::new("CALL_NOT_FOUND", at, message))
+            Err(Refused::new(Reason::CallNotFound, at, message))
         };
         for (at, output) in &self.outputs {
             if !waits(&output.call_id, false) {
@@ -187,7 +191,7 @@ impl Continued {
         if !missing.is_empty() {
             let message =
                 format!("all open calls are answered at once, and those of {} are missing", missing.join(", "));
-            return Err(Refused::new("ANSWERS_MISSING", "/input", message));
+            return Err(Refused::new(Reason::AnswersMissing, "/input", message));
         }
         let run_id = run.id().to_string();
         let outputs: Vec<_> = self.outputs.iter().map(|(_, output)| output.clone()).collect();
@@ -233,7 +237,8 @@ pub(super) fn answer_item(item: &Value, outcome: &v1::CallOutcome) -> Option<Val
     serde_json::from_str(answered.first()?.get()).ok()
 }
 
-/// The items that a response was made of: the calls of the first one, for each other one what answered the response before it.
+/// The items that a response was made of: the calls of the first one, for each other one what answered the response
+/// before it.
 #[must_use]
 pub fn input_items(run: &Run, previous: Option<&Value>) -> Vec<Value> {
     let Some(previous) = previous else {

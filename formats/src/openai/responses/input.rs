@@ -1,18 +1,19 @@
-//! What the API is asked for: the calls of a new response, or [what answers](super::answers) the open calls of an earlier one.
+//! What the API is asked for: the calls of a new response, or [what answers](super::answers) the open calls of an
+//! earlier one.
 
 use std::collections::BTreeMap;
 
-use proto::v1;
+use crate::turns::{Arguments, Form, Problem, Turn};
+use proto::{Reason, v1};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use vendor::{Arguments, Form, Problem, Turn};
 
 use super::answers::{Continued, answers};
-use crate::Refused;
-use crate::body::{Body, readable};
-use crate::calls::{ITEM, OURS};
-use crate::refused::check_distinct;
-use crate::tools::{Hosted, Tools};
+use crate::openai::Refused;
+use crate::openai::body::{Body, readable};
+use crate::openai::calls::{ITEM, OURS};
+use crate::openai::refused::check_distinct;
+use crate::openai::tools::{Hosted, Tools};
 
 /// Pairs of metadata, and bytes of a name and of a value: as the API has it.
 const METADATA_MAX: usize = 16;
@@ -30,7 +31,7 @@ pub enum Asked {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opened {
-    pub request: v1::ExecuteRunRequest,
+    pub run: v1::CreateRunRequest,
     pub is_streamed: bool,
     /// Answer at once, not when there is nothing more to say.
     pub is_background: bool,
@@ -50,8 +51,8 @@ impl Asked {
             body.get("input").ok_or_else(|| Refused::invalid("/input", "it is missing: give the calls to execute"))?;
         match body.value("previous_response_id")? {
             Value::Null => {
-                let request = v1::ExecuteRunRequest { store, ..opened(&body, input, hosted)? };
-                Ok(Self::Opened(Opened { request, is_streamed, is_background }))
+                let run = v1::CreateRunRequest { store, ..opened(&body, input, hosted)? };
+                Ok(Self::Opened(Opened { run, is_streamed, is_background }))
             }
             Value::String(previous) => {
                 let previous = previous
@@ -66,8 +67,8 @@ impl Asked {
     }
 }
 
-/// What concerns a model (its name, instructions, sampling, …) is ignored, as there is none. What would be promised and not
-/// kept is refused.
+/// What concerns a model (its name, instructions, sampling, …) is ignored, as there is none. What would be promised and
+/// not kept is refused.
 fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
     for (name, instead) in [
         ("conversation", "continue a response with `previous_response_id`"),
@@ -83,7 +84,7 @@ fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
 
 // ---- a new response ----
 
-fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::ExecuteRunRequest, Refused> {
+fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::CreateRunRequest, Refused> {
     let items: Vec<Value> = match readable(input, "/input")? {
         Value::Array(items) => items,
         Value::String(_) => {
@@ -96,7 +97,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
         let message = "an approval goes with the `previous_response_id` of the response that asked for it";
         return Err(Refused::invalid(format!("/input/{nth}"), message));
     }
-    let place = |error: vendor::Error| {
+    let place = |error: crate::turns::Error| {
         let refused = Refused::from(error);
         Refused { pointer: format!("/input{}", refused.pointer), ..refused }
     };
@@ -107,7 +108,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
     if turn.calls.is_empty() {
         let message = "no call is there to execute: items as `function_call` or `custom_tool_call` without an output were \
                        expected, or a `previous_response_id` with outputs";
-        return Err(Refused::new("NO_CALLS", "/input", message));
+        return Err(Refused::new(Reason::NoCalls, "/input", message));
     }
     let most = match body.value("max_tool_calls")? {
         Value::Null => 0,
@@ -123,7 +124,8 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
         let kind = items.get(nth).and_then(|item| item["type"].as_str()).unwrap_or_default();
         let arguments = match &call.arguments {
             Arguments::Json(json) => json,
-            // Half of a call is not executed. What is no JSON is refused as its tool's arguments; the other calls go on.
+            // Half of a call is not executed. What is no JSON is refused as its tool's arguments; the other calls go
+            // on.
             Arguments::Unreadable { why, .. } if matches!(why.problem, Problem::Incomplete(_)) => {
                 return Err(place(why.clone()));
             }
@@ -158,7 +160,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::E
         calls.push(new);
     }
     let rules = tools.rules(is_serial, most);
-    Ok(v1::ExecuteRunRequest { calls, rules, request_tools: tools.own, tools: tools.attached, ..Default::default() })
+    Ok(v1::CreateRunRequest { calls, rules, request_tools: tools.own, tools: tools.attached, ..Default::default() })
 }
 
 /// A vendor's shell call in the words of a worker's `bash`.

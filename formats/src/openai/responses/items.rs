@@ -1,14 +1,14 @@
 //! How each kind of call looks as items: by the tool's name, and by where the call goes.
 
+use crate::turns::Answer;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use proto::v1;
 use run::RunId;
 use serde_json::{Value, json};
-use vendor::Answer;
 
-use crate::NAME;
-use crate::calls::{Call, Failure, Place, parts};
+use crate::openai::NAME;
+use crate::openai::calls::{Call, Failure, Place, parts};
 
 /// The kind of item that carries a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -270,8 +270,8 @@ pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1:
     let answer = Answer::new(parts(&outcome.result));
     let result = || {
         answer.parts.iter().find_map(|part| match part {
-            vendor::Part::Json(json) => serde_json::from_str::<Value>(json).ok(),
-            vendor::Part::Text(_) | vendor::Part::Data { .. } => None,
+            crate::turns::Part::Json(json) => serde_json::from_str::<Value>(json).ok(),
+            crate::turns::Part::Text(_) | crate::turns::Part::Data { .. } => None,
         })
     };
     let text = match (said, answer.text()) {
@@ -327,7 +327,7 @@ pub(super) fn shell_output(run: RunId, call: &Call, nth: u32) -> Value {
         "type": "shell_call_output",
         "id": format!("sho_{}{again}", call.token(run)),
         "call_id": call.id,
-        "max_output_length": crate::SAID_BYTES_MAX,
+        "max_output_length": crate::openai::SAID_BYTES_MAX,
         "output": [],
         "status": "in_progress",
     })
@@ -349,8 +349,8 @@ pub(super) fn shell_end(outcome: &v1::CallOutcome, said_nothing: bool) -> (Value
 pub(super) fn exited(outcome: &v1::CallOutcome) -> (Option<i64>, Answer<'_>) {
     let answer = Answer::new(parts(&outcome.result));
     let signal = || match answer.parts.last() {
-        Some(vendor::Part::Json(json)) => object(json)["signal"].as_i64(),
-        Some(vendor::Part::Text(_) | vendor::Part::Data { .. }) | None => None,
+        Some(crate::turns::Part::Json(json)) => object(json)["signal"].as_i64(),
+        Some(crate::turns::Part::Text(_) | crate::turns::Part::Data { .. }) | None => None,
     };
     // As a shell says it of what it started.
     let code = answer.exit_code().or_else(|| signal()?.checked_add(128));

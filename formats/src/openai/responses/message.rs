@@ -1,20 +1,21 @@
-//! What a final tool gives back is said to the user as well, so it is a message of the assistant besides its call's own item.
+//! What a final tool gives back is said to the user as well, so it is a message of the assistant besides its call's own
+//! item.
 
+use crate::turns::Answer;
 use proto::v1;
 use run::RunId;
 use serde_json::{Value, json};
-use vendor::Answer;
 
 use super::items::{Carrier, exited};
 use super::part::Part;
-use crate::calls::{Call, parts};
+use crate::openai::calls::{Call, parts};
 
 fn text_part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// Says the result, each part of it as one of the message. The API has no part but text: of data there is a note. How a shell
-/// exited is nothing that is said.
+/// Says the result, each part of it as one of the message. The API has no part but text: of data there is a note. How a
+/// shell exited is nothing that is said.
 pub(super) fn say(run: RunId, call: &Call, outcome: &v1::CallOutcome, part: &mut Part) {
     if call.hidden {
         return;

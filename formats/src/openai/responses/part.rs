@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ResponseId;
-use crate::NAME;
+use crate::openai::NAME;
 
 /// An event of a response's stream.
 #[derive(Debug, Clone, PartialEq)]

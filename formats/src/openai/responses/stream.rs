@@ -9,7 +9,7 @@ use super::ResponseId;
 use super::items::{self, Carrier};
 use super::message;
 use super::part::{Event, Part, Standing};
-use crate::calls::{Calls, Failure, OURS, Place, Stage, text_of};
+use crate::openai::calls::{Calls, Failure, OURS, Place, Stage, text_of};
 
 /// A run as responses tell it. Takes its output under the policy `ARRIVAL`, from the beginning.
 #[derive(Debug)]
@@ -331,8 +331,8 @@ impl Stream {
         self.aside("toolyard:tool_output.delta", &output.call_id, data, part);
     }
 
-    /// What the call said is void. Where it was told already, the item that holds it ends as incomplete, and another one holds
-    /// what is said instead.
+    /// What the call said is void. Where it was told already, the item that holds it ends as incomplete, and another
+    /// one holds what is said instead.
     fn takes_back(&mut self, index: usize, part: &mut Part) {
         let (Some(call), Some(places)) = (self.calls.all.get_mut(index), self.places.get_mut(index)) else { return };
         if call.said.is_told
@@ -384,8 +384,8 @@ impl Stream {
         call.said.clear();
     }
 
-    /// A call that the client answered while the response that asked for it was still told, or that ended meanwhile without an
-    /// answer. One that was answered later is input of the response that follows.
+    /// A call that the client answered while the response that asked for it was still told, or that ended meanwhile
+    /// without an answer. One that was answered later is input of the response that follows.
     fn answered(&mut self, index: usize, outcome: &v1::CallOutcome, part: &mut Part) {
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { return };
         let Some(place) = places.call else { return };
@@ -435,7 +435,7 @@ fn say_commands(part: &mut Part, place: usize) {
 }
 
 /// The item that holds what a shell writes.
-fn open_output(run: RunId, call: &crate::calls::Call, places: &mut Places, part: &mut Part) -> usize {
+fn open_output(run: RunId, call: &crate::openai::calls::Call, places: &mut Places, part: &mut Part) -> usize {
     if let Some(place) = places.output {
         return place;
     }
@@ -450,7 +450,7 @@ fn say_output(part: &mut Part, place: usize, is_stderr: bool, text: &str) {
     part.of_item("response.shell_call_output_content.delta", place, json!({ "command_index": 0, "delta": delta }));
 }
 
-fn end_output(part: &mut Part, place: usize, call: &mut crate::calls::Call, how: &Value, status: &str) {
+fn end_output(part: &mut Part, place: usize, call: &mut crate::openai::calls::Call, how: &Value, status: &str) {
     let output = json!([{ "stdout": call.said.stdout, "stderr": call.said.stderr, "outcome": how }]);
     let data = json!({ "command_index": 0, "output": output });
     part.of_item("response.shell_call_output_content.done", place, data);

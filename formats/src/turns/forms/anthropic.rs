@@ -1,9 +1,9 @@
 //! Anthropic Messages: `tool_use` blocks, answered by `tool_result` blocks of one user message.
 
-use crate::answer::{Answer, IMAGES, PDF, Shown};
-use crate::error::Error;
-use crate::json::{self, Node};
-use crate::turn::{Arguments, Call, Carrier, Draft, Reason};
+use crate::turns::answer::{Answer, IMAGES, PDF, Shown};
+use crate::turns::error::Error;
+use crate::turns::json::{self, Node};
+use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
 /// A message, the list of its blocks, or one block.
 pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {

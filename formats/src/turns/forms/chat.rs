@@ -1,9 +1,9 @@
 //! OpenAI Chat Completions: `tool_calls` of an assistant message, and the `function_call` from before them.
 
-use crate::answer::Answer;
-use crate::error::{Error, Problem};
-use crate::json::{self, Node, Object};
-use crate::turn::{Arguments, Call, Carrier, Draft, Reason};
+use crate::turns::answer::Answer;
+use crate::turns::error::{Error, Problem};
+use crate::turns::json::{self, Node, Object};
+use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
 /// A response with `choices`, one of these choices, a message, or the list of its calls.
 pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {

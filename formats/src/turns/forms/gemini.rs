@@ -1,10 +1,10 @@
 //! Gemini: parts with `functionCall`, answered by parts with `functionResponse` of one user content. Reads the names of
 //! REST (`functionCall`) and of the Python SDK (`function_call`), writes those of REST, which the SDK reads too.
 
-use crate::answer::{Answer, IMAGES, PDF, Shown};
-use crate::error::{Error, Problem};
-use crate::json::{self, Node, Object};
-use crate::turn::{Arguments, Call, Carrier, Draft, Reason};
+use crate::turns::answer::{Answer, IMAGES, PDF, Shown};
+use crate::turns::error::{Error, Problem};
+use crate::turns::json::{self, Node, Object};
+use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
 /// A response with `candidates`, one of these, its content, the list of its parts, or one part.
 pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {

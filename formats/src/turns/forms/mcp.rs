@@ -3,10 +3,10 @@
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use crate::answer::{Answer, Part, Shown};
-use crate::error::{Error, Problem};
-use crate::json::{self, Node};
-use crate::turn::{Arguments, Call, Carrier, Draft, Reason};
+use crate::turns::answer::{Answer, Part, Shown};
+use crate::turns::error::{Error, Problem};
+use crate::turns::json::{self, Node};
+use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
 /// Names the protocol's revision in a request; those before the one without sessions do not.
 const REVISION: &str = "io.modelcontextprotocol/protocolVersion";

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use crate::answer::{Answer, IMAGES, PDF, Shown};
-use crate::error::{Error, Problem};
-use crate::forms::chat::free_text;
-use crate::json::{self, Node, Object};
-use crate::turn::{Arguments, Call, Carrier, Draft, Reason};
+use crate::turns::answer::{Answer, IMAGES, PDF, Shown};
+use crate::turns::error::{Error, Problem};
+use crate::turns::forms::chat::free_text;
+use crate::turns::json::{self, Node, Object};
+use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
 /// The kinds of calls that a tool of ours can answer.
 #[derive(Debug)]
@@ -155,7 +155,8 @@ fn read_call(
     draft.push(Some(&call_id), Some(&call_id), call)
 }
 
-/// The item that answers a call. `caller` is who made it, where that was not the model itself: JSON, given back as it came.
+/// The item that answers a call. `caller` is who made it, where that was not the model itself: JSON, given back as it
+/// came.
 pub(crate) fn output_item(kind: &Kind, call_id: &str, caller: Option<&str>, answer: &Answer<'_>) -> String {
     let id = json::string(call_id);
     let caller = caller.map(str::to_owned);

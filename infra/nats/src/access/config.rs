@@ -4,12 +4,13 @@
 use std::fmt::{self, Write as _};
 
 use super::{ACCOUNT, Answers, Party, SETTINGS, Service};
-use crate::names::{self, STREAM};
+use proto::names::{self, STREAM};
 
 /// The account of the servers themselves, which tells how they write to disk.
 const SYSTEM_ACCOUNT: &str = "SYS";
-/// After how much silence the broker forgets where the answers to another account's request go; the server would keep it for two
-/// minutes. A worker waits 5 s at most for an answer. Its request for jobs ends after 4 s, and says every 2 s that it is open.
+/// After how much silence the broker forgets where the answers to another account's request go; the server would keep
+/// it for two minutes. A worker waits 5 s at most for an answer. Its request for jobs ends after 4 s, and says every 2
+/// s that it is open.
 const ANSWERS_SILENCE: &str = "10s";
 /// Memory for consumers that live as long as a connection, one a coordinator's feed and one a list of keys: kilobytes.
 const MEMORY_BYTES: u64 = 64 << 20;
@@ -28,8 +29,8 @@ pub struct User {
     pub public_key: String,
 }
 
-/// `accounts.conf`: accounts, users, permissions. The same on every server, and of use beside any other configuration. All
-/// keys of a party open the same account with the same permissions.
+/// `accounts.conf`: accounts, users, permissions. The same on every server, and of use beside any other configuration.
+/// All keys of a party open the same account with the same permissions.
 #[must_use]
 pub fn accounts(users: &[User]) -> String {
     let mut text = String::new();
@@ -37,8 +38,8 @@ pub fn accounts(users: &[User]) -> String {
     text
 }
 
-/// The users of an `accounts.conf`, in an order in which [`accounts`] writes the same text. `None` if it would write another
-/// one: another release wrote the text, or somebody edited it.
+/// The users of an `accounts.conf`, in an order in which [`accounts`] writes the same text. `None` if it would write
+/// another one: another release wrote the text, or somebody edited it.
 #[must_use]
 pub fn users(text: &str) -> Option<Vec<User>> {
     let pairs = text.lines().zip(text.lines().skip(1));
@@ -107,8 +108,8 @@ fn write_account(out: &mut String, party: &Party, parties: &[&Party], users: &[U
         if parties.contains(&&Party::Observer) {
             import(out, "service", &Party::Observer.account(), &names::heartbeat(pool))?;
         }
-        // Else the server would import all of `$JS.API` from its own account, to answer that this one has no streams, and each
-        // request above would be answered twice.
+        // Else the server would import all of `$JS.API` from its own account, to answer that this one has no streams,
+        // and each request above would be answered twice.
         let (info, account) = (format!("$JS.API.CONSUMER.INFO.{STREAM}.{}", party.name()), ACCOUNT);
         writeln!(out, "      {{ service: {{ account: \"{account}\", subject: \"{info}\" }}, to: \"$JS.API.INFO\" }}")?;
     }
@@ -150,8 +151,8 @@ fn import(out: &mut String, what: &str, account: &str, subject: &str) -> fmt::Re
     writeln!(out, "      {{ {what}: {{ account: \"{account}\", subject: \"{subject}\" }} }}")
 }
 
-/// Heartbeats reach the observer as a service of its account: a message that one account got from a second one by a service is
-/// not passed on to a third one by a stream.
+/// Heartbeats reach the observer as a service of its account: a message that one account got from a second one by a
+/// service is not passed on to a third one by a stream.
 fn heartbeat(of: &Party) -> Option<String> {
     match of {
         Party::Pool(pool) => Some(names::heartbeat(pool)),
@@ -206,8 +207,8 @@ pub struct Cluster {
     pub routes: Vec<String>,
 }
 
-/// `nats.conf`, which includes `accounts.conf` beside it. The same on every server of a cluster: its name comes from the
-/// environment (`SERVER_NAME`).
+/// `nats.conf`, which includes `accounts.conf` beside it. The same on every server of a cluster: its name comes from
+/// the environment (`SERVER_NAME`).
 #[must_use]
 pub fn server(server: &Server) -> String {
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! How the library speaks HTTP: through the client, the TLS and the certificates that all else here uses.
+//! The library's HTTP client: the same client, TLS and certificates as everywhere else here.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use object_store::client::{
 };
 use object_store::{ClientConfigKey, ClientOptions, Error, Result};
 
-/// How long a connection may take, to each of a host's addresses.
+/// Connect timeout for each of a host's addresses.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a connection is kept that nobody uses: less than stores keep them.
+/// How long an idle connection is kept: shorter than stores keep them.
 const IDLE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Connect for Connector {
 #[async_trait]
 impl HttpService for Link {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        // What kind it is counts where the library tries again, which it does not here.
+        // The kind only matters for the library's retries, which are off.
         let response = self.0.request(request).await.map_err(|error| HttpError::new(HttpErrorKind::Request, error))?;
         let broken = |error| HttpError::new(HttpErrorKind::Interrupted, error);
         Ok(response.map(|body| HttpResponseBody::new(body.map_err(broken))))

@@ -1,10 +1,10 @@
-//! Which bucket it is, and as whom it is spoken to.
+//! The location of a bucket, and its credentials.
 
 use std::fmt;
 
 use object_store::aws::AmazonS3ConfigKey as Key;
 
-/// A bucket, or what lies in it under a prefix.
+/// A bucket, or a prefix in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub(super) bucket: String,
@@ -31,7 +31,7 @@ pub enum InvalidBucket {
     Unusable(String),
 }
 
-/// Variables of the environment that say who we are, as other programs read them.
+/// Environment variables with credentials, as other programs use them.
 pub(super) fn variables() -> [(&'static str, Key); 12] {
     [
         ("AWS_ACCESS_KEY_ID", Key::AccessKeyId),
@@ -50,11 +50,11 @@ pub(super) fn variables() -> [(&'static str, Key); 12] {
 }
 
 impl Place {
-    /// `url` is `s3://bucket` or `s3://bucket/prefix`. `endpoint` is where a store is that is not AWS's: its buckets are named in
-    /// the path.
+    /// `url` is `s3://bucket` or `s3://bucket/prefix`. `endpoint` is the address of a store other than AWS; its buckets
+    /// are named in the path.
     ///
     /// # Errors
-    /// When one of them is malformed, or the endpoint has no TLS and that is not allowed.
+    /// If one of them is malformed, or the endpoint has no TLS and that is not allowed.
     pub fn parse(
         url: &str,
         endpoint: Option<String>,
@@ -73,7 +73,7 @@ impl Place {
         }
         if let Some(endpoint) = &endpoint {
             let host = endpoint.strip_prefix("https://").or_else(|| endpoint.strip_prefix("http://"));
-            // No name and password, no path: nothing of it is a secret.
+            // It has no user name, password or path, so nothing in it is a secret.
             let is_host = |host: &str| !host.is_empty() && !host.contains(['@', '/', '?', '#']);
             if !host.is_some_and(|host| is_host(host.strip_suffix('/').unwrap_or(host))) {
                 return Err(InvalidBucket::Endpoint(endpoint.clone()));

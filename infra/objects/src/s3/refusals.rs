@@ -1,4 +1,4 @@
-//! What stores refuse that the store of the scenarios cannot be made to refuse: its keys may remove what they may write.
+//! Refusals that the store of the scenarios cannot produce, because its keys may delete what they may write.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -13,7 +13,7 @@ const NOT_REMOVED: &str = "<DeleteResult><Error><Key>ty/probe/1/0</Key><Code>Acc
 const DENIED: &str = "<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>";
 const REMOVED: &str = "<DeleteResult><Deleted><Key>ty/probe/1/0</Key></Deleted></DeleteResult>";
 
-/// What a store does whose keys lack something: by the first line of a request.
+/// A store whose keys lack a right: its response by the first line of a request.
 async fn serve(listener: TcpListener, mut answer: impl FnMut(&str) -> (u16, &'static str)) {
     loop {
         let (mut stream, _) = listener.accept().await.expect("it listens");
@@ -54,7 +54,7 @@ async fn with_store<T>(answer: impl FnMut(&str) -> (u16, &'static str), ask: imp
     }
 }
 
-/// What the check says to a key that may write and read.
+/// The result of the check for a key that may write and read.
 async fn checked(list: (u16, &'static str), removal: (u16, &'static str)) -> Result<(), Unfit> {
     let mut is_there = false;
     let answer = move |line: &str| match line.split(' ').next() {

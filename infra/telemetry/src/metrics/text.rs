@@ -1,5 +1,5 @@
-//! What is counted, in the text format of Prometheus, version 0.0.4, or in that of OpenMetrics, version 1.0.0, which links
-//! histograms to traces.
+//! What is counted, in the text format of Prometheus, version 0.0.4, or in that of OpenMetrics, version 1.0.0, which
+//! links histograms to traces.
 
 use std::fmt::Write as _;
 
@@ -96,8 +96,8 @@ fn lines<M>(
     }
 }
 
-/// A scrape of many tools is made of these lines alone: what is the same in all of a series is written once, and nothing of
-/// it is formatted.
+/// A scrape of many tools is made of these lines alone: what is the same in all of a series is written once, and
+/// nothing of it is formatted.
 fn histogram_lines(out: &mut String, name: &str, labels: &str, read: &Read, exemplars: Option<&Exemplars>) {
     let total: u64 = read.counts.iter().sum();
     if total == 0 {

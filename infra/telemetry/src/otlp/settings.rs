@@ -1,5 +1,5 @@
-//! Where telemetry goes and how much of it: the standard variables of OpenTelemetry. Those that the SDK reads itself are
-//! only checked here, because it would ignore what it does not understand.
+//! Where telemetry goes and how much of it: the standard variables of OpenTelemetry. Those that the SDK reads itself
+//! are only checked here, because it would ignore what it does not understand.
 
 use std::path::PathBuf;
 use std::time::Duration;

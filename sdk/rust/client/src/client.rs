@@ -1,8 +1,9 @@
-//! A coordinator, as clients reach it: one connection that heals by itself, requests, and refusals turned into failures.
+//! The connection to a coordinator, and every request that it takes.
 
 use std::error::Error as _;
 use std::time::Duration;
 
+use futures::{Stream, TryStreamExt as _};
 use proto::v1;
 use proto::v1::fleet_service_client::FleetServiceClient;
 use proto::v1::index_service_client::IndexServiceClient;
@@ -13,10 +14,10 @@ use proto::v1::webhook_service_client::WebhookServiceClient;
 use tokio::time::{Instant, sleep};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
-use tonic::{Code, Response, Status, Streaming};
+use tonic::{Code, Response, Status};
 
-use crate::door::{Door, Key};
-use crate::exit::{Failure, reason};
+use crate::connection::{Connection, Key};
+use crate::error::{Error, reason_code};
 use crate::watch::Watch;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,8 +38,9 @@ const RETRY_LONGEST: Duration = Duration::from_secs(2);
 /// The connection, on which every request says who we are.
 type Transport = InterceptedService<Channel, Key>;
 
+/// A connection to a coordinator. Cheap to clone; clones share the connection.
 #[derive(Debug, Clone)]
-pub(crate) struct Client {
+pub struct Client {
     url: String,
     pub(crate) runs: RunServiceClient<Transport>,
     tools: ToolServiceClient<Transport>,
@@ -49,9 +51,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects. A coordinator that is not there is told at once; one that goes away later is waited for.
-    pub(crate) async fn connect(door: &Door) -> Result<Self, Failure> {
-        let endpoint = door
+    /// Connects. Fails at once if no coordinator is there; one that goes away later is waited for.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn connect(connection: &Connection) -> Result<Self, Error> {
+        let endpoint = connection
             .endpoint()?
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true)
@@ -60,10 +65,10 @@ impl Client {
         let channel = endpoint
             .connect()
             .await
-            .map_err(|error| Failure::Unreachable { url: door.url.clone(), reason: root_cause(&error) })?;
-        let transport = InterceptedService::new(channel, door.key()?);
+            .map_err(|error| Error::Unreachable { url: connection.url().to_owned(), reason: root_cause(&error) })?;
+        let transport = InterceptedService::new(channel, connection.key()?);
         Ok(Self {
-            url: door.url.clone(),
+            url: connection.url().to_owned(),
             runs: RunServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             tools: ToolServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
             index: IndexServiceClient::new(transport.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX),
@@ -73,12 +78,11 @@ impl Client {
         })
     }
 
-    /// Parked notices, the oldest first.
-    pub(crate) async fn parked_webhooks(
-        &self,
-        endpoint: String,
-        limit: usize,
-    ) -> Result<Vec<v1::ParkedWebhook>, Failure> {
+    /// At most `limit` parked notifications, the oldest first.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn parked_webhooks(&self, endpoint: String, limit: usize) -> Result<Vec<v1::ParkedWebhook>, Error> {
         let mut request = v1::ListParkedWebhooksRequest { endpoint, ..v1::ListParkedWebhooksRequest::default() };
         let mut parked = Vec::new();
         loop {
@@ -92,17 +96,24 @@ impl Client {
         }
     }
 
-    pub(crate) async fn redrive_webhooks(&self, endpoint: String, webhook_ids: Vec<String>) -> Result<u32, Failure> {
+    /// Puts parked notifications of an endpoint back into its queue; without ids, all. Returns how many.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn redrive_webhooks(&self, endpoint: String, webhook_ids: Vec<String>) -> Result<u32, Error> {
         let request = v1::RedriveWebhooksRequest { endpoint, webhook_ids };
         Ok(self.persist(async || self.webhooks.clone().redrive_webhooks(request.clone()).await).await?.count)
     }
 
-    /// All tools that are asked for, sorted by name, as one page.
-    pub(crate) async fn tools(&self, mut request: v1::ListToolsRequest) -> Result<v1::ListToolsResponse, Failure> {
+    /// All tools that the request selects, sorted by name.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn tools(&self, mut request: v1::ListToolsRequest) -> Result<v1::ListToolsResponse, Error> {
         let mut all = v1::ListToolsResponse::default();
         loop {
             let page = self.tools.clone().list_tools(request.clone()).await;
-            let page = page.map_err(|status| self.failure(status))?.into_inner();
+            let page = page.map_err(|status| self.error(status))?.into_inner();
             all.tools.extend(page.tools);
             all.refused.extend(page.refused);
             if page.next_page_token.is_empty() {
@@ -112,76 +123,127 @@ impl Client {
         }
     }
 
-    pub(crate) async fn tool(&self, name: &str) -> Result<v1::Tool, Failure> {
+    /// One tool.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn tool(&self, name: &str) -> Result<v1::Tool, Error> {
         let request = v1::GetToolRequest { name: name.to_owned() };
-        let response = self.tools.clone().get_tool(request).await.map_err(|status| self.failure(status))?;
+        let response = self.tools.clone().get_tool(request).await.map_err(|status| self.error(status))?;
         present(response.into_inner().tool)
     }
 
-    pub(crate) async fn run(&self, run_id: &str) -> Result<v1::Run, Failure> {
+    /// A run with its calls, as they are now.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn run(&self, run_id: &str) -> Result<v1::Run, Error> {
         let request = v1::GetRunRequest { run_id: run_id.to_owned() };
         present(self.persist(async || self.runs.clone().get_run(request.clone()).await).await?.run)
     }
 
-    pub(crate) async fn cancel_run(&self, run_id: &str, reason: &str) -> Result<v1::Run, Failure> {
+    /// Cancels a run.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn cancel_run(&self, run_id: &str, reason: &str) -> Result<v1::Run, Error> {
         let request = v1::CancelRunRequest { run_id: run_id.to_owned(), reason: reason.to_owned() };
         present(self.persist(async || self.runs.clone().cancel_run(request.clone()).await).await?.run)
     }
 
-    pub(crate) async fn cancel_call(&self, run_id: &str, call_id: &str, reason: &str) -> Result<v1::Run, Failure> {
+    /// Cancels one call.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn cancel_call(&self, run_id: &str, call_id: &str, reason: &str) -> Result<v1::Run, Error> {
         let (run_id, call_id, reason) = (run_id.to_owned(), call_id.to_owned(), reason.to_owned());
         let request = v1::CancelCallRequest { run_id, call_id, reason };
         present(self.persist(async || self.runs.clone().cancel_call(request.clone()).await).await?.run)
     }
 
-    pub(crate) async fn explain(&self, run_id: &str, call_id: &str) -> Result<v1::ExplainCallResponse, Failure> {
+    /// Why a call is in its state, in words.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn explain(&self, run_id: &str, call_id: &str) -> Result<v1::ExplainCallResponse, Error> {
         let request = v1::ExplainCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
         self.persist(async || self.runs.clone().explain_call(request.clone()).await).await
     }
 
-    pub(crate) async fn redrive(&self, run_id: &str, call_id: &str) -> Result<v1::Run, Failure> {
+    /// Executes a parked call again, as a new run, which is returned.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn redrive(&self, run_id: &str, call_id: &str) -> Result<v1::Run, Error> {
         let request = v1::RedriveCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
         present(self.persist(async || self.runs.clone().redrive_call(request.clone()).await).await?.run)
     }
 
-    pub(crate) async fn drop_call(&self, run_id: &str, call_id: &str) -> Result<v1::Run, Failure> {
+    /// Gives a parked call up.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn drop_call(&self, run_id: &str, call_id: &str) -> Result<v1::Run, Error> {
         let request = v1::DropCallRequest { run_id: run_id.to_owned(), call_id: call_id.to_owned() };
         present(self.persist(async || self.runs.clone().drop_call(request.clone()).await).await?.run)
     }
 
-    pub(crate) async fn submit(&self, run_id: &str, output: v1::ToolOutput) -> Result<v1::Run, Failure> {
+    /// Answers a call that waits for the client.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn submit(&self, run_id: &str, output: v1::ToolOutput) -> Result<v1::Run, Error> {
         let request =
             v1::SubmitToolOutputsRequest { run_id: run_id.to_owned(), outputs: vec![output], all_required: false };
         present(self.persist(async || self.runs.clone().submit_tool_outputs(request.clone()).await).await?.run)
     }
 
-    pub(crate) async fn decide(&self, run_id: String, decision: v1::CallDecision) -> Result<v1::Run, Failure> {
+    /// Approves or rejects a call that waits for approval.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn decide(&self, run_id: String, decision: v1::CallDecision) -> Result<v1::Run, Error> {
         let request = v1::DecideCallsRequest { run_id, decisions: vec![decision] };
         present(self.persist(async || self.runs.clone().decide_calls(request.clone()).await).await?.run)
     }
 
-    pub(crate) async fn pause(&self, what: v1::pause_request::What, reason: String) -> Result<(), Failure> {
+    /// Pauses a tool or a pool: its queued calls wait.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn pause(&self, what: v1::pause_request::What, reason: String) -> Result<(), Error> {
         let request = v1::PauseRequest { what: Some(what), reason };
-        self.fleet.clone().pause(request).await.map(drop).map_err(|status| self.failure(status))
+        self.fleet.clone().pause(request).await.map(drop).map_err(|status| self.error(status))
     }
 
-    pub(crate) async fn resume(&self, what: v1::resume_request::What) -> Result<(), Failure> {
+    /// Resumes a tool or a pool.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn resume(&self, what: v1::resume_request::What) -> Result<(), Error> {
         let request = v1::ResumeRequest { what: Some(what) };
-        self.fleet.clone().resume(request).await.map(drop).map_err(|status| self.failure(status))
+        self.fleet.clone().resume(request).await.map(drop).map_err(|status| self.error(status))
     }
 
-    pub(crate) async fn paused(&self) -> Result<Vec<v1::Pause>, Failure> {
+    /// What is paused.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn paused(&self) -> Result<Vec<v1::Pause>, Error> {
         let listed = self.fleet.clone().list_pauses(v1::ListPausesRequest {}).await;
-        Ok(listed.map_err(|status| self.failure(status))?.into_inner().pauses)
+        Ok(listed.map_err(|status| self.error(status))?.into_inner().pauses)
     }
 
-    /// All workers that live, of one pool or of all, sorted by id.
-    pub(crate) async fn workers(&self, pool: String) -> Result<Vec<v1::Worker>, Failure> {
+    /// All live workers of one pool, or of all if `pool` is empty, sorted by id.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn workers(&self, pool: String) -> Result<Vec<v1::Worker>, Error> {
         let mut request = v1::ListWorkersRequest { pool, ..v1::ListWorkersRequest::default() };
         let mut workers = Vec::new();
         loop {
             let page = self.fleet.clone().list_workers(request.clone()).await;
-            let page = page.map_err(|status| self.failure(status))?.into_inner();
+            let page = page.map_err(|status| self.error(status))?.into_inner();
             workers.extend(page.workers);
             if page.next_page_token.is_empty() {
                 return Ok(workers);
@@ -190,32 +252,43 @@ impl Client {
         }
     }
 
-    pub(crate) async fn drain_worker(&self, worker_id: String) -> Result<(), Failure> {
+    /// Asks a worker to take no more calls and to stop after those that it has.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn drain_worker(&self, worker_id: String) -> Result<(), Error> {
         let request = v1::DrainWorkerRequest { worker_id };
-        self.fleet.clone().drain_worker(request).await.map(drop).map_err(|status| self.failure(status))
+        self.fleet.clone().drain_worker(request).await.map(drop).map_err(|status| self.error(status))
     }
 
-    pub(crate) async fn answer_token(
+    /// A token with which anybody can answer this one call until the token expires.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn answer_token(
         &self,
         run_id: String,
         call_id: String,
         lifetime: Option<Duration>,
-    ) -> Result<v1::CreateAnswerTokenResponse, Failure> {
+    ) -> Result<v1::CreateAnswerTokenResponse, Error> {
         let lifetime = lifetime.and_then(|lifetime| lifetime.try_into().ok());
         let request = v1::CreateAnswerTokenRequest { run_id, call_id, lifetime };
         self.persist(async || self.runs.clone().create_answer_token(request.clone()).await).await
     }
 
-    /// Runs, the newest first, and how much of them the index knows.
-    pub(crate) async fn list_runs(
+    /// At most `limit` runs, the newest first, and how much of them the index knows.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn list_runs(
         &self,
         mut request: v1::ListRunsRequest,
         limit: usize,
-    ) -> Result<(Vec<v1::RunSummary>, Option<v1::IndexCoverage>), Failure> {
+    ) -> Result<(Vec<v1::RunSummary>, Option<v1::IndexCoverage>), Error> {
         let mut runs = Vec::new();
         loop {
             request.page_size = page_size(limit - runs.len());
-            let page = self.index.clone().list_runs(request.clone()).await.map_err(|status| self.failure(status))?;
+            let page = self.index.clone().list_runs(request.clone()).await.map_err(|status| self.error(status))?;
             let page = page.into_inner();
             runs.extend(page.runs);
             runs.truncate(limit);
@@ -226,16 +299,19 @@ impl Client {
         }
     }
 
-    /// Calls, those of the newest run first, and how much of them the index knows.
-    pub(crate) async fn list_calls(
+    /// At most `limit` calls, those of the newest run first, and how much of them the index knows.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn list_calls(
         &self,
         mut request: v1::ListCallsRequest,
         limit: usize,
-    ) -> Result<(Vec<v1::ListedCall>, Option<v1::IndexCoverage>), Failure> {
+    ) -> Result<(Vec<v1::ListedCall>, Option<v1::IndexCoverage>), Error> {
         let mut calls = Vec::new();
         loop {
             request.page_size = page_size(limit - calls.len());
-            let page = self.index.clone().list_calls(request.clone()).await.map_err(|status| self.failure(status))?;
+            let page = self.index.clone().list_calls(request.clone()).await.map_err(|status| self.error(status))?;
             let page = page.into_inner();
             calls.extend(page.calls);
             calls.truncate(limit);
@@ -246,79 +322,100 @@ impl Client {
         }
     }
 
-    /// Cancels calls by what they are; `told` hears of each.
-    pub(crate) async fn cancel_calls(
+    /// Cancels the calls that the request selects, calls `each` for each of them, and returns how many there were.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn cancel_calls<E: From<Error>>(
         &self,
         request: v1::CancelCallsRequest,
-        mut told: impl FnMut(&v1::CancelledCall) -> Result<(), Failure>,
-    ) -> Result<usize, Failure> {
-        let stream = self.index.clone().cancel_calls(request).await.map_err(|status| self.failure(status))?;
+        mut each: impl FnMut(&v1::CancelledCall) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        let stream = self.index.clone().cancel_calls(request).await.map_err(|status| self.error(status))?;
         let (mut stream, mut count) = (stream.into_inner(), 0);
-        while let Some(word) = stream.message().await.map_err(|status| self.failure(status))? {
+        while let Some(word) = stream.message().await.map_err(|status| self.error(status))? {
             count += word.calls.len();
-            word.calls.iter().try_for_each(&mut told)?;
+            word.calls.iter().try_for_each(&mut each)?;
         }
         Ok(count)
     }
 
     /// Requests the erasure of runs in one part of the log, or counts them.
-    pub(crate) async fn erase_runs(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, Failure> {
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn erase_runs(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, Error> {
         let answer = self.runs.clone().erase_runs(request).await;
-        Ok(answer.map_err(|status| self.failure(status))?.into_inner())
+        Ok(answer.map_err(|status| self.error(status))?.into_inner())
     }
 
-    pub(crate) async fn counts(&self) -> Result<v1::CountRunsResponse, Failure> {
+    /// How many runs and calls are in which state.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn counts(&self) -> Result<v1::CountRunsResponse, Error> {
         let counts = self.index.clone().count_runs(v1::CountRunsRequest::default()).await;
-        Ok(counts.map_err(|status| self.failure(status))?.into_inner())
+        Ok(counts.map_err(|status| self.error(status))?.into_inner())
     }
 
-    /// What a comparison of the index with the log has to say.
-    pub(crate) async fn verify_index(&self) -> Result<Streaming<v1::VerifyIndexResponse>, Failure> {
-        let words = self.index.clone().verify_index(v1::VerifyIndexRequest {}).await;
-        Ok(words.map_err(|status| self.failure(status))?.into_inner())
+    /// Compares the index with the log; the messages are the differences.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn verify_index(
+        &self,
+    ) -> Result<impl Stream<Item = Result<v1::VerifyIndexResponse, Error>> + use<>, Error> {
+        let messages = self.index.clone().verify_index(v1::VerifyIndexRequest {}).await;
+        let (messages, client) = (messages.map_err(|status| self.error(status))?.into_inner(), self.clone());
+        Ok(messages.map_err(move |status| client.error(status)))
     }
 
-    pub(crate) async fn rebuild_index(&self) -> Result<(), Failure> {
+    /// Empties the index, which is then rebuilt from the log.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn rebuild_index(&self) -> Result<(), Error> {
         let emptied = self.index.clone().rebuild_index(v1::RebuildIndexRequest {}).await;
-        emptied.map(|_| ()).map_err(|status| self.failure(status))
+        emptied.map(|_| ()).map_err(|status| self.error(status))
     }
 
-    /// Executes calls as a run and gives its ordered output.
-    pub(crate) async fn execute(&self, request: v1::ExecuteRunRequest) -> Result<Watch, Failure> {
-        let stream = self.runs.clone().execute_run(request).await.map_err(|status| self.failure(status))?;
+    /// Executes calls as a run and returns its ordered output.
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn execute(&self, request: impl Into<v1::ExecuteRunRequest>) -> Result<Watch, Error> {
+        let stream = self.runs.clone().execute_run(request.into()).await.map_err(|status| self.error(status))?;
         Ok(Watch::executing(self.clone(), stream.into_inner()))
     }
 
     /// The output of a run, from its beginning or from after a sequence number.
-    pub(crate) async fn watch(
-        &self,
-        run_id: &str,
-        after: Option<u64>,
-        floor: v1::FloorPolicy,
-    ) -> Result<Watch, Failure> {
+    ///
+    /// # Errors
+    /// If the coordinator refuses the request or cannot be reached.
+    pub async fn watch(&self, run_id: &str, after: Option<u64>, floor: v1::FloorPolicy) -> Result<Watch, Error> {
         let mut watch = Watch::of_run(self.clone(), run_id, after, floor);
-        watch.open().await.map_err(|status| self.failure(status))?;
+        watch.open().await.map_err(|status| self.error(status))?;
         Ok(watch)
     }
 
     /// Asks again while the coordinator is away. For requests that do no harm when they are made twice.
-    async fn persist<T>(&self, ask: impl AsyncFn() -> Result<Response<T>, Status>) -> Result<T, Failure> {
+    async fn persist<T>(&self, ask: impl AsyncFn() -> Result<Response<T>, Status>) -> Result<T, Error> {
         let mut backoff = Backoff::new();
         loop {
             match ask().await {
                 Ok(response) => return Ok(response.into_inner()),
                 Err(status) if passes(&status) && backoff.has_patience() => backoff.wait().await,
-                Err(status) => return Err(self.failure(status)),
+                Err(status) => return Err(self.error(status)),
             }
         }
     }
 
-    pub(crate) fn failure(&self, status: Status) -> Failure {
+    pub(crate) fn error(&self, status: Status) -> Error {
         if is_of_transport(&status) {
             let reason = status.source().map_or_else(|| status.message().to_owned(), root_cause);
-            return Failure::Unreachable { url: self.url.clone(), reason };
+            return Error::Unreachable { url: self.url.clone(), reason };
         }
-        Failure::Refused(Box::new(status))
+        Error::Refused(Box::new(status))
     }
 }
 
@@ -334,7 +431,7 @@ pub(crate) fn passes(status: &Status) -> bool {
 
 /// Whether the connection failed, or a proxy answered, and not the coordinator.
 fn is_of_transport(status: &Status) -> bool {
-    status.source().is_some() || (status.code() == Code::Unavailable && reason(status).is_none())
+    status.source().is_some() || (status.code() == Code::Unavailable && reason_code(status).is_none())
 }
 
 fn root_cause<E: std::error::Error + ?Sized>(error: &E) -> String {
@@ -352,8 +449,8 @@ fn root_cause<E: std::error::Error + ?Sized>(error: &E) -> String {
 }
 
 /// What every response of a sound coordinator has.
-fn present<T>(part: Option<T>) -> Result<T, Failure> {
-    part.ok_or_else(|| Failure::Refused(Box::new(Status::internal("the coordinator's response is empty"))))
+fn present<T>(part: Option<T>) -> Result<T, Error> {
+    part.ok_or_else(|| Error::Refused(Box::new(Status::internal("the coordinator's response is empty"))))
 }
 
 /// Waits between tries, longer each time, for as long as a coordinator may be away.

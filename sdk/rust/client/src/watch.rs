@@ -5,10 +5,12 @@ use proto::v1;
 use tonic::{Status, Streaming};
 
 use crate::client::{Backoff, Client, passes};
-use crate::exit::Failure;
+use crate::error::Error;
 
+/// A run's ordered output, each event once. If a connection breaks, or its coordinator shuts down, it connects again
+/// and continues after the last event, for at most 60 s.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     client: Client,
     floor: v1::FloorPolicy,
     /// Empty until the first event of a new run names it.
@@ -42,8 +44,12 @@ impl Watch {
         Self { client, floor, run_id: run_id.to_owned(), last: after, messages: Messages::Broken, backoff: None }
     }
 
-    /// The next events, waiting for some; `None` when the run has ended. May be dropped while it waits: nothing is lost.
-    pub(crate) async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, Failure> {
+    /// The next events, at least one; `None` once the run has ended. Cancel safe: if it is dropped while it waits, no
+    /// event is lost.
+    ///
+    /// # Errors
+    /// If the run does not exist or is erased, or no coordinator is reached for 60 s.
+    pub async fn next(&mut self) -> Result<Option<Vec<v1::RunEvent>>, Error> {
         loop {
             let message = match &mut self.messages {
                 Messages::Execute(stream) => execute_parts(stream).await,
@@ -64,7 +70,7 @@ impl Watch {
                 // A stream that ends without saying so was cut.
                 Ok(None) => self.messages = Messages::Broken,
                 Err(status) if passes(&status) => self.messages = Messages::Broken,
-                Err(status) => return Err(self.client.failure(status)),
+                Err(status) => return Err(self.client.error(status)),
             }
         }
     }
@@ -84,14 +90,14 @@ impl Watch {
         events
     }
 
-    async fn reconnect(&mut self) -> Result<(), Failure> {
+    async fn reconnect(&mut self) -> Result<(), Error> {
         if self.run_id.is_empty() {
-            return Err(Failure::RunUnknown);
+            return Err(Error::RunUnknown);
         }
         self.backoff.get_or_insert_with(Backoff::new).wait().await;
         let Err(status) = self.open().await else { return Ok(()) };
         let Some(backoff) = self.backoff.as_mut().filter(|backoff| passes(&status) && backoff.has_patience()) else {
-            return Err(self.client.failure(status));
+            return Err(self.client.error(status));
         };
         if backoff.is_noticeable() {
             tracing::warn!("the coordinator is away, waiting for it");

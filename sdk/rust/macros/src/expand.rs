@@ -1,4 +1,4 @@
-//! The type that stands for the tool, and its implementation of the worker's `Tool`.
+//! The type that stands for the tool, and its implementation of `Tool`.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, format_ident, quote};
@@ -8,7 +8,7 @@ use crate::function::{Description, Function, Parameter};
 use crate::options::{Fact, Options};
 
 pub(crate) fn tool(function: &Function<'_>, options: &Options) -> TokenStream {
-    let worker = options.worker.clone().unwrap_or_else(|| syn::parse_quote!(::toolyard_worker));
+    let sdk = options.sdk.clone().unwrap_or_else(|| syn::parse_quote!(::toolyard_tool));
     let item = function.item;
     let (vis, plain_name) = (&item.vis, item.sig.ident.to_string());
     let plain_name = plain_name.trim_start_matches("r#");
@@ -20,8 +20,8 @@ pub(crate) fn tool(function: &Function<'_>, options: &Options) -> TokenStream {
         true => quote!(;),
         false => quote!((#(#vis #shared),*);),
     };
-    let (input, input_type) = input(function, &tool, &worker);
-    let (about, call) = (about(function, options, &worker), call(function, &input_type, &worker));
+    let (input, input_type) = input(function, &tool, &sdk);
+    let (about, call) = (about(function, options, &sdk), call(function, &input_type, &sdk));
     quote! {
         #(#docs)*
         #[derive(Clone)]
@@ -32,15 +32,15 @@ pub(crate) fn tool(function: &Function<'_>, options: &Options) -> TokenStream {
 
             impl ::core::fmt::Debug for #tool {
                 fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
-                    f.write_str(<Self as #worker::Tool>::NAME)
+                    f.write_str(<Self as #sdk::Tool>::NAME)
                 }
             }
 
-            impl #worker::Tool for #tool {
+            impl #sdk::Tool for #tool {
                 const NAME: &'static str = #name;
                 type Input = #input_type;
 
-                fn about(&self) -> #worker::About {
+                fn about(&self) -> #sdk::About {
                     #about
                 }
 
@@ -51,7 +51,7 @@ pub(crate) fn tool(function: &Function<'_>, options: &Options) -> TokenStream {
 }
 
 /// The struct of the call's arguments, unless the function names one.
-fn input(function: &Function<'_>, tool: &Ident, worker: &Path) -> (TokenStream, TokenStream) {
+fn input(function: &Function<'_>, tool: &Ident, sdk: &Path) -> (TokenStream, TokenStream) {
     if let Some(given) = function.parameters.iter().find_map(Parameter::input) {
         return (TokenStream::new(), given.to_token_stream());
     }
@@ -65,10 +65,10 @@ fn input(function: &Function<'_>, tool: &Ident, worker: &Path) -> (TokenStream, 
         | Parameter::Input(_) => None,
     });
     let [serde, schemars] =
-        ["serde", "schemars"].map(|name| format!("{}::__private::{name}", worker.to_token_stream()).replace(' ', ""));
+        ["serde", "schemars"].map(|name| format!("{}::__private::{name}", sdk.to_token_stream()).replace(' ', ""));
     let input_struct = quote! {
         #[allow(missing_debug_implementations, unreachable_pub)]
-        #[derive(#worker::__private::serde::Deserialize, #worker::__private::schemars::JsonSchema)]
+        #[derive(#sdk::__private::serde::Deserialize, #sdk::__private::schemars::JsonSchema)]
         #[serde(crate = #serde, deny_unknown_fields)]
         #[schemars(crate = #schemars)]
         pub struct #input { #(#fields),* }
@@ -76,7 +76,7 @@ fn input(function: &Function<'_>, tool: &Ident, worker: &Path) -> (TokenStream, 
     (input_struct, input.to_token_stream())
 }
 
-fn about(function: &Function<'_>, options: &Options, worker: &Path) -> TokenStream {
+fn about(function: &Function<'_>, options: &Options, sdk: &Path) -> TokenStream {
     let description = match &function.description {
         Description::Docs(text) => quote!(#text),
         Description::Given(text) => text.to_token_stream(),
@@ -88,9 +88,9 @@ fn about(function: &Function<'_>, options: &Options, worker: &Path) -> TokenStre
         let arguments = arguments.iter().map(|argument| match argument {
             // What is to choose from need not be imported.
             Expr::Path(chosen) if chosen.path.get_ident().is_some() => match name.to_string().as_str() {
-                "after_partial_output" => quote!(#worker::AfterPartialOutput::#chosen),
-                "concurrency" => quote!(#worker::Concurrency::#chosen),
-                "permission" => quote!(#worker::Permission::#chosen),
+                "after_partial_output" => quote!(#sdk::AfterPartialOutput::#chosen),
+                "concurrency" => quote!(#sdk::Concurrency::#chosen),
+                "permission" => quote!(#sdk::Permission::#chosen),
                 _ => chosen.to_token_stream(),
             },
             argument => argument.to_token_stream(),
@@ -98,10 +98,10 @@ fn about(function: &Function<'_>, options: &Options, worker: &Path) -> TokenStre
         quote!(.#name(#(#arguments),*))
     });
     let given = function.parameters.iter().filter_map(Parameter::key).map(|key| quote!(.context_key(#key)));
-    quote!(#worker::About::new(#description) #streaming #blocking #(#facts)* #(#given)*)
+    quote!(#sdk::About::new(#description) #streaming #blocking #(#facts)* #(#given)*)
 }
 
-fn call(function: &Function<'_>, input_type: &TokenStream, worker: &Path) -> TokenStream {
+fn call(function: &Function<'_>, input_type: &TokenStream, sdk: &Path) -> TokenStream {
     let (mut arguments, mut fields, mut shared) = (Vec::new(), Vec::new(), 0usize);
     let has_input = function.parameters.iter().any(|parameter| parameter.input().is_some());
     for (index, parameter) in function.parameters.iter().enumerate() {
@@ -130,17 +130,17 @@ fn call(function: &Function<'_>, input_type: &TokenStream, worker: &Path) -> Tok
     quote! {
         async fn call(
             &self,
-            context: &#worker::Context,
+            context: &#sdk::Context,
             input: Self::Input,
-        ) -> ::core::result::Result<#worker::Output, #worker::ToolError> {
+        ) -> ::core::result::Result<#sdk::Output, #sdk::ToolError> {
             #[allow(unused_imports)]
-            use #worker::__private::ways::*;
+            use #sdk::__private::ways::*;
             #fields
             #[allow(clippy::let_unit_value)]
             let answer = #called(#(#arguments),*) #wait;
             #[allow(clippy::let_unit_value)]
-            let answer = (&&&&#worker::__private::Probe::of(&answer)).outcome().split(answer)?;
-            (&&&&#worker::__private::Probe::of(&answer)).form().output(answer, context).await
+            let answer = (&&&&#sdk::__private::Probe::of(&answer)).outcome().split(answer)?;
+            (&&&&#sdk::__private::Probe::of(&answer)).form().output(answer, context).await
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The attribute that makes a tool of a plain function. It is documented and used as `toolyard_worker::tool`.
+//! The attribute that makes a tool of a plain function. It is documented and used as `toolyard_tool::tool`.
 
 mod expand;
 mod function;
@@ -10,7 +10,7 @@ use syn::{ItemFn, parse_macro_input};
 use crate::function::Function;
 use crate::options::Options;
 
-/// See `toolyard_worker::tool`.
+/// See `toolyard_tool::tool`.
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as Options);

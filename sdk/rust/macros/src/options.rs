@@ -10,8 +10,8 @@ use syn::{Expr, Ident, LitStr, Path, Result, Token, parenthesized};
 pub(crate) struct Options {
     pub(crate) name: Option<LitStr>,
     pub(crate) description: Option<Expr>,
-    /// Where the worker crate is found, when not under its own name.
-    pub(crate) worker: Option<Path>,
+    /// Where the crate `toolyard-tool` is found, when not under its own name.
+    pub(crate) sdk: Option<Path>,
     pub(crate) about: Vec<Fact>,
 }
 
@@ -40,7 +40,7 @@ impl Options {
         let is_taken = match name.to_string().as_str() {
             "name" => self.name.replace(valued(input)?).is_some(),
             "description" => self.description.replace(valued(input)?).is_some(),
-            "crate" => self.worker.replace(valued(input)?).is_some(),
+            "crate" => self.sdk.replace(valued(input)?).is_some(),
             _ => {
                 let arguments = arguments(input)?;
                 self.about.push(Fact { name, arguments });

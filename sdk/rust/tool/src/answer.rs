@@ -12,13 +12,15 @@ use futures::{Stream, StreamExt as _};
 use run::{Chunk, Content, Progress};
 use serde::Serialize;
 
-use crate::tool::{Context, Output, ToolError};
+use crate::context::Context;
+use crate::error::ToolError;
+use crate::output::Output;
 
-/// What a value is as the result of a call. Implement it for a type of your own to convert it your way; anything else that
-/// serializes becomes JSON.
+/// What a value is as the result of a call. Implement it for a type of your own to convert it your way; anything else
+/// that serializes becomes JSON.
 ///
 /// ```
-/// # use toolyard_worker::{IntoOutput, Output, ToolError, testkit, tool};
+/// # use toolyard_tool::{IntoOutput, Output, ToolError, testkit, tool};
 /// struct Celsius(f64);
 ///
 /// impl IntoOutput for Celsius {
@@ -43,7 +45,7 @@ use crate::tool::{Context, Output, ToolError};
 /// struct Opaque;
 ///
 /// /// Gives what nobody can read.
-/// #[toolyard_worker::tool]
+/// #[toolyard_tool::tool]
 /// async fn opaque() -> Opaque {
 ///     Opaque
 /// }
@@ -51,7 +53,7 @@ use crate::tool::{Context, Output, ToolError};
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the result of a tool",
     label = "the tool gives back `{Self}`",
-    note = "derive `serde::Serialize` for JSON, or implement `toolyard_worker::IntoOutput`",
+    note = "derive `serde::Serialize` for JSON, or implement `toolyard_tool::IntoOutput`",
     note = "a stream gives its pieces as output while the tool runs: it must be `Send`"
 )]
 pub trait IntoOutput {
@@ -112,14 +114,14 @@ impl From<Image> for Output {
     }
 }
 
-/// What a stream that a tool gives back may consist of: text, content, progress, any of them as chunks, JSON values, and
-/// `Result`s of these, of which an error ends the call. Nothing else:
+/// What a stream that a tool gives back may consist of: text, content, progress, any of them as chunks, JSON values,
+/// and `Result`s of these, of which an error ends the call. Nothing else:
 ///
 /// ```compile_fail,E0277
 /// struct Opaque;
 ///
 /// /// Streams what nobody can read.
-/// #[toolyard_worker::tool]
+/// #[toolyard_tool::tool]
 /// fn opaque() -> impl futures::Stream<Item = Opaque> {
 ///     futures::stream::empty()
 /// }
@@ -183,14 +185,14 @@ impl<T: IntoChunk, E: Into<ToolError>> IntoChunk for Result<T, E> {
 /// struct NoError;
 ///
 /// /// Fails with what is no error.
-/// #[toolyard_worker::tool]
+/// #[toolyard_tool::tool]
 /// async fn fails() -> Result<u8, NoError> {
 ///     Err(NoError)
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
     message = "a tool cannot fail with `{Self}`",
-    note = "use `toolyard_worker::ToolError`, any error that implements `std::error::Error`, `anyhow::Error`, or `String`"
+    note = "use `toolyard_tool::ToolError`, any error that implements `std::error::Error`, `anyhow::Error`, or `String`"
 )]
 pub trait Failure {
     fn into_failure(self) -> ToolError;
@@ -202,9 +204,9 @@ impl<E: Into<ToolError>> Failure for E {
     }
 }
 
-/// Stands for a value's type, so that what becomes of the value is chosen by what its type can do: of methods with the same
-/// name the compiler takes the one of `&&&Probe<T>` first, then that of `&&Probe<T>`, and so on. That is how `String` is
-/// text and any other `Serialize` is JSON, which impls of one trait could not say without overlapping.
+/// Stands for a value's type, so that what becomes of the value is chosen by what its type can do: of methods with the
+/// same name the compiler takes the one of `&&&Probe<T>` first, then that of `&&Probe<T>`, and so on. That is how
+/// `String` is text and any other `Serialize` is JSON, which impls of one trait could not say without overlapping.
 #[derive(Debug)]
 pub struct Probe<T>(PhantomData<fn() -> T>);
 

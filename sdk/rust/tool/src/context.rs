@@ -20,32 +20,45 @@ use crate::limits::label_size;
 /// What a call knows of itself, and how it speaks.
 #[derive(Debug, Clone)]
 pub struct Context {
-    pub(crate) run: RunId,
-    pub(crate) index: CallIndex,
-    pub(crate) call: Arc<CallSpec>,
-    pub(crate) attempt: AttemptNumber,
-    /// The chunk to go on with.
-    pub(crate) from: ChunkIndex,
-    pub(crate) deadline: Instant,
-    pub(crate) stop: Stop,
-    pub(crate) output: mpsc::Sender<Chunk>,
+    pub(crate) execution: Execution,
     /// How many chunks were said, counted where interceptors want to know.
     pub(crate) said: Option<Arc<AtomicU32>>,
+}
+
+/// One execution of a call, as the one who executes it sets it up.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    pub run: RunId,
+    pub index: CallIndex,
+    pub call: Arc<CallSpec>,
+    pub attempt: AttemptNumber,
+    /// The chunk to go on with.
+    pub from: ChunkIndex,
+    pub deadline: Instant,
+    pub stop: Stop,
+    /// Takes what the tool says, one chunk after another.
+    pub output: mpsc::Sender<Chunk>,
     /// Whoever gives out its files.
-    pub(crate) source: Source,
+    pub source: Source,
+}
+
+impl From<Execution> for Context {
+    fn from(execution: Execution) -> Self {
+        Self { execution, said: None }
+    }
 }
 
 /// The wish that a tool should stop, whether it has noticed, and what it leaves.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stop {
-    pub(crate) wanted: CancellationToken,
-    pub(crate) noticed: CancellationToken,
-    pub(crate) left: Left,
+pub struct Stop {
+    pub wanted: CancellationToken,
+    pub noticed: CancellationToken,
+    pub left: Left,
 }
 
 /// What outlives a tool's future, as processes that it started.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Left {
+pub struct Left {
     /// Ends when nothing of it lives.
     living: TaskTracker,
     /// Something may live, and nobody can tell.
@@ -54,26 +67,26 @@ pub(crate) struct Left {
 
 impl Left {
     /// The call is not over before this is.
-    pub(crate) fn keep(&self, gone: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
+    pub fn keep(&self, gone: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
         drop(self.living.spawn_on(gone, runtime));
     }
 
     /// Something may live that nobody can watch.
-    pub(crate) fn note_unknown(&self) {
+    pub fn note_unknown(&self) {
         self.unknown.cancel();
     }
 
-    pub(crate) fn is_living(&self) -> bool {
+    pub fn is_living(&self) -> bool {
         !self.living.is_empty()
     }
 
     /// As far as anybody can tell.
-    pub(crate) fn may_live(&self) -> bool {
+    pub fn may_live(&self) -> bool {
         self.is_living() || self.unknown.is_cancelled()
     }
 
     /// Resolves when nothing that is known of lives.
-    pub(crate) async fn gone(&self) {
+    pub async fn gone(&self) {
         self.living.close();
         self.living.wait().await;
     }
@@ -82,61 +95,63 @@ impl Left {
 impl Context {
     #[must_use]
     pub fn run_id(&self) -> RunId {
-        self.run
+        self.execution.run
     }
 
     /// The caller's id of the call. With the run's id it is the same for every attempt: use both as an idempotency key.
     #[must_use]
     pub fn call_id(&self) -> &CallId {
-        &self.call.id
+        &self.execution.call.id
     }
 
     #[must_use]
     pub fn tool(&self) -> &ToolName {
-        &self.call.tool
+        &self.execution.call.tool
     }
 
     /// Which attempt this is, from 1.
     #[must_use]
     pub fn attempt(&self) -> u32 {
-        self.attempt.0
+        self.execution.attempt.0
     }
 
     /// What the caller wanted the tool to know and the model not to say.
     #[must_use]
     pub fn metadata(&self) -> &BTreeMap<String, String> {
-        &self.call.metadata
+        &self.execution.call.metadata
     }
 
     /// With how many chunks of output, progress included, an earlier attempt has come through: this one should say what
-    /// comes after them. Always 0 unless the tool asked for [`AfterPartialOutput::Continue`](crate::AfterPartialOutput::Continue).
+    /// comes after them. Always 0 unless the tool asked for
+    /// [`AfterPartialOutput::Continue`](crate::AfterPartialOutput::Continue).
     #[must_use]
     pub fn continue_from(&self) -> u32 {
-        self.from.0
+        self.execution.from.0
     }
 
     /// When the attempt must have ended.
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        self.deadline
+        self.execution.deadline
     }
 
     /// Resolves when the call should stop: it was cancelled, is overdue, or its worker lost its lease.
     pub async fn cancelled(&self) {
-        self.stop.wanted.cancelled().await;
-        self.stop.noticed.cancel();
+        self.execution.stop.wanted.cancelled().await;
+        self.execution.stop.noticed.cancel();
     }
 
     /// Where a tool notes what outlives its future.
-    pub(crate) fn left(&self) -> Left {
-        self.stop.left.clone()
+    #[must_use]
+    pub fn left(&self) -> Left {
+        self.execution.stop.left.clone()
     }
 
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        let wanted = self.stop.wanted.is_cancelled();
+        let wanted = self.execution.stop.wanted.is_cancelled();
         if wanted {
-            self.stop.noticed.cancel();
+            self.execution.stop.noticed.cancel();
         }
         wanted
     }
@@ -245,6 +260,6 @@ impl Context {
         if let Some(said) = &self.said {
             said.fetch_add(1, Ordering::Relaxed);
         }
-        self.output.send(chunk).await.map_err(|_| ToolError::new("the attempt is over"))
+        self.execution.output.send(chunk).await.map_err(|_| ToolError::new("the attempt is over"))
     }
 }

@@ -47,7 +47,8 @@ impl ToolError {
         Self(CallError { violations: vec![Violation::new(path, message)], ..error })
     }
 
-    /// The model should make the call again, and differently: `hint` tells it how. No further attempt of this call is made.
+    /// The model should make the call again, and differently: `hint` tells it how. No further attempt of this call is
+    /// made.
     #[must_use]
     pub fn model_retry(hint: impl Into<String>) -> Self {
         Self(CallError::new(ErrorKind::ModelRetry, hint))
@@ -58,6 +59,12 @@ impl ToolError {
     #[must_use]
     pub fn needs(what: impl Into<String>) -> Self {
         Self(CallError::new(ErrorKind::NeedsInput, what))
+    }
+
+    /// An error of a kind that the other constructors do not have.
+    #[must_use]
+    pub fn of_call(error: CallError) -> Self {
+        Self(error)
     }
 
     #[must_use]
@@ -91,6 +98,12 @@ impl ToolError {
             cause = error.source();
         }
         Self::new(message)
+    }
+}
+
+impl From<ToolError> for CallError {
+    fn from(ToolError(error): ToolError) -> Self {
+        error
     }
 }
 

@@ -1,5 +1,5 @@
-//! The files of a call. A worker may not read what is stored: the owner of the run gives it the chunks of those files that the
-//! call may open, and of no others.
+//! The files of a call. A worker may not read what is stored: the owner of the run gives it the chunks of those files
+//! that the call may open, and of no others.
 
 use std::fmt;
 use std::future::Future;
@@ -13,7 +13,8 @@ use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
 use run::File;
 
-use crate::tool::{Context, ToolError};
+use crate::context::Context;
+use crate::error::ToolError;
 
 /// Chunks of a file that are asked for ahead of its reader.
 const AHEAD: usize = 2;
@@ -22,10 +23,10 @@ type Asking = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 
 /// Whoever gives out chunks of files.
 #[derive(Clone)]
-pub(crate) struct Source(Arc<dyn Fn(WantedChunk) -> Asking + Send + Sync>);
+pub struct Source(Arc<dyn Fn(WantedChunk) -> Asking + Send + Sync>);
 
 impl Source {
-    pub(crate) fn new(ask: impl Fn(WantedChunk) -> Asking + Send + Sync + 'static) -> Self {
+    pub fn new(ask: impl Fn(WantedChunk) -> Asking + Send + Sync + 'static) -> Self {
         Self(Arc::new(ask))
     }
 }
@@ -40,7 +41,7 @@ impl Context {
     /// The files that the call may open: those that its run gave to its tool, and to all tools.
     #[must_use]
     pub fn files(&self) -> &[File] {
-        &self.call.files
+        &self.execution.call.files
     }
 
     /// The file of this name.
@@ -57,12 +58,14 @@ impl Context {
         })
     }
 
-    /// The bytes of a file, piece by piece as they are asked for; a file has up to 256 MiB. Its end comes only when its SHA-256
-    /// is right.
+    /// The bytes of a file, piece by piece as they are asked for; a file has up to 256 MiB. Its end comes only when its
+    /// SHA-256 is right.
     ///
-    /// An error ends it: the file is not kept any more, or its run's owner cannot be reached. Another attempt may get it.
+    /// An error ends it: the file is not kept any more, or its run's owner cannot be reached. Another attempt may get
+    /// it.
     pub fn read(&self, file: &File) -> impl Stream<Item = Result<Bytes, ToolError>> + Send + use<> {
-        let (source, run, call, object) = (self.source.clone(), self.run, self.index, file.object.clone());
+        let (source, run, call, object) =
+            (self.execution.source.clone(), self.execution.run, self.execution.index, file.object.clone());
         let id = object.id.clone();
         let pieces = stream::iter(0..chunks(object.size)).map(move |chunk| {
             let wanted = WantedChunk { run, call, object: id.clone(), chunk };
@@ -115,7 +118,7 @@ mod tests {
         let given = run::Fields::default();
         let (mut context, _chunks) =
             crate::testkit::context("reads".parse().unwrap(), String::new(), std::time::Duration::from_secs(60), given);
-        context.source = Source::new(|_| Box::pin(async { Ok(Bytes::from_static(b"forged")) }));
+        context.execution.source = Source::new(|_| Box::pin(async { Ok(Bytes::from_static(b"forged")) }));
         let id = "upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().unwrap();
         for (size, why) in [(6, "its SHA-256 is wrong"), (7, "a piece of it is missing")] {
             let object = run::Object {

@@ -4,12 +4,14 @@ use proto::history::{self, PastCall};
 use run::Fields;
 use serde::de::DeserializeOwned;
 
-use crate::tool::{About, Context, ToolError};
+use crate::context::Context;
+use crate::error::ToolError;
+use crate::tool::About;
 
 impl About {
-    /// A key of the context that its calls are given, with what the run or the call has there; at most 32, of 1 to 64 bytes each.
-    /// [`TOOL_CALL_HISTORY`](crate::TOOL_CALL_HISTORY) asks for the calls of the run that ended before. Read them with
-    /// [`Context::given`] and [`Context::history`]; `#[context]` on an argument of a function does both.
+    /// A key of the context that its calls are given, with what the run or the call has there; at most 32, of 1 to 64
+    /// bytes each. [`TOOL_CALL_HISTORY`](crate::TOOL_CALL_HISTORY) asks for the calls of the run that ended before.
+    /// Read them with [`Context::given`] and [`Context::history`]; `#[context]` on an argument of a function does both.
     #[must_use]
     pub fn context_key(mut self, key: impl Into<String>) -> Self {
         self.context_keys.push(key.into());
@@ -18,16 +20,16 @@ impl About {
 }
 
 impl Context {
-    /// What the caller gave under a key that the tool declares, and the model does not see. Where nothing was given, it is as if it
-    /// was `null`: ask for an `Option` where the tool can do without.
+    /// What the caller gave under a key that the tool declares, and the model does not see. Where nothing was given, it
+    /// is as if it was `null`: ask for an `Option` where the tool can do without.
     ///
     /// # Errors
-    /// `NeedsInput` where nothing was given and `T` cannot do without, or where it is not a `T`. The error does not repeat what
-    /// was given: the model reads errors.
+    /// `NeedsInput` where nothing was given and `T` cannot do without, or where it is not a `T`. The error does not
+    /// repeat what was given: the model reads errors.
     pub fn given<T: DeserializeOwned>(&self, key: &str) -> Result<T, ToolError> {
-        let given = self.call.context.get(key);
+        let given = self.execution.call.context.get(key);
         serde_json::from_str(given.unwrap_or("null")).map_err(|_| {
-            let tool = &self.call.tool;
+            let tool = &self.execution.call.tool;
             ToolError::needs(match given {
                 None => format!("{tool} needs {key:?} in the context of its call, and nothing was given"),
                 Some(_) => format!("{tool} needs something else for {key:?} in the context of its call than was given"),
@@ -35,17 +37,18 @@ impl Context {
         })
     }
 
-    /// The calls of the run that had ended when this call was put into its queue, in the order in which they stand in the run. Every
-    /// attempt finds the same. Empty unless the tool declares [`TOOL_CALL_HISTORY`](crate::TOOL_CALL_HISTORY).
+    /// The calls of the run that had ended when this call was put into its queue, in the order in which they stand in
+    /// the run. Every attempt finds the same. Empty unless the tool declares
+    /// [`TOOL_CALL_HISTORY`](crate::TOOL_CALL_HISTORY).
     ///
     /// # Errors
     /// When it cannot be read: its coordinator is newer than this program.
     pub fn history(&self) -> Result<Vec<PastCall>, ToolError> {
-        let calls = self.call.context.get(history::TOOL_CALL_HISTORY).unwrap_or(history::NONE);
+        let calls = self.execution.call.context.get(history::TOOL_CALL_HISTORY).unwrap_or(history::NONE);
         serde_json::from_str(calls).map_err(|_| ToolError::new("the history of the run cannot be read"))
     }
 
     pub(crate) fn all_given(&self) -> &Fields {
-        &self.call.context
+        &self.execution.call.context
     }
 }

@@ -2,8 +2,8 @@
 //! answer in the tool's place.
 //!
 //! ```
-//! use toolyard_worker::interceptor::{Call, Interceptor, Next};
-//! use toolyard_worker::{Output, Table, ToolError, testkit, tool};
+//! use toolyard_tool::interceptor::{Call, Interceptor, Next};
+//! use toolyard_tool::{Output, Table, ToolError, testkit, tool};
 //!
 //! /// Says how long each call took.
 //! struct Timed;
@@ -52,8 +52,10 @@ use std::sync::atomic::AtomicU32;
 use run::{CallError, ErrorKind, Manifest, ToolName};
 use serde_json::Value;
 
+use crate::context::Context;
+use crate::error::ToolError;
+use crate::output::Output;
 use crate::table::Hosted;
-use crate::tool::{Context, Output, ToolError};
 
 pub use cache::ResultCache;
 pub use large_result::LargeResult;

@@ -4,24 +4,24 @@ use run::{CallError, Chunk, Completion, Content, ErrorKind, limit};
 
 /// Counts what one attempt has said.
 #[derive(Debug, Default)]
-pub(crate) struct Said {
+pub struct Said {
     chunks: u32,
     bytes: usize,
 }
 
 impl Said {
     /// An attempt that goes on after `chunks` of those before it, which count.
-    pub(crate) fn after(chunks: u32) -> Self {
+    pub fn after(chunks: u32) -> Self {
         Self { chunks, bytes: 0 }
     }
 
     /// Chunks so far, those of attempts before it included.
-    pub(crate) fn chunks(&self) -> u32 {
+    pub fn chunks(&self) -> u32 {
         self.chunks
     }
 
     /// The size of a chunk that may still be said; `None` when it is too much.
-    pub(crate) fn count(&mut self, chunk: &Chunk) -> Option<usize> {
+    pub fn count(&mut self, chunk: &Chunk) -> Option<usize> {
         let bytes = match chunk {
             Chunk::Content { content, .. } => content.size(),
             Chunk::Progress(progress) => progress.message.len(),
@@ -37,21 +37,21 @@ impl Said {
 }
 
 /// Bytes of the longest name in a chunk: its channel's, its media type, or what a progress says.
-pub(crate) fn label_size(chunk: &Chunk) -> usize {
+pub fn label_size(chunk: &Chunk) -> usize {
     match chunk {
         Chunk::Content { channel, content } => channel.len().max(content.label_size()),
         Chunk::Progress(progress) => progress.message.len(),
     }
 }
 
-pub(crate) fn too_much_output() -> CallError {
+pub fn too_much_output() -> CallError {
     let (pieces, mib) = (limit::CHUNKS_PER_ATTEMPT_MAX, limit::OUTPUT_BYTES_PER_ATTEMPT_MAX >> 20);
     let message = format!("the call said more than {pieces} pieces or {mib} MiB of output");
     CallError::new(ErrorKind::OutputTooLarge, message)
 }
 
 /// What a call gives, if it may be kept: in the log, or its result beside it.
-pub(crate) fn completion(given: Completion) -> Result<Completion, CallError> {
+pub fn completion(given: Completion) -> Result<Completion, CallError> {
     let count = given.result.len();
     let largest = given.result.iter().map(Content::size).max().unwrap_or_default();
     if count > limit::RESULT_PARTS_MAX || u64::try_from(largest).is_ok_and(|bytes| bytes > limit::OBJECT_BYTES_MAX) {
@@ -74,15 +74,4 @@ pub(crate) fn completion(given: Completion) -> Result<Completion, CallError> {
         return Err(CallError::new(ErrorKind::ResultTooLarge, message));
     }
     Ok(given)
-}
-
-/// What a call gives, if hooks can look at its result: whole, or it could carry past them what they are to find.
-pub(crate) fn watched(given: Completion) -> Result<Completion, CallError> {
-    let size = given.result.iter().map(Content::size).sum::<usize>();
-    if size > limit::RESULT_BYTES_MAX {
-        let max = limit::RESULT_BYTES_MAX;
-        let message = format!("the result is {size} bytes, and the hooks that watch the tool look at {max} at most");
-        return Err(CallError::new(ErrorKind::ResultTooLarge, message));
-    }
-    completion(given)
 }

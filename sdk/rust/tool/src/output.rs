@@ -32,12 +32,12 @@ impl Output {
         self
     }
 
-    /// Gives a value for the state of the run, beside the result: for the caller, not for the model. Of calls that give the same
-    /// key the last one counts, as they stand in the run; a call that does not complete gives nothing. At most 8 KiB a call, keys
-    /// and values together; more fails it with `ResultTooLarge`.
+    /// Gives a value for the state of the run, beside the result: for the caller, not for the model. Of calls that give
+    /// the same key the last one counts, as they stand in the run; a call that does not complete gives nothing. At most
+    /// 8 KiB a call, keys and values together; more fails it with `ResultTooLarge`.
     ///
     /// ```
-    /// # use toolyard_worker::{Output, ToolError};
+    /// # use toolyard_tool::{Output, ToolError};
     /// # fn buy() -> Result<Output, ToolError> {
     /// Output::from("It is in the cart.").with_state("cart", &["tea"])
     /// # }
@@ -49,6 +49,12 @@ impl Output {
     pub fn with_state(mut self, key: impl Into<String>, value: &impl Serialize) -> Result<Self, ToolError> {
         self.0.extra_state.set(key, serde_json::to_string(value)?);
         Ok(self)
+    }
+}
+
+impl From<Output> for Completion {
+    fn from(Output(completion): Output) -> Self {
+        completion
     }
 }
 

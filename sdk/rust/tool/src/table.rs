@@ -5,19 +5,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
-use hooks::{Hooks, Moment};
 use proto::convert::manifest::{InvalidManifest, Usable, manifest_in};
-use proto::schema::{self, Schema};
-use run::{AfterPartialOutput, CallError, ErrorKind, Manifest, ToolName, Version};
+use run::{CallError, ErrorKind, Manifest, ToolName, Version};
+use schema::{self, Schema};
 use schemars::JsonSchema;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::hooked::Watched;
+use crate::context::Context;
+use crate::error::ToolError;
 use crate::interceptor::{Chain, Interceptor};
-use crate::tool::{About, Context, Output, Tool, ToolError};
+use crate::output::Output;
+use crate::tool::{About, Tool};
 
 #[derive(Debug, Default)]
 pub struct Table {
@@ -25,7 +26,6 @@ pub struct Table {
     /// Other names of the tools, and whose they are.
     aliases: BTreeMap<ToolName, ToolName>,
     interceptors: Chain,
-    hooks: Hooks,
 }
 
 #[derive(Debug)]
@@ -72,17 +72,6 @@ pub struct NotHosted {
     pub known: Vec<String>,
 }
 
-/// A hook that cannot watch a tool.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "hook {hook:?} holds back what {tool} says, which goes on where it broke off: leave the tool out of it, or host the tool \
-     with after_partial_output Restart or Buffer"
-)]
-pub struct Unwatchable {
-    pub hook: String,
-    pub tool: ToolName,
-}
-
 impl Table {
     #[must_use]
     pub fn new() -> Self {
@@ -124,43 +113,6 @@ impl Table {
         Ok(self)
     }
 
-    /// Asks these hooks about the ends of executions, before they are stored.
-    ///
-    /// # Errors
-    /// When one holds back what a tool says that goes on where it broke off: how far it has come would not be known.
-    pub fn with_hooks(mut self, hooks: Hooks) -> Result<Self, Unwatchable> {
-        for (name, tool) in self.names() {
-            let continues = self
-                .tools
-                .get(tool)
-                .is_some_and(|hosted| hosted.manifest.policy.after_partial_output == AfterPartialOutput::Continue);
-            let alias_of = (name != tool).then_some(tool);
-            if let Some(hook) = hooks.holder(name, alias_of).filter(|_| continues) {
-                return Err(Unwatchable { hook: hook.to_owned(), tool: name.clone() });
-            }
-        }
-        let elsewhere = hooks.asked_elsewhere(&[Moment::PostToolUse, Moment::ToolError]);
-        if !elsewhere.is_empty() {
-            tracing::info!(
-                hooks = elsewhere.join(", "),
-                "coordinators ask these hooks: each of them needs the file too"
-            );
-        }
-        self.hooks = hooks;
-        Ok(self)
-    }
-
-    /// Who is asked about executions of a tool, where anybody is.
-    pub(crate) fn watched(&self, tool: &ToolName) -> Option<Watched> {
-        if !self.hooks.has(Moment::PostToolUse) && !self.hooks.has(Moment::ToolError) {
-            return None;
-        }
-        let alias_of = self.aliases.get(tool);
-        let holds_output = self.hooks.holder(tool, alias_of).is_some();
-        let watched = || Watched { hooks: self.hooks.clone(), alias_of: alias_of.cloned(), holds_output };
-        self.hooks.watch(tool, alias_of).then(watched)
-    }
-
     /// These tools alone, `*` standing for any characters; all where none is named.
     ///
     /// # Errors
@@ -184,12 +136,14 @@ impl Table {
     }
 
     /// What a tool is called, whatever it is asked for by.
-    pub(crate) fn own_name<'a>(&'a self, tool: &'a ToolName) -> &'a ToolName {
+    #[must_use]
+    pub fn own_name<'a>(&'a self, tool: &'a ToolName) -> &'a ToolName {
         self.aliases.get(tool).unwrap_or(tool)
     }
 
     /// What a tool says of itself; nothing of one that is not hosted.
-    pub(crate) fn description(&self, tool: &ToolName) -> &str {
+    #[must_use]
+    pub fn description(&self, tool: &ToolName) -> &str {
         self.tools.get(self.own_name(tool)).map_or("", |hosted| hosted.manifest.description.as_str())
     }
 
@@ -200,7 +154,7 @@ impl Table {
     }
 
     /// The names under which tools are called, each with the tool's own.
-    pub(crate) fn names(&self) -> impl Iterator<Item = (&ToolName, &ToolName)> {
+    pub fn names(&self) -> impl Iterator<Item = (&ToolName, &ToolName)> {
         self.tools.keys().map(|name| (name, name)).chain(&self.aliases)
     }
 
@@ -257,28 +211,34 @@ impl Table {
     }
 
     /// What a call of the tool takes a place in while it runs, where only so many may.
-    pub(crate) fn room(&self, tool: &ToolName) -> Option<&Arc<Semaphore>> {
+    #[must_use]
+    pub fn room(&self, tool: &ToolName) -> Option<&Arc<Semaphore>> {
         self.tools.get(self.aliases.get(tool).unwrap_or(tool))?.room.as_ref()
     }
 
-    pub(crate) fn manifests(&self) -> impl Iterator<Item = &Manifest> {
+    pub fn manifests(&self) -> impl Iterator<Item = &Manifest> {
         self.tools.values().map(|hosted| &hosted.manifest)
     }
 
     /// Whether checking these arguments is sure to be quick.
-    pub(crate) fn is_quick(&self, tool: &ToolName, arguments: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_quick(&self, tool: &ToolName, arguments: &[u8]) -> bool {
         let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool));
         hosted.is_none_or(|hosted| hosted.schema.is_quick(arguments))
     }
 
     /// Whether calls of a tool can be executed here that want a version not older than `oldest`.
-    pub(crate) fn executes(&self, tool: &ToolName, oldest: Option<&Version>) -> bool {
+    #[must_use]
+    pub fn executes(&self, tool: &ToolName, oldest: Option<&Version>) -> bool {
         let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool)).filter(|hosted| hosted.body.is_some());
         hosted.is_some_and(|hosted| hosted.manifest.version.as_ref() >= oldest)
     }
 
     /// Finds a call's tool and checks its arguments.
-    pub(crate) fn prepare(&self, tool: &ToolName, arguments: &[u8]) -> Result<Prepared, CallError> {
+    ///
+    /// # Errors
+    /// When it is not hosted here, or the arguments do not fit its schema.
+    pub fn prepare(&self, tool: &ToolName, arguments: &[u8]) -> Result<Prepared, CallError> {
         let hosted = self.tools.get(self.aliases.get(tool).unwrap_or(tool));
         let Some(hosted) = hosted.filter(|hosted| hosted.body.is_some()) else {
             let names: Vec<&str> = self.tools.keys().map(ToolName::as_str).collect();
@@ -292,16 +252,16 @@ impl Table {
 
 /// A tool with arguments that fit.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub struct Prepared {
     hosted: Arc<Hosted>,
     interceptors: Chain,
     arguments: Value,
 }
 
 impl Prepared {
-    /// Calls the tool on its runtime: as a task, or on a thread of its own when it blocks. There it may block on futures
-    /// as it likes, because no runtime is entered.
-    pub(crate) fn spawn(self, tools: &Handle, context: Context) -> JoinHandle<Result<Output, ToolError>> {
+    /// Calls the tool on its runtime: as a task, or on a thread of its own when it blocks. There it may block on
+    /// futures as it likes, because no runtime is entered.
+    pub fn spawn(self, tools: &Handle, context: Context) -> JoinHandle<Result<Output, ToolError>> {
         match self.hosted.blocking {
             false => tools.spawn(self.call(context)),
             true => tools.spawn_blocking(move || futures::executor::block_on(self.call(context))),
@@ -363,8 +323,8 @@ mod tests {
         allocation_counter::measure(work).count_total
     }
 
-    /// Those of finding a call's tool and checking its arguments, and those of executing it: first what must be done, then
-    /// what is.
+    /// Those of finding a call's tool and checking its arguments, and those of executing it: first what must be done,
+    /// then what is.
     fn needed_and_made(table: &Table) -> [(u64, u64); 2] {
         let (name, arguments) = (Echo::NAME.parse().unwrap(), br#"{"text":"hi"}"#);
         let prepare = || table.prepare(&name, arguments).unwrap();
@@ -386,16 +346,6 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_asked_about_it_a_call_allocates_nothing_for_hooks() {
-        let table = Table::new().host(Echo).unwrap();
-        let name: ToolName = Echo::NAME.parse().unwrap();
-        assert_eq!(allocations(|| assert!(table.watched(&name).is_none())), 0);
-        let placement = hooks::Placement::new("all", &[Moment::PostToolUse]);
-        let table = table.with_hooks(Hooks::default().with(placement, Allows).unwrap()).unwrap();
-        assert!(table.watched(&name).is_some(), "the test would see it");
-    }
-
-    #[test]
     fn a_name_that_a_tool_of_the_worker_has_is_refused_with_its_tool() {
         let about = || About::new("Has names.").alias("second", "");
         let table = || Table::new().define::<NoInput>("first", &about()).unwrap();
@@ -409,29 +359,6 @@ mod tests {
             assert!(error.starts_with(&format!("tool {name} cannot be hosted")), "{error}");
             assert!(error.ends_with(&format!("has the name {taken}")), "{error}");
         }
-    }
-
-    struct Allows;
-
-    impl hooks::Hook for Allows {
-        async fn ask(&self, _: &hooks::Question) -> Result<hooks::Reply, hooks::Unanswered> {
-            Ok(hooks::Reply::Allow)
-        }
-    }
-
-    #[test]
-    fn a_hook_cannot_hold_back_what_goes_on_where_it_broke_off() {
-        let goes_on = About::new("Goes on.").after_partial_output(AfterPartialOutput::Continue);
-        let table = || Table::new().define::<NoInput>("goes_on", &goes_on).unwrap();
-        let placement = || hooks::Placement::new("holds", &[Moment::PostToolUse]).holding_output();
-        let error = table().with_hooks(Hooks::default().with(placement(), Allows).unwrap()).unwrap_err().to_string();
-        assert!(error.contains("\"holds\"") && error.contains("goes_on"), "{error}");
-        let elsewhere = placement().tools(&["echo"]);
-        table().with_hooks(Hooks::default().with(elsewhere, Allows).unwrap()).unwrap();
-        let table = Table::new().define::<NoInput>("goes_on", &goes_on.alias("resumes", "")).unwrap();
-        let by_alias = placement().tools(&["resumes"]);
-        let error = table.with_hooks(Hooks::default().with(by_alias, Allows).unwrap()).unwrap_err().to_string();
-        assert!(error.contains("\"holds\"") && error.contains("resumes"), "{error}");
     }
 
     #[derive(JsonSchema)]

@@ -1,8 +1,8 @@
-//! Runs a tool without a broker, for tests of tools. Arguments, output and results are held to the limits to which a worker
-//! holds them; nobody enforces the deadline, and a cancelled tool has all the time it takes.
+//! Runs a tool without a broker, for tests of tools. Arguments, output and results are held to the limits to which a
+//! worker holds them; nobody enforces the deadline, and a cancelled tool has all the time it takes.
 //!
 //! ```
-//! use toolyard_worker::{testkit, tool};
+//! use toolyard_tool::{testkit, tool};
 //!
 //! /// Greets.
 //! #[tool(read_only)]
@@ -16,7 +16,7 @@
 //! # }
 //! ```
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ use proto::convert::fields::fields_in;
 use proto::object::CHUNK_BYTES;
 use ring::digest::{SHA256, digest};
 use run::{
-    AttemptNumber, CallError, CallIndex, CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, ErrorKind,
-    Fields, File, Manifest, Nonce, Object, ObjectId, Policy, Route, Timestamp, ToolName, WithoutWorker,
+    AttemptNumber, CallError, CallIndex, CallSpec, Chunk, ChunkIndex, Completion, Content, ErrorKind, Fields, File,
+    Manifest, Nonce, Object, ObjectId, Policy, Route, Timestamp, ToolName,
 };
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -35,10 +35,13 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::context::{Context, Execution, Stop};
+use crate::error::ToolError;
 use crate::files::Source;
 use crate::limits::{self, Said};
+use crate::output::Output;
 use crate::table::Table;
-use crate::tool::{Context, Output, Stop, Tool, ToolError};
+use crate::tool::Tool;
 
 /// Chunks that may wait to be received, as in a worker; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
@@ -95,7 +98,7 @@ fn start_with(table: &Table, tool: &str, arguments: Value, given: Fields, files:
     if !files.is_empty() {
         give(&mut context, files);
     }
-    let stop = context.stop.wanted.clone();
+    let stop = context.execution.stop.wanted.clone();
     let task = match prepared {
         Ok(prepared) => prepared.spawn(&Handle::current(), context),
         Err(error) => tokio::spawn(async { Err(ToolError(error)) }),
@@ -105,10 +108,11 @@ fn start_with(table: &Table, tool: &str, arguments: Value, given: Fields, files:
 
 /// Gives a call its files.
 fn give(context: &mut Context, files: Vec<(String, Bytes)>) {
-    let (mut spec, mut all) = ((*context.call).clone(), HashMap::new());
+    let (mut spec, mut all) = ((*context.execution.call).clone(), HashMap::new());
     for ((name, bytes), nonce) in files.into_iter().zip(0..) {
         let pool = "testkit".parse().expect("a pool's name");
-        let id = ObjectId::Result { run: context.run, call: context.index, pool, nonce: Nonce(nonce) };
+        let id =
+            ObjectId::Result { run: context.execution.run, call: context.execution.index, pool, nonce: Nonce(nonce) };
         let (size, media_type) = (bytes.len() as u64, "application/octet-stream".to_owned());
         let mut sha256 = [0; 32];
         sha256.copy_from_slice(digest(&SHA256, &bytes).as_ref());
@@ -116,8 +120,8 @@ fn give(context: &mut Context, files: Vec<(String, Bytes)>) {
         spec.files.push(File { name, object });
         all.insert(id, bytes);
     }
-    context.call = Arc::new(spec);
-    context.source = Source::new(move |wanted| {
+    context.execution.call = Arc::new(spec);
+    context.execution.source = Source::new(move |wanted| {
         let chunk = all.get(&wanted.object).map(|bytes| {
             let at = |chunk: u64| usize::try_from(chunk * CHUNK_BYTES).unwrap_or(usize::MAX).min(bytes.len());
             bytes.slice(at(wanted.chunk)..at(wanted.chunk + 1))
@@ -143,22 +147,9 @@ pub(crate) fn context(
     given: Fields,
 ) -> (Context, mpsc::Receiver<Chunk>) {
     let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let call = CallSpec {
-        id: "call".parse().expect("a call id"),
-        tool,
-        arguments: arguments.into(),
-        metadata: BTreeMap::new(),
-        route: Route::Client,
-        deadline: Timestamp(u64::MAX),
-        queue_deadline: None,
-        without_worker: WithoutWorker::Wait,
-        concurrency: Concurrency::Parallel,
-        approval: None,
-        result_use: run::ResultUse::default(),
-        context: given,
-        files: Vec::new(),
-    };
-    let context = Context {
+    let id = "call".parse().expect("a call id");
+    let call = CallSpec { context: given, ..CallSpec::new(id, tool, arguments, Route::Client, Timestamp(u64::MAX)) };
+    let execution = Execution {
         run: RUN.parse().expect("a run id"),
         index: CallIndex(0),
         call: Arc::new(call),
@@ -167,10 +158,9 @@ pub(crate) fn context(
         from: ChunkIndex(0),
         stop: Stop::default(),
         output,
-        said: None,
         source: Source::new(|_| Box::pin(async { Err("the test kit was given none".to_owned()) })),
     };
-    (context, chunks)
+    (execution.into(), chunks)
 }
 
 /// What a table would tell the world of one of its tools.

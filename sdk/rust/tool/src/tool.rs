@@ -9,10 +9,9 @@ use run::{AfterPartialOutput, Backoff, Concurrency, Effects, Permission, Policy,
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
-pub use crate::context::Context;
-pub(crate) use crate::context::Stop;
-pub use crate::error::ToolError;
-pub use crate::output::Output;
+use crate::context::Context;
+use crate::error::ToolError;
+use crate::output::Output;
 
 /// Something callable by name. The attribute [`tool`](macro@crate::tool) makes one of a plain function; this is the
 /// long form, for a tool with more to it than a function:
@@ -20,7 +19,7 @@ pub use crate::output::Output;
 /// ```
 /// use schemars::JsonSchema;
 /// use serde::Deserialize;
-/// use toolyard_worker::{About, Context, Output, Table, Tool, ToolError};
+/// use toolyard_tool::{About, Context, Output, Table, Tool, ToolError};
 ///
 /// struct Greet {
 ///     greeting: String,
@@ -45,14 +44,15 @@ pub use crate::output::Output;
 ///     }
 /// }
 ///
-/// # fn main() -> Result<(), toolyard_worker::InvalidTool> {
+/// # fn main() -> Result<(), toolyard_tool::InvalidTool> {
 /// let table = Table::new().host(Greet { greeting: "Hello".to_owned() })?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// The arguments are checked against the schema of [`Self::Input`] before the tool is called. A call may be cancelled or
-/// overrun its time: then its context's [`Context::cancelled`] resolves, and the future is dropped after a grace period.
+/// The arguments are checked against the schema of [`Self::Input`] before the tool is called. A call may be cancelled
+/// or overrun its time: then its context's [`Context::cancelled`] resolves, and the future is dropped after a grace
+/// period.
 pub trait Tool: Send + Sync + 'static {
     /// The name by which models call it: 1 to 128 of `A-Z a-z 0-9 _ . -`.
     const NAME: &'static str;
@@ -161,8 +161,8 @@ impl About {
         self
     }
 
-    /// It reads or writes files or starts processes on its worker's machine, where other calls of the pool find them. Its pool
-    /// serves one tenant, unless the coordinators' pools file says that the pool is shared.
+    /// It reads or writes files or starts processes on its worker's machine, where other calls of the pool find them.
+    /// Its pool serves one tenant, unless the coordinators' pools file says that the pool is shared.
     #[must_use]
     pub fn uses_machine(mut self) -> Self {
         self.effects.uses_machine = true;
@@ -198,32 +198,32 @@ impl About {
         self
     }
 
-    /// How long a running attempt may say nothing, not even progress, before it is ended; `None` for as long as it takes.
-    /// Unless set 60 s for a streaming tool, and none for any other.
+    /// How long a running attempt may say nothing, not even progress, before it is ended; `None` for as long as it
+    /// takes. Unless set 60 s for a streaming tool, and none for any other.
     #[must_use]
     pub fn idle_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.idle_timeout = Some(timeout);
         self
     }
 
-    /// The pauses between attempts: `first`, doubling up to `longest`, with up to 25 % more at random. 1 s and 60 s unless
-    /// set.
+    /// The pauses between attempts: `first`, doubling up to `longest`, with up to 25 % more at random. 1 s and 60 s
+    /// unless set.
     #[must_use]
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = Backoff { first, longest, ..self.backoff };
         self
     }
 
-    /// Which failures lead to another attempt. Unless set: errors that the tool marks as retryable, timeouts, and the loss
-    /// of a worker.
+    /// Which failures lead to another attempt. Unless set: errors that the tool marks as retryable, timeouts, and the
+    /// loss of a worker.
     #[must_use]
     pub fn retry_on(mut self, failures: RetryOn) -> Self {
         self.retry_on = failures;
         self
     }
 
-    /// What becomes of the output of an attempt when another one follows. With [`AfterPartialOutput::Continue`] the tool
-    /// must go on from [`Context::continue_from`].
+    /// What becomes of the output of an attempt when another one follows. With [`AfterPartialOutput::Continue`] the
+    /// tool must go on from [`Context::continue_from`].
     #[must_use]
     pub fn after_partial_output(mut self, mode: AfterPartialOutput) -> Self {
         self.after_partial_output = mode;
@@ -273,8 +273,8 @@ impl About {
         self
     }
 
-    /// What it gives may be the answer: where that holds for all calls of a run and all complete, the model need not be asked
-    /// again.
+    /// What it gives may be the answer: where that holds for all calls of a run and all complete, the model need not be
+    /// asked again.
     #[must_use]
     pub fn return_direct(mut self) -> Self {
         self.return_direct = true;
@@ -311,11 +311,11 @@ impl About {
         self
     }
 
-    /// A call whose arguments fit this JSON Schema runs alone, whatever [`Self::concurrency`] says. It is the coordinator that
-    /// looks, before any worker is asked:
+    /// A call whose arguments fit this JSON Schema runs alone, whatever [`Self::concurrency`] says. It is the
+    /// coordinator that looks, before any worker is asked:
     ///
     /// ```
-    /// # use toolyard_worker::About;
+    /// # use toolyard_tool::About;
     /// let about = About::new("Asks a database.").read_only();
     /// let about = about.exclusive_when(r#"{"properties":{"mode":{"const":"vacuum"}},"required":["mode"]}"#);
     /// ```
@@ -325,26 +325,26 @@ impl About {
         self
     }
 
-    /// A call whose arguments fit this JSON Schema may run beside others, unless they fit [`Self::exclusive_when`] too, or
-    /// somebody is to approve it, who may change them.
+    /// A call whose arguments fit this JSON Schema may run beside others, unless they fit [`Self::exclusive_when`] too,
+    /// or somebody is to approve it, who may change them.
     #[must_use]
     pub fn parallel_when(mut self, schema: impl Into<String>) -> Self {
         self.parallel_when = schema.into();
         self
     }
 
-    /// How many calls of it one worker executes at once; as many as the worker has slots unless set. Those beyond wait in the
-    /// worker for their turn, each in a slot, so a tool that is often at its limit is best hosted in a pool of its own. For all
-    /// workers together it is as many times that; see [`Self::running_max`].
+    /// How many calls of it one worker executes at once; as many as the worker has slots unless set. Those beyond wait
+    /// in the worker for their turn, each in a slot, so a tool that is often at its limit is best hosted in a pool of
+    /// its own. For all workers together it is as many times that; see [`Self::running_max`].
     #[must_use]
     pub fn max_concurrent(mut self, calls: u32) -> Self {
         self.max_concurrent = calls;
         self
     }
 
-    /// How many calls of it may be queued or running at once, in all runs and on all workers together; as many as there are
-    /// unless set. Those beyond wait with the coordinators, and take nobody's slot. Several coordinators may exceed it by what
-    /// they let begin within the same second or two.
+    /// How many calls of it may be queued or running at once, in all runs and on all workers together; as many as there
+    /// are unless set. Those beyond wait with the coordinators, and take nobody's slot. Several coordinators may exceed
+    /// it by what they let begin within the same second or two.
     #[must_use]
     pub fn running_max(mut self, calls: u32) -> Self {
         self.running_max = calls;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use toolyard_worker::interceptor::{LargeResult, ResultCache};
-use toolyard_worker::{
+use toolyard_tool::interceptor::{LargeResult, ResultCache};
+use toolyard_tool::{
     Context, ErrorKind, Output, PastCall, PastOutcome, TOOL_CALL_HISTORY, Table, ToolError, testkit, tool,
 };
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toolyard_worker::{Content, ErrorKind, ToolError, testkit, tool};
+use toolyard_tool::{Content, ErrorKind, ToolError, testkit, tool};
 
 /// Fails as it is told.
 #[tool(read_only)]
@@ -22,7 +22,7 @@ async fn fails(how: String) -> Result<(), ToolError> {
     })
 }
 
-async fn error(how: &str) -> toolyard_worker::CallError {
+async fn error(how: &str) -> toolyard_tool::CallError {
     testkit::call(Fails, json!({ "how": how })).await.result.expect_err("it fails")
 }
 
@@ -87,7 +87,7 @@ async fn mislabels(bytes: usize) -> Content {
 
 /// Says more than it may while it runs.
 #[tool(streaming)]
-async fn babbles(context: &toolyard_worker::Context, pieces: u32, bytes: usize) -> Result<(), ToolError> {
+async fn babbles(context: &toolyard_tool::Context, pieces: u32, bytes: usize) -> Result<(), ToolError> {
     for _ in 0..pieces {
         context.text("x".repeat(bytes)).await?;
     }

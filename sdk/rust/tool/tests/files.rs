@@ -1,8 +1,8 @@
 //! Tools that read the files of their calls.
 
 use serde_json::json;
-use toolyard_worker::testkit::call_with;
-use toolyard_worker::{Context, Table, ToolError, tool};
+use toolyard_tool::testkit::call_with;
+use toolyard_tool::{Context, Table, ToolError, tool};
 
 /// Says what stands in a file.
 #[tool(read_only)]

@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use toolyard_worker::interceptor::{
-    Call, ErrorToMessage, Interceptor, LargeResult, Next, RateLimit, ResultCache, Retry,
-};
-use toolyard_worker::testkit::{self, Called};
-use toolyard_worker::{Content, Context, ErrorKind, Output, Table, ToolError, tool};
+use toolyard_tool::interceptor::{Call, ErrorToMessage, Interceptor, LargeResult, Next, RateLimit, ResultCache, Retry};
+use toolyard_tool::testkit::{self, Called};
+use toolyard_tool::{Content, Context, ErrorKind, Output, Table, ToolError, tool};
 
 type Trace = Arc<Mutex<Vec<String>>>;
 

@@ -8,8 +8,8 @@ use futures::{Stream, StreamExt as _, stream};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use toolyard_worker::testkit::{self, Called};
-use toolyard_worker::{Chunk, Content, Context, Image, Output, Progress, Table, Tool, ToolError, tool};
+use toolyard_tool::testkit::{self, Called};
+use toolyard_tool::{Chunk, Content, Context, Image, Output, Progress, Table, Tool, ToolError, tool};
 
 /// Greets a person.
 ///

@@ -10,8 +10,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdout};
 use tokio::runtime::Handle;
 
-use crate::context::Left;
 use crate::guard::{self, Order, Report, Request};
+use toolyard_tool::Left;
 
 /// Starts guards. One is always started ahead, so that no command waits for its guard.
 #[derive(Debug, Default)]

@@ -9,20 +9,20 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::too_much;
-use crate::tool::{Context, ToolError};
+use toolyard_tool::{Context, ToolError};
 
 /// Bytes taken from a pipe at once, and the largest piece of output.
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes of one call's output, on both channels. It is all stored, and more than any model reads.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Pieces of output that go out as they come. A command that says more is heard in gulps, [`PACE`] apart: what it says in
-/// ten minutes then stays far below the pieces that a call may send.
+/// Pieces of output that go out as they come. A command that says more is heard in gulps, [`PACE`] apart: what it says
+/// in ten minutes then stays far below the pieces that a call may send.
 const UNPACED_MAX: usize = 4096;
 const PACE: Duration = Duration::from_millis(5);
 /// The media type of what is not text.
 const BYTES: &str = "application/octet-stream";
-/// Places in a piece of output where it is not UTF-8 and which are sent apart from the text around them. A piece with more is not
-/// text: it is sent as data in one.
+/// Places in a piece of output where it is not UTF-8 and which are sent apart from the text around them. A piece with
+/// more is not text: it is sent as data in one.
 const STRAY_MAX: usize = 8;
 
 pub(super) struct Relay<'a> {
@@ -150,8 +150,8 @@ mod tests {
     use serde_json::{Map, Value, json};
 
     use super::*;
-    use crate::testkit;
-    use crate::tool::{About, Output, Tool};
+    use toolyard_tool::testkit;
+    use toolyard_tool::{About, Output, Tool};
 
     /// Relays what a pipe holds that nobody will close.
     struct LetGo;

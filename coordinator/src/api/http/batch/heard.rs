@@ -1,13 +1,13 @@
-//! What was heard of a run's calls: what each said, and how it ended, as a model is told of it.
+//! The output and the end of each call of a run, as they are given to a model.
 
 use std::collections::HashMap;
 
+use formats::turns::{Answer, Part};
 use proto::v1;
 use proto::v1::content::Body;
 use proto::v1::run_event::Event;
-use vendor::{Answer, Part};
 
-/// Bytes of a call's output that a model is told; as many as a result may have.
+/// Bytes of a call's output that a model is given; as many as a result may have.
 const SAID_BYTES_MAX: usize = 256 * 1024;
 
 /// The calls of a run by their ids.
@@ -25,7 +25,7 @@ struct Call {
 #[derive(Debug)]
 struct End {
     result: Vec<v1::Content>,
-    /// What the model is told of a call that gave no result.
+    /// The error text for the model of a call without a result.
     fault: Option<String>,
 }
 
@@ -52,7 +52,7 @@ impl Heard {
         self.0.get(call).is_some_and(|call| call.end.is_some())
     }
 
-    /// What the call said, and then its result or why there is none; `None` before its end.
+    /// The call's output, followed by its result or error; `None` before its end.
     pub(super) fn answer(&self, call: &str) -> Option<Answer<'_>> {
         let call = self.0.get(call)?;
         let end = call.end.as_ref()?;
@@ -80,7 +80,7 @@ impl Call {
 
     fn ended(&mut self, outcome: &v1::CallOutcome) -> End {
         if self.left_out_bytes > 0 {
-            let note = format!("[{} bytes more were said, and are left out]", self.left_out_bytes);
+            let note = format!("[{} more bytes of output are left out]", self.left_out_bytes);
             self.said.push(v1::Content { body: Some(Body::Text(note)) });
         }
         let why = |what: &str| match outcome.reason.as_str() {
@@ -173,6 +173,6 @@ mod tests {
         let answer = heard.answer("a").expect("it has ended");
         let [Part::Text(said), Part::Text(note), Part::Text("done")] = answer.parts[..] else { panic!("{answer:?}") };
         assert_eq!(said.len(), 200 * 1024);
-        assert!(note.contains("bytes more were said"), "{note}");
+        assert!(note.contains("more bytes of output"), "{note}");
     }
 }

@@ -1,44 +1,58 @@
-//! OpenAI's Assistants API, as far as runs go: their calls are steps, and what waits for the client requires action.
+//! OpenAI's Assistants API, as far as runs go: their calls are steps, and client calls require action.
 
 use std::time::Duration;
 
 use axum::response::Response;
 use axum::routing::{get, post};
-use faces::assistants::{Asked, Event, Stream, tool_outputs};
-use http::{Method, StatusCode};
-use proto::v1;
+use formats::openai::assistants::{Asked, Event, Stream, tool_outputs};
+use http::Method;
+use proto::{Reason, v1};
 use run::{Run, RunId};
 use serde_json::json;
 use tokio::time::Instant;
 use uuid::Builder;
 
 use super::{Face, Route, Wrong, answer, hosted, list, path, streamed, watch};
-use crate::callers::Role;
-use crate::door::{Door, Fault};
-use crate::http::ask::Ask;
-use crate::http::problem::Problem;
-use crate::http::sse;
-use crate::runs::Refusal;
-use crate::watch::Reader;
+use crate::admission::refusal::Refusal;
+use crate::api::http::ask::Ask;
+use crate::api::http::sse;
+use crate::api::problem::Problem;
+use crate::api::{Door, Fault};
+use crate::auth::callers::Role;
+use crate::readers::Reader;
 
-/// How long the log may take to give what it is known to hold.
+/// How long the log may take to return entries that it is known to hold.
 const READ_WAIT: Duration = Duration::from_secs(10);
 
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
-    Route { method: Method::POST, path: "/threads", name: "createThread", description: "Makes up the name of a thread: nothing is stored of it, and any other name does as well.", roles: &Role::ALL, handler: || post(thread) },
-    Route { method: Method::POST, path: "/threads/runs", name: "createThreadAndRun", description: "Executes the calls in `tool_calls` as a run of a new thread.", roles: &[Role::Submit], handler: || post(create) },
-    Route { method: Method::POST, path: "/threads/{thread_id}/runs", name: "createThreadRun", description: "Executes the calls in `tool_calls` as a run.", roles: &[Role::Submit], handler: || post(create) },
-    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}", name: "getThreadRun", description: "Gets a run as it stands.", roles: &[Role::Read], handler: || get(retrieve) },
-    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}/steps", name: "listThreadRunSteps", description: "Lists the steps of a run: its calls that were begun.", roles: &[Role::Read], handler: || get(steps) },
-    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/submit_tool_outputs", name: "submitThreadRunOutputs", description: "Answers all calls that wait for the client, at once.", roles: &[Role::Answer], handler: || post(submit) },
-    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/cancel", name: "cancelThreadRun", description: "Cancels what has not ended; it says so at once, and the run is `cancelling` until all of its calls have ended.", roles: &[Role::Submit], handler: || post(cancel) },
+    Route { method: Method::POST, path: "/threads", name: "createThread", roles: &Role::ALL, handler: || post(thread),
+        description: "Returns a new thread id. Threads are not stored, so any other id works as well." },
+    Route { method: Method::POST, path: "/threads/runs", name: "createThreadAndRun",
+        roles: &[Role::Submit], handler: || post(create),
+        description: "Executes the calls in `tool_calls` as a run of a new thread." },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs", name: "createThreadRun",
+        roles: &[Role::Submit], handler: || post(create),
+        description: "Executes the calls in `tool_calls` as a run." },
+    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}", name: "getThreadRun",
+        roles: &[Role::Read], handler: || get(retrieve),
+        description: "Gets the present state of a run." },
+    Route { method: Method::GET, path: "/threads/{thread_id}/runs/{run_id}/steps", name: "listThreadRunSteps",
+        roles: &[Role::Read], handler: || get(steps),
+        description: "Lists the steps of a run: its calls that have started." },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/submit_tool_outputs",
+        name: "submitThreadRunOutputs", roles: &[Role::Answer], handler: || post(submit),
+        description: "Answers all calls that wait for the client, together." },
+    Route { method: Method::POST, path: "/threads/{thread_id}/runs/{run_id}/cancel", name: "cancelThreadRun",
+        roles: &[Role::Submit], handler: || post(cancel),
+        description: "Cancels the calls that have not ended. Returns immediately; the run is `cancelling` until all \
+            of its calls have ended." },
 ];
 
 type Asks = Result<Ask, Problem>;
 type Answered = Result<Response, Wrong>;
 
-/// A thread is a name: nothing is stored of it.
+/// A thread is only an id: nothing is stored for it.
 async fn thread(ask: Asks) -> Answered {
     ask?;
     let (now, random) = (proto::now().0, rand::random());
@@ -50,9 +64,9 @@ async fn thread(ask: Asks) -> Answered {
 
 async fn create(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
-    let Asked { mut request, is_streamed } = Asked::read(&ask.body, &hosted(&door))?;
-    request.request_id = ask.request_id(String::new())?;
-    let reader = door.execute_run(request).await.map_err(|fault| Wrong::of_run(fault, &ask, "/tool_calls"))?;
+    let Asked { mut run, is_streamed } = Asked::read(&ask.body, &hosted(&door))?;
+    run.request_id = ask.request_id(String::new())?;
+    let reader = door.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/tool_calls"))?;
     let run = reader.run().id();
     let thread = match path(&ask, "thread_id") {
         "" => run.to_string().replacen("run_", "thread_", 1),
@@ -65,9 +79,9 @@ async fn create(door: Door, ask: Asks) -> Answered {
 }
 
 fn named(ask: &Ask) -> Result<(RunId, &str), Wrong> {
-    let run = path(ask, "run_id").parse::<RunId>().map_err(|error| {
-        Wrong::new(StatusCode::NOT_FOUND, "RUN_NOT_FOUND", format!("there is no such run: {error}"), Some("run_id"))
-    })?;
+    let run = path(ask, "run_id")
+        .parse::<RunId>()
+        .map_err(|error| Wrong::new(Reason::RunNotFound, format!("there is no such run: {error}"), Some("run_id")))?;
     Ok((run, path(ask, "thread_id")))
 }
 
@@ -90,7 +104,8 @@ async fn submit(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, thread) = named(&ask)?;
     let (outputs, is_streamed) = tool_outputs(&ask.body, &run.to_string())?;
-    // What is streamed is what follows the outputs. Of a run that has ended the same outputs, sent again, give its last part.
+    // The stream has the events after the outputs. If the run has ended, the same outputs sent again return its last
+    // part.
     let before = find(&door, &ask).await?;
     let from = before.part() - u32::from(before.has_ended());
     door.submit_tool_outputs(outputs).await.map_err(|fault| Wrong::of_answers(fault, "/tool_outputs"))?;
@@ -101,7 +116,7 @@ async fn submit(door: Door, ask: Asks) -> Answered {
     Ok(answer(&standing(&door, reader, thread).await?.run()))
 }
 
-/// The run is told to be cancelling until all of its calls have ended.
+/// The run is reported as cancelling until all of its calls have ended.
 async fn cancel(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, _) = named(&ask)?;
@@ -121,7 +136,8 @@ async fn standing(door: &Door, mut reader: Box<Reader>, thread: &str) -> Result<
     let give_up = Instant::now() + READ_WAIT;
     loop {
         let events = tokio::time::timeout_at(give_up, reader.next_through(through)).await;
-        let events = events.map_err(|_| Refusal::BrokerUnavailable("the log does not give what it holds".into()))?;
+        let events =
+            events.map_err(|_| Refusal::BrokerUnavailable("the log did not return entries that it holds".into()))?;
         let Some(events) = events.map_err(Fault::from)? else { return Ok(stream) };
         for event in &events {
             stream.take(event, reader.run());
@@ -132,7 +148,7 @@ async fn standing(door: &Door, mut reader: Box<Reader>, thread: &str) -> Result<
 /// A run that is streamed until it requires action or has ended.
 struct Telling {
     stream: Stream,
-    /// The part that is told.
+    /// The part of the run that is streamed.
     from: u32,
 }
 

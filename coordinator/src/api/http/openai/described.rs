@@ -1,4 +1,4 @@
-//! What the document says of the routes of OpenAI's APIs.
+//! The descriptions of the routes of OpenAI's APIs for the document.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -6,15 +6,16 @@ use serde_json::{Value, json};
 use super::Route;
 use super::schemas::{named, one_of};
 
-/// The operation of a route. Its parameters are the names in its path, those of lists where it gives one, and `more`.
+/// The operation of a route. Its parameters are the names in its path, those of lists if it returns one, and `more`.
 fn operation(route: &Route, takes: Option<&str>, gives: Value, more: &[Value]) -> Value {
     let of_path = super::super::openapi::names(route.path).into_iter().map(|name| {
         let description = match name {
-            "thread_id" => "Any name: nothing is kept under it.",
-            "response_id" => "`resp_…`, as the response says it.",
-            _ => "`run_…`, as the run says it.",
+            "thread_id" => "Any name: threads are not stored.",
+            "response_id" => "`resp_…`, from the response.",
+            _ => "`run_…`, from the run.",
         };
-        json!({ "name": name, "in": "path", "required": true, "description": description, "schema": { "type": "string" } })
+        json!({ "name": name, "in": "path", "required": true, "description": description,
+            "schema": { "type": "string" } })
     });
     let parameters: Vec<Value> = of_path.chain(more.iter().cloned()).collect();
     let mut described = json!({
@@ -24,8 +25,8 @@ fn operation(route: &Route, takes: Option<&str>, gives: Value, more: &[Value]) -
         "responses": {
             "200": { "description": "Done.", "content": gives },
             "default": {
-                "description": "Why it was not served. What is refused before its route is looked at (who asks, pages of browsers, \
-                                methods that are not served) is told as a Problem.",
+                "description": "Why the request was refused. Errors before the route is reached (authentication, \
+                    pages of browsers, methods that are not allowed) have the form of a Problem.",
                 "content": {
                     "application/json": { "schema": named("OpenAIError") },
                     "application/problem+json": { "schema": named("Problem") },
@@ -48,7 +49,7 @@ fn query(name: &str, description: &str, schema: Value) -> Value {
 }
 
 fn key() -> Value {
-    let description = "The same request with the same key gives the same run.";
+    let description = "The same request with the same key returns the same run.";
     json!({ "name": "Idempotency-Key", "in": "header", "description": description, "schema": { "type": "string" } })
 }
 
@@ -56,11 +57,11 @@ fn of_lists() -> [Value; 3] {
     [
         query(
             "limit",
-            "How many items to give: 20 when not said.",
+            "Number of items per page: 20 if not set.",
             json!({ "type": "integer", "minimum": 1, "maximum": 100 }),
         ),
-        query("order", "`desc`, the newest first, when not said.", one_of(&["asc", "desc"])),
-        query("after", "The id of an item of the list: those behind it are given.", json!({ "type": "string" })),
+        query("order", "`desc`, the newest first, if not set.", one_of(&["asc", "desc"])),
+        query("after", "The id of an item of the list: the items after it are returned.", json!({ "type": "string" })),
     ]
 }
 
@@ -72,7 +73,7 @@ fn gives(name: &str) -> Value {
     json!({ "application/json": { "schema": named(name) } })
 }
 
-/// An answer, or events with `stream`.
+/// A single answer, or events with `stream`.
 fn streams(name: &str, event: &str, told: &str) -> Value {
     json!({
         "application/json": { "schema": named(name) },
@@ -80,15 +81,17 @@ fn streams(name: &str, event: &str, told: &str) -> Value {
     })
 }
 
-const OF_RESPONSES: &str = "Each event is named by its `type`. The last one is `response.completed`, `response.failed` or `response.incomplete`, \
-    then `[DONE]` follows as data without a name. A comment comes after 15 silent seconds. A stream that ends otherwise was cut off, and is \
-    read on with `starting_after`; where it cannot be told, its last event is named `error` and holds an OpenAIError.";
-const OF_RUNS: &str = "Named `thread.run.created`, `.queued`, `.in_progress`, `.requires_action`, `.completed`, `.failed`, `.cancelled`, \
-    `.expired` (the run), `thread.run.step.created`, `.in_progress`, `.completed`, `.failed`, `.cancelled`, `.expired` (a step), \
-    `thread.run.step.delta`, and `done` with the data `[DONE]`, which is the last. A comment comes after 15 silent seconds. Where it cannot \
-    be told further, the last event is named `error` and holds an OpenAIError.";
+const OF_RESPONSES: &str = "Each event is named by its `type`. The last one is `response.completed`, \
+    `response.failed` or `response.incomplete`, then `[DONE]` follows as data without a name. A comment is sent \
+    after 15 seconds without events. A stream that ends otherwise was interrupted, and is resumed with \
+    `starting_after`; if it cannot be continued, its last event is named `error` and holds an OpenAIError.";
+const OF_RUNS: &str = "Named `thread.run.created`, `.queued`, `.in_progress`, `.requires_action`, `.completed`, \
+    `.failed`, `.cancelled`, `.expired` (the run), `thread.run.step.created`, `.in_progress`, `.completed`, \
+    `.failed`, `.cancelled`, `.expired` (a step), `thread.run.step.delta`, and `done` with the data `[DONE]`, which \
+    is the last. A comment is sent after 15 seconds without events. If the stream cannot be continued, the last \
+    event is named `error` and holds an OpenAIError.";
 
-/// What the document says of a route.
+/// The description of a route in the document.
 pub(super) fn described(route: &Route) -> Value {
     let (takes, gives, more): (Option<&str>, Value, Vec<Value>) = match route.name {
         "createResponse" => (
@@ -120,7 +123,7 @@ pub(super) fn described(route: &Route) -> Value {
             (Some("OpenAIToolOutputs"), streams("OpenAIRun", "OpenAIRunEvent", OF_RUNS), vec![])
         }
         "listThreadRunSteps" => (None, gives("OpenAIStepList"), of_lists().to_vec()),
-        // Of a run: to get it, and to cancel it.
+        // Routes of a run: to get it, and to cancel it.
         _ => (None, gives("OpenAIRun"), vec![]),
     };
     debug_assert!(takes.is_none() || route.method == Method::POST, "{} has a body", route.path);

@@ -1,41 +1,52 @@
-//! OpenAI's Responses API: `POST /responses` executes the calls that it is given, and answers those that are open.
+//! OpenAI's Responses API: `POST /responses` executes the calls that it is given, and answers open calls.
 
 use std::time::Duration;
 
 use axum::response::Response;
 use axum::routing::{self, get, post};
-use faces::Refused;
-use faces::responses::{Asked, Continued, Event, Opened, ResponseId, Stream, input_items};
+use formats::openai::Refused;
+use formats::openai::responses::{Asked, Continued, Event, Opened, ResponseId, Stream, input_items};
 use http::{Method, StatusCode};
-use proto::v1;
+use proto::{Reason, v1};
 use run::Run;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{Face, Route, Wrong, answer, hosted, list, malformed, path, streamed, watch};
-use crate::callers::Role;
-use crate::door::{Door, Fault};
-use crate::http::ask::Ask;
-use crate::http::problem::Problem;
-use crate::http::sse;
+use crate::admission::refusal::Refusal;
+use crate::api::http::ask::Ask;
+use crate::api::http::sse;
+use crate::api::output::broken;
+use crate::api::problem::Problem;
+use crate::api::{Door, Fault};
+use crate::auth::callers::Role;
 use crate::ledger::Stopped;
 use crate::nats::journal::ReadError;
+use crate::readers::{Reader, WatchError};
 use crate::requests::{RequestKey, Taken};
-use crate::runs::Refusal;
-use crate::watch::{Reader, WatchError};
 
-/// How long a cancelled response may take to end before it is told as it stands: a tool has 5 s to stop.
+/// How long a cancelled response may take to end before its present state is returned: a tool has 5 s to stop.
 const CANCEL_WAIT: Duration = Duration::from_secs(8);
-/// How long the log may take to give what it is known to hold.
+/// How long the log may take to return entries that it is known to hold.
 const READ_WAIT: Duration = Duration::from_secs(10);
 
 #[rustfmt::skip]
 pub(super) const ROUTES: &[Route] = &[
-    Route { method: Method::POST, path: "/responses", name: "createResponse", description: "Executes the calls in `input`, or answers the open calls of `previous_response_id`.", roles: &[Role::Submit, Role::Answer, Role::Approve], handler: || post(create) },
-    Route { method: Method::GET, path: "/responses/{response_id}", name: "getResponse", description: "Gets a response as it stands, or its events.", roles: &[Role::Read], handler: || get(retrieve) },
-    Route { method: Method::DELETE, path: "/responses/{response_id}", name: "deleteResponse", description: "Cancels what has not ended; the response is not found any more.", roles: &[Role::Submit], handler: || routing::delete(delete) },
-    Route { method: Method::POST, path: "/responses/{response_id}/cancel", name: "cancelResponse", description: "Cancels what has not ended, and waits up to 8 s for that.", roles: &[Role::Submit], handler: || post(cancel) },
-    Route { method: Method::GET, path: "/responses/{response_id}/input_items", name: "listInputItems", description: "Lists the calls, or the outputs, that a response was made of.", roles: &[Role::Read], handler: || get(items) },
+    Route { method: Method::POST, path: "/responses", name: "createResponse",
+        roles: &[Role::Submit, Role::Answer, Role::Approve], handler: || post(create),
+        description: "Executes the calls in `input`, or answers the open calls of `previous_response_id`." },
+    Route { method: Method::GET, path: "/responses/{response_id}", name: "getResponse",
+        roles: &[Role::Read], handler: || get(retrieve),
+        description: "Gets the present state of a response, or its events." },
+    Route { method: Method::DELETE, path: "/responses/{response_id}", name: "deleteResponse",
+        roles: &[Role::Submit], handler: || routing::delete(delete),
+        description: "Cancels the calls that have not ended; after that the response is not found any more." },
+    Route { method: Method::POST, path: "/responses/{response_id}/cancel", name: "cancelResponse",
+        roles: &[Role::Submit], handler: || post(cancel),
+        description: "Cancels the calls that have not ended, and waits up to 8 s for their end." },
+    Route { method: Method::GET, path: "/responses/{response_id}/input_items", name: "listInputItems",
+        roles: &[Role::Read], handler: || get(items),
+        description: "Lists the calls, or the outputs, from which a response was made." },
 ];
 
 type Asks = Result<Ask, Problem>;
@@ -46,9 +57,9 @@ async fn create(door: Door, ask: Asks) -> Answered {
     let shows_all = shows_all(&ask)?;
     let asked = Asked::read(&ask.body, &hosted(&door))?;
     let (reader, id, is_streamed, is_background) = match asked {
-        Asked::Opened(Opened { mut request, is_streamed, is_background }) => {
-            request.request_id = ask.request_id(String::new())?;
-            let reader = door.execute_run(request).await.map_err(|fault| Wrong::of_run(fault, &ask, "/input"))?;
+        Asked::Opened(Opened { mut run, is_streamed, is_background }) => {
+            run.request_id = ask.request_id(String::new())?;
+            let reader = door.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
             (reader, id, is_streamed, is_background)
         }
@@ -66,24 +77,27 @@ async fn create(door: Door, ask: Asks) -> Answered {
     Ok(answer(&response))
 }
 
-/// The response that the path names.
+/// The response id in the path.
 fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
     path(ask, "response_id").parse().map_err(|refused: Refused| Wrong::from(refused).if_gone("response_id"))
 }
 
-/// Answers what a response left open; the next one tells of what follows.
+/// Answers the open calls of a response; what follows belongs to the next response.
 async fn go_on(door: &Door, continued: &Continued) -> Result<(Box<Reader>, ResponseId), Wrong> {
     let previous = continued.previous;
     let found = find(door, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
     if !found.has_ended {
         let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
-        return Err(Wrong::new(StatusCode::CONFLICT, "RESPONSE_IN_PROGRESS", message, Some("/previous_response_id")));
+        return Err(Wrong::new(Reason::ResponseInProgress, message, Some("/previous_response_id")));
     }
-    // Its calls belong to one run, which is stored or is not.
+    // All responses of a run have the run's setting.
     let is_stored = found.run.erasure().is_none();
     if continued.store.is_some_and(|store| store != is_stored) {
-        let message = format!("response {previous} has `store: {is_stored}`, and so have those that continue it");
-        return Err(Wrong::new(StatusCode::BAD_REQUEST, "UNSUPPORTED", message, Some("/store")));
+        let message = format!(
+            "response {previous} has `store: {is_stored}`, and the responses that continue it \
+            must have the same"
+        );
+        return Err(Wrong::new(Reason::Unsupported, message, Some("/store")));
     }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
     if let Some(submit) = submit {
@@ -99,25 +113,20 @@ async fn go_on(door: &Door, continued: &Continued) -> Result<(Box<Reader>, Respo
 async fn retrieve(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
-    let said = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
-    let after = said("starting_after").map(str::parse::<u64>).transpose();
+    let parameter = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+    let after = parameter("starting_after").map(str::parse::<u64>).transpose();
     let after = after.map_err(|_| malformed("starting_after", "the sequence number of an event was expected"))?;
     let shows_all = shows_all(&ask)?;
-    match said("stream") {
-        None | Some("false") if after.is_some() => Err(malformed("starting_after", "it goes with stream=true")),
+    match parameter("stream") {
+        None | Some("false") if after.is_some() => Err(malformed("starting_after", "needs stream=true")),
         None | Some("false") => Ok(answer(&find(&door, id).await?.response)),
         Some("true") => {
-            // What does not exist is told in an answer, not in a stream.
+            // A missing response is an error of the request, not of the stream.
             let found = find(&door, id).await?;
             if let Some(after) = after.filter(|after| found.next <= *after) {
                 let message =
-                    format!("starting_after: response {id} has no event {after} yet, its next one is {}", found.next);
-                return Err(Wrong::new(
-                    StatusCode::BAD_REQUEST,
-                    "UNKNOWN_SEQUENCE_NUMBER",
-                    message,
-                    Some("starting_after"),
-                ));
+                    format!("starting_after: response {id} has no event {after} yet, its next event is {}", found.next);
+                return Err(Wrong::new(Reason::UnknownSequenceNumber, message, Some("starting_after")));
             }
             let reader = watch(&door, id.run).await?;
             Ok(streamed(reader, &door, Telling { stream: Stream::new(id.run), id, after, shows_all }))
@@ -136,7 +145,7 @@ async fn cancel(door: Door, ask: Asks) -> Answered {
     door.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason: "the response was cancelled".into() })
         .await?;
     if found.has_ended {
-        // It asked for something that nobody will answer any more; what it said stands.
+        // Its open calls will not be answered any more; its output so far stays.
         return Ok(answer(&found.response));
     }
     let mut told = Told::new(watch(&door, id.run).await?, id);
@@ -146,7 +155,7 @@ async fn cancel(door: Door, ask: Asks) -> Answered {
     }
 }
 
-/// The response is not found any more. The log keeps what happened for as long as it keeps everything.
+/// The response is not found any more. The log keeps the run's entries until they age out.
 async fn delete(door: Door, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
@@ -157,7 +166,7 @@ async fn delete(door: Door, ask: Asks) -> Answered {
         door.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
     }
     let taken = Taken { run: id.run, digest: Default::default() };
-    // If the key is there, the response was deleted before.
+    // If the key exists, the response was deleted before.
     door.runs.requests.put(&RequestKey::deleted(&id.to_string()), &taken, 0).await.map_err(Refusal::from)?;
     Ok(answer(&json!({ "id": id.to_string(), "object": "response", "deleted": true })))
 }
@@ -178,11 +187,11 @@ fn shows_all(ask: &Ask) -> Result<bool, Wrong> {
     }
 }
 
-/// A response as it stands.
+/// The present state of a response.
 struct Found {
     response: Value,
     has_ended: bool,
-    /// The number of its next event; of one that has ended, one more than its last.
+    /// The number of its next event; if it has ended, one more than its last.
     next: u64,
     /// Nothing of its run came after it.
     is_newest: bool,
@@ -194,7 +203,7 @@ struct Found {
 async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
     let unknown = || {
         let message = format!("there is no response {id}");
-        Wrong::new(StatusCode::NOT_FOUND, "RESPONSE_NOT_FOUND", message, Some("response_id"))
+        Wrong::new(Reason::ResponseNotFound, message, Some("response_id"))
     };
     let key = RequestKey::deleted(&id.to_string());
     if door.runs.requests.find(&key).await.map_err(Refusal::from)?.taken.is_some() {
@@ -202,16 +211,16 @@ async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
     }
     let through = door.runs.journal.last_of_run(id.run).await.map_err(Refusal::from)?;
     let reader = watch(door, id.run).await;
-    let reader =
-        reader.map_err(
-            |wrong| if wrong.status == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") },
-        )?;
+    let reader = reader.map_err(|wrong| {
+        if wrong.status() == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") }
+    })?;
     let mut told = Told::new(reader, id);
     let (mut ended, mut previous, mut next) = (None, None, 0);
     let give_up = Instant::now() + READ_WAIT;
     loop {
         let events = tokio::time::timeout_at(give_up, told.reader.next_through(through)).await;
-        let events = events.map_err(|_| Refusal::BrokerUnavailable("the log does not give what it holds".into()))?;
+        let events =
+            events.map_err(|_| Refusal::BrokerUnavailable("the log did not return entries that it holds".into()))?;
         let Some(events) = events.map_err(Fault::from)? else { break };
         for event in told.take(&events) {
             if event.part == id.part {
@@ -233,7 +242,7 @@ async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
     Ok(Found { response, has_ended, next, is_newest, previous, run: told.reader.run().clone() })
 }
 
-/// A response that is followed for its object alone.
+/// A response that is followed only for its final object.
 struct Told {
     reader: Box<Reader>,
     stream: Stream,
@@ -260,7 +269,7 @@ impl Told {
         }
     }
 
-    /// The response as soon as there is one.
+    /// The response as soon as it exists.
     async fn begun(&mut self, door: &Door) -> Result<Value, Wrong> {
         loop {
             let events = self.next(door).await?;
@@ -275,16 +284,16 @@ impl Told {
 
     async fn next(&mut self, door: &Door) -> Result<Vec<Event>, Wrong> {
         let events = tokio::select! {
-            () = door.stop.cancelled() => return Err(self.reader.broken(WatchError::Stopped(Stopped)).into()),
+            () = door.stop.cancelled() => return Err(broken(&self.reader, WatchError::Stopped(Stopped)).into()),
             events = self.reader.next() => events,
         };
         match events {
             Ok(Some(events)) => Ok(self.take(&events)),
             Ok(None) => {
-                let ended = ReadError::new(&"the run ended without a word");
-                Err(self.reader.broken(ended.into()).into())
+                let ended = ReadError::new(&"the run ended without events");
+                Err(broken(&self.reader, ended.into()).into())
             }
-            Err(error) => Err(self.reader.broken(error).into()),
+            Err(error) => Err(broken(&self.reader, error).into()),
         }
     }
 }

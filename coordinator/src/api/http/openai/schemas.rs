@@ -1,4 +1,4 @@
-//! The messages that the faces of OpenAI's APIs read and write, as the document has them. What they pass over is not there.
+//! The messages of OpenAI's APIs that are read and written, as the document has them. Ignored members are left out.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,8 @@ pub(crate) fn all() -> Vec<(String, Value)> {
         ("OpenAIStepDelta", step_delta()),
         (
             "OpenAIRunEvent",
-            json!({ "anyOf": [named("OpenAIRun"), named("OpenAIStep"), named("OpenAIStepDelta"), named("OpenAIError")] }),
+            json!({ "anyOf": [named("OpenAIRun"), named("OpenAIStep"), named("OpenAIStepDelta"),
+                named("OpenAIError")] }),
         ),
     ];
     schemas.map(|(name, schema)| (name.to_owned(), schema)).to_vec()
@@ -39,26 +40,30 @@ fn error() -> Value {
         &["error"],
         json!({ "error": object(&["type", "code", "message", "param", "remedy"], json!({
             "type": one_of(&["invalid_request_error", "server_error"]),
-            "code": text("For programs: the reason that the native API gives, or one of the face's own; stable."),
-            "message": text("For people: what is wrong, and what to do. Its wording may change."),
-            "param": may_be_null(text("Where in the request it lies: a JSON pointer into the body, or the name of a parameter.")),
+            "code": text("For programs: the reason of the native API, or one of these APIs' own; stable."),
+            "message": text("For people: the error, and what to do. Its wording may change."),
+            "param": may_be_null(text("The place of the error in the request: a JSON pointer into the body, or the \
+                name of a parameter.")),
             "remedy": text("What to do."),
         })) }),
     )
 }
 
 fn page(of: &str) -> Value {
-    let id = || may_be_null(text("Of an item, as `after` takes it."));
+    let id = || may_be_null(text("Id of an item, for `after`."));
     object(
         &["object", "data", "first_id", "last_id", "has_more"],
-        json!({ "object": { "const": "list" }, "data": list(named(of)), "first_id": id(), "last_id": id(), "has_more": flag("Behind the last there are more.") }),
+        json!({ "object": { "const": "list" }, "data": list(named(of)), "first_id": id(), "last_id": id(),
+            "has_more": flag("\
+            Whether more items follow the last one.") }),
     )
 }
 
 fn metadata() -> Value {
     json!({
         "type": ["object", "null"],
-        "description": "Given back, and to the tools. Names have 64 bytes at most and values 512; names that begin with `toolyard` are taken.",
+        "description": "Returned unchanged, and passed to the tools. Names have 64 bytes at most and values 512; \
+            names that begin with `toolyard` are reserved.",
         "maxProperties": 16,
         "additionalProperties": { "type": "string" },
     })
@@ -70,19 +75,24 @@ fn tool() -> Value {
         &["type"],
         json!({
             "type": one_of(&["function", "custom", "local_shell", "shell", "apply_patch", "mcp"]),
-            "name": text("Of a function or a custom tool."),
-            "parameters": json!({ "type": ["object", "null"], "description": "The JSON Schema of a function's arguments." }),
-            "function": json!({ "type": "object", "description": "A function as Chat Completions and Assistants have it: `name` and `parameters`." }),
+            "name": text("Name of a function or a custom tool."),
+            "parameters": json!({ "type": ["object", "null"],
+                "description": "The JSON Schema of a function's arguments." }),
+            "function": json!({ "type": "object", "description": "A function in the form of Chat Completions and \
+                Assistants: `name` and `parameters`." }),
             "format": object(&["type"], json!({
-                "type": one_of(&["text", "grammar"]), "syntax": one_of(&["regex", "lark"]), "definition": text("The grammar of a custom tool's input."),
+                "type": one_of(&["text", "grammar"]), "syntax": one_of(&["regex", "lark"]),
+                    "definition": text("The grammar of a custom tool's input."),
             })),
-            "environment": json!({ "type": "object", "description": "Of a shell: its `type` is `local`, or it is not there." }),
+            "environment": json!({ "type": "object", "description": "For a shell: its `type` is `local`, or it is \
+                missing." }),
             "allowed_tools": names,
-            "require_approval": json!({ "description": "Of `mcp`: `always`, `never`, or an object with the names of tools under either." }),
+            "require_approval": json!({ "description": "For `mcp`: `always`, `never`, or an object with the names \
+                of tools under either." }),
         }),
     );
-    tool["description"] = "What the client answers itself, unless a worker hosts a tool of that name; `mcp` is the tools of the workers, \
-                           and takes no server."
+    tool["description"] = "A tool whose calls the client answers, unless a worker hosts a tool of that name; `mcp` \
+        stands for the tools of the workers, and takes no server."
         .into();
     tool
 }
@@ -91,27 +101,34 @@ fn response_request() -> Value {
     let mut request = object(
         &["input"],
         json!({
-            "input": json!({ "type": "array", "items": { "type": "object", "required": ["type"] }, "description": "The calls to execute, as a model asked for them; or, with `previous_response_id`, the outputs and the approvals that answer what is open. What is answered within the list is passed over." }),
-            "previous_response_id": may_be_null(text("The response that is answered: all of its open calls at once.")),
-            "stream": may_be_null(flag("Answer with events.")),
-            "background": may_be_null(flag("Answer at once, not when there is nothing more to say.")),
-            "store": may_be_null(flag("false: nothing is kept of it some time after its run's end. A response that continues another one is kept as that one is.")),
+            "input": json!({ "type": "array", "items": { "type": "object", "required": ["type"] }, "description": "\
+                The calls to execute, as a model requested them; or, with `previous_response_id`, the outputs and \
+                the approvals that answer open calls. Calls that are answered within the list are ignored." }),
+            "previous_response_id": may_be_null(text("The response whose open calls are answered, all together.")),
+            "stream": may_be_null(flag("Whether the answer is a stream of events.")),
+            "background": may_be_null(flag("Whether to answer immediately, and not when the response has ended.")),
+            "store": may_be_null(flag("false: the response is deleted some time after its run's end. A response \
+                that continues another one has the same setting.")),
             "tools": json!({ "type": ["array", "null"], "items": named("OpenAITool") }),
             "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
-            "max_tool_calls": json!({ "type": ["integer", "null"], "minimum": 1, "description": "Calls beyond it fail." }),
+            "max_tool_calls": json!({ "type": ["integer", "null"], "minimum": 1, "description": "Calls beyond this \
+                limit fail." }),
             "metadata": metadata(),
         }),
     );
     request["description"] =
-        "What concerns a model is passed over. `conversation`, `prompt` and `context_management` are refused.".into();
+        "Members that concern a model are ignored. `conversation`, `prompt` and `context_management` are rejected."
+            .into();
     request
 }
 
-/// An item of one type, whose further members may be anything.
+/// An item of one type, with any further members.
 fn item_of(kind: &str, required: &[&str], mut properties: Value) -> Value {
     properties["type"] = json!({ "const": kind });
     properties["id"] = text("");
-    properties["toolyard"] = json!({ "type": "object", "description": "Of a call that failed its `state` and the kind of its `error`; where an item has no room for the result, `output`; of a message the `call_id` whose result it is." });
+    properties["toolyard"] = json!({ "type": "object", "description": "For a failed call its `state` and the kind \
+        of its `error`; if the item has no member for the result, `output`; for a message the `call_id` whose \
+        result it is." });
     object(&[&["type", "id"], required].concat(), properties)
 }
 
@@ -119,18 +136,19 @@ fn item() -> Value {
     let status =
         || json!({ "type": ["string", "null"], "enum": ["in_progress", "completed", "incomplete", "failed", null] });
     let any_object = || json!({ "type": ["object", "null"] });
-    let call_id = || text("The id of the call, as it was given.");
-    let error = || json!({ "type": ["object", "string", "null"], "description": "Why it failed." });
+    let call_id = || text("The id of the call, as the client gave it.");
+    let error = || json!({ "type": ["object", "string", "null"], "description": "Why the call failed." });
     let shell = object(
         &["commands"],
-        json!({ "commands": list(text("")), "timeout_ms": { "type": ["integer", "null"] }, "max_output_length": { "type": ["integer", "null"] } }),
+        json!({ "commands": list(text("")), "timeout_ms": { "type": ["integer", "null"] },
+            "max_output_length": { "type": ["integer", "null"] } }),
     );
     let outcome =
         object(&["type"], json!({ "type": one_of(&["exit", "timeout"]), "exit_code": { "type": "integer" } }));
-    let said = object(&[], json!({ "stdout": text(""), "stderr": text(""), "outcome": outcome }));
+    let command_output = object(&[], json!({ "stdout": text(""), "stderr": text(""), "outcome": outcome }));
     let output = || json!({ "type": ["string", "array"], "description": "A text, or parts." });
     let label = || text("The pool of the tool.");
-    let spoken = object(
+    let message_part = object(
         &["type", "text"],
         json!({ "type": { "const": "output_text" }, "text": text(""), "annotations": list(json!({})) }),
     );
@@ -138,14 +156,16 @@ fn item() -> Value {
         item_of(
             "message",
             &["role", "content", "status"],
-            json!({ "role": { "const": "assistant" }, "content": list(spoken), "status": status() }),
+            json!({ "role": { "const": "assistant" }, "content": list(message_part), "status": status() }),
         ),
         item_of(
             "mcp_call",
             &["call_id", "server_label", "name", "arguments", "output", "error", "status"],
             json!({
-                "call_id": call_id(), "server_label": label(), "name": text("The tool."), "arguments": text("JSON."),
-                "approval_request_id": { "type": ["string", "null"] }, "output": { "type": ["string", "null"] }, "error": error(), "status": status(),
+                "call_id": call_id(), "server_label": label(), "name": text("Name of the tool."),
+                    "arguments": text("JSON."),
+                "approval_request_id": { "type": ["string", "null"] }, "output": { "type": ["string", "null"] },
+                    "error": error(), "status": status(),
             }),
         ),
         item_of(
@@ -156,7 +176,8 @@ fn item() -> Value {
         item_of(
             "mcp_approval_request",
             &["server_label", "name", "arguments"],
-            json!({ "call_id": call_id(), "server_label": label(), "name": text("The tool."), "arguments": text("JSON.") }),
+            json!({ "call_id": call_id(), "server_label": label(), "name": text("Name of the tool."),
+                "arguments": text("JSON.") }),
         ),
         item_of(
             "mcp_approval_response",
@@ -171,17 +192,20 @@ fn item() -> Value {
         item_of(
             "shell_call_output",
             &["call_id", "output"],
-            json!({ "call_id": call_id(), "output": list(said), "max_output_length": { "type": ["integer", "null"] }, "status": status() }),
+            json!({ "call_id": call_id(), "output": list(command_output), "max_output_length": { "type": ["integer",
+                "null"] }, "status": status() }),
         ),
         item_of(
             "image_generation_call",
             &["call_id", "result", "status"],
-            json!({ "call_id": call_id(), "result": { "type": ["string", "null"], "description": "Base64." }, "status": status() }),
+            json!({ "call_id": call_id(), "result": { "type": ["string", "null"], "description": "Base64." },
+                "status": status() }),
         ),
         item_of(
             "file_search_call",
             &["call_id", "queries", "status"],
-            json!({ "call_id": call_id(), "queries": list(text("")), "results": { "type": ["array", "null"] }, "status": status() }),
+            json!({ "call_id": call_id(), "queries": list(text("")), "results": { "type": ["array", "null"] },
+                "status": status() }),
         ),
         item_of(
             "web_search_call",
@@ -191,12 +215,13 @@ fn item() -> Value {
         item_of(
             "function_call",
             &["call_id", "name", "arguments", "status"],
-            json!({ "call_id": call_id(), "name": text("The tool."), "arguments": text("JSON."), "status": status() }),
+            json!({ "call_id": call_id(), "name": text("Name of the tool."), "arguments": text("JSON."),
+                "status": status() }),
         ),
         item_of(
             "custom_tool_call",
             &["call_id", "name", "input"],
-            json!({ "call_id": call_id(), "name": text("The tool."), "input": text("") }),
+            json!({ "call_id": call_id(), "name": text("Name of the tool."), "input": text("") }),
         ),
         item_of(
             "local_shell_call",
@@ -247,22 +272,22 @@ fn response() -> Value {
             "toolyard",
         ],
         json!({
-            "id": text("`resp_…`; of one that continues another with `_1`, `_2`, …"),
+            "id": text("`resp_…`; followed by `_1`, `_2`, … if it continues another response."),
             "object": { "const": "response" },
             "created_at": time("By the log's clock."),
-            "completed_at": may_be_null(time("Where its status is `completed`.")),
+            "completed_at": may_be_null(time("Set if its status is `completed`.")),
             "status": one_of(&["in_progress", "completed", "failed", "cancelled", "incomplete"]),
             "error": json!({ "type": ["object", "null"], "properties": { "code": text(""), "message": text("") } }),
             "output": list(named("OpenAIItem")),
             "previous_response_id": may_be_null(text("")),
             "metadata": metadata(),
-            "store": flag("false: nothing is kept of it some time after its run's end."),
+            "store": flag("false: the response is deleted some time after its run's end."),
             "model": { "const": "toolyard" },
             "usage": { "type": "null" },
             "toolyard": object(&["run_id", "part"], json!({
-                "run_id": text("The run, as the native API knows it."),
-                "part": { "type": "integer", "description": "From 0 along the run." },
-                "incomplete": may_be_null(text("Why it is not complete: `cancelled` or `expired`.")),
+                "run_id": text("The id of the run in the native API."),
+                "part": { "type": "integer", "description": "Number of the response in the run, from 0." },
+                "incomplete": may_be_null(text("Why it is incomplete: `cancelled` or `expired`.")),
             })),
         }),
     )
@@ -323,21 +348,23 @@ fn response_event() -> Value {
         &["type", "sequence_number"],
         json!({
             "type": one_of(&EVENTS),
-            "sequence_number": { "type": "integer", "description": "From 0 along a response, rising; what is not shown leaves a gap." },
+            "sequence_number": { "type": "integer", "description": "From 0 within a response, ascending; events \
+                that are not shown leave gaps." },
             "response": named("OpenAIResponse"),
             "item": named("OpenAIItem"),
-            "output_index": { "type": "integer", "description": "The item's place in the final `output`." },
+            "output_index": { "type": "integer", "description": "Index of the item in the final `output`." },
             "item_id": { "type": ["string", "null"] },
             "command_index": { "type": "integer" },
             "command": text(""),
-            "delta": { "type": ["string", "object"], "description": "A text; of a shell's output an object with `stdout` or `stderr`." },
+            "delta": { "type": ["string", "object"], "description": "A text; for a shell's output an object with \
+                `stdout` or `stderr`." },
             "arguments": text(""),
             "input": text(""),
-            "name": text("The tool."),
+            "name": text("Name of the tool."),
             "output": list(json!({ "type": "object" })),
             "partial_image_index": { "type": "integer" },
             "partial_image_b64": text(""),
-            "call_id": text("Of an event that the API does not document."),
+            "call_id": text("Only in events that the API does not document."),
         }),
     )
 }
@@ -345,21 +372,25 @@ fn response_event() -> Value {
 fn thread() -> Value {
     object(
         &["id", "object", "created_at", "metadata"],
-        json!({ "id": text("`thread_…`: a name, under which nothing is kept."), "object": { "const": "thread" }, "created_at": time(""), "metadata": { "type": "object" }, "tool_resources": { "type": "null" } }),
+        json!({ "id": text("`thread_…`: only an id; threads are not stored."), "object": { "const": "thread" },
+            "created_at": time(""), "metadata": { "type": "object" }, "tool_resources": { "type": "null" } }),
     )
 }
 
 fn function(required: &[&str]) -> Value {
     object(
         required,
-        json!({ "name": text("The tool."), "arguments": text("JSON."), "output": { "type": ["string", "null"], "description": "What it said, and its result or error." } }),
+        json!({ "name": text("Name of the tool."), "arguments": text("JSON."), "output": { "type": ["string",
+            "null"], "description": "\
+            Its output, and its result or error." } }),
     )
 }
 
 fn tool_call(required: &[&str]) -> Value {
     object(
         &["id", "type", "function"],
-        json!({ "id": text("The id of the call, as it was given."), "type": { "const": "function" }, "function": function(required) }),
+        json!({ "id": text("The id of the call, as the client gave it."), "type": { "const": "function" },
+            "function": function(required) }),
     )
 }
 
@@ -367,27 +398,30 @@ fn run_request() -> Value {
     let mut request = object(
         &["tool_calls"],
         json!({
-            "tool_calls": json!({ "type": "array", "items": { "type": "object" }, "minItems": 1, "description": "The calls to execute, as the `tool_calls` of a message of Chat Completions. The API has no place for them: SDKs send them in `extra_body`." }),
-            "stream": may_be_null(flag("Answer with events.")),
+            "tool_calls": json!({ "type": "array", "items": { "type": "object" }, "minItems": 1, "description": "\
+                The calls to execute, as the `tool_calls` of a message of Chat Completions. The API has no member \
+                for them: SDKs send them in `extra_body`." }),
+            "stream": may_be_null(flag("Whether the answer is a stream of events.")),
             "tools": json!({ "type": ["array", "null"], "items": named("OpenAITool") }),
             "parallel_tool_calls": may_be_null(flag("false: the calls run one after another.")),
             "metadata": metadata(),
         }),
     );
-    request["description"] = "What concerns a model, an assistant or messages is passed over.".into();
+    request["description"] = "Members that concern a model, an assistant or messages are ignored.".into();
     request
 }
 
 fn tool_outputs() -> Value {
     let output = object(
         &["tool_call_id"],
-        json!({ "tool_call_id": text("A call that waits."), "output": { "type": ["string", "null"] } }),
+        json!({ "tool_call_id": text("Id of an open client call."), "output": { "type": ["string", "null"] } }),
     );
     object(
         &["tool_outputs"],
         json!({
-            "tool_outputs": json!({ "type": "array", "items": output, "description": "One for each call that waits, all at once." }),
-            "stream": may_be_null(flag("Answer with the events that follow.")),
+            "tool_outputs": json!({ "type": "array", "items": output, "description": "One for each open client \
+                call, all together." }),
+            "stream": may_be_null(flag("Whether the answer is a stream of the events that follow.")),
         }),
     )
 }
@@ -395,20 +429,23 @@ fn tool_outputs() -> Value {
 fn run() -> Value {
     let required = object(
         &["type", "submit_tool_outputs"],
-        json!({ "type": { "const": "submit_tool_outputs" }, "submit_tool_outputs": object(&["tool_calls"], json!({ "tool_calls": list(tool_call(&["name", "arguments"])) })) }),
+        json!({ "type": { "const": "submit_tool_outputs" }, "submit_tool_outputs": object(&["tool_calls"],
+            json!({ "tool_calls": list(tool_call(&["name", "arguments"])) })) }),
     );
     object(
         &["id", "object", "created_at", "thread_id", "status", "required_action", "last_error", "metadata", "toolyard"],
         json!({
-            "id": text("`run_…`: the run, as the native API knows it."),
+            "id": text("`run_…`: the id of the run in the native API."),
             "object": { "const": "thread.run" },
             "created_at": time("By the log's clock."),
             "thread_id": text(""),
             "assistant_id": { "const": "toolyard" },
-            "status": one_of(&["queued", "in_progress", "requires_action", "cancelling", "cancelled", "failed", "completed", "expired"]),
+            "status": one_of(&["queued", "in_progress", "requires_action", "cancelling", "cancelled", "failed",
+                "completed", "expired"]),
             "required_action": may_be_null(required),
-            "last_error": json!({ "type": ["object", "null"], "properties": { "code": text(""), "message": text("") } }),
-            "expires_at": may_be_null(time("By when the run has ended; null when it has.")),
+            "last_error": json!({ "type": ["object", "null"], "properties": { "code": text(""),
+                "message": text("") } }),
+            "expires_at": may_be_null(time("When the run expires; null if it has ended.")),
             "started_at": may_be_null(time("")),
             "cancelled_at": may_be_null(time("")),
             "failed_at": may_be_null(time("")),
@@ -416,7 +453,8 @@ fn run() -> Value {
             "metadata": metadata(),
             "model": { "const": "toolyard" },
             "usage": { "type": "null" },
-            "toolyard": object(&["awaiting_approval"], json!({ "awaiting_approval": list(text("The id of a call; it is approved through another API.")) })),
+            "toolyard": object(&["awaiting_approval"], json!({ "awaiting_approval": list(text("The id of a call \
+                that awaits approval, which is given through another API.")) })),
         }),
     )
 }
@@ -429,7 +467,7 @@ fn step() -> Value {
     object(
         &["id", "object", "created_at", "run_id", "thread_id", "type", "status", "last_error", "step_details"],
         json!({
-            "id": text("`step_…`: of one call."),
+            "id": text("`step_…`: the step of one call."),
             "object": { "const": "thread.run.step" },
             "created_at": time("By the log's clock."),
             "run_id": text(""),
@@ -441,7 +479,8 @@ fn step() -> Value {
             "completed_at": may_be_null(time("")),
             "expired_at": may_be_null(time("")),
             "failed_at": may_be_null(time("")),
-            "last_error": json!({ "type": ["object", "null"], "properties": { "code": one_of(&["server_error", "rate_limit_exceeded"]), "message": text("") } }),
+            "last_error": json!({ "type": ["object", "null"], "properties": { "code": one_of(&["server_error",
+                "rate_limit_exceeded"]), "message": text("") } }),
             "step_details": details,
             "usage": { "type": "null" },
             "metadata": { "type": "object" },
@@ -452,13 +491,15 @@ fn step() -> Value {
 fn step_delta() -> Value {
     let call = object(
         &["index", "type"],
-        json!({ "index": { "type": "integer" }, "id": text(""), "type": { "const": "function" }, "function": function(&[]) }),
+        json!({ "index": { "type": "integer" }, "id": text(""), "type": { "const": "function" },
+            "function": function(&[]) }),
     );
     let details =
         object(&["type", "tool_calls"], json!({ "type": { "const": "tool_calls" }, "tool_calls": list(call) }));
     object(
         &["id", "object", "delta"],
-        json!({ "id": text("The step."), "object": { "const": "thread.run.step.delta" }, "delta": object(&["step_details"], json!({ "step_details": details })) }),
+        json!({ "id": text("Id of the step."), "object": { "const": "thread.run.step.delta" },
+            "delta": object(&["step_details"], json!({ "step_details": details })) }),
     )
 }
 

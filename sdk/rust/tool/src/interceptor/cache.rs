@@ -8,15 +8,16 @@ use run::Content;
 use tokio::time::Instant;
 
 use super::{Call, Interceptor, Next};
-use crate::tool::{Output, ToolError};
+use crate::error::ToolError;
+use crate::output::Output;
 
 /// The longest time for which a result is kept: what is read changes.
 const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
 /// What an entry costs besides its key and its result, roughly.
 const ENTRY_BYTES: usize = 200;
 
-/// Answers a call with the result of an earlier one with the same tool, arguments, files, metadata and context: who a call is
-/// for may matter, and stands there.
+/// Answers a call with the result of an earlier one with the same tool, arguments, files, metadata and context: who a
+/// call is for may matter, and stands there.
 ///
 /// Only of tools that are `read_only`: a second execution of one that is merely idempotent may be wanted, because
 /// somebody else undid the first. Only results, not errors; and only of calls that said nothing while they ran, because

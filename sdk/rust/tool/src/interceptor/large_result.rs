@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use run::Content;
 
 use super::{Call, Interceptor, Next};
-use crate::objects::{beginning, preview};
-use crate::tool::{Context, Output, ToolError};
+use crate::context::Context;
+use crate::error::ToolError;
+use crate::output::Output;
+use crate::preview::{beginning, preview};
 
 /// A file's name takes 255 bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 /// Shortens results that are longer than so many bytes, all parts together, and says so at the end of each part that
-/// lost something. JSON that is cut is text from then on; bytes cannot be cut and are left out. Without this, what makes a
-/// result larger than 256 KiB is stored beside the log, and the model is told so in the same words.
+/// lost something. JSON that is cut is text from then on; bytes cannot be cut and are left out. Without this, what
+/// makes a result larger than 256 KiB is stored beside the log, and the model is told so in the same words.
 #[derive(Debug)]
 pub struct LargeResult {
     bytes_max: usize,

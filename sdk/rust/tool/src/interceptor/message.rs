@@ -3,7 +3,8 @@
 use run::is_retried;
 
 use super::{Call, Interceptor, Next};
-use crate::tool::{Output, ToolError};
+use crate::error::ToolError;
+use crate::output::Output;
 
 /// Makes a result of an error, `The call failed: …`, so that the call completes and whatever looks only at results goes
 /// on. An error after which the tool's policy makes another attempt remains one. What the tool said before it failed
@@ -21,7 +22,7 @@ impl Interceptor for ErrorToMessage {
         // Attempts that were given back count here, and not in the log: then one attempt fewer is made than might be.
         let is_tried_again = policy.repeatable && is_retried(policy, &error) && context.attempt() < policy.attempts_max;
         // A result that comes in time counts: a call that was stopped must not seem to have completed.
-        if is_tried_again || context.stop.wanted.is_cancelled() {
+        if is_tried_again || context.execution.stop.wanted.is_cancelled() {
             return Err(ToolError(error));
         }
         Ok(format!("The call failed: {}", error.message).into())

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Call, Interceptor, Next};
-use crate::tool::{Output, ToolError};
+use crate::error::ToolError;
+use crate::output::Output;
 
 /// The longest time over which calls are counted: a worker does not live much longer, and begins with a full bucket.
 const PER_MAX: Duration = Duration::from_secs(24 * 3600);

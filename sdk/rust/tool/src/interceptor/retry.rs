@@ -7,7 +7,8 @@ use run::{Backoff, CallError};
 use tokio::time::Instant;
 
 use super::{Call, Interceptor, Next};
-use crate::tool::{Output, ToolError};
+use crate::error::ToolError;
+use crate::output::Output;
 
 /// Runs a call again that failed in a way that may pass ([`ToolError::retryable`], [`ToolError::rate_limited`]), where
 /// its tool is safe to repeat.

@@ -1,0 +1,7 @@
+//! Admission of requests: tools are resolved and arguments checked before anything is stored. Pure; it does not use
+//! stored runs.
+
+pub(crate) mod accept;
+pub(crate) mod custom;
+mod limits;
+pub(crate) mod refusal;

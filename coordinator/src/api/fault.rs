@@ -1,0 +1,165 @@
+//! Why a request was not served, as gRPC and HTTP report it: a stable reason for programs, and a message for people,
+//! which may change.
+
+use std::time::Duration;
+
+use proto::Reason;
+use run::{CallId, Rejection, RunId, Violation};
+
+use crate::admission::refusal::Refusal;
+use crate::auth::callers::Unknown;
+use crate::index::{RebuildError, Unavailable};
+use crate::readers::WatchError;
+
+/// When a client may retry after a temporary refusal.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Values of a fault by their names, for programs.
+type Metadata = Vec<(&'static str, String)>;
+
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    pub(crate) reason: Reason,
+    pub(crate) message: String,
+    /// The values in the message, for programs.
+    pub(crate) metadata: Metadata,
+    /// The wrong parts of the request and what is wrong with them: a field as `calls[0].tool`, or a JSON pointer into a
+    /// call's arguments.
+    pub(crate) violations: Vec<(String, String)>,
+    /// When the client may retry; `None` if the same request would be refused again, or might be executed twice.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Fault {
+    pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
+        let retry_after = reason.is_temporary().then_some(RETRY_AFTER);
+        Self { reason, message: message.into(), metadata: Vec::new(), violations: Vec::new(), retry_after }
+    }
+
+    /// A field of the request, or all of it, is not what it should be.
+    pub(crate) fn malformed(field: &str, message: String) -> Self {
+        let violations = vec![(field.to_owned(), message.clone())];
+        Self { violations, ..Self::new(Reason::Malformed, message) }.with("field", field)
+    }
+
+    /// The client stops waiting; the run goes on, if there is one.
+    pub(crate) fn exceeded(run: Option<RunId>) -> Self {
+        let fault = Self::new(Reason::DeadlineExceeded, "the request's own deadline passed");
+        run.iter().fold(fault, |fault, run| fault.with("run_id", run))
+    }
+
+    /// The fault with one more value for programs.
+    pub(crate) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.metadata.push((name, value.to_string()));
+        self
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let fault = Self::new(refusal.reason(), refusal.to_string());
+        match refusal {
+            Refusal::Malformed { field, .. } => Self::malformed(&field, fault.message),
+            Refusal::Rejected(rejection) => Self { metadata: metadata(&rejection), ..fault },
+            Refusal::Exceeded(exceeded) => Self { retry_after: Some(exceeded.retry_after), ..fault }
+                .with("what", exceeded.what)
+                .with("limit", exceeded.limit),
+            Refusal::RunNotFound(run)
+            | Refusal::EventsExpired(run)
+            | Refusal::RequestIdTaken { run }
+            | Refusal::Unconfirmed { run, .. } => fault.with("run_id", run),
+            Refusal::ToolNotFound(tool) => fault.with("tool", tool),
+            Refusal::PoolNotFound(pool) => fault.with("pool", pool),
+            Refusal::WorkerNotFound(worker) | Refusal::WorkerSilent(worker) => fault.with("worker_id", worker),
+            Refusal::ObjectNotFound(id) => fault.with("object_id", id),
+            Refusal::UploadsFull { limit } => fault.with("limit", limit),
+            Refusal::TooManyUploads { limit } => fault.with("limit", limit),
+            Refusal::OutOfObject { size } => fault.with("size", size),
+            Refusal::Denied { call, .. } => fault.with("call_id", call),
+            Refusal::ArgumentsInvalid { call, violations } => {
+                Self { violations: places(violations), ..fault }.with("call_id", call)
+            }
+            Refusal::NothingSelected
+            | Refusal::NotPermitted(_)
+            | Refusal::LinkUnknown
+            | Refusal::ObjectsFull
+            | Refusal::UploadsBusy
+            | Refusal::ObjectsUnavailable(_)
+            | Refusal::ObjectTooLarge
+            | Refusal::LogFull(_)
+            | Refusal::RequestIdsFull
+            | Refusal::TooLarge
+            | Refusal::Contended
+            | Refusal::BrokerUnavailable(_)
+            | Refusal::ShuttingDown => fault,
+        }
+    }
+}
+
+impl From<Unknown> for Fault {
+    fn from(unknown: Unknown) -> Self {
+        Self::new(unknown.reason(), unknown.to_string())
+    }
+}
+
+fn places(violations: Vec<Violation>) -> Vec<(String, String)> {
+    violations.into_iter().map(|violation| (violation.path, violation.message)).collect()
+}
+
+fn metadata(rejection: &Rejection) -> Metadata {
+    let of_call = |call: &CallId| ("call_id", call.to_string());
+    let up_to = |limit: &usize| ("limit", limit.to_string());
+    match rejection {
+        Rejection::NoCalls
+        | Rejection::NoAnswers
+        | Rejection::AnswersMissing { .. }
+        | Rejection::DeadlinePassed
+        | Rejection::RunClosed
+        | Rejection::RunEnded
+        | Rejection::NoDecisions => Vec::new(),
+        Rejection::TooManyCalls { limit, .. } | Rejection::RequestTooLarge { limit, .. } => vec![up_to(limit)],
+        Rejection::ArgumentsTooLarge { call, limit, .. }
+        | Rejection::MetadataTooLarge { call, limit, .. }
+        | Rejection::OutputTooLarge { call, limit, .. } => vec![of_call(call), up_to(limit)],
+        Rejection::ContextTooLarge { call, limit, .. } => {
+            let context = [("field", "context".to_owned()), up_to(limit)];
+            call.iter().map(of_call).chain(context).collect()
+        }
+        Rejection::DeadlineTooFar { limit_s } => vec![("limit_s", limit_s.to_string())],
+        Rejection::DuplicateCallId { call }
+        | Rejection::UnknownCall { call }
+        | Rejection::NotParkedAnyMore { call, .. }
+        | Rejection::AlreadyDecided { call, .. }
+        | Rejection::AlreadyAnswered { call } => vec![of_call(call)],
+        Rejection::CallNotWaiting { call, state }
+        | Rejection::NotParked { call, state }
+        | Rejection::NotAwaitingApproval { call, state } => vec![of_call(call), ("state", (*state).to_owned())],
+    }
+}
+
+impl From<WatchError> for Fault {
+    fn from(error: WatchError) -> Self {
+        let reason = match &error {
+            WatchError::Stopped(_) => Reason::ShuttingDown,
+            WatchError::Read(_) => Reason::BrokerUnavailable,
+            WatchError::Unknown => Reason::RunNotFound,
+            WatchError::Gone(_) => Reason::EventsExpired,
+        };
+        Self::new(reason, error.to_string())
+    }
+}
+
+impl From<Unavailable> for Fault {
+    fn from(error: Unavailable) -> Self {
+        Self::new(Reason::IndexUnavailable, error.to_string())
+    }
+}
+
+impl From<RebuildError> for Fault {
+    fn from(error: RebuildError) -> Self {
+        match error {
+            RebuildError::Index(error) => error.into(),
+            RebuildError::Log(error) => Self::new(Reason::BrokerUnavailable, error.to_string()),
+        }
+    }
+}

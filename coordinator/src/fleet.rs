@@ -1,0 +1,5 @@
+//! Tools, the pools that host them, live workers, and pauses. Pure snapshots; `nats` keeps them current.
+
+pub(crate) mod paused;
+pub(crate) mod pools;
+pub(crate) mod registry;

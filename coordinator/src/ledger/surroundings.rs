@@ -1,0 +1,101 @@
+//! What the owner's decisions depend on beside the log, as this coordinator knows it: the registry, the lease, quotas
+//! and pauses.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+
+use owner::{Slot, Workers, World};
+use run::{Call, CallError, CallSpec, PoolId, Route, Run, Shard, TenantId, WorkerId};
+
+use super::{OwnerTask, Rim};
+use crate::fleet::registry::Registry;
+
+/// Cheap to make: the registry is borrowed when it is first needed.
+pub(super) struct Surroundings<'a> {
+    rim: &'a Rim,
+    registry: OnceCell<Arc<Registry>>,
+    /// The calls that run of limited tenants and tools are counted.
+    limited: bool,
+    is_taking_over: bool,
+}
+
+impl OwnerTask {
+    pub(super) fn surroundings(&self) -> Surroundings<'_> {
+        Surroundings::new(&self.rim, &self.owner, self.limited)
+    }
+}
+
+impl<'a> Surroundings<'a> {
+    pub(super) fn new(rim: &'a Rim, owner: &owner::Owner, limited: bool) -> Self {
+        // What runs is not known before everything that is ours was read.
+        let is_taking_over = limited && owner.shards().iter().any(|shard| shard.phase().is_taking_over());
+        Self { rim, registry: OnceCell::new(), limited, is_taking_over }
+    }
+}
+
+impl World for Surroundings<'_> {
+    type Workers = Registry;
+
+    fn workers(&self) -> &Registry {
+        self.registry.get_or_init(|| Arc::clone(&self.rim.registry.borrow()))
+    }
+
+    fn holds(&self, shard: Shard) -> bool {
+        self.rim.owned.borrow().holds(shard)
+    }
+
+    fn take_slot(&self, run: &Run, call: &Call) -> Slot {
+        let registry = self.workers();
+        if self.limited {
+            let is_free = self.rim.quotas.begin(run, call, registry, !self.is_taking_over);
+            if is_free { Slot::Free } else { Slot::Full }
+        } else if self.rim.quotas.limits_running(registry) {
+            Slot::Uncounted
+        } else {
+            Slot::Free
+        }
+    }
+
+    fn denial(&self, run: &Run, call: &Call) -> Option<CallError> {
+        let (spec, registry) = (call.spec(), self.workers());
+        let listed = registry.catalog_of(run.tenant()).find(&spec.tool);
+        let entry = match &spec.route {
+            Route::Pool { pool, .. } => listed.map(|entry| entry.of(pool)),
+            Route::Client | Route::Refused(_) => listed,
+        };
+        let closed = || match &spec.route {
+            Route::Pool { pool, .. } => registry.views.keeps_from(pool, &spec.tool, run.tenant()),
+            Route::Client | Route::Refused(_) => None,
+        };
+        self.rim.callers.keeps_from(run, &spec.tool, entry).or_else(closed)
+    }
+
+    fn is_tool_paused(&self, call: &CallSpec) -> bool {
+        let paused = self.rim.paused.borrow();
+        paused.tools().next().is_some() && paused.holds(self.workers().real_name(&call.tool))
+    }
+
+    fn is_pool_paused(&self, pool: &PoolId) -> bool {
+        self.rim.paused.borrow().stops(pool)
+    }
+}
+
+impl Workers for Registry {
+    fn are_known(&self) -> bool {
+        self.settled
+    }
+
+    fn is_alive(&self, pool: &PoolId, worker: &WorkerId) -> bool {
+        self.is_alive(pool, worker)
+    }
+
+    fn takers(&self, call: &CallSpec, tenant: Option<&TenantId>) -> usize {
+        self.takers(call, tenant)
+    }
+
+    fn keeps_unstarted(&self, call: &CallSpec, tenant: Option<&TenantId>) -> bool {
+        let Route::Pool { pool, .. } = &call.route else { return false };
+        let tool = self.catalog_of(tenant).find(&call.tool);
+        tool.is_some_and(|tool| tool.of(pool).hosted.manifest.max_concurrent.is_some())
+    }
+}

@@ -1,0 +1,73 @@
+//! A hash of a request's content.
+
+use proto::convert::fields::fields_out;
+use run::{CallId, Concurrency, DefaultDecision, Rules, TenantId, ToolName, WithoutWorker};
+
+use super::NewRun;
+use crate::requests::{Digest, Hash};
+
+/// A hash of a request's content: equal for equal requests only.
+pub(crate) fn digest(new: &NewRun) -> Digest {
+    let mut hash = Hash::default();
+    hash.number(u64::from(new.keep_open));
+    hash.number(u64::from(new.fail_fast));
+    hash.time(new.timeout);
+    hash.text(new.tenant.as_ref().map_or("", TenantId::as_str));
+    hash.number(u64::from(new.client_only));
+    hash.number(new.custom.len() as u64);
+    for (name, tool) in &new.custom {
+        let (kind, definition) = tool.definition();
+        [name.as_str(), kind, definition].iter().for_each(|text| hash.text(text));
+    }
+    hash.number(new.tools.len() as u64);
+    new.tools.iter().for_each(|tool| hash.text(tool.as_str()));
+    // Default rules are left out of the hash, so that requests from before rules existed keep their digest.
+    if new.rules != Rules::default() {
+        let Rules { confirm, running_max, calls_max, fails_with_call } = new.rules;
+        let numbers = [confirm.map(u16::from), running_max, calls_max];
+        hash.text("rules");
+        numbers.iter().for_each(|number| hash.number(number.map_or(u64::MAX, u64::from)));
+        hash.number(u64::from(fails_with_call));
+    }
+    if !new.store {
+        hash.text("not stored");
+    }
+    if !new.files.is_empty() {
+        hash.text("files");
+        for file in &new.files {
+            let tool = file.tool.as_ref().map_or("", ToolName::as_str);
+            [tool, file.name.as_str(), file.id.to_string().as_str()].iter().for_each(|text| hash.text(text));
+        }
+    }
+    hash.number(new.calls.len() as u64);
+    for call in &new.calls {
+        hash.text(call.id.as_ref().map_or("", CallId::as_str));
+        hash.text(call.tool.as_str());
+        hash.bytes(&call.arguments);
+        hash.number(call.metadata.len() as u64);
+        for (key, value) in &call.metadata {
+            hash.text(key);
+            hash.text(value);
+        }
+        hash.time(call.timeout);
+        hash.time(call.queue_timeout);
+        hash.number(u64::from(call.without_worker == WithoutWorker::Fail));
+        hash.number(match call.concurrency {
+            None => 0,
+            Some(Concurrency::Parallel) => 1,
+            Some(Concurrency::Exclusive) => 2,
+        });
+        hash.number(call.approval.map_or(0, |approval| match approval.default {
+            DefaultDecision::Reject => 1,
+            DefaultDecision::Approve => 2,
+        }));
+        hash.time(call.approval.and_then(|approval| approval.timeout));
+    }
+    // Empty contexts are left out of the hash, so that requests from before contexts existed keep their digest.
+    let calls = || new.calls.iter().map(|call| &call.context);
+    if !new.context.is_empty() || calls().any(|context| !context.is_empty()) {
+        hash.text("contexts");
+        std::iter::once(&new.context).chain(calls()).for_each(|context| hash.text(&fields_out(context)));
+    }
+    hash.end()
+}

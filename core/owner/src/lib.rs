@@ -1,0 +1,33 @@
+//! What the owner of a shard does next, as a state machine without IO: inputs and the current time go in through
+//! `handle_*`, actions and the next timeout come out of `poll_*`. The coordinator drives it with a real broker, the
+//! simulation with a simulated one.
+
+mod action;
+mod ended;
+mod known;
+mod lost;
+mod overdue;
+mod owner;
+mod place;
+mod shard;
+#[cfg(test)]
+mod tests;
+mod unclaimed;
+mod unread;
+mod verdict;
+mod world;
+
+pub use action::{Action, Append, JobLease};
+pub use known::Known;
+pub use overdue::{OVERDUE, overdue_ends};
+pub use owner::{Applied, Owner};
+pub use place::Place;
+pub use shard::{OpenRun, Phase, ShardState, Takeover};
+pub use unread::Noted;
+pub use verdict::Question;
+pub use world::{JOB_LEASE, Slot, WORKER_LOST, Workers, World};
+pub mod job;
+pub mod membership;
+mod shards;
+
+pub use shards::{Claims, SHARDS_MAX, ShardSet};

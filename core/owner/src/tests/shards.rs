@@ -1,0 +1,89 @@
+//! How shards are taken over and given back.
+
+use super::*;
+
+fn taken(claim: u64, through: u64, tip: u64, open: Vec<Known>) -> Takeover {
+    Takeover { claim, through, tip, open, unread: vec![(run_id(9), 3)] }
+}
+
+#[test]
+fn an_owner_acts_once_everything_is_applied_that_was_in_the_log_when_the_shard_became_its_own() {
+    let mut story = Story::without_shard();
+    let run = run_id(1);
+    story.owner.handle_claimed(SHARD, 7);
+    assert!(story.log(run, vec![opening(vec![spec("a")])]).is_empty(), "its runs are not read yet");
+    assert!(!story.owner.handle_taken(SHARD, taken(6, 1, 1, Vec::new()), START), "that was an earlier claim");
+    assert!(story.owner.handle_taken(SHARD, taken(7, 1, 3, vec![opened(run, 2)]), START));
+    assert!(!story.owner.begin_to_lead(SHARD));
+    assert!(story.log(run, vec![Event::CallDispatched { call: CALL, pool: pool() }]).is_empty());
+    story.owner.handle_position(SHARD, 3);
+    assert!(story.owner.begin_to_lead(SHARD) && !story.owner.begin_to_lead(SHARD));
+    story.owner.check_shard(SHARD, story.now, &story.world);
+    let actions = story.actions();
+    assert_eq!(appended(&actions), [&Event::CallDispatched { call: CallIndex(1), pool: pool() }]);
+}
+
+#[test]
+fn an_entry_that_comes_twice_is_applied_once() {
+    let mut story = Story::begin();
+    let (run, mut heard) = (run_id(1), Vec::new());
+    let entry = Entry { sequence: 5, at: START, not_after: None, events: vec![opening(vec![spec("a")])] };
+    assert!(matches!(story.owner.handle_entry(run, &entry, &mut heard, START, &story.world), Applied::Open(_)));
+    assert!(matches!(story.owner.handle_entry(run, &entry, &mut heard, START, &story.world), Applied::Ignored));
+}
+
+#[test]
+fn an_owner_that_leaves_stops_at_once_and_forgets_the_shard_when_it_is_lost() {
+    let mut story = Story::begin();
+    story.log(run_id(1), vec![opening(vec![spec("a")])]);
+    story.owner.handle_leaving(SHARD);
+    assert!(story.wait(5).is_empty() && story.check_workers().is_empty());
+    assert_eq!(story.owner.shard(SHARD).map(|shard| shard.snapshot().count()), Some(1), "its snapshot is complete");
+    story.owner.handle_lost(SHARD);
+    assert_eq!(story.owner.shard(SHARD).map(ShardState::phase), Some(Phase::NotOwned));
+    assert_eq!((story.owner.run(run_id(1)).is_none(), story.owner.poll_timeout()), (true, None));
+}
+
+#[test]
+fn a_snapshot_has_the_open_runs_and_those_of_newer_releases_with_their_last_entries() {
+    let mut story = Story::without_shard();
+    story.owner.handle_claimed(SHARD, 1);
+    story.owner.handle_taken(SHARD, taken(1, 0, 0, Vec::new()), START);
+    story.owner.begin_to_lead(SHARD);
+    story.log(run_id(1), vec![opening(vec![spec("a"), spec("b")])]);
+    story.log(run_id(2), vec![opening(Vec::new()), Event::RunClosed]);
+    story.log(run_id(1), vec![Event::CallDispatched { call: CALL, pool: pool() }]);
+    let snapshot: Vec<_> = story.owner.shard(SHARD).expect("the only one").snapshot().collect();
+    assert_eq!(snapshot, [(run_id(1), 3), (run_id(9), 3)], "the run without calls has ended");
+    let state = story.owner.shard(SHARD).expect("the only one");
+    assert!(state.recent_run(run_id(2)).is_some(), "it is kept for the command that ended it");
+}
+
+#[test]
+fn jobs_of_a_run_that_a_newer_release_opened_are_left_to_it() {
+    let mut story = Story::begin();
+    let place = Place::Job { call: CALL, pool: pool() };
+    let noted = |story: &mut Story, number, place: &Place, sequence| {
+        story.owner.handle_unreadable((run_id(number), place.clone()), sequence, START, || false)
+    };
+    assert_eq!(noted(&mut story, 1, &place, 1), Noted::Kept);
+    assert_eq!(noted(&mut story, 2, &Place::Control { call: CALL }, 2), Noted::Stray, "that opens no run");
+    let question = Question { run: run_id(1), call: CALL, delivered: 1, sequence: 1, attempt: None, executed: false };
+    assert_eq!(story.owner.verdict(&question, &pool(), 0, START, &story.world), None);
+    let unknown = Question { run: run_id(2), ..question };
+    assert_eq!(story.owner.verdict(&unknown, &pool(), 0, START, &story.world), Some(Verdict::Drop));
+    story.owner.forget_unread_before(SHARD, START.after(Duration::from_secs(1)));
+    assert_eq!(story.owner.verdict(&question, &pool(), 0, START, &story.world), Some(Verdict::Drop));
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_is_expected_by_the_next_append_on_its_subject() {
+    let mut story = Story::begin();
+    story.queued(run_id(1), spec("a"));
+    let place = Place::Control { call: CALL };
+    assert_eq!(story.owner.handle_unreadable((run_id(1), place), 2, START, || false), Noted::Kept);
+    story.sequence = 2;
+    let actions = story.wait(600);
+    let [Action::Append(append)] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(append.expected, 2);
+}

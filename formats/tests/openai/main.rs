@@ -1,0 +1,17 @@
+//! Runs as OpenAI's APIs show them, and requests of those APIs.
+
+extern crate run as toolyard_run;
+
+mod mutated;
+mod properties;
+#[allow(dead_code, reason = "the run's own tests use all of it")]
+#[path = "../../../core/run/tests/reader/mod.rs"]
+mod reader;
+mod requests;
+mod stories;
+#[path = "../../../core/run/tests/story/mod.rs"]
+mod story;
+mod told;
+#[allow(dead_code, unused_imports, reason = "the run's own tests use all of it")]
+#[path = "../../../core/run/tests/world/mod.rs"]
+mod world;

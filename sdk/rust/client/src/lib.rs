@@ -1,0 +1,51 @@
+//! A client of Toolyard: hands over the tool calls that a model asked for, follows their ordered output over as many
+//! connections as it takes, and answers what only the client can answer.
+//!
+//! ```no_run
+//! use toolyard_client::{Client, Connection, Error, Transcript, v1};
+//!
+//! # async fn example() -> Result<(), Error> {
+//! let client = Client::connect(&Connection::to("http://127.0.0.1:7420")).await?;
+//! let call = v1::NewCall {
+//!     call_id: "call_1".to_owned(), // the model's id, kept as it is
+//!     tool: "get_current_time".to_owned(),
+//!     arguments: r#"{"time_zone":"Asia/Shanghai"}"#.to_owned(),
+//!     ..v1::NewCall::default()
+//! };
+//! let run = v1::CreateRunRequest { calls: vec![call], ..v1::CreateRunRequest::default() };
+//! let (mut watch, mut transcript) = (client.execute(run).await?, Transcript::default());
+//! while let Some(events) = watch.next().await? {
+//!     events.iter().for_each(|event| transcript.apply(event));
+//! }
+//! for call in transcript.calls() {
+//!     println!("{}: {:?}", call.call_id, call.result());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Watch`] gives each event of a run once and in order. If a connection breaks, or its coordinator shuts down, it
+//! connects again and continues after the last event. [`Transcript`] is the state of a run's calls after any number of
+//! events; it removes output that a retry has withdrawn. Requests that may be repeated without harm are retried for 60
+//! s while the coordinator is away.
+
+#![warn(missing_docs, unnameable_types)]
+
+mod client;
+mod connection;
+mod error;
+mod objects;
+mod transcript;
+mod watch;
+
+pub use bytes::Bytes;
+pub use client::Client;
+pub use connection::Connection;
+pub use error::{Error, reason, reason_code};
+pub use objects::ObjectReader;
+pub use proto::Reason;
+/// The messages of the API. Their comments describe every field.
+pub use proto::v1;
+pub use tonic::{Code, Status};
+pub use transcript::{CallTranscript, Transcript};
+pub use watch::Watch;

@@ -1,0 +1,14 @@
+//! The other side of a tool, for a program that executes calls, as the worker does. Whoever writes tools needs nothing
+//! of it.
+
+pub use proto::convert::object::WantedChunk;
+pub use run::{
+    Approval, AttemptNumber, CallIndex, CallSpec, ChunkIndex, Completion, Fields, Nonce, PoolId, Route, Timestamp,
+    WithoutWorker,
+};
+
+pub use crate::context::{Execution, Stop};
+pub use crate::files::Source;
+pub use crate::limits::{Said, completion, label_size, too_much_output};
+pub use crate::preview::{beginning, preview};
+pub use crate::table::Prepared;

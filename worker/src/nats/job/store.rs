@@ -1,0 +1,97 @@
+//! Appends the events of attempts to the log, again and again until they are confirmed.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use async_nats::jetstream;
+use async_nats::jetstream::message::PublishMessage;
+use nats::unstored::Unstored;
+use owner::job::Stored;
+use proto::convert::log::{self, Job};
+use proto::subject::{Place, Subject};
+use run::{Event, RunId};
+use tokio::time::Instant;
+
+use super::Core;
+use crate::publisher::Lost;
+
+/// For how long an entry is sent again: an election of the broker's leader takes 4-9 s.
+const APPEND_PATIENCE: Duration = Duration::from_secs(20);
+const APPEND_PAUSE: Duration = Duration::from_millis(200);
+const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
+
+type Append = Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>;
+
+/// Appends what an attempt publishes.
+pub(super) fn appender(core: &Core, job: &Job) -> impl Fn(Vec<Event>) -> Append + use<> {
+    let (context, subject, run) = (core.context.clone(), subject(job), job.run);
+    move |events| {
+        let (context, subject) = (context.clone(), subject.clone());
+        Box::pin(async move {
+            match store_on(context, subject, run, events, None).await {
+                Stored::Confirmed => Ok(()),
+                Stored::Conflict { .. } | Stored::GivenUp | Stored::TooLarge => Err(Lost),
+            }
+        })
+    }
+}
+
+/// Appends one event, if `expected` is last on the call's output subject or `None`.
+pub(super) async fn store(core: &Core, job: &Job, event: Event, expected: Option<u64>) -> Stored {
+    store_on(core.context.clone(), subject(job), job.run, vec![event], expected).await
+}
+
+fn subject(job: &Job) -> String {
+    let place = Place::Output { call: job.call, pool: job.pool.clone() };
+    Subject { run: job.run, place }.to_string()
+}
+
+/// Stores an entry, sending it again until it is confirmed. A second copy does no harm: chunks are numbered, and an
+/// attempt starts and ends once. The entry is stored only if `expected` is last on the subject.
+async fn store_on(
+    context: jetstream::Context,
+    subject: String,
+    run: RunId,
+    events: Vec<Event>,
+    expected: Option<u64>,
+) -> Stored {
+    let (mut is_resent, mut pause) = (false, APPEND_PAUSE);
+    let payload = log::encode(&events, None);
+    let give_up = Instant::now() + APPEND_PATIENCE;
+    loop {
+        let mut message = PublishMessage::build().payload(payload.clone());
+        if let Some(sequence) = expected {
+            message = message.expected_last_subject_sequence(sequence);
+        }
+        let confirmed = match context.send_publish(subject.clone(), message).await {
+            Ok(confirmation) => confirmation.await,
+            Err(error) => Err(error),
+        };
+        let Err(error) = confirmed else { return Stored::Confirmed };
+        let why = Unstored::of(&error);
+        match why {
+            Unstored::Conflict => return Stored::Conflict { is_resent },
+            Unstored::TooLarge => {
+                tracing::error!(run.id = %run, %error, "entry does not fit the log");
+                return Stored::TooLarge;
+            }
+            Unstored::Full | Unstored::Unconfirmed if Instant::now() >= give_up => {
+                tracing::error!(run.id = %run, ?why, %error, "storing entry failed, giving up the attempt");
+                return Stored::GivenUp;
+            }
+            // Accepted runs have reserved room for their ends. If that was used all the same, it may become free in
+            // time.
+            Unstored::Full => {
+                tracing::warn!(run.id = %run, %error, "the log has no room for an entry, sending it again")
+            }
+            // Logged once: while a cluster of brokers elects its leader, this happens to every entry of every call.
+            Unstored::Unconfirmed if is_resent => {}
+            Unstored::Unconfirmed => {
+                tracing::warn!(run.id = %run, %error, "entry not confirmed, sending it again until it is");
+            }
+        }
+        is_resent = true;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
+    }
+}

@@ -131,7 +131,7 @@ impl Coordinator {
 
     /// SIGSTOP: it stands still, and nobody is told.
     pub fn pause(&self) {
-        signal(&self.child, rustix::process::Signal::STOP);
+        pause(&self.child);
     }
 
     /// SIGCONT.
@@ -149,6 +149,20 @@ impl Coordinator {
 fn signal(child: &Child, signal: rustix::process::Signal) {
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
     rustix::process::kill_process(pid.expect("it is running"), signal).expect("it is running");
+}
+
+/// SIGSTOP, and waits until every thread of the process has stopped. The signal alone stops one thread first: on a busy
+/// machine the others go on for a while.
+fn pause(child: &Child) {
+    use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
+
+    let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw).expect("it is running");
+    signal(child, Signal::STOP);
+    let stops = std::time::Instant::now() + PATIENCE;
+    while let Ok(None) = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOHANG) {
+        assert!(std::time::Instant::now() < stops, "process {pid:?} did not stop");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// SIGTERM; then its end, which must be an orderly one.
@@ -188,7 +202,7 @@ impl Worker {
 
     /// SIGSTOP: it stands still, and nobody is told.
     pub fn pause(&self) {
-        signal(&self.child, rustix::process::Signal::STOP);
+        pause(&self.child);
     }
 
     /// SIGCONT.

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::{
     backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, nats_keys, objects, parked,
     pause, queues, runs, serve, submit, tools, webhooks, why, workers,
@@ -34,7 +34,7 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Global {
     #[command(flatten)]
-    pub(crate) door: Door,
+    pub(crate) door: Server,
     /// For people, or one JSON object a line for programs (`toolyard --help` describes them)
     #[arg(short, long, value_enum, default_value_t, global = true)]
     pub(crate) output: Output,

@@ -1,6 +1,6 @@
 //! How a coordinator or a worker is told that objects lie in a bucket.
 
-use objects::{Bucket, Place};
+use objects::{Bucket, BucketLocation};
 
 use crate::exit::Failure;
 
@@ -26,7 +26,7 @@ impl BucketArgs {
     /// `None`: objects lie at the broker.
     pub(crate) fn open(self) -> Result<Option<Bucket>, Failure> {
         let Some(url) = self.objects else { return Ok(None) };
-        let place = Place::parse(&url, self.objects_endpoint, self.objects_region, self.objects_allow_http);
+        let place = BucketLocation::parse(&url, self.objects_endpoint, self.objects_region, self.objects_allow_http);
         let bucket = place.and_then(|place| Bucket::new(place, |name| std::env::var(name).ok()));
         bucket.map(Some).map_err(|error| Failure::Usage(format!("--objects: {error}")))
     }

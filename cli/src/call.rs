@@ -4,7 +4,7 @@ use proto::{Reason, v1};
 use run::ToolName;
 
 use crate::arguments::{self, Pair};
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{self, Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
@@ -74,7 +74,7 @@ fn seconds(text: &str) -> Result<std::time::Duration, String> {
     }
 }
 
-pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args {
         tool: name,
         pairs,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
@@ -118,7 +118,7 @@ pub(crate) struct Ls {
     limit: usize,
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,

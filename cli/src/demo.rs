@@ -9,7 +9,7 @@ use hooks::Hooks;
 use proto::v1;
 use serde_json::{Value, json};
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
         yard = Yard::start(options) => yard?,
         () = interrupts.next() => return Err(Failure::Interrupted),
     };
-    let door = Door::at(yard.url());
+    let door = Server::at(yard.url());
     let followed = tokio::select! {
         followed = show(&door, answers, &mut interrupts, terminal) => followed,
         ended = yard.ended() => Err(ended.into()),
@@ -75,7 +75,7 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
 }
 
 async fn show(
-    door: &Door,
+    door: &Server,
     answers: Answers,
     interrupts: &mut Interrupts,
     terminal: &Terminal,

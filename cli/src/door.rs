@@ -7,7 +7,7 @@ use client::{Client, Connection};
 use crate::exit::Failure;
 
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Door {
+pub(crate) struct Server {
     /// The coordinator that client commands talk to: http://HOST:PORT, or https://
     #[arg(long, env = "TOOLYARD_URL", default_value = "http://127.0.0.1:7420", global = true)]
     pub(crate) url: String,
@@ -25,7 +25,7 @@ pub(crate) struct Door {
     key_file: Option<PathBuf>,
 }
 
-impl Door {
+impl Server {
     /// A door of this machine, open to all.
     pub(crate) fn at(url: String) -> Self {
         Self { url, ca: None, client_cert: None, client_key: None, key_file: None }

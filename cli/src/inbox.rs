@@ -7,7 +7,7 @@ use proto::v1::call_decision::Decision;
 
 use crate::arguments;
 use crate::calls::line;
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
@@ -83,7 +83,7 @@ pub(crate) struct Reject {
     reason: String,
 }
 
-pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args { tool, tenant, since, limit } = args;
     let client = door.connect().await?;
     let request =

@@ -6,7 +6,7 @@ use client::{Client, Status};
 use futures::TryStreamExt as _;
 use proto::v1;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{columns, tell_coverage};
 use crate::terminal::Terminal;
@@ -45,7 +45,7 @@ pub(crate) enum Command {
     Rebuild,
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Count => {

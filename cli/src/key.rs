@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::terminal::Terminal;
@@ -46,7 +46,7 @@ pub(crate) struct Answer {
     lifetime: Option<u64>,
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     match command {
         Command::New => {
             let (key, hash) = coordinator::new_key();

@@ -57,7 +57,7 @@ use clap::Parser as _;
 use telemetry::LevelFilter;
 
 use crate::args::{Cli, Command, Global, Output};
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
@@ -127,7 +127,7 @@ fn default_level(command: &Command) -> LevelFilter {
     }
 }
 
-async fn run(door: &Door, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
+async fn run(door: &Server, command: Command, terminal: &Terminal) -> Result<Exit, Failure> {
     match command {
         Command::Demo(args) => demo::run(args, terminal).await,
         Command::Dev(args) => dev::run(args, terminal).await,

@@ -8,7 +8,7 @@ use proto::v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::words::harmless;
@@ -100,7 +100,7 @@ pub(crate) struct Get {
     file: Option<PathBuf>,
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Get(get) => get_object(&client, get, terminal).await,
@@ -172,7 +172,7 @@ fn send(source: &mut dyn Read, to: &mpsc::Sender<io::Result<Bytes>>) {
     }
 }
 
-async fn make_link(client: &Client, link: Link, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+async fn make_link(client: &Client, link: Link, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let lifetime = link.lifetime.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
     let request = v1::CreateObjectLinkRequest { object_id: link.id, lifetime };
     let made = client.object_link(request).await?;

@@ -6,7 +6,7 @@ use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::calls::line;
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
@@ -98,7 +98,7 @@ pub(crate) struct Which {
     call: String,
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Show(Which { run, call }) => {

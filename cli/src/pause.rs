@@ -2,7 +2,7 @@
 
 use proto::v1;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{age, columns};
 use crate::terminal::Terminal;
@@ -59,7 +59,7 @@ pub(crate) enum Resume {
     },
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     use v1::pause_request::What;
     let client = door.connect().await?;
     match command {
@@ -88,7 +88,7 @@ fn line(pause: &v1::Pause) -> [String; 5] {
     [kind.to_owned(), harmless(name), age(pause.time), harmless(&pause.by), brief(&harmless(&pause.reason))]
 }
 
-pub(crate) async fn resume(command: Resume, door: &Door) -> Result<Exit, Failure> {
+pub(crate) async fn resume(command: Resume, door: &Server) -> Result<Exit, Failure> {
     use v1::resume_request::What;
     let client = door.connect().await?;
     client

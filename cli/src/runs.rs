@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proto::v1;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
 use crate::follow::View;
@@ -117,7 +117,7 @@ pub(crate) struct Cancel {
     reason: String,
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Ls(args) => list(&client, args, terminal).await,

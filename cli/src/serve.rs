@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use coordinator::{Coordinator, DoorOptions, Durability, LogOptions, TlsFiles, Webhooks};
+use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
 use tokio_util::sync::CancellationToken;
@@ -103,10 +103,10 @@ pub(crate) struct CoordinatorArgs {
     connections_max: u64,
 }
 
-/// The door's certificate.
+/// The API certificate.
 #[derive(Debug, clap::Args)]
 struct TlsArgs {
-    /// The file of the door's certificate (PEM), and behind it those that lead to its authority. Read again when it
+    /// The file of the API certificate (PEM), and behind it those that lead to its authority. Read again when it
     /// changes
     #[arg(long, env = "TOOLYARD_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -204,8 +204,8 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
     let admin = observe.admin_listen;
     let (host_names, connections_max) =
         (observe.host_names.clone(), usize::try_from(args.connections_max).unwrap_or(usize::MAX));
-    let door = DoorOptions { tls: tls.files(), callers: auth, pools, open_to_all, host_names, connections_max };
-    let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, redis_ca, door, admin };
+    let api = ApiOptions { tls: tls.files(), callers: auth, pools, open_to_all, host_names, connections_max };
+    let options = coordinator::Options { nats_url, credentials, listen, log, bucket, redis_url, redis_ca, api, admin };
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-coordinator")?;

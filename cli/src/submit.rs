@@ -3,7 +3,7 @@
 use proto::v1;
 use proto::v1::content::Body;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::runs::show;
 use crate::terminal::Terminal;
@@ -44,7 +44,7 @@ struct Answer {
     error: Option<String>,
 }
 
-pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let Args { run, call, answer } = args;
     let output = output(call, answer)?;
     let client = door.connect().await?;

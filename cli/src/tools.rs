@@ -7,7 +7,7 @@ use formats::tools::{Format, export};
 use proto::v1;
 use serde_json::Value;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::reference;
@@ -85,7 +85,7 @@ impl ListArgs {
     }
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Ls(args) => {

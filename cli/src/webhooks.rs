@@ -2,7 +2,7 @@
 
 use proto::v1;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, age, columns};
 use crate::terminal::Terminal;
@@ -56,7 +56,7 @@ pub(crate) struct Redrive {
     all: bool,
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Parked(Parked { endpoint, limit }) => {

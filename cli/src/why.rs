@@ -1,6 +1,6 @@
 //! `toolyard why`: what a call waits for, or why it ended as it did.
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::words::harmless;
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     call: String,
 }
 
-pub(crate) async fn run(args: Args, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     let explained = client.explain(&args.run, &args.call).await?;
     if terminal.is_json() {

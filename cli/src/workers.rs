@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use proto::v1;
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::columns;
 use crate::terminal::Terminal;
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     },
 }
 
-pub(crate) async fn run(command: Command, door: &Door, terminal: &Terminal) -> Result<Exit, Failure> {
+pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) -> Result<Exit, Failure> {
     let client = door.connect().await?;
     match command {
         Command::Ls { pool } => {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use worker::Tool as _;
 use worker::tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
 
-use crate::door::Door;
+use crate::door::Server;
 use crate::exit::Failure;
 
 /// How long running calls may take to end. Somebody waits at the terminal.
@@ -79,7 +79,7 @@ impl Yard {
             redis_url: None,
             redis_ca: None,
             admin: None,
-            door: coordinator::DoorOptions { open_to_all, ..coordinator::DoorOptions::default() },
+            api: coordinator::ApiOptions { open_to_all, ..coordinator::ApiOptions::default() },
         };
         let bound = Coordinator::bind(options).await?.with_hooks(hooks).with_webhooks(webhooks).await?;
         let address = bound.address();
@@ -101,7 +101,7 @@ impl Yard {
 
     /// The worker has advertised its tools; the coordinator hears of them a moment later.
     async fn until_known(&self) -> Result<(), Failure> {
-        let client = Door::at(self.url()).connect().await?;
+        let client = Server::at(self.url()).connect().await?;
         let known = async {
             loop {
                 let tools = client.tools(proto::v1::ListToolsRequest::default()).await?.tools;

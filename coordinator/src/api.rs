@@ -23,16 +23,16 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use proto::convert::api;
 use proto::v1;
-use run::Rejection;
+use run::CommandError;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::fault::Fault;
+pub(crate) use self::fault::ApiError;
 pub(crate) use self::port::places::affordable;
 use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
 pub(crate) use self::serve::serve;
 pub(crate) use self::webhooks::Notices;
 use crate::admission::custom::{self, CustomTools};
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::index::Index;
 use crate::nats::scan::Log;
 use crate::objects::uploads::Uploads;
@@ -45,7 +45,7 @@ pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Everything that serving the API needs. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
+pub(crate) struct Api {
     pub(crate) runs: Runs,
     pub(crate) index: Index,
     pub(crate) log: Arc<Log>,
@@ -57,21 +57,21 @@ pub(crate) struct Door {
 }
 
 /// A stream of messages in answer to a request.
-pub(crate) type Told<T> = BoxStream<'static, Result<T, Fault>>;
+pub(crate) type MessageStream<T> = BoxStream<'static, Result<T, ApiError>>;
 
 /// Compiles the tools of a request.
-async fn compiled(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
+async fn compiled(tools: Vec<v1::RequestTool>) -> Result<CustomTools, RequestError> {
     offload::run_unless(custom::is_quick(&tools), || custom_tools(tools)).await
 }
 
-impl Door {
+impl Api {
     /// The API in the name of the caller in the extensions of the request.
     pub(crate) fn by(&self, extensions: &::http::Extensions) -> Self {
         Self { runs: self.runs.by(extensions), ..self.clone() }
     }
 
     /// Converts a request for a new run. Its own tools are compiled only if its caller may submit it.
-    async fn new_run(&self, command: &'static str, mut request: v1::CreateRunRequest) -> Result<NewRun, Refusal> {
+    async fn new_run(&self, command: &'static str, mut request: v1::CreateRunRequest) -> Result<NewRun, RequestError> {
         let tools = std::mem::take(&mut request.request_tools);
         if tools.is_empty() {
             return new_run(request, CustomTools::new());
@@ -85,30 +85,33 @@ impl Door {
         new_run(request, tools)
     }
 
-    pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, Fault> {
+    pub(crate) async fn create_run(&self, request: v1::CreateRunRequest) -> Result<v1::CreateRunResponse, ApiError> {
         let new = self.new_run("CreateRun", request).await?;
         let run = self.runs.create(new).await?;
         Ok(v1::CreateRunResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Box<Reader>, Fault> {
+    pub(crate) async fn execute_run(&self, request: v1::ExecuteRunRequest) -> Result<Box<Reader>, ApiError> {
         let policy = api::floor_policy(request.floor_policy());
-        let run = request.run.ok_or_else(|| Fault::malformed("run", "run: is missing".to_owned()))?;
+        let run = request.run.ok_or_else(|| ApiError::malformed("run", "run: is missing".to_owned()))?;
         let new = self.new_run("ExecuteRun", run).await?;
         Ok(self.runs.execute(new, policy).await?)
     }
 
-    pub(crate) async fn watch_run(&self, request: v1::WatchRunRequest) -> Result<Box<Reader>, Fault> {
+    pub(crate) async fn watch_run(&self, request: v1::WatchRunRequest) -> Result<Box<Reader>, ApiError> {
         let policy = api::floor_policy(request.floor_policy());
         Ok(self.runs.watch(run_id(&request.run_id)?, policy, request.after_sequence).await?)
     }
 
-    pub(crate) async fn get_run(&self, request: v1::GetRunRequest) -> Result<v1::GetRunResponse, Fault> {
+    pub(crate) async fn get_run(&self, request: v1::GetRunRequest) -> Result<v1::GetRunResponse, ApiError> {
         let run = self.runs.get(run_id(&request.run_id)?).await?;
         Ok(v1::GetRunResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn append_calls(&self, request: v1::AppendCallsRequest) -> Result<v1::AppendCallsResponse, Fault> {
+    pub(crate) async fn append_calls(
+        &self,
+        request: v1::AppendCallsRequest,
+    ) -> Result<v1::AppendCallsResponse, ApiError> {
         let (id, mut calls) = (run_id(&request.run_id)?, asked(request.calls)?);
         if !request.request_tools.is_empty() {
             Box::pin(self.runs.may_append(id, calls.len())).await?;
@@ -119,7 +122,7 @@ impl Door {
         Ok(v1::AppendCallsResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn close_run(&self, request: v1::CloseRunRequest) -> Result<v1::CloseRunResponse, Fault> {
+    pub(crate) async fn close_run(&self, request: v1::CloseRunRequest) -> Result<v1::CloseRunResponse, ApiError> {
         let run = self.runs.close(run_id(&request.run_id)?).await?;
         Ok(v1::CloseRunResponse { run: Some(api::run(&run)) })
     }
@@ -127,7 +130,7 @@ impl Door {
     pub(crate) async fn submit_tool_outputs(
         &self,
         request: v1::SubmitToolOutputsRequest,
-    ) -> Result<v1::SubmitToolOutputsResponse, Fault> {
+    ) -> Result<v1::SubmitToolOutputsResponse, ApiError> {
         let answers = request.outputs.into_iter().enumerate().map(|(index, output)| answer(index, output));
         let answers = answers.collect::<Result<Vec<_>, _>>()?;
         let run = self.runs.submit_outputs(run_id(&request.run_id)?, &answers, request.all_required).await?;
@@ -137,44 +140,53 @@ impl Door {
     pub(crate) async fn create_answer_token(
         &self,
         request: v1::CreateAnswerTokenRequest,
-    ) -> Result<v1::CreateAnswerTokenResponse, Fault> {
+    ) -> Result<v1::CreateAnswerTokenResponse, ApiError> {
         let (run, call) = (run_id(&request.run_id)?, call_id(&request.call_id)?);
         let (token, until) = self.runs.answer_token(run, &call, timeout(|| "lifetime", request.lifetime)?).await?;
         Ok(v1::CreateAnswerTokenResponse { token, expire_time: Some(api::timestamp(until)) })
     }
 
-    pub(crate) async fn decide_calls(&self, request: v1::DecideCallsRequest) -> Result<v1::DecideCallsResponse, Fault> {
+    pub(crate) async fn decide_calls(
+        &self,
+        request: v1::DecideCallsRequest,
+    ) -> Result<v1::DecideCallsResponse, ApiError> {
         let decisions = request.decisions.into_iter().enumerate().map(|(index, wire)| decision(index, wire));
         let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
         let run = self.runs.decide(run_id(&request.run_id)?, decisions).await?;
         Ok(v1::DecideCallsResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn cancel_run(&self, request: v1::CancelRunRequest) -> Result<v1::CancelRunResponse, Fault> {
+    pub(crate) async fn cancel_run(&self, request: v1::CancelRunRequest) -> Result<v1::CancelRunResponse, ApiError> {
         let run = self.runs.cancel_run(run_id(&request.run_id)?, reason(&request.reason)?).await?;
         Ok(v1::CancelRunResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn cancel_call(&self, request: v1::CancelCallRequest) -> Result<v1::CancelCallResponse, Fault> {
+    pub(crate) async fn cancel_call(&self, request: v1::CancelCallRequest) -> Result<v1::CancelCallResponse, ApiError> {
         let call = call_id(&request.call_id)?;
         let run = self.runs.cancel_call(run_id(&request.run_id)?, &call, reason(&request.reason)?).await?;
         Ok(v1::CancelCallResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn explain_call(&self, request: v1::ExplainCallRequest) -> Result<v1::ExplainCallResponse, Fault> {
+    pub(crate) async fn explain_call(
+        &self,
+        request: v1::ExplainCallRequest,
+    ) -> Result<v1::ExplainCallResponse, ApiError> {
         let call_id = call_id(&request.call_id)?;
         let run = self.runs.get(run_id(&request.run_id)?).await?;
-        let call = run.find(&call_id).ok_or(Refusal::Rejected(Rejection::UnknownCall { call: call_id }))?;
+        let call = run.find(&call_id).ok_or(RequestError::Rejected(CommandError::UnknownCall { call: call_id }))?;
         let (why, call) = (self.runs.explain(&run, call), Some(api::call(call)));
         Ok(v1::ExplainCallResponse { why, call })
     }
 
-    pub(crate) async fn redrive_call(&self, request: v1::RedriveCallRequest) -> Result<v1::RedriveCallResponse, Fault> {
+    pub(crate) async fn redrive_call(
+        &self,
+        request: v1::RedriveCallRequest,
+    ) -> Result<v1::RedriveCallResponse, ApiError> {
         let run = self.runs.redrive(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
         Ok(v1::RedriveCallResponse { run: Some(api::run(&run)) })
     }
 
-    pub(crate) async fn drop_call(&self, request: v1::DropCallRequest) -> Result<v1::DropCallResponse, Fault> {
+    pub(crate) async fn drop_call(&self, request: v1::DropCallRequest) -> Result<v1::DropCallResponse, ApiError> {
         let run = self.runs.drop_call(run_id(&request.run_id)?, &call_id(&request.call_id)?).await?;
         Ok(v1::DropCallResponse { run: Some(api::run(&run)) })
     }

@@ -51,13 +51,13 @@ pub(crate) struct Unavailable(pub(crate) String);
 
 /// The last log entry up to which the store knows a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct Watermark {
     pub(crate) through: u64,
     /// Set while a rebuild reads on from there, with a number unique to it.
     pub(crate) reading: Option<u64>,
 }
 
-impl Mark {
+impl Watermark {
     fn settled(through: u64) -> Self {
         Self { through, reading: None }
     }
@@ -68,7 +68,7 @@ impl Mark {
 }
 
 /// The watermarks of all shards; `None` if the store does not know the shard.
-pub(crate) type Marks = [Option<Mark>; SHARDS as usize];
+pub(crate) type Watermarks = [Option<Watermark>; SHARDS as usize];
 
 /// Numbers of runs and calls by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -183,7 +183,7 @@ impl Index {
         }
     }
 
-    async fn marks(&self) -> Result<Marks, Unavailable> {
+    async fn marks(&self) -> Result<Watermarks, Unavailable> {
         match self {
             Self::Memory(memory) => Ok(memory.marks()),
             Self::Redis(redis) => redis.marks().await,
@@ -191,7 +191,7 @@ impl Index {
     }
 
     /// Moves a watermark by compare-and-set. `false`: the store holds something else.
-    async fn advance(&self, shard: Shard, from: Option<Mark>, to: Mark) -> Result<bool, Unavailable> {
+    async fn advance(&self, shard: Shard, from: Option<Watermark>, to: Watermark) -> Result<bool, Unavailable> {
         match self {
             Self::Memory(memory) => Ok(memory.advance(shard, from, to)),
             Self::Redis(redis) => redis.advance(shard, from, to).await,

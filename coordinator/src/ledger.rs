@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use ::objects::Objects;
 use owner::{Applied, Known, Noted, OpenRun, Owner, Question};
-use run::{CallIndex, Entry, Heard, PoolId, Run, RunId, Shard, TenantId, Verdict};
+use run::{CallIndex, Entry, Fact, PoolId, Run, RunId, Shard, TenantId, Verdict};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -79,7 +79,7 @@ const SNAPSHOT: Duration = Duration::from_secs(5);
 
 /// A cheap handle to the ledger.
 #[derive(Debug, Clone)]
-pub(crate) struct Ledger(mpsc::Sender<Request>);
+pub(crate) struct OwnerHandle(mpsc::Sender<Request>);
 
 #[derive(Debug)]
 enum Request {
@@ -94,7 +94,7 @@ enum Request {
 #[error("the coordinator is shutting down")]
 pub(crate) struct Stopped;
 
-impl Ledger {
+impl OwnerHandle {
     /// Every entry of the run that the feed brings, from when it stands. Ends early for a watcher that is too slow.
     pub(crate) async fn watch(&self, run: RunId) -> Result<Live, Stopped> {
         let (watcher, standing, live) = watcher::pair();
@@ -144,7 +144,7 @@ pub(crate) struct OwnerTask {
     rim: Rim,
     requests: mpsc::Receiver<Request>,
     /// To ask ourselves, from a task that had to wait for the broker first.
-    own: Ledger,
+    own: OwnerHandle,
     /// Decides what is done for the shards that are ours.
     owner: Owner,
     /// What is kept of each shard beside that.
@@ -169,7 +169,7 @@ pub(crate) struct OwnerTask {
     writes: JoinSet<Written>,
     erasures: Erasures,
     posts: JoinSet<Posted>,
-    heard: Vec<Heard>,
+    heard: Vec<Fact>,
     /// How much more tenants may write to the log, as of the last count.
     log_left: HashMap<TenantId, u64>,
     /// Calls that are being cancelled because their tenant is beyond its part of the log.
@@ -180,9 +180,9 @@ pub(crate) struct OwnerTask {
     lag: Lag,
 }
 
-pub(crate) fn new(rim: Rim) -> (Ledger, OwnerTask) {
+pub(crate) fn new(rim: Rim) -> (OwnerHandle, OwnerTask) {
     let (sender, requests) = mpsc::channel(REQUESTS_MAX);
-    let ledger = Ledger(sender);
+    let ledger = OwnerHandle(sender);
     let keeper = OwnerTask {
         rim,
         requests,
@@ -397,7 +397,7 @@ impl OwnerTask {
             count_ends(&mut self.ends, run, entry, &self.heard, &self.rim.registry);
         }
         let is_final = run.status().is_final();
-        let matters = self.heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }));
+        let matters = self.heard.iter().any(|heard| !matches!(heard, Fact::Output { .. }));
         let freed = self.limited && leads && matters && self.see_running(id);
         if is_beyond {
             self.stop_output(id, entry);
@@ -464,10 +464,10 @@ fn claim(owner: &Owner, shard: Shard) -> Option<u64> {
 }
 
 /// Counts the calls that an entry accepted or ended, for the metrics.
-fn count_ends(ends: &mut Ends, run: &Run, entry: &Entry, heard: &[Heard], registry: &watch::Receiver<Arc<Registry>>) {
+fn count_ends(ends: &mut Ends, run: &Run, entry: &Entry, heard: &[Fact], registry: &watch::Receiver<Arc<Registry>>) {
     for heard in heard {
         ends.accepted(run, heard);
-        if let Heard::CallEnded { call } = heard
+        if let Fact::CallEnded { call } = heard
             && let Some(call) = run.call(*call)
         {
             ends.count(run, call, entry.at, &registry.borrow());

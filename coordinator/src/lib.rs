@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use ::nats::Credentials;
 use ::nats::clock::ClockError;
-use ::objects::{Objects, Unfit};
+use ::objects::{BucketError, Objects};
 use telemetry::hosts::Hosts;
 
 use crate::nats::{Broker, BrokerError};
@@ -76,14 +76,14 @@ pub struct Options {
     pub redis_url: Option<String>,
     /// The file of the authorities (PEM) that sign that server's certificate; `None`: the system's.
     pub redis_ca: Option<PathBuf>,
-    pub door: DoorOptions,
+    pub api: ApiOptions,
     /// Address of the admin port, for probes, scrapers and operators; `None`: no admin port.
     pub admin: Option<SocketAddr>,
 }
 
 /// Options of the API: authentication, TLS and limits of connections.
 #[derive(Debug, Clone)]
-pub struct DoorOptions {
+pub struct ApiOptions {
     /// `None`: traffic is not encrypted.
     pub tls: Option<TlsFiles>,
     /// The file of callers and their rights (TOML, or JSON if its name ends in .json); `None`: everybody may do
@@ -101,7 +101,7 @@ pub struct DoorOptions {
     pub connections_max: usize,
 }
 
-impl Default for DoorOptions {
+impl Default for ApiOptions {
     fn default() -> Self {
         let (tls, callers, pools, host_names) = Default::default();
         Self { tls, callers, pools, open_to_all: false, host_names, connections_max: CONNECTIONS_MAX }
@@ -111,7 +111,7 @@ impl Default for DoorOptions {
 /// Default of the connections of a coordinator. Each takes a file and some 100 KiB when it is used fully.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
-impl DoorOptions {
+impl ApiOptions {
     /// Whether callers must authenticate.
     fn asks(&self) -> bool {
         self.callers.is_some() || self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some())
@@ -156,7 +156,7 @@ pub enum Error {
     #[error(transparent)]
     Setup(#[from] SetupError),
     #[error(transparent)]
-    Bucket(#[from] Unfit),
+    Bucket(#[from] BucketError),
     #[error(transparent)]
     Clock(#[from] ClockError),
     #[error("cannot listen on {address}: {source}. Stop the program that listens there, or choose another address")]
@@ -209,10 +209,10 @@ pub struct Coordinator {
     broker: Box<Broker>,
     objects: Objects,
     index: index::Index,
-    tls: Option<(auth::tls::Current, auth::tls::Keeper)>,
+    tls: Option<(auth::tls::Current, auth::tls::CertificateReload)>,
     hooks: hooks::Hooks,
-    callers: Option<(auth::callers::Callers, auth::callers::Keeper)>,
-    pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::Keeper)>,
+    callers: Option<(auth::callers::Callers, auth::callers::CallersReload)>,
+    pools: Option<(watch_channel::Receiver<Arc<fleet::pools::PoolRules>>, fleet::pools::PoolsReload)>,
     erase_after: Duration,
     log: LogOptions,
     notices: Option<api::Notices>,
@@ -229,10 +229,10 @@ impl Coordinator {
     /// cannot be reached, is too old or has no room for the log.
     pub async fn bind(options: Options) -> Result<Self, Error> {
         let index = index::Index::new(options.redis_url.as_deref(), options.redis_ca.as_deref())?;
-        let hosts = [options.door.check(options.listen)?, options.door.listed()];
-        let tls = options.door.tls.map(TlsFiles::load).transpose()?;
-        let callers = options.door.callers.as_deref().map(auth::callers::open).transpose()?;
-        let pools = options.door.pools.as_deref().map(fleet::pools::open).transpose()?;
+        let hosts = [options.api.check(options.listen)?, options.api.listed()];
+        let tls = options.api.tls.map(TlsFiles::load).transpose()?;
+        let callers = options.api.callers.as_deref().map(auth::callers::open).transpose()?;
+        let pools = options.api.pools.as_deref().map(fleet::pools::open).transpose()?;
         let listen_error = |source| Error::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
@@ -247,7 +247,7 @@ impl Coordinator {
         let objects = broker.objects(options.bucket, &options.log).await?;
         let hooks = hooks::Hooks::default();
         let (erase_after, log, notices) = (ERASE_AFTER, options.log, None);
-        let connections_max = api::affordable(options.door.connections_max);
+        let connections_max = api::affordable(options.api.connections_max);
         Ok(Self {
             listener,
             address,
@@ -270,7 +270,7 @@ impl Coordinator {
     /// Asks these hooks before calls are accepted, and notifies them of calls that are not executed.
     #[must_use]
     pub fn with_hooks(mut self, hooks: hooks::Hooks) -> Self {
-        let elsewhere = hooks.asked_elsewhere(&[hooks::Moment::PreToolUse, hooks::Moment::ToolSkip]);
+        let elsewhere = hooks.asked_elsewhere(&[hooks::HookPoint::PreToolUse, hooks::HookPoint::ToolSkip]);
         if !elsewhere.is_empty() {
             tracing::info!(
                 hooks = elsewhere.join(", "),
@@ -382,7 +382,8 @@ impl Coordinator {
         parts.spawn(nats::clock::keep(clock, inner.clone()));
         parts.spawn(owner_task.keep(inner.clone()));
         let limits = nats::tools::Limits::default();
-        let mut advertisements = nats::tools::Keeper::new(&broker, registry_sender, (rules, callers.clone()), limits);
+        let mut advertisements =
+            nats::tools::RegistryTask::new(&broker, registry_sender, (rules, callers.clone()), limits);
         advertisements.load().await?;
         parts.spawn(advertisements.keep(inner.clone()));
         parts.spawn(index_keeper.keep(inner.clone()));
@@ -443,8 +444,8 @@ impl Coordinator {
         };
         let runs = runs::Runs::new(serves);
         let uploads = objects::uploads::Uploads::default();
-        let door = api::Door { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
-        let doors = api::serve((listener, tls), (connections_max, door_hosts), door, served, || {
+        let api = api::Api { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
+        let doors = api::serve((listener, tls), (connections_max, door_hosts), api, served, || {
             tracing::info!(%address, "serving");
             serving.store(true, Ordering::Relaxed);
             ready();

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use opentelemetry_semantic_conventions::metric::RPC_SERVER_CALL_DURATION;
 use proto::Reason;
-use run::{Call, Heard, Outcome, PoolId, Route, Run, Timestamp, ToolName};
+use run::{Call, Fact, Outcome, PoolId, Route, Run, Timestamp, ToolName};
 use telemetry::metrics::{Counter, Family, Gauge, Histogram, Metric, OTHER, publish};
 
 use self::tenants::TenantCounts;
@@ -437,11 +437,11 @@ impl OfTool {
 
 impl Ends {
     /// Counts the calls of a run that may have been opened, or extended.
-    pub(crate) fn accepted(&mut self, run: &Run, heard: &Heard) {
+    pub(crate) fn accepted(&mut self, run: &Run, heard: &Fact) {
         let Some(tenant) = run.tenant() else { return };
         match heard {
-            Heard::RunOpened => self.tenants.accepted(tenant, run.calls().len()),
-            Heard::CallsAppended { count, .. } => self.tenants.accepted(tenant, usize::from(*count)),
+            Fact::RunOpened => self.tenants.accepted(tenant, run.calls().len()),
+            Fact::CallsAppended { count, .. } => self.tenants.accepted(tenant, usize::from(*count)),
             _ => {}
         }
     }

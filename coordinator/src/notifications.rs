@@ -25,12 +25,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::courier::Courier;
+use self::courier::Deliverer;
 pub(crate) use self::file::Endpoint;
 pub use self::file::InvalidWebhooks;
 pub(crate) use self::notice::message_id;
 use crate::metrics;
-use crate::nats::letters::{Letter, Queue};
+use crate::nats::letters::{Queue, QueuedNotification};
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
 
@@ -52,14 +52,17 @@ impl Webhooks {
     }
 
     /// The notifications that follow from an entry that changed the status of a run: one for each interested endpoint.
-    pub(crate) fn letters(&self, run: &Run, status: RunStatus, entry: &Entry) -> Vec<Letter> {
+    pub(crate) fn letters(&self, run: &Run, status: RunStatus, entry: &Entry) -> Vec<QueuedNotification> {
         let Some(kind) = notice::Kind::of(status) else { return Vec::new() };
         let wanting: Vec<_> = self.0.iter().filter(|endpoint| endpoint.wants(kind, run.tenant())).collect();
         if wanting.is_empty() {
             return Vec::new();
         }
         let body = notice::body(kind, run, entry.at);
-        wanting.iter().map(|endpoint| Letter::new(&endpoint.name, run.id(), entry.sequence, body.clone())).collect()
+        wanting
+            .iter()
+            .map(|endpoint| QueuedNotification::new(&endpoint.name, run.id(), entry.sequence, body.clone()))
+            .collect()
     }
 }
 
@@ -84,7 +87,7 @@ pub(crate) async fn keep(webhooks: Webhooks, queue: Queue, mut owned: watch::Rec
             let recalled = CancellationToken::new();
             for endpoint in webhooks.endpoints() {
                 let courier =
-                    Courier { endpoint: Arc::clone(endpoint), shard, queue: queue.clone(), owned: owned.clone() };
+                    Deliverer { endpoint: Arc::clone(endpoint), shard, queue: queue.clone(), owned: owned.clone() };
                 tasks.spawn(courier.carry(recalled.clone()));
             }
             couriers.insert(shard, (claim, recalled));

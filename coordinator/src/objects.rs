@@ -4,7 +4,7 @@ pub(crate) mod uploads;
 
 use std::pin::pin;
 
-use ::objects::{NotKept, Objects, Unread};
+use ::objects::{Objects, ReadError, StoreError};
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -13,7 +13,7 @@ use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
 use run::{Object, ObjectId, limit};
 
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 
 /// Chunks that are read ahead of the reader.
 const AHEAD: usize = 4;
@@ -40,7 +40,7 @@ impl Span {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BrokenObject {
     #[error(transparent)]
-    Read(#[from] Unread),
+    Read(#[from] ReadError),
     #[error("object {0} has expired, or parts of it have")]
     Missing(ObjectId),
     #[error("object {0} is corrupt: its SHA-256 differs from the stored one")]
@@ -87,7 +87,7 @@ pub(crate) fn read(
 
 /// Stores the bytes, and returns their number and SHA-256. An incomplete object is removed, unless this future is
 /// dropped too: then it ages out.
-pub(crate) async fn take<E: From<Refusal>>(
+pub(crate) async fn take<E: From<RequestError>>(
     objects: &Objects,
     id: &ObjectId,
     pieces: impl Stream<Item = Result<Bytes, E>>,
@@ -104,11 +104,11 @@ pub(crate) async fn take<E: From<Refusal>>(
     taken
 }
 
-async fn take_all<'a, E: From<Refusal>>(
+async fn take_all<'a, E: From<RequestError>>(
     objects: &'a Objects,
     id: &'a ObjectId,
     pieces: impl Stream<Item = Result<Bytes, E>>,
-    storing: &mut FuturesUnordered<BoxFuture<'a, Result<(), NotKept>>>,
+    storing: &mut FuturesUnordered<BoxFuture<'a, Result<(), StoreError>>>,
 ) -> Result<(u64, [u8; 32]), E> {
     let mut pieces = pin!(pieces);
     let (mut waiting, mut size, mut index) = (BytesMut::new(), 0, 0);
@@ -118,7 +118,7 @@ async fn take_all<'a, E: From<Refusal>>(
         // Chunks in progress continue while no bytes arrive.
         let piece = tokio::select! {
             Some(stored) = storing.next() => {
-                stored.map_err(Refusal::from)?;
+                stored.map_err(RequestError::from)?;
                 continue;
             }
             piece = pieces.next() => piece.transpose()?,
@@ -127,7 +127,7 @@ async fn take_all<'a, E: From<Refusal>>(
         if let Some(piece) = piece {
             size += piece.len() as u64;
             if size > limit::OBJECT_BYTES_MAX {
-                return Err(Refusal::ObjectTooLarge.into());
+                return Err(RequestError::ObjectTooLarge.into());
             }
             digest.update(&piece);
             waiting.extend_from_slice(&piece);
@@ -137,14 +137,14 @@ async fn take_all<'a, E: From<Refusal>>(
             storing.push(objects.put(id, index, piece).boxed());
             index += 1;
             if storing.len() >= ahead {
-                storing.next().await.transpose().map_err(Refusal::from)?;
+                storing.next().await.transpose().map_err(RequestError::from)?;
             }
         }
         if is_last {
             break;
         }
     }
-    while storing.next().await.transpose().map_err(Refusal::from)?.is_some() {}
+    while storing.next().await.transpose().map_err(RequestError::from)?.is_some() {}
     let mut sha256 = [0; 32];
     sha256.copy_from_slice(digest.finish().as_ref());
     Ok((size, sha256))

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::convert::api;
-use proto::subject::{self, Place, Subject};
+use proto::subject::{self, Subject, SubjectKind};
 use proto::v1;
-use run::{Entry, FloorPolicy, Heard, Route, Run, RunId, RunOpened, Sequencer, Span, Spoken, TenantId, Utterance};
+use run::{Entry, Fact, FloorPolicy, OutputEvent, OutputKind, Route, Run, RunId, RunOpened, Sequencer, Span, TenantId};
 use tokio::time::Instant;
 
 use crate::auth::callers::Reading;
-use crate::ledger::{Before, Ledger, Live, OVERDUE, Standing, Stopped};
+use crate::ledger::{Before, Live, OVERDUE, OwnerHandle, Standing, Stopped};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
 
@@ -38,13 +38,13 @@ pub(crate) struct Reader {
     sequencer: Sequencer,
     /// The client has everything up to here already.
     after: Option<u64>,
-    spoken: VecDeque<Spoken>,
+    spoken: VecDeque<OutputEvent>,
     /// Entries with output that is still to be emitted, oldest first.
     kept: VecDeque<Arc<Entry>>,
     kept_bytes: usize,
     /// The newest entry that was applied.
     current: Option<Arc<Entry>>,
-    heard: Vec<Heard>,
+    heard: Vec<Fact>,
     /// Whether it answers the request that opened the run.
     pub(crate) answers_opening: bool,
     /// The reader's place among those of its caller.
@@ -67,7 +67,7 @@ impl Reader {
     /// A reader of a run that is about to be opened.
     pub(crate) async fn of_new_run(
         journal: Journal,
-        ledger: Ledger,
+        ledger: OwnerHandle,
         run: RunId,
         policy: FloorPolicy,
     ) -> Result<Box<Self>, Stopped> {
@@ -78,7 +78,7 @@ impl Reader {
     /// A reader of a run that is in the log.
     pub(crate) async fn of_run(
         journal: Journal,
-        ledger: Ledger,
+        ledger: OwnerHandle,
         run: RunId,
         policy: FloorPolicy,
         after: Option<u64>,
@@ -209,14 +209,14 @@ impl Reader {
         self.run.apply(&entry, &mut self.heard);
         let mut spoken = Vec::new();
         self.sequencer.observe(entry.at, &self.heard, &mut spoken);
-        for speaks in spoken.iter().filter(|spoken| matches!(spoken.what, Utterance::Speaks { .. })) {
+        for speaks in spoken.iter().filter(|spoken| matches!(spoken.what, OutputKind::Speaks { .. })) {
             COUNTS.floor_wait.record(entry.at.since(speaks.at));
         }
         let of_this = |span: &Span| span.position.sequence == entry.sequence;
         let heard =
-            self.heard.iter().filter(|heard| matches!(heard, Heard::Output { span, .. } if of_this(span))).count();
+            self.heard.iter().filter(|heard| matches!(heard, Fact::Output { span, .. } if of_this(span))).count();
         let said =
-            spoken.iter().filter(|spoken| matches!(&spoken.what, Utterance::Output { span, .. } if of_this(span)));
+            spoken.iter().filter(|spoken| matches!(&spoken.what, OutputKind::Output { span, .. } if of_this(span)));
         if heard > said.count() {
             self.keep(&entry);
         }
@@ -235,9 +235,9 @@ impl Reader {
     }
 
     /// The entry with the emitted output, if it is in memory.
-    fn entry_for(&self, spoken: &Spoken) -> Option<Arc<Entry>> {
+    fn entry_for(&self, spoken: &OutputEvent) -> Option<Arc<Entry>> {
         let current = self.current.as_ref()?;
-        let Utterance::Output { span, .. } = &spoken.what else { return Some(Arc::clone(current)) };
+        let OutputKind::Output { span, .. } = &spoken.what else { return Some(Arc::clone(current)) };
         let sequence = span.position.sequence;
         if self.after.is_some_and(|after| spoken.number + u64::from(span.count) - 1 <= after) {
             // The client has this output already: any entry will do, because nothing of it is emitted.
@@ -252,14 +252,14 @@ impl Reader {
 
     /// Reads a page of the speaking call's entries, beginning with this one. A replica of the broker may be behind, so
     /// if the entry is missing, this replica or another one is asked again.
-    async fn read_again(&mut self, spoken: &Spoken) -> Result<Arc<Entry>, WatchError> {
-        let Utterance::Output { attempt, span } = &spoken.what else { return Err(WatchError::Unknown) };
+    async fn read_again(&mut self, spoken: &OutputEvent) -> Result<Arc<Entry>, WatchError> {
+        let OutputKind::Output { attempt, span } = &spoken.what else { return Err(WatchError::Unknown) };
         let sequence = span.position.sequence;
         // A single subject, which the broker looks up. With a wildcard it would search the log after the call's last
         // entry.
         let filter = match self.run.call(attempt.call).map(|call| &call.spec().route) {
             Some(Route::Pool { pool, .. }) => {
-                let place = Place::Output { call: attempt.call, pool: pool.clone() };
+                let place = SubjectKind::Output { call: attempt.call, pool: pool.clone() };
                 Subject { run: self.source.run, place }.to_string()
             }
             Some(Route::Client | Route::Refused(_)) | None => subject::of_call(self.source.run, attempt.call),
@@ -317,7 +317,7 @@ fn size(event: &v1::RunEvent) -> usize {
 #[derive(Debug)]
 struct Source {
     journal: Journal,
-    ledger: Ledger,
+    ledger: OwnerHandle,
     run: RunId,
     page: VecDeque<Arc<Entry>>,
     /// Position in the log, used until the first entry from the feed.
@@ -353,7 +353,7 @@ enum Then {
 }
 
 impl Source {
-    async fn new(journal: Journal, ledger: Ledger, run: RunId, behind: Behind) -> Result<Self, Stopped> {
+    async fn new(journal: Journal, ledger: OwnerHandle, run: RunId, behind: Behind) -> Result<Self, Stopped> {
         let (live, journal) = (ledger.watch(run).await?, journal.in_turns());
         let pages = RunPages::new(journal.clone(), run, WATCHED_PAGE_BYTES);
         Ok(Self { journal, ledger, run, page: VecDeque::new(), pages, behind, last: 0, live })

@@ -18,10 +18,10 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::hooks::{Hooks, Question};
+use ::hooks::{HookRequest, Hooks};
 use ::objects::Objects;
 use proto::names;
-use proto::subject::Place;
+use proto::subject::SubjectKind;
 use run::{
     Answer, CallId, Command, Decision, Event, Fields, FloorPolicy, RequestId, Rules, Run, RunId, Shard, TenantId,
     ToolName, limit,
@@ -32,12 +32,12 @@ use uuid::Builder;
 use self::asking::Asking;
 pub(crate) use self::erase::EraseOutcome;
 use self::objects::AskedFile;
-use crate::admission::accept::{self, Asked, Offer, Scope};
+use crate::admission::accept::{self, Offer, RequestedCall, Scope};
 use crate::admission::custom::CustomTools;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::{Caller, Callers, Reading, Role};
 use crate::fleet::registry::Registry;
-use crate::ledger::Ledger;
+use crate::ledger::OwnerHandle;
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::pauses::Pauses;
 use crate::nats::requests::Requests;
@@ -62,12 +62,12 @@ pub(crate) struct Parts {
     pub(crate) journal: Journal,
     pub(crate) objects: Objects,
     pub(crate) requests: Requests,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: OwnerHandle,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) owned: watch::Receiver<Owned>,
     pub(crate) hooks: Hooks,
     /// Queue of the notifications to hooks of calls that are not executed.
-    pub(crate) skips: mpsc::Sender<Question>,
+    pub(crate) skips: mpsc::Sender<HookRequest>,
     pub(crate) callers: Callers,
     pub(crate) quotas: Quotas,
     pub(crate) pauses: Pauses,
@@ -111,7 +111,7 @@ impl Deref for Runs {
 /// A request for a new run.
 #[derive(Debug)]
 pub(crate) struct NewRun {
-    pub(crate) calls: Vec<Asked>,
+    pub(crate) calls: Vec<RequestedCall>,
     /// Files that the request names for its calls; each call has its own list once they are resolved.
     pub(crate) files: Vec<AskedFile>,
     pub(crate) keep_open: bool,
@@ -203,7 +203,7 @@ impl Runs {
         id: RunId,
         policy: FloorPolicy,
         after: Option<u64>,
-    ) -> Result<Box<Reader>, Refusal> {
+    ) -> Result<Box<Reader>, RequestError> {
         self.caller.must(Role::Read)?;
         let reader = self.read(id, policy, after, self.caller.begin_reading()?).await?;
         // The run of another tenant is reported as missing.
@@ -216,7 +216,7 @@ impl Runs {
         policy: FloorPolicy,
         after: Option<u64>,
         place: Option<Reading>,
-    ) -> Result<Box<Reader>, Refusal> {
+    ) -> Result<Box<Reader>, RequestError> {
         let reader = Reader::of_run(self.journal.clone(), self.ledger.clone(), id, policy, after).await;
         let held = reader.map(|mut reader| {
             reader.hold(place);
@@ -226,17 +226,17 @@ impl Runs {
             WatchError::Unknown => missing(id),
             WatchError::Stopped(stopped) => stopped.into(),
             WatchError::Read(error) => error.into(),
-            WatchError::Gone(_) => Refusal::EventsExpired(id),
+            WatchError::Gone(_) => RequestError::EventsExpired(id),
         })
     }
 
-    pub(crate) async fn get(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn get(&self, id: RunId) -> Result<Arc<Run>, RequestError> {
         self.caller.must(Role::Read)?;
         self.known(id).await.map(|known| known.run)
     }
 
     /// The run as its owner here has it, or else read from the log.
-    pub(crate) async fn known(&self, id: RunId) -> Result<Known, Refusal> {
+    pub(crate) async fn known(&self, id: RunId) -> Result<Known, RequestError> {
         match self.ledger.state(id).await? {
             Some(known) => self.behind_the_wall(known),
             None => self.replay(id).await,
@@ -244,12 +244,12 @@ impl Runs {
     }
 
     /// The run of another tenant is reported as missing.
-    fn behind_the_wall(&self, known: Known) -> Result<Known, Refusal> {
+    fn behind_the_wall(&self, known: Known) -> Result<Known, RequestError> {
         if self.caller.sees(known.run.tenant()) { Ok(known) } else { Err(missing(known.run.id())) }
     }
 
     /// The run read from the log, which may be newer than the owner's.
-    async fn replay(&self, id: RunId) -> Result<Known, Refusal> {
+    async fn replay(&self, id: RunId) -> Result<Known, RequestError> {
         let known = self.journal.known(id).await?;
         if known.run.opened_at().is_none() { Err(missing(id)) } else { self.behind_the_wall(known) }
     }
@@ -259,10 +259,9 @@ impl Runs {
     async fn found_in<T>(
         &self,
         known: Known,
-        find: impl Fn(&Run) -> Result<T, Refusal>,
-    ) -> Result<(Known, T), Refusal> {
-        let may_be_lifted =
-            |found: &Result<T, Refusal>| matches!(found, Err(Refusal::Rejected(rejection)) if !rejection.lasts());
+        find: impl Fn(&Run) -> Result<T, RequestError>,
+    ) -> Result<(Known, T), RequestError> {
+        let may_be_lifted = |found: &Result<T, RequestError>| matches!(found, Err(RequestError::Rejected(rejection)) if !rejection.lasts());
         let (id, mut known) = (known.run.id(), known);
         let mut found = find(&known.run);
         if may_be_lifted(&found) {
@@ -281,8 +280,8 @@ impl Runs {
     }
 
     /// New work is refused before the log is full, so that accepted calls have room to end.
-    fn check_room(&self) -> Result<(), Refusal> {
-        self.journal.crowded().map_or(Ok(()), |bound| Err(Refusal::LogFull(Some(bound))))
+    fn check_room(&self) -> Result<(), RequestError> {
+        self.journal.crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
     }
 
     /// Runs a command of a caller, who must have a role. The result is written to the audit log.
@@ -290,8 +289,8 @@ impl Runs {
         &self,
         (command_name, role): (&'static str, Role),
         (id, call): (RunId, Option<&CallId>),
-        work: impl Future<Output = Result<T, Refusal>>,
-    ) -> Result<T, Refusal> {
+        work: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
         let asking = Asking::on(self, command_name, (id, call));
         let done = match self.caller.must(role) {
             Ok(()) => work.await,
@@ -304,9 +303,9 @@ impl Runs {
     pub(crate) async fn append_calls(
         &self,
         id: RunId,
-        calls: &[Asked],
+        calls: &[RequestedCall],
         custom: &CustomTools,
-    ) -> Result<Arc<Run>, Refusal> {
+    ) -> Result<Arc<Run>, RequestError> {
         let work = async {
             self.check_room()?;
             let mut calls = calls.to_vec();
@@ -339,7 +338,7 @@ impl Runs {
         self.judged(("AppendCalls", Role::Submit), (id, None), work).await
     }
 
-    pub(crate) async fn close(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn close(&self, id: RunId) -> Result<Arc<Run>, RequestError> {
         let work = self.command(id, |_| Command::Close);
         self.judged(("CloseRun", Role::Submit), (id, None), work).await
     }
@@ -349,7 +348,7 @@ impl Runs {
         id: RunId,
         answers: &[Answer],
         all_required: bool,
-    ) -> Result<Arc<Run>, Refusal> {
+    ) -> Result<Arc<Run>, RequestError> {
         let work = async {
             self.caller.may_answer(id, answers)?;
             self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec(), all_required }).await
@@ -369,25 +368,25 @@ impl Runs {
     }
 
     /// Decides on calls that await approval. Arguments that replace a call's own must fit its tool's schema.
-    pub(crate) async fn decide(&self, id: RunId, decisions: Vec<(CallId, Decision)>) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn decide(&self, id: RunId, decisions: Vec<(CallId, Decision)>) -> Result<Arc<Run>, RequestError> {
         let only = if let [(call, _)] = &*decisions { Some(call.clone()) } else { None };
         let work = self.decide_checked(id, decisions);
         self.judged(("DecideCalls", Role::Approve), (id, only.as_ref()), work).await
     }
 
-    pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn cancel_run(&self, id: RunId, reason: &str) -> Result<Arc<Run>, RequestError> {
         let work = self.command(id, |_| Command::CancelRun { reason: reason.to_owned() });
         self.judged(("CancelRun", Role::Submit), (id, None), work).await
     }
 
-    pub(crate) async fn cancel_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn cancel_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<Arc<Run>, RequestError> {
         let work = self.command(id, |_| Command::CancelCall { call: call.clone(), reason: reason.to_owned() });
         self.judged(("CancelCall", Role::Submit), (id, Some(call)), work).await
     }
 
     /// As [`Self::cancel_call`]; returns `false` if the call had ended or was being cancelled already, so nothing was
     /// stored.
-    pub(crate) async fn cancel_open_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<bool, Refusal> {
+    pub(crate) async fn cancel_open_call(&self, id: RunId, call: &CallId, reason: &str) -> Result<bool, RequestError> {
         let work = async {
             let command = |_: &Run| Command::CancelCall { call: call.clone(), reason: reason.to_owned() };
             Ok(self.command_stored(id, command).await?.1)
@@ -395,13 +394,17 @@ impl Runs {
         self.judged(("CancelCall", Role::Submit), (id, Some(call)), work).await
     }
 
-    async fn command(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<Arc<Run>, Refusal> {
+    async fn command(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<Arc<Run>, RequestError> {
         Ok(self.command_stored(id, command).await?.0)
     }
 
     /// Decides on the present state of the run and appends the events, each only if no other writer was faster. Also
     /// returns whether anything had to be stored.
-    async fn command_stored(&self, id: RunId, command: impl Fn(&Run) -> Command) -> Result<(Arc<Run>, bool), Refusal> {
+    async fn command_stored(
+        &self,
+        id: RunId,
+        command: impl Fn(&Run) -> Command,
+    ) -> Result<(Arc<Run>, bool), RequestError> {
         let mut newest = self.known(id).await?;
         for _ in 0..DECISIONS_MAX {
             let decide = |run: &Run| Ok(run.decide(command(run), proto::now())?);
@@ -415,7 +418,7 @@ impl Runs {
                 // would cost the broker a search.
                 Ok(last) => {
                     self.note(id, Some(&known.run), &events);
-                    let of_stored = |refusal: Refusal| refusal.of_stored(id);
+                    let of_stored = |refusal: RequestError| refusal.of_stored(id);
                     let known =
                         match self.ledger.state_through(id, last).await.map_err(|stopped| of_stored(stopped.into()))? {
                             Some(known) => known,
@@ -430,7 +433,7 @@ impl Runs {
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Refusal::Contended)
+        Err(RequestError::Contended)
     }
 
     /// A command's events are on different subjects, so none of them changes another's expected sequence. Returns the
@@ -438,7 +441,7 @@ impl Runs {
     async fn append_each(&self, known: &Known, events: &[Event]) -> Result<u64, AppendError> {
         let (run, mut last) = (known.run.id(), 0);
         for event in events.chunks(1) {
-            let revision = Place::of(event).map_or(0, |place| known.revision(&place));
+            let revision = SubjectKind::of(event).map_or(0, |place| known.revision(&place));
             match self.journal.append(run, event, None, revision).await {
                 Ok(sequence) => last = last.max(sequence),
                 Err(AppendError::Conflict) => return Err(AppendError::Conflict),
@@ -456,6 +459,10 @@ fn fresh_id(shard: Shard) -> RunId {
     RunId::new(shard, Builder::from_unix_timestamp_millis(proto::now().0, &rand::random()).into_uuid())
 }
 
-fn missing(id: RunId) -> Refusal {
-    if proto::now().since(id.created_at()) > RETENTION { Refusal::EventsExpired(id) } else { Refusal::RunNotFound(id) }
+fn missing(id: RunId) -> RequestError {
+    if proto::now().since(id.created_at()) > RETENTION {
+        RequestError::EventsExpired(id)
+    } else {
+        RequestError::RunNotFound(id)
+    }
 }

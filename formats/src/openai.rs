@@ -17,7 +17,7 @@ mod refused;
 pub mod responses;
 mod tools;
 
-pub use refused::Refused;
+pub use refused::InputError;
 pub use tools::Hosted;
 
 /// What a face says it is, where an API wants the name of a model or of an assistant.

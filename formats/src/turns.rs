@@ -60,6 +60,6 @@ mod turn;
 pub use answer::{Answer, Part};
 pub use error::{Error, Problem};
 pub use form::{Form, UnknownName};
-pub use turn::{Arguments, Call, PassedOver, Reason, Turn};
+pub use turn::{Arguments, Call, Reason, SkippedItem, Turn};
 
 pub mod limit;

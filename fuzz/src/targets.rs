@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::{Message, Name};
 use proto::convert::log;
 use proto::convert::manifest::{manifest_in, manifest_out};
-use proto::convert::object::{GivenChunk, Upload, WantedChunk};
+use proto::convert::object::{ChunkReply, ChunkRequest, Upload};
 use proto::convert::snapshot::Snapshot;
 use proto::convert::worker::{Heartbeat, Stop, decode_advertisement, decode_answer, decode_question, encode_question};
 use proto::subject::Subject;
@@ -200,8 +200,8 @@ pub fn worker_messages(data: &[u8]) {
         1 => again!(decode_question, encode_question),
         2 => again!(Stop::decode, Stop::encode),
         3 => again!(Upload::decode, Upload::encode),
-        4 => again!(WantedChunk::decode, WantedChunk::encode),
-        5 => drop(GivenChunk::decode(payload)),
+        4 => again!(ChunkRequest::decode, ChunkRequest::encode),
+        5 => drop(ChunkReply::decode(payload)),
         6 => drop(decode_answer(payload, CallIndex(0))),
         _ => drop(Snapshot::decode(payload, Shard(0))),
     }

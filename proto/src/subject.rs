@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-pub use owner::Place;
+pub use owner::SubjectKind;
 use run::{CallIndex, PoolId, RunId, Shard};
 
 use crate::names::NAMESPACE;
@@ -12,7 +12,7 @@ use crate::names::NAMESPACE;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subject {
     pub run: RunId,
-    pub place: Place,
+    pub place: SubjectKind,
 }
 
 /// A subject that is not one of the log.
@@ -28,10 +28,10 @@ impl fmt::Display for Subject {
         f.write_str(".")?;
         self.run.fmt(f)?;
         let (call, what, pool) = match &self.place {
-            Place::Run => return f.write_str("._.run"),
-            Place::Job { call, pool } => (call, ".job.", pool.as_str()),
-            Place::Output { call, pool } => (call, ".out.", pool.as_str()),
-            Place::Control { call } => (call, ".ctl", ""),
+            SubjectKind::Run => return f.write_str("._.run"),
+            SubjectKind::Job { call, pool } => (call, ".job.", pool.as_str()),
+            SubjectKind::Output { call, pool } => (call, ".out.", pool.as_str()),
+            SubjectKind::Control { call } => (call, ".ctl", ""),
         };
         f.write_str(".")?;
         call.fmt(f)?;
@@ -56,10 +56,10 @@ impl std::str::FromStr for Subject {
         let index = || call.parse::<CallIndex>().map_err(|_| invalid());
         let mut pool = || tokens.next().and_then(|pool| pool.parse::<PoolId>().ok()).ok_or_else(invalid);
         let place = match what {
-            "run" if call == "_" => Place::Run,
-            "job" => Place::Job { call: index()?, pool: pool()? },
-            "out" => Place::Output { call: index()?, pool: pool()? },
-            "ctl" => Place::Control { call: index()? },
+            "run" if call == "_" => SubjectKind::Run,
+            "job" => SubjectKind::Job { call: index()?, pool: pool()? },
+            "out" => SubjectKind::Output { call: index()?, pool: pool()? },
+            "ctl" => SubjectKind::Control { call: index()? },
             _ => return Err(invalid()),
         };
         if tokens.next().is_some() {

@@ -16,10 +16,10 @@ use run::{
     WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
-use toolyard_proto::convert::object::{GivenChunk, Upload, WantedChunk};
+use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
 use toolyard_proto::convert::snapshot::{OwedErasure, Snapshot};
 use toolyard_proto::convert::worker::{self, Answer, Heartbeat, Question, Stop, decode_question, encode_question};
-use toolyard_proto::subject::{Place, Subject};
+use toolyard_proto::subject::{Subject, SubjectKind};
 
 const RELEASES: [(&str, &str); 1] = [("0.1.0", include_str!("release/0.1.0.txt"))];
 
@@ -259,8 +259,8 @@ fn upload() -> Upload {
     Upload { object, tenant: opened().tenant, caller: opened().caller }
 }
 
-fn wanted_chunk() -> WantedChunk {
-    WantedChunk { run: run_id(), call: CallIndex(1), object: upload().object.id, chunk: 7 }
+fn wanted_chunk() -> ChunkRequest {
+    ChunkRequest { run: run_id(), call: CallIndex(1), object: upload().object.id, chunk: 7 }
 }
 
 fn snapshot() -> Snapshot {
@@ -309,8 +309,8 @@ fn all() -> BTreeMap<&'static str, Bytes> {
         ("stop of a worker", Stop::Worker("worker-1".parse().expect("an id")).encode()),
         ("upload", upload().encode()),
         ("wanted chunk", wanted_chunk().encode()),
-        ("given chunk", GivenChunk::Data(Bytes::from_static(b"data")).encode()),
-        ("refused chunk", GivenChunk::Refused("no".to_owned()).encode()),
+        ("given chunk", ChunkReply::Data(Bytes::from_static(b"data")).encode()),
+        ("refused chunk", ChunkReply::Refused("no".to_owned()).encode()),
         ("snapshot", snapshot().encode()),
         ("snapshot with erasures", snapshot_with_erasures().encode()),
         ("snapshot with owed bytes", snapshot_with_owed_bytes().encode()),
@@ -336,11 +336,11 @@ fn entries_of_earlier_releases_mean_what_they_meant() {
         let written = released(text);
         for (name, events) in entries() {
             let Some(bytes) = written.get(name) else { continue };
-            let place = Place::of(&events).expect("it has events");
+            let place = SubjectKind::of(&events).expect("it has events");
             let subject = Subject { run: run_id(), place };
             let entry = decode(&subject, bytes.clone(), 1, Timestamp(2)).expect(name);
             assert_eq!(entry.events, events, "{name} of {release}");
-            if let Place::Job { .. } = &subject.place {
+            if let SubjectKind::Job { .. } = &subject.place {
                 assert_eq!(
                     *decode_job(&subject, bytes.clone(), Timestamp(u64::MAX))
                         .expect(name)
@@ -365,9 +365,9 @@ fn words_of_earlier_releases_mean_what_they_meant() {
         let worker = Stop::Worker("worker-1".parse().expect("an id"));
         assert_eq!(Stop::decode(take("stop of a worker")).expect("one"), worker, "{release}");
         assert_eq!(Upload::decode(take("upload")).expect("one"), upload(), "{release}");
-        assert_eq!(WantedChunk::decode(take("wanted chunk")).expect("one"), wanted_chunk(), "{release}");
-        let given = (["given chunk", "refused chunk"]).map(|name| GivenChunk::decode(take(name)).expect(name));
-        let expected = [GivenChunk::Data(Bytes::from_static(b"data")), GivenChunk::Refused("no".to_owned())];
+        assert_eq!(ChunkRequest::decode(take("wanted chunk")).expect("one"), wanted_chunk(), "{release}");
+        let given = (["given chunk", "refused chunk"]).map(|name| ChunkReply::decode(take(name)).expect(name));
+        let expected = [ChunkReply::Data(Bytes::from_static(b"data")), ChunkReply::Refused("no".to_owned())];
         assert_eq!(given, expected, "{release}");
         assert_eq!(Snapshot::decode(take("snapshot"), Shard(15)).expect("one"), snapshot(), "{release}");
         let owed = Snapshot::decode(take("snapshot with erasures"), Shard(15)).expect("one");

@@ -16,7 +16,7 @@ use toolyard_proto::convert::worker::{
     Answer, Heartbeat, Question, Stop, decode_advertisement, decode_answer, decode_question, encode_answer,
     encode_question,
 };
-use toolyard_proto::subject::{Place, Subject};
+use toolyard_proto::subject::{Subject, SubjectKind};
 
 const RUN: &str = "run_0b_0193a5a0000070008000000000000000";
 
@@ -297,7 +297,7 @@ proptest! {
         events in prop_oneof![by_coordinators(), by_workers()], sequence: u64, at: u64, not_after in proptest::option::of(1..u64::MAX),
     ) {
         let not_after = not_after.map(Timestamp);
-        let place = Place::of(&events).expect("events have a place");
+        let place = SubjectKind::of(&events).expect("events have a place");
         let subject = Subject { run: run_id(), place };
         let subject: Subject = subject.to_string().parse().expect("a subject of the log");
         let payload = log::encode_as(7, not_after, &events, None);
@@ -311,7 +311,7 @@ proptest! {
         let dispatched = Event::CallDispatched { call: CallIndex(0), pool: pool() };
         let opened = Event::RunOpened(RunOpened { deadline: Timestamp(9), calls: vec![Arc::clone(&spec)], ..RunOpened::default() });
         let (events, job) = if opens { (vec![opened, dispatched], None) } else { (vec![dispatched], Some(&*spec)) };
-        let subject = Subject { run: run_id(), place: Place::of(&events).expect("a place") };
+        let subject = Subject { run: run_id(), place: SubjectKind::of(&events).expect("a place") };
         let Route::Pool { pool: routed, .. } = &spec.route else {
             prop_assert!(log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).is_err());
             return Ok(());
@@ -334,7 +334,7 @@ proptest! {
     #[test]
     fn events_are_not_taken_from_a_subject_where_they_do_not_belong(events in by_coordinators(), call in 0..9u16) {
         // A worker can write to its pool's output alone.
-        let place = Place::Output { call: CallIndex(call), pool: pool() };
+        let place = SubjectKind::Output { call: CallIndex(call), pool: pool() };
         let subject = Subject { run: run_id(), place };
         prop_assert!(log::decode(&subject, log::encode(&events, None), 1, Timestamp(1)).is_err());
     }
@@ -342,7 +342,7 @@ proptest! {
     #[test]
     fn garbage_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), text in ".*") {
         let payload = Bytes::from(bytes);
-        for place in [Place::Run, Place::Output { call: CallIndex(0), pool: pool() }] {
+        for place in [SubjectKind::Run, SubjectKind::Output { call: CallIndex(0), pool: pool() }] {
             let subject = Subject { run: run_id(), place };
             // Most of it is no message; whatever is one is no entry of a known version with events in their place.
             let decoded = log::decode(&subject, payload.clone(), 1, Timestamp(1));
@@ -384,7 +384,7 @@ proptest! {
     fn a_subject_comes_back(shard: u8, call in 0..128u16) {
         let id = format!("run_{}_{}", Shard(shard), &RUN[7..]).parse().expect("a run id");
         let call = CallIndex(call);
-        let places = [Place::Run, Place::Job { call, pool: pool() }, Place::Output { call, pool: pool() }, Place::Control { call }];
+        let places = [SubjectKind::Run, SubjectKind::Job { call, pool: pool() }, SubjectKind::Output { call, pool: pool() }, SubjectKind::Control { call }];
         for place in places {
             let subject = Subject { run: id, place };
             prop_assert_eq!(subject.to_string().parse::<Subject>().expect("a subject"), subject);
@@ -396,7 +396,7 @@ proptest! {
 fn an_entry_of_another_version_is_refused() {
     use prost::Message as _;
     let entry = toolyard_proto::wire::v1::Entry { version: 2, ..Default::default() };
-    let subject = Subject { run: run_id(), place: Place::Run };
+    let subject = Subject { run: run_id(), place: SubjectKind::Run };
     let error = log::decode(&subject, entry.encode_to_vec().into(), 1, Timestamp(1)).expect_err("another version");
     assert!(error.to_string().contains("version 2"), "{error}");
 }

@@ -11,7 +11,7 @@ use futures::future::join_all;
 use harness::reason;
 use local::{Lookup, Program};
 use proto::names;
-use proto::subject::{Place, Subject};
+use proto::subject::{Subject, SubjectKind};
 use proto::v1::{self, run_service_client::RunServiceClient};
 use run::{CallIndex, RunId, Shard};
 use serde_json::{Value, json};
@@ -182,7 +182,7 @@ impl Confined {
             let mut stored = Vec::new();
             for _ in 0..PUBLISHED {
                 let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-                let subject = Subject { run, place: Place::Control { call: CallIndex(0) } }.to_string();
+                let subject = Subject { run, place: SubjectKind::Control { call: CallIndex(0) } }.to_string();
                 stored.push(context.publish(subject, vec![0; 120].into()).await?.into_future());
             }
             if let Some(refused) = join_all(stored).await.into_iter().find_map(Result::err) {

@@ -84,7 +84,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 bucket: None,
                 redis_url,
                 redis_ca: None,
-                door: coordinator::DoorOptions::default(),
+                door: coordinator::ApiOptions::default(),
                 admin,
             };
             let coordinator = coordinator::Coordinator::bind(options).await?;

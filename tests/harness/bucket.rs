@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use objects::Place;
+use objects::BucketLocation;
 use serde_json::json;
 
 use crate::http::Http;
@@ -49,7 +49,7 @@ impl Bucket {
     /// Never: the place is well formed.
     #[must_use]
     pub fn with_key(&self, name: &str) -> objects::Bucket {
-        let place = Place::parse("s3://yard/tests", Some(self.server.url()), None, true).expect("a place");
+        let place = BucketLocation::parse("s3://yard/tests", Some(self.server.url()), None, true).expect("a place");
         objects::Bucket::new(place, |variable| {
             key(name).into_iter().find(|(at, _)| *at == variable).map(|(_, value)| value)
         })

@@ -168,10 +168,10 @@ async fn a_coordinator_whose_key_is_wrong_does_not_begin() {
             redis_url: None,
             redis_ca: None,
             admin: None,
-            door: coordinator::DoorOptions::default(),
+            door: coordinator::ApiOptions::default(),
         };
         let error = coordinator::Coordinator::bind(options).await.expect_err("it may not");
-        let coordinator::Error::Bucket(objects::Unfit::Refused { what: "write", .. }) = &error else {
+        let coordinator::Error::Bucket(objects::BucketError::Refused { what: "write", .. }) = &error else {
             panic!("{error:?}")
         };
         assert!(error.to_string().contains(code) && !error.to_string().contains("do-not-tell"), "{error}");

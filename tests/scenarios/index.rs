@@ -376,7 +376,7 @@ type Stored = (proto::subject::Subject, Vec<Event>, Option<std::sync::Arc<CallSp
 
 /// The two entries of a run of one call.
 fn finished(id: RunId) -> Vec<Stored> {
-    use proto::subject::{Place, Subject};
+    use proto::subject::{Subject, SubjectKind};
     let pool: run::PoolId = "main".parse().expect("a pool");
     let deadline = proto::now().after(Duration::from_secs(3600));
     let (name, tool) = ("call_0".parse().expect("an id"), "noop".parse().expect("a name"));
@@ -402,7 +402,11 @@ fn finished(id: RunId) -> Vec<Stored> {
     let outcome = run::AttemptOutcome::Completed(vec![run::Content::Text("done".to_owned())].into());
     let ended = Event::AttemptEnded { attempt, pool: pool.clone(), chunks: 0, outcome };
     vec![
-        (Subject { run: id, place: Place::Job { call, pool: pool.clone() } }, vec![opened, dispatched], Some(spec)),
-        (Subject { run: id, place: Place::Output { call, pool } }, vec![ended], None),
+        (
+            Subject { run: id, place: SubjectKind::Job { call, pool: pool.clone() } },
+            vec![opened, dispatched],
+            Some(spec),
+        ),
+        (Subject { run: id, place: SubjectKind::Output { call, pool } }, vec![ended], None),
     ]
 }

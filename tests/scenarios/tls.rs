@@ -104,14 +104,14 @@ async fn a_door_whose_files_are_no_certificate_does_not_open() {
         redis_url: None,
         redis_ca: None,
         admin: None,
-        door: coordinator::DoorOptions {
+        door: coordinator::ApiOptions {
             pools: None,
             tls: Some(coordinator::TlsFiles {
                 certificate: files.certificate.clone(),
                 key: files.key.clone(),
                 client_ca: None,
             }),
-            ..coordinator::DoorOptions::default()
+            ..coordinator::ApiOptions::default()
         },
     };
     let bind = async |options| {

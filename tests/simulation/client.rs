@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use run::{
     AfterPartialOutput, Answer, Approval, Call, CallError, CallSpec, Command, Concurrency, Content, Decision,
-    DefaultDecision, ErrorKind, FloorPolicy, Opening, Policy, Route, RunId, Timestamp, Utterance, WithoutWorker,
+    DefaultDecision, ErrorKind, FloorPolicy, Opening, OutputKind, Policy, Route, RunId, Timestamp, WithoutWorker,
 };
 
 use crate::net::{Message, Net, Node, Piece};
@@ -178,7 +178,7 @@ impl Client {
             net.promises.check(number == due, || format!("{run}: a reader got number {number} after {due}"));
             net.promises.was_read(run, self.policy, number, &piece);
             self.read = Some(number);
-            self.over |= matches!(piece, Piece::Fact(Utterance::RunEnded(_)));
+            self.over |= matches!(piece, Piece::Fact(OutputKind::RunEnded(_)));
         }
     }
 

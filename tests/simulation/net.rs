@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use owner::membership::{Answer, Key, Operation};
 use run::{
-    AttemptId, CallIndex, CallSpec, ChunkIndex, Command, Entry, Event, FloorPolicy, Opening, PoolId, Rejection, RunId,
-    Timestamp, Utterance, Verdict, WorkerId,
+    AttemptId, CallIndex, CallSpec, ChunkIndex, Command, CommandError, Entry, Event, FloorPolicy, Opening, OutputKind,
+    PoolId, RunId, Timestamp, Verdict, WorkerId,
 };
 
 use crate::chance::Chance;
@@ -214,7 +214,7 @@ pub(crate) enum Message {
     },
     Done {
         token: u64,
-        result: Result<(), Rejection>,
+        result: Result<(), CommandError>,
     },
     Watch {
         watch: u64,
@@ -231,7 +231,7 @@ pub(crate) enum Message {
 /// What one number of a run's output stands for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Piece {
-    Fact(Utterance),
+    Fact(OutputKind),
     Chunk { attempt: AttemptId, index: ChunkIndex, body: String },
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use run::{
     AfterPartialOutput, AttemptId, AttemptNumber, Call, CallIndex, CallState, ChunkIndex, Concurrency, DeadlineKind,
-    Entry, ErrorKind, Event, FloorPolicy, Heard, Outcome, Route, Run, RunId, Sequencer, Shard, Stopped, Timestamp,
-    Utterance,
+    Entry, ErrorKind, Event, Fact, FloorPolicy, Outcome, OutputKind, Route, Run, RunId, Sequencer, Shard, Stopped,
+    Timestamp,
 };
 
 use crate::net::{Piece, Place, Stored};
@@ -146,10 +146,10 @@ impl Promises {
         }
         for fact in &heard {
             match fact {
-                Heard::CallEnded { call } => self.ended(*id, *call),
-                Heard::AttemptStarted { continues: true, .. } => self.note("continued"),
-                Heard::AttemptStopping { .. } => self.note("told to stop"),
-                Heard::Decided { .. } => self.note("decided"),
+                Fact::CallEnded { call } => self.ended(*id, *call),
+                Fact::AttemptStarted { continues: true, .. } => self.note("continued"),
+                Fact::AttemptStopping { .. } => self.note("told to stop"),
+                Fact::Decided { .. } => self.note("decided"),
                 _ => {}
             }
         }
@@ -301,9 +301,9 @@ impl Told {
     }
 
     /// Reads on, with every policy.
-    fn read(&mut self, entry: &Entry, heard: &[Heard]) -> Result<(), String> {
+    fn read(&mut self, entry: &Entry, heard: &[Fact]) -> Result<(), String> {
         for fact in heard {
-            if let Heard::AttemptStarted { attempt, continues } = fact {
+            if let Fact::AttemptStarted { attempt, continues } = fact {
                 self.continuing.insert((attempt.call, attempt.number), *continues);
             }
         }
@@ -327,7 +327,7 @@ impl Told {
     /// Chunks of the attempt that counts come once and in order; those of an older one only where it is gone on from.
     fn check_piece(&mut self, place: usize, piece: &Piece) -> Result<(), String> {
         match piece {
-            Piece::Fact(Utterance::Withdrawn { call, .. }) => {
+            Piece::Fact(OutputKind::Withdrawn { call, .. }) => {
                 self.said[place].remove(call);
             }
             Piece::Fact(_) => {}
@@ -357,8 +357,8 @@ pub(crate) fn chunk_body(attempt: AttemptId, index: u32) -> String {
 }
 
 /// An utterance, number by number, with chunks from where the log has them.
-pub(crate) fn pieces(entries: &BTreeMap<u64, std::sync::Arc<Entry>>, what: Utterance) -> Vec<Piece> {
-    let Utterance::Output { attempt, span } = what else { return vec![Piece::Fact(what)] };
+pub(crate) fn pieces(entries: &BTreeMap<u64, std::sync::Arc<Entry>>, what: OutputKind) -> Vec<Piece> {
+    let OutputKind::Output { attempt, span } = what else { return vec![Piece::Fact(what)] };
     let event = entries.get(&span.position.sequence).and_then(|entry| entry.events.get(span.position.event as usize));
     let Some(Event::Output { chunks, .. }) = event else { return Vec::new() };
     let body = |nth: u32| match chunks.get((span.skip + nth) as usize) {

@@ -29,7 +29,7 @@ const WINDOW: u32 = 16 * 1024 * 1024;
 type Runs = RunServiceClient<Channel>;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Door {
+pub(crate) struct Replicas {
     replicas: Vec<Vec<Runs>>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) enum Messages {
     Watch(Box<Streaming<v1::WatchRunResponse>>),
 }
 
-impl Door {
+impl Replicas {
     pub(crate) fn new(addresses: &[SocketAddr]) -> anyhow::Result<Self> {
         let replica = |address: &SocketAddr| {
             let channels = (0..CHANNELS).map(|_| {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::check::{self, Answer, Asking, Broken, Effect, Evidence, Violation};
-use crate::door::{Door, Messages, Next, passes};
+use crate::door::{Messages, Next, Replicas, passes};
 use crate::plan::{LONG, Plan, When, Work};
 use crate::seed::Seed;
 use crate::world::ERASE_AFTER;
@@ -36,7 +36,7 @@ const ACT_LIMIT: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]
 pub(crate) struct Load {
-    pub(crate) door: Door,
+    pub(crate) door: Replicas,
     /// Where tools write what they did to the world.
     pub(crate) effects: PathBuf,
 }

@@ -1,6 +1,6 @@
 //! What hooks have to say of an execution, before its end is stored.
 
-use hooks::{Happened, Hooks, Moment, Question};
+use hooks::{CallStage, HookPoint, HookRequest, Hooks};
 use proto::convert::log::Job;
 use run::{
     AfterPartialOutput, AttemptNumber, AttemptOutcome, CallError, Chunk, Completion, Content, ErrorKind, Progress,
@@ -66,7 +66,7 @@ pub(crate) struct Judged {
 impl Watched {
     /// Who is asked about executions of a tool, where anybody is.
     pub(crate) fn of(hooks: &Hooks, table: &Table, tool: &ToolName) -> Option<Self> {
-        if !hooks.has(Moment::PostToolUse) && !hooks.has(Moment::ToolError) {
+        if !hooks.has(HookPoint::PostToolUse) && !hooks.has(HookPoint::ToolError) {
             return None;
         }
         let own_name = table.own_name(tool);
@@ -97,14 +97,14 @@ impl Watched {
         };
         let happened = match outcome {
             AttemptOutcome::Completed(Completion { result, extra_state }) => {
-                Happened::Completed { result, extra_state, output: self.holds_output.then_some(held) }
+                CallStage::Completed { result, extra_state, output: self.holds_output.then_some(held) }
             }
-            AttemptOutcome::Failed(error) => Happened::Failed { error },
+            AttemptOutcome::Failed(error) => CallStage::Failed { error },
             AttemptOutcome::Cancelled | AttemptOutcome::Expired | AttemptOutcome::Returned => {
                 return Judged { outcome, output: Vec::new() };
             }
         };
-        let question = Question {
+        let question = HookRequest {
             run: job.run,
             call: Some(job.spec.id.clone()),
             tool: job.spec.tool.clone(),
@@ -243,7 +243,7 @@ mod tests {
         let (none, name) = (Hooks::default(), "echo".parse().unwrap());
         let asking = || assert!(Watched::of(&none, &table, &name).is_none());
         assert_eq!(allocation_counter::measure(asking).count_total, 0);
-        let placement = hooks::Placement::new("all", &[Moment::PostToolUse]);
+        let placement = hooks::Placement::new("all", &[HookPoint::PostToolUse]);
         let some = Hooks::default().with(placement, Allows).unwrap();
         assert!(Watched::of(&some, &table, &name).is_some(), "the test would see it");
     }
@@ -254,7 +254,7 @@ mod tests {
     struct Allows;
 
     impl hooks::Hook for Allows {
-        async fn ask(&self, _: &hooks::Question) -> Result<hooks::Reply, hooks::Unanswered> {
+        async fn ask(&self, _: &hooks::HookRequest) -> Result<hooks::Reply, hooks::HookError> {
             Ok(hooks::Reply::Allow)
         }
     }
@@ -263,7 +263,7 @@ mod tests {
     fn a_hook_cannot_hold_back_what_goes_on_where_it_broke_off() {
         let goes_on = About::new("Goes on.").after_partial_output(AfterPartialOutput::Continue);
         let table = || Table::new().define::<NoInput>("goes_on", &goes_on).unwrap();
-        let placement = || hooks::Placement::new("holds", &[Moment::PostToolUse]).holding_output();
+        let placement = || hooks::Placement::new("holds", &[HookPoint::PostToolUse]).holding_output();
         let error = check(&Hooks::default().with(placement(), Allows).unwrap(), &table()).unwrap_err().to_string();
         assert!(error.contains("\"holds\"") && error.contains("goes_on"), "{error}");
         let elsewhere = placement().tools(&["echo"]);

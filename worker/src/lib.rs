@@ -19,7 +19,7 @@ mod publisher;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ::hooks::Moment;
+use ::hooks::HookPoint;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -95,7 +95,7 @@ pub async fn serve(
     ready: impl FnOnce(&WorkerId) + Send + 'static,
 ) -> Result<(), Error> {
     hooked::check(&options.hooks, &table)?;
-    let elsewhere = options.hooks.asked_elsewhere(&[Moment::PostToolUse, Moment::ToolError]);
+    let elsewhere = options.hooks.asked_elsewhere(&[HookPoint::PostToolUse, HookPoint::ToolError]);
     if !elsewhere.is_empty() {
         tracing::info!(hooks = elsewhere.join(", "), "coordinators ask these hooks: each of them needs the file too");
     }

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use ::objects::NotKept;
+use ::objects::StoreError;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use proto::convert::log::Job;
@@ -25,7 +25,7 @@ const INLINE_BYTES_MAX: usize = limit::RESULT_BYTES_MAX - PREVIEWS_BYTES_MAX - N
 /// What the notes of a result's previews take.
 const NOTES_BYTES_MAX: usize = 256 * limit::RESULT_PARTS_MAX;
 
-type Putting = Pin<Box<dyn Future<Output = Result<(), NotKept>> + Send>>;
+type Putting = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send>>;
 
 /// Stores objects in pieces.
 pub(crate) struct Objects {
@@ -63,7 +63,7 @@ impl Objects {
                 let part = std::mem::replace(&mut parts[index], Content::Text(String::new()));
                 parts[index] = Content::Object(Box::new(self.store(job, part, shown_max).await?));
             }
-            Ok::<_, NotKept>(())
+            Ok::<_, StoreError>(())
         };
         match tokio::time::timeout(PATIENCE, keeping).await {
             Ok(Ok(())) => Ok(parts),
@@ -72,7 +72,7 @@ impl Objects {
         }
     }
 
-    async fn store(&self, job: &Job, part: Content, shown_max: usize) -> Result<Object, NotKept> {
+    async fn store(&self, job: &Job, part: Content, shown_max: usize) -> Result<Object, StoreError> {
         let nonce = Nonce(rand::random());
         let id = ObjectId::Result { run: job.run, call: job.call, pool: job.pool.clone(), nonce };
         let size = part.size();
@@ -88,7 +88,7 @@ impl Objects {
     }
 
     /// Piece by piece, with a look at everything else in between.
-    async fn put(&self, id: &ObjectId, data: Bytes) -> Result<[u8; 32], NotKept> {
+    async fn put(&self, id: &ObjectId, data: Bytes) -> Result<[u8; 32], StoreError> {
         let mut digest = digest::Context::new(&digest::SHA256);
         let mut rest = data;
         let pieces = std::iter::from_fn(|| {
@@ -181,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_stored_fails_the_call_and_may_be_tried_again() {
-        let objects = Objects::new(PIECE_BYTES, |_, _, _| Box::pin(async { Err(NotKept::Full) }));
+        let objects = Objects::new(PIECE_BYTES, |_, _, _| Box::pin(async { Err(StoreError::Full) }));
         let error = objects.keep(&job(), vec![text('x', 1 << 20)]).await.expect_err("there is no room");
         assert_eq!((error.kind, error.retryable), (ErrorKind::ResultTooLarge, true));
         assert!(error.message.contains("object store is full"), "{}", error.message);

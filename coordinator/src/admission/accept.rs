@@ -15,7 +15,7 @@ use schema::steps::Steps;
 
 use crate::admission::custom::{Custom, CustomTools};
 use crate::admission::limits;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::{Caller, Role, TenantTools};
 use crate::fleet::registry::{Entry, Registry, not_permitted};
 use crate::trace;
@@ -25,7 +25,7 @@ const TOOLS_LISTED_MAX: usize = 64;
 
 /// A call of a request.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct RequestedCall {
     pub(crate) id: Option<CallId>,
     pub(crate) tool: ToolName,
     pub(crate) arguments: Bytes,
@@ -95,7 +95,7 @@ impl<'a> Offer<'a> {
     }
 
     /// Whether checking this call's arguments is certain to be quick.
-    pub(crate) fn is_quick(&self, call: &Asked) -> bool {
+    pub(crate) fn is_quick(&self, call: &RequestedCall) -> bool {
         match self.custom.get(&call.tool) {
             Some(custom) => custom.is_quick(&call.arguments),
             None => {
@@ -147,19 +147,19 @@ impl Scope<'_> {
 
 /// Accepts calls. A call that cannot be executed is accepted too, and ends immediately with an error that the model can
 /// correct; the others go on.
-pub(crate) fn accept(calls: Vec<Asked>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
+pub(crate) fn accept(calls: Vec<RequestedCall>, scope: &Scope<'_>) -> Vec<Arc<CallSpec>> {
     let mut steps = steps_for(&calls);
     let with_index = calls.into_iter().zip(scope.first..);
     with_index.map(|(call, index)| Arc::new(accept_one(call, index, scope, &mut steps))).collect()
 }
 
 /// The budget of steps that the checks of some calls share.
-pub(crate) fn steps_for(calls: &[Asked]) -> Steps {
+pub(crate) fn steps_for(calls: &[RequestedCall]) -> Steps {
     Steps::of_request(calls.iter().map(|call| call.arguments.len()).sum())
 }
 
-pub(crate) fn accept_one(call: Asked, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
-    let Asked {
+pub(crate) fn accept_one(call: RequestedCall, index: usize, scope: &Scope<'_>, steps: &mut Steps) -> CallSpec {
+    let RequestedCall {
         id,
         tool,
         arguments,
@@ -334,15 +334,16 @@ pub(crate) fn check_changed(
     spec: &CallSpec,
     arguments: &Bytes,
     (registry, tenant): (&Registry, Option<&TenantId>),
-) -> Result<(), Refusal> {
+) -> Result<(), RequestError> {
     let Route::Pool { pool, .. } = &spec.route else { return Ok(()) };
-    let entry = registry.catalog_of(tenant).find(&spec.tool).ok_or_else(|| Refusal::ToolNotFound(spec.tool.clone()))?;
+    let entry =
+        registry.catalog_of(tenant).find(&spec.tool).ok_or_else(|| RequestError::ToolNotFound(spec.tool.clone()))?;
     let entry = entry.of(pool);
     // Oversized arguments are refused by the run.
     if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
         return Ok(());
     }
-    let invalid = |violations| Refusal::ArgumentsInvalid { call: spec.id.clone(), violations };
+    let invalid = |violations| RequestError::ArgumentsInvalid { call: spec.id.clone(), violations };
     entry.hosted.schema.check(arguments).map(|_| ()).map_err(invalid)
 }
 

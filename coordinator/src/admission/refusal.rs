@@ -1,8 +1,8 @@
-//! Why a request was refused, as commands report it; the API turns it into [faults](crate::api::Fault).
+//! Why a request was refused, as commands report it; the API turns it into [faults](crate::api::ApiError).
 
-use ::objects::{NotKept, Unread};
+use ::objects::StoreError;
 use proto::Reason;
-use run::{CallError, CallId, ObjectId, PoolId, Rejection, RunId, ToolName, Violation, WorkerId};
+use run::{CallError, CallId, CommandError, ObjectId, PoolId, RunId, ToolName, Violation, WorkerId};
 
 use crate::auth::callers::{Denied, Exceeded};
 use crate::ledger::Stopped;
@@ -12,13 +12,13 @@ use crate::nats::setup::RETENTION;
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum RequestError {
     #[error("{field}: {reason}")]
     Malformed { field: String, reason: String },
     #[error("the request selects no calls: give a state, a tool, a tenant or a time, or set `all`")]
     NothingSelected,
     #[error(transparent)]
-    Rejected(#[from] Rejection),
+    Rejected(#[from] CommandError),
     #[error(transparent)]
     NotPermitted(#[from] Denied),
     #[error(transparent)]
@@ -87,7 +87,7 @@ pub(crate) enum Refusal {
     ShuttingDown,
 }
 
-impl Refusal {
+impl RequestError {
     pub(crate) fn reason(&self) -> Reason {
         match self {
             Self::Malformed { .. } => Reason::Malformed,
@@ -131,30 +131,30 @@ impl Refusal {
     }
 }
 
-fn reason(rejection: &Rejection) -> Reason {
+fn reason(rejection: &CommandError) -> Reason {
     match rejection {
-        Rejection::NoCalls => Reason::NoCalls,
-        Rejection::NoAnswers => Reason::NoAnswers,
-        Rejection::AnswersMissing { .. } => Reason::AnswersMissing,
-        Rejection::TooManyCalls { .. } => Reason::TooManyCalls,
-        Rejection::DuplicateCallId { .. } => Reason::DuplicateCallId,
-        Rejection::ArgumentsTooLarge { .. }
-        | Rejection::MetadataTooLarge { .. }
-        | Rejection::ContextTooLarge { .. }
-        | Rejection::RequestTooLarge { .. }
-        | Rejection::OutputTooLarge { .. } => Reason::PayloadTooLarge,
-        Rejection::DeadlinePassed => Reason::DeadlinePassed,
-        Rejection::DeadlineTooFar { .. } => Reason::DeadlineTooFar,
-        Rejection::RunClosed => Reason::RunClosed,
-        Rejection::RunEnded => Reason::RunEnded,
-        Rejection::UnknownCall { .. } => Reason::CallNotFound,
-        Rejection::CallNotWaiting { .. } => Reason::CallNotWaiting,
-        Rejection::NotParked { .. } => Reason::CallNotParked,
-        Rejection::NotParkedAnyMore { .. } => Reason::CallNotParkedAnyMore,
-        Rejection::NoDecisions => Reason::NoDecisions,
-        Rejection::NotAwaitingApproval { .. } => Reason::CallNotAwaitingApproval,
-        Rejection::AlreadyDecided { .. } => Reason::CallAlreadyDecided,
-        Rejection::AlreadyAnswered { .. } => Reason::CallAlreadyAnswered,
+        CommandError::NoCalls => Reason::NoCalls,
+        CommandError::NoAnswers => Reason::NoAnswers,
+        CommandError::AnswersMissing { .. } => Reason::AnswersMissing,
+        CommandError::TooManyCalls { .. } => Reason::TooManyCalls,
+        CommandError::DuplicateCallId { .. } => Reason::DuplicateCallId,
+        CommandError::ArgumentsTooLarge { .. }
+        | CommandError::MetadataTooLarge { .. }
+        | CommandError::ContextTooLarge { .. }
+        | CommandError::RequestTooLarge { .. }
+        | CommandError::OutputTooLarge { .. } => Reason::PayloadTooLarge,
+        CommandError::DeadlinePassed => Reason::DeadlinePassed,
+        CommandError::DeadlineTooFar { .. } => Reason::DeadlineTooFar,
+        CommandError::RunClosed => Reason::RunClosed,
+        CommandError::RunEnded => Reason::RunEnded,
+        CommandError::UnknownCall { .. } => Reason::CallNotFound,
+        CommandError::CallNotWaiting { .. } => Reason::CallNotWaiting,
+        CommandError::NotParked { .. } => Reason::CallNotParked,
+        CommandError::NotParkedAnyMore { .. } => Reason::CallNotParkedAnyMore,
+        CommandError::NoDecisions => Reason::NoDecisions,
+        CommandError::NotAwaitingApproval { .. } => Reason::CallNotAwaitingApproval,
+        CommandError::AlreadyDecided { .. } => Reason::CallAlreadyDecided,
+        CommandError::AlreadyAnswered { .. } => Reason::CallAlreadyAnswered,
     }
 }
 
@@ -174,34 +174,34 @@ fn why_full(bound: Option<&Bound>) -> String {
     }
 }
 
-impl From<Stopped> for Refusal {
+impl From<Stopped> for RequestError {
     fn from(Stopped: Stopped) -> Self {
         Self::ShuttingDown
     }
 }
 
-impl From<NotKept> for Refusal {
-    fn from(error: NotKept) -> Self {
+impl From<StoreError> for RequestError {
+    fn from(error: StoreError) -> Self {
         match error {
-            NotKept::Full => Self::ObjectsFull,
-            NotKept::Unavailable(_) => Self::ObjectsUnavailable(error.to_string()),
+            StoreError::Full => Self::ObjectsFull,
+            StoreError::Unavailable(_) => Self::ObjectsUnavailable(error.to_string()),
         }
     }
 }
 
-impl From<Unread> for Refusal {
-    fn from(error: Unread) -> Self {
+impl From<::objects::ReadError> for RequestError {
+    fn from(error: ::objects::ReadError) -> Self {
         Self::ObjectsUnavailable(error.to_string())
     }
 }
 
-impl From<ReadError> for Refusal {
+impl From<ReadError> for RequestError {
     fn from(error: ReadError) -> Self {
         Self::BrokerUnavailable(error.to_string())
     }
 }
 
-impl From<PutError> for Refusal {
+impl From<PutError> for RequestError {
     fn from(error: PutError) -> Self {
         match error {
             PutError::Full => Self::RequestIdsFull,
@@ -210,7 +210,7 @@ impl From<PutError> for Refusal {
     }
 }
 
-impl From<AppendError> for Refusal {
+impl From<AppendError> for RequestError {
     fn from(error: AppendError) -> Self {
         match error {
             AppendError::Conflict => Self::Contended,

@@ -10,8 +10,8 @@ use proto::v1;
 use run::{Event, RunId, Shard, TenantId, Timestamp};
 
 use super::read::{reason, run_id};
-use super::{Door, Fault};
-use crate::admission::refusal::Refusal;
+use super::{Api, ApiError};
+use crate::admission::refusal::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::index::wire::moment;
@@ -47,15 +47,15 @@ impl Selection {
     }
 }
 
-impl Door {
-    pub(crate) async fn erase_runs(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, Fault> {
+impl Api {
+    pub(crate) async fn erase_runs(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, ApiError> {
         let (tenant, run, dry_run) = (request.tenant.clone(), request.run_id.clone(), request.dry_run);
         let done = Box::pin(self.erase_part(request)).await;
-        audit::erased(&self.runs.caller, (&tenant, &run), done.as_ref().map_err(Refusal::reason), dry_run);
+        audit::erased(&self.runs.caller, (&tenant, &run), done.as_ref().map_err(RequestError::reason), dry_run);
         Ok(done?)
     }
 
-    async fn erase_part(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, Refusal> {
+    async fn erase_part(&self, request: v1::EraseRunsRequest) -> Result<v1::EraseRunsResponse, RequestError> {
         self.runs.caller.must(Role::Admin)?;
         let v1::EraseRunsRequest { tenant, run_id: run, created_before, dry_run, reason: why, page_token } = request;
         let why = reason(&why)?;
@@ -83,7 +83,11 @@ impl Door {
     }
 
     /// The selected runs of the next part of the log, and the rest of the log.
-    async fn select(&self, selection: &Selection, token: &str) -> Result<(BTreeSet<RunId>, Option<Rest>), Refusal> {
+    async fn select(
+        &self,
+        selection: &Selection,
+        token: &str,
+    ) -> Result<(BTreeSet<RunId>, Option<Rest>), RequestError> {
         let shards: Vec<Shard> = every().collect();
         let rest = match token {
             "" => Rest { after: 0, through: self.log.tip(&shards).await? },
@@ -118,8 +122,8 @@ fn answer(outcomes: impl IntoIterator<Item = EraseOutcome>, rest: Option<Rest>) 
     answer
 }
 
-fn malformed(field: &str, reason: &str) -> Refusal {
-    Refusal::Malformed { field: field.to_owned(), reason: reason.to_owned() }
+fn malformed(field: &str, reason: &str) -> RequestError {
+    RequestError::Malformed { field: field.to_owned(), reason: reason.to_owned() }
 }
 
 impl std::fmt::Display for Rest {
@@ -129,9 +133,9 @@ impl std::fmt::Display for Rest {
 }
 
 impl std::str::FromStr for Rest {
-    type Err = Refusal;
+    type Err = RequestError;
 
-    fn from_str(text: &str) -> Result<Self, Refusal> {
+    fn from_str(text: &str) -> Result<Self, RequestError> {
         let parts =
             text.split_once('-').and_then(|(after, through)| Some((after.parse().ok()?, through.parse().ok()?)));
         let rest = parts.map(|(after, through)| Self { after, through }).filter(|rest| rest.after < rest.through);

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use proto::Reason;
-use run::{CallId, Rejection, RunId, Violation};
+use run::{CallId, CommandError, RunId, Violation};
 
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::Unknown;
 use crate::index::{RebuildError, Unavailable};
 use crate::readers::WatchError;
@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 type Metadata = Vec<(&'static str, String)>;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Fault {
+pub(crate) struct ApiError {
     pub(crate) reason: Reason,
     pub(crate) message: String,
     /// The values in the message, for programs.
@@ -30,7 +30,7 @@ pub(crate) struct Fault {
     pub(crate) retry_after: Option<Duration>,
 }
 
-impl Fault {
+impl ApiError {
     pub(crate) fn new(reason: Reason, message: impl Into<String>) -> Self {
         let retry_after = reason.is_temporary().then_some(RETRY_AFTER);
         Self { reason, message: message.into(), metadata: Vec::new(), violations: Vec::new(), retry_after }
@@ -55,48 +55,50 @@ impl Fault {
     }
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
+impl From<RequestError> for ApiError {
+    fn from(refusal: RequestError) -> Self {
         let fault = Self::new(refusal.reason(), refusal.to_string());
         match refusal {
-            Refusal::Malformed { field, .. } => Self::malformed(&field, fault.message),
-            Refusal::Rejected(rejection) => Self { metadata: metadata(&rejection), ..fault },
-            Refusal::Exceeded(exceeded) => Self { retry_after: Some(exceeded.retry_after), ..fault }
+            RequestError::Malformed { field, .. } => Self::malformed(&field, fault.message),
+            RequestError::Rejected(rejection) => Self { metadata: metadata(&rejection), ..fault },
+            RequestError::Exceeded(exceeded) => Self { retry_after: Some(exceeded.retry_after), ..fault }
                 .with("what", exceeded.what)
                 .with("limit", exceeded.limit),
-            Refusal::RunNotFound(run)
-            | Refusal::EventsExpired(run)
-            | Refusal::RequestIdTaken { run }
-            | Refusal::Unconfirmed { run, .. } => fault.with("run_id", run),
-            Refusal::ToolNotFound(tool) => fault.with("tool", tool),
-            Refusal::PoolNotFound(pool) => fault.with("pool", pool),
-            Refusal::WorkerNotFound(worker) | Refusal::WorkerSilent(worker) => fault.with("worker_id", worker),
-            Refusal::ObjectNotFound(id) => fault.with("object_id", id),
-            Refusal::UploadsFull { limit } => fault.with("limit", limit),
-            Refusal::TooManyUploads { limit } => fault.with("limit", limit),
-            Refusal::OutOfObject { size } => fault.with("size", size),
-            Refusal::Denied { call, .. } => fault.with("call_id", call),
-            Refusal::ArgumentsInvalid { call, violations } => {
+            RequestError::RunNotFound(run)
+            | RequestError::EventsExpired(run)
+            | RequestError::RequestIdTaken { run }
+            | RequestError::Unconfirmed { run, .. } => fault.with("run_id", run),
+            RequestError::ToolNotFound(tool) => fault.with("tool", tool),
+            RequestError::PoolNotFound(pool) => fault.with("pool", pool),
+            RequestError::WorkerNotFound(worker) | RequestError::WorkerSilent(worker) => {
+                fault.with("worker_id", worker)
+            }
+            RequestError::ObjectNotFound(id) => fault.with("object_id", id),
+            RequestError::UploadsFull { limit } => fault.with("limit", limit),
+            RequestError::TooManyUploads { limit } => fault.with("limit", limit),
+            RequestError::OutOfObject { size } => fault.with("size", size),
+            RequestError::Denied { call, .. } => fault.with("call_id", call),
+            RequestError::ArgumentsInvalid { call, violations } => {
                 Self { violations: places(violations), ..fault }.with("call_id", call)
             }
-            Refusal::NothingSelected
-            | Refusal::NotPermitted(_)
-            | Refusal::LinkUnknown
-            | Refusal::ObjectsFull
-            | Refusal::UploadsBusy
-            | Refusal::ObjectsUnavailable(_)
-            | Refusal::ObjectTooLarge
-            | Refusal::LogFull(_)
-            | Refusal::RequestIdsFull
-            | Refusal::TooLarge
-            | Refusal::Contended
-            | Refusal::BrokerUnavailable(_)
-            | Refusal::ShuttingDown => fault,
+            RequestError::NothingSelected
+            | RequestError::NotPermitted(_)
+            | RequestError::LinkUnknown
+            | RequestError::ObjectsFull
+            | RequestError::UploadsBusy
+            | RequestError::ObjectsUnavailable(_)
+            | RequestError::ObjectTooLarge
+            | RequestError::LogFull(_)
+            | RequestError::RequestIdsFull
+            | RequestError::TooLarge
+            | RequestError::Contended
+            | RequestError::BrokerUnavailable(_)
+            | RequestError::ShuttingDown => fault,
         }
     }
 }
 
-impl From<Unknown> for Fault {
+impl From<Unknown> for ApiError {
     fn from(unknown: Unknown) -> Self {
         Self::new(unknown.reason(), unknown.to_string())
     }
@@ -106,38 +108,38 @@ fn places(violations: Vec<Violation>) -> Vec<(String, String)> {
     violations.into_iter().map(|violation| (violation.path, violation.message)).collect()
 }
 
-fn metadata(rejection: &Rejection) -> Metadata {
+fn metadata(rejection: &CommandError) -> Metadata {
     let of_call = |call: &CallId| ("call_id", call.to_string());
     let up_to = |limit: &usize| ("limit", limit.to_string());
     match rejection {
-        Rejection::NoCalls
-        | Rejection::NoAnswers
-        | Rejection::AnswersMissing { .. }
-        | Rejection::DeadlinePassed
-        | Rejection::RunClosed
-        | Rejection::RunEnded
-        | Rejection::NoDecisions => Vec::new(),
-        Rejection::TooManyCalls { limit, .. } | Rejection::RequestTooLarge { limit, .. } => vec![up_to(limit)],
-        Rejection::ArgumentsTooLarge { call, limit, .. }
-        | Rejection::MetadataTooLarge { call, limit, .. }
-        | Rejection::OutputTooLarge { call, limit, .. } => vec![of_call(call), up_to(limit)],
-        Rejection::ContextTooLarge { call, limit, .. } => {
+        CommandError::NoCalls
+        | CommandError::NoAnswers
+        | CommandError::AnswersMissing { .. }
+        | CommandError::DeadlinePassed
+        | CommandError::RunClosed
+        | CommandError::RunEnded
+        | CommandError::NoDecisions => Vec::new(),
+        CommandError::TooManyCalls { limit, .. } | CommandError::RequestTooLarge { limit, .. } => vec![up_to(limit)],
+        CommandError::ArgumentsTooLarge { call, limit, .. }
+        | CommandError::MetadataTooLarge { call, limit, .. }
+        | CommandError::OutputTooLarge { call, limit, .. } => vec![of_call(call), up_to(limit)],
+        CommandError::ContextTooLarge { call, limit, .. } => {
             let context = [("field", "context".to_owned()), up_to(limit)];
             call.iter().map(of_call).chain(context).collect()
         }
-        Rejection::DeadlineTooFar { limit_s } => vec![("limit_s", limit_s.to_string())],
-        Rejection::DuplicateCallId { call }
-        | Rejection::UnknownCall { call }
-        | Rejection::NotParkedAnyMore { call, .. }
-        | Rejection::AlreadyDecided { call, .. }
-        | Rejection::AlreadyAnswered { call } => vec![of_call(call)],
-        Rejection::CallNotWaiting { call, state }
-        | Rejection::NotParked { call, state }
-        | Rejection::NotAwaitingApproval { call, state } => vec![of_call(call), ("state", (*state).to_owned())],
+        CommandError::DeadlineTooFar { limit_s } => vec![("limit_s", limit_s.to_string())],
+        CommandError::DuplicateCallId { call }
+        | CommandError::UnknownCall { call }
+        | CommandError::NotParkedAnyMore { call, .. }
+        | CommandError::AlreadyDecided { call, .. }
+        | CommandError::AlreadyAnswered { call } => vec![of_call(call)],
+        CommandError::CallNotWaiting { call, state }
+        | CommandError::NotParked { call, state }
+        | CommandError::NotAwaitingApproval { call, state } => vec![of_call(call), ("state", (*state).to_owned())],
     }
 }
 
-impl From<WatchError> for Fault {
+impl From<WatchError> for ApiError {
     fn from(error: WatchError) -> Self {
         let reason = match &error {
             WatchError::Stopped(_) => Reason::ShuttingDown,
@@ -149,13 +151,13 @@ impl From<WatchError> for Fault {
     }
 }
 
-impl From<Unavailable> for Fault {
+impl From<Unavailable> for ApiError {
     fn from(error: Unavailable) -> Self {
         Self::new(Reason::IndexUnavailable, error.to_string())
     }
 }
 
-impl From<RebuildError> for Fault {
+impl From<RebuildError> for ApiError {
     fn from(error: RebuildError) -> Self {
         match error {
             RebuildError::Index(error) => error.into(),

@@ -12,8 +12,8 @@ use proto::v1::resume_request::What as ToResume;
 use run::{PoolId, Timestamp, WorkerId};
 use tokio::time::Instant;
 
-use super::{Door, Fault, reason};
-use crate::admission::refusal::Refusal;
+use super::{Api, ApiError, reason};
+use crate::admission::refusal::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::fleet::paused::{Pausable, Word};
@@ -29,9 +29,9 @@ const SURE: Duration = Duration::from_secs(WORKER_LOST.as_secs() + WORKER_HEARTB
 /// How often the request is repeated.
 const DRAIN_REPEAT: Duration = Duration::from_secs(1);
 
-impl Door {
-    pub(crate) async fn pause(&self, request: v1::PauseRequest) -> Result<v1::PauseResponse, Fault> {
-        self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
+impl Api {
+    pub(crate) async fn pause(&self, request: v1::PauseRequest) -> Result<v1::PauseResponse, ApiError> {
+        self.runs.caller.must(Role::Admin).map_err(RequestError::from)?;
         let what = match request.what {
             Some(ToPause::Tool(tool)) => self.tool_to_pause(&tool)?,
             Some(ToPause::Pool(pool)) => self.pool_to_pause(&pool)?,
@@ -39,35 +39,35 @@ impl Door {
         };
         let by = self.runs.caller.name().map(ToString::to_string).unwrap_or_default();
         let word = Word { by, reason: reason(&request.reason)?.to_owned(), at_ms: proto::now().0 };
-        let done = self.runs.pauses.pause(&what, &word).await.map_err(Refusal::from);
-        audit::paused(&self.runs.caller, "Pause", &what, done.as_ref().err().map(Refusal::reason));
+        let done = self.runs.pauses.pause(&what, &word).await.map_err(RequestError::from);
+        audit::paused(&self.runs.caller, "Pause", &what, done.as_ref().err().map(RequestError::reason));
         done?;
         Ok(v1::PauseResponse {})
     }
 
-    pub(crate) async fn resume(&self, request: v1::ResumeRequest) -> Result<v1::ResumeResponse, Fault> {
-        self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
+    pub(crate) async fn resume(&self, request: v1::ResumeRequest) -> Result<v1::ResumeResponse, ApiError> {
+        self.runs.caller.must(Role::Admin).map_err(RequestError::from)?;
         let what = match request.what {
             Some(ToResume::Tool(tool)) => self.tool_to_resume(&tool)?,
             Some(ToResume::Pool(pool)) => self.pool_to_resume(&pool)?,
             None => return Err(neither().into()),
         };
-        let done = self.runs.pauses.resume(&what).await.map_err(Refusal::from);
-        audit::paused(&self.runs.caller, "Resume", &what, done.as_ref().err().map(Refusal::reason));
+        let done = self.runs.pauses.resume(&what).await.map_err(RequestError::from);
+        audit::paused(&self.runs.caller, "Resume", &what, done.as_ref().err().map(RequestError::reason));
         done?;
         Ok(v1::ResumeResponse {})
     }
 
-    pub(crate) fn list_pauses(&self, _: v1::ListPausesRequest) -> Result<v1::ListPausesResponse, Fault> {
-        self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
+    pub(crate) fn list_pauses(&self, _: v1::ListPausesRequest) -> Result<v1::ListPausesResponse, ApiError> {
+        self.runs.caller.must(Role::Admin).map_err(RequestError::from)?;
         let paused = Arc::clone(&self.runs.pauses.current.borrow());
         let tools = paused.tools().map(|(tool, record)| paused_out(Paused::Tool(tool.to_string()), record));
         let pools = paused.pools().map(|(pool, record)| paused_out(Paused::Pool(pool.to_string()), record));
         Ok(v1::ListPausesResponse { pauses: tools.chain(pools).collect() })
     }
 
-    pub(crate) fn list_workers(&self, request: &v1::ListWorkersRequest) -> Result<v1::ListWorkersResponse, Fault> {
-        self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
+    pub(crate) fn list_workers(&self, request: &v1::ListWorkersRequest) -> Result<v1::ListWorkersResponse, ApiError> {
+        self.runs.caller.must(Role::Admin).map_err(RequestError::from)?;
         let size = page_size(request.page_size)?;
         // The token is the last worker of the page before: its id and its pool, which have no dots.
         let after: Option<(WorkerId, PoolId)> = match request.page_token.as_str() {
@@ -91,18 +91,21 @@ impl Door {
         Ok(v1::ListWorkersResponse { workers: page, next_page_token })
     }
 
-    pub(crate) async fn drain_worker(&self, request: v1::DrainWorkerRequest) -> Result<v1::DrainWorkerResponse, Fault> {
-        self.runs.caller.must(Role::Admin).map_err(Refusal::from)?;
+    pub(crate) async fn drain_worker(
+        &self,
+        request: v1::DrainWorkerRequest,
+    ) -> Result<v1::DrainWorkerResponse, ApiError> {
+        self.runs.caller.must(Role::Admin).map_err(RequestError::from)?;
         let worker = named("worker_id", &request.worker_id)?;
         let done = self.drain(&worker).await;
-        audit::drained(&self.runs.caller, &worker, done.as_ref().err().map(Refusal::reason));
+        audit::drained(&self.runs.caller, &worker, done.as_ref().err().map(RequestError::reason));
         done?;
         Ok(v1::DrainWorkerResponse {})
     }
 
     /// Requests the drain until the worker's heartbeat confirms it. The drain is not stored, so a worker cannot stay
     /// drained by a forgotten record. If workers of several pools have this id, all of them drain.
-    async fn drain(&self, id: &WorkerId) -> Result<(), Refusal> {
+    async fn drain(&self, id: &WorkerId) -> Result<(), RequestError> {
         let mut registry = self.runs.registry.clone();
         let asked = Instant::now();
         let (mut first, mut last): (Option<Instant>, Option<Instant>) = (None, None);
@@ -116,10 +119,12 @@ impl Door {
             match (takes_calls.is_empty(), is_known) {
                 (true, true) => return Ok(()),
                 (true, false) if first.is_some() => return Ok(()),
-                (true, false) if settled || asked.elapsed() >= SURE => return Err(Refusal::WorkerNotFound(id.clone())),
+                (true, false) if settled || asked.elapsed() >= SURE => {
+                    return Err(RequestError::WorkerNotFound(id.clone()));
+                }
                 (true, false) => {}
                 (false, _) if first.is_some_and(|first| first.elapsed() >= DRAIN_PATIENCE) => {
-                    return Err(Refusal::WorkerSilent(id.clone()));
+                    return Err(RequestError::WorkerSilent(id.clone()));
                 }
                 (false, _) if last.is_none_or(|last| last.elapsed() >= DRAIN_REPEAT) => {
                     for pool in &takes_calls {
@@ -134,28 +139,28 @@ impl Door {
             let pause = patience.map_or(DRAIN_REPEAT, |patience| patience.min(DRAIN_REPEAT));
             match tokio::time::timeout(pause, registry.changed()).await {
                 Ok(Ok(())) | Err(_) => {}
-                Ok(Err(_)) => return Err(Refusal::ShuttingDown),
+                Ok(Err(_)) => return Err(RequestError::ShuttingDown),
             }
         }
     }
 
     /// A name that no worker advertises is refused, because pausing it would silently do nothing.
-    fn tool_to_pause(&self, name: &str) -> Result<Pausable, Refusal> {
+    fn tool_to_pause(&self, name: &str) -> Result<Pausable, RequestError> {
         let tool = named("tool", name)?;
         let registry = self.runs.registry.borrow();
         let real = registry.catalog.find(&tool).map(|entry| entry.hosted.manifest.name.clone());
-        real.map(Pausable::Tool).ok_or(Refusal::ToolNotFound(tool))
+        real.map(Pausable::Tool).ok_or(RequestError::ToolNotFound(tool))
     }
 
-    fn pool_to_pause(&self, name: &str) -> Result<Pausable, Refusal> {
+    fn pool_to_pause(&self, name: &str) -> Result<Pausable, RequestError> {
         let pool = named("pool", name)?;
         let is_known = self.runs.registry.borrow().pools().contains(&pool);
-        if is_known { Ok(Pausable::Pool(pool)) } else { Err(Refusal::PoolNotFound(pool)) }
+        if is_known { Ok(Pausable::Pool(pool)) } else { Err(RequestError::PoolNotFound(pool)) }
     }
 
     /// A pause of this name, even if its workers are gone; otherwise a known tool. So resuming twice succeeds, and a
     /// misspelled name is refused.
-    fn tool_to_resume(&self, name: &str) -> Result<Pausable, Refusal> {
+    fn tool_to_resume(&self, name: &str) -> Result<Pausable, RequestError> {
         let tool = named("tool", name)?;
         if self.runs.pauses.current.borrow().holds(&tool) {
             return Ok(Pausable::Tool(tool));
@@ -163,7 +168,7 @@ impl Door {
         self.tool_to_pause(name)
     }
 
-    fn pool_to_resume(&self, name: &str) -> Result<Pausable, Refusal> {
+    fn pool_to_resume(&self, name: &str) -> Result<Pausable, RequestError> {
         let pool: PoolId = named("pool", name)?;
         if self.runs.pauses.current.borrow().pools().any(|(paused, _)| *paused == pool) {
             return Ok(Pausable::Pool(pool));
@@ -172,7 +177,7 @@ impl Door {
     }
 }
 
-fn page_size(asked: i32) -> Result<usize, Refusal> {
+fn page_size(asked: i32) -> Result<usize, RequestError> {
     match usize::try_from(asked) {
         Ok(0) => Ok(PAGE_DEFAULT),
         Ok(size) => Ok(size.min(PAGE_MAX)),
@@ -180,15 +185,15 @@ fn page_size(asked: i32) -> Result<usize, Refusal> {
     }
 }
 
-fn malformed(field: &str, reason: &str) -> Refusal {
-    Refusal::Malformed { field: field.to_owned(), reason: reason.to_owned() }
+fn malformed(field: &str, reason: &str) -> RequestError {
+    RequestError::Malformed { field: field.to_owned(), reason: reason.to_owned() }
 }
 
-fn neither() -> Refusal {
+fn neither() -> RequestError {
     malformed("tool", "name a tool, or a pool")
 }
 
-fn named<T: std::str::FromStr<Err = run::InvalidId>>(field: &str, name: &str) -> Result<T, Refusal> {
+fn named<T: std::str::FromStr<Err = run::InvalidId>>(field: &str, name: &str) -> Result<T, RequestError> {
     name.parse().map_err(|error: run::InvalidId| malformed(field, &error.to_string()))
 }
 

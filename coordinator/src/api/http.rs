@@ -22,31 +22,31 @@ use proto::Reason;
 
 use self::routes::{Needs, OPERATIONS};
 use super::problem::Problem;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::api::port::counted::Answers;
-use crate::api::{Door, Fault};
+use crate::api::{Api, ApiError};
 use crate::auth::audit;
 use crate::auth::callers::Role;
 
 /// The router of all HTTP routes; any other path is answered by [`no_such_route`].
-pub(crate) fn router(door: Door) -> Router {
+pub(crate) fn router(api: Api) -> Router {
     let routes = OPERATIONS.iter().fold(Router::new(), |routes, operation| {
         let handler = (operation.handler)();
         let handler = match operation.meaning.needs() {
             Needs::Nothing => handler,
             Needs::Role(role) => {
                 let name = operation.meaning.name();
-                let judge = move |door: Door, request: Request, next: Next| judged((name, role), door, request, next);
-                handler.route_layer(from_fn_with_state(door.clone(), judge))
+                let judge = move |api: Api, request: Request, next: Next| judged((name, role), api, request, next);
+                handler.route_layer(from_fn_with_state(api.clone(), judge))
             }
         };
         routes.route(operation.path, answering(handler, operation.meaning.name()))
     });
-    routes.merge(openai::routes(&door)).method_not_allowed_fallback(no_such_method).with_state(door)
+    routes.merge(openai::routes(&api)).method_not_allowed_fallback(no_such_method).with_state(api)
 }
 
 /// Adds the method's name to each response, for the metrics.
-fn answering(handler: MethodRouter<Door>, name: &'static str) -> MethodRouter<Door> {
+fn answering(handler: MethodRouter<Api>, name: &'static str) -> MethodRouter<Api> {
     handler.route_layer(map_response(move |mut response: Response| {
         response.extensions_mut().insert(Answers(name));
         std::future::ready(response)
@@ -65,24 +65,24 @@ pub(crate) fn is_open(path: &str) -> bool {
 /// Passes on a request if its caller has the right to this method.
 async fn judged(
     (operation, role): (&'static str, Role),
-    door: Door,
+    api: Api,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let caller = &door.runs.caller;
+    let caller = &api.runs.caller;
     if let Err(denied) = caller.must(role) {
         audit::refused(caller, operation, denied.reason);
-        return Err(Fault::from(Refusal::from(denied)).into());
+        return Err(ApiError::from(RequestError::from(denied)).into());
     }
     Ok(next.run(request).await)
 }
 
 /// The API in the name of the caller in the request's extensions.
-impl FromRequestParts<Self> for Door {
+impl FromRequestParts<Self> for Api {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, door: &Self) -> Result<Self, Infallible> {
-        Ok(door.by(&parts.extensions))
+    async fn from_request_parts(parts: &mut Parts, api: &Self) -> Result<Self, Infallible> {
+        Ok(api.by(&parts.extensions))
     }
 }
 

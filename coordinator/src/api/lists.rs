@@ -11,8 +11,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::read::reason;
-use super::{Door, Fault, Told};
-use crate::admission::refusal::Refusal;
+use super::{Api, ApiError, MessageStream};
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::{Caller, Role};
 use crate::index::filter::{Ask, CallFilter, Coverage, Created, Page, Place, RunFilter, Token};
 use crate::index::summary::Summary;
@@ -41,8 +41,8 @@ const WORDS_AHEAD: usize = 8;
 
 type CallPage = Page<(Arc<Summary>, CallIndex), Place>;
 
-impl Door {
-    pub(crate) async fn list_runs(&self, mut request: v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Fault> {
+impl Api {
+    pub(crate) async fn list_runs(&self, mut request: v1::ListRunsRequest) -> Result<v1::ListRunsResponse, ApiError> {
         let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
         request.page_size = 0;
         let tenant = tenant(&self.runs.caller, &mut request.tenant)?;
@@ -62,7 +62,10 @@ impl Door {
         })
     }
 
-    pub(crate) async fn list_calls(&self, mut request: v1::ListCallsRequest) -> Result<v1::ListCallsResponse, Fault> {
+    pub(crate) async fn list_calls(
+        &self,
+        mut request: v1::ListCallsRequest,
+    ) -> Result<v1::ListCallsResponse, ApiError> {
         let (size, token) = (page_size(request.page_size)?, std::mem::take(&mut request.page_token));
         request.page_size = 0;
         let tenant = tenant(&self.runs.caller, &mut request.tenant)?;
@@ -96,7 +99,10 @@ impl Door {
         })
     }
 
-    pub(crate) async fn count_runs(&self, mut request: v1::CountRunsRequest) -> Result<v1::CountRunsResponse, Fault> {
+    pub(crate) async fn count_runs(
+        &self,
+        mut request: v1::CountRunsRequest,
+    ) -> Result<v1::CountRunsResponse, ApiError> {
         let (counts, known) = match tenant(&self.runs.caller, &mut request.tenant)? {
             Some(tenant) => self.index.count_of(tenant).await?,
             None => self.index.count().await?,
@@ -104,7 +110,10 @@ impl Door {
         Ok(counted(&counts, known))
     }
 
-    pub(crate) fn verify_index(&self, _: v1::VerifyIndexRequest) -> Result<Told<v1::VerifyIndexResponse>, Fault> {
+    pub(crate) fn verify_index(
+        &self,
+        _: v1::VerifyIndexRequest,
+    ) -> Result<MessageStream<v1::VerifyIndexResponse>, ApiError> {
         self.must_be_admin()?;
         let (sender, words) = mpsc::channel(WORDS_AHEAD);
         // The comparison ends with the stream: dropping the set ends its tasks.
@@ -112,12 +121,12 @@ impl Door {
         comparing.spawn(verify(self.index.clone(), Log::clone(&self.log), sender));
         let stream = futures::stream::unfold((comparing, words), async |(comparing, mut words)| {
             let message = words.recv().await?;
-            Some((message.map(replies).map_err(Fault::from), (comparing, words)))
+            Some((message.map(replies).map_err(ApiError::from), (comparing, words)))
         });
         Ok(Box::pin(stream))
     }
 
-    pub(crate) async fn rebuild_index(&self, _: v1::RebuildIndexRequest) -> Result<v1::RebuildIndexResponse, Fault> {
+    pub(crate) async fn rebuild_index(&self, _: v1::RebuildIndexRequest) -> Result<v1::RebuildIndexResponse, ApiError> {
         self.must_be_admin()?;
         self.index.wipe().await?;
         Ok(v1::RebuildIndexResponse {})
@@ -126,7 +135,7 @@ impl Door {
     pub(crate) fn cancel_calls(
         &self,
         mut request: v1::CancelCallsRequest,
-    ) -> Result<Told<v1::CancelCallsResponse>, Fault> {
+    ) -> Result<MessageStream<v1::CancelCallsResponse>, ApiError> {
         check_selection(&request)?;
         let tenant = tenant(&self.runs.caller, &mut request.tenant)?;
         let states = match request.state() {
@@ -156,8 +165,8 @@ impl Door {
     }
 }
 
-impl Door {
-    fn must_be_admin(&self) -> Result<(), Refusal> {
+impl Api {
+    fn must_be_admin(&self) -> Result<(), RequestError> {
         Ok(self.runs.caller.must(Role::Admin)?)
     }
 
@@ -185,7 +194,7 @@ async fn cancel(
     runs: Runs,
     (states, filter): (Vec<v1::CallState>, CallFilter),
     reason: Option<String>,
-    replies: mpsc::Sender<Result<v1::CancelCallsResponse, Fault>>,
+    replies: mpsc::Sender<Result<v1::CancelCallsResponse, ApiError>>,
 ) {
     for state in states {
         let filter = CallFilter { state: Some(state), ..filter.clone() };
@@ -207,7 +216,7 @@ async fn cancel(
                         // The index is some 100 ms behind: the call had ended.
                         Ok(false) => Ok(None),
                         // The log does not hold the run any more.
-                        Err(Refusal::RunNotFound(_) | Refusal::EventsExpired(_)) => Ok(None),
+                        Err(RequestError::RunNotFound(_) | RequestError::EventsExpired(_)) => Ok(None),
                         Err(refusal) => Err(refusal),
                     }
                 }
@@ -218,7 +227,10 @@ async fn cancel(
                 v1::CancelCallsResponse { calls, incomplete: false }
             });
             let (failed, is_empty) = (message.is_err(), message.as_ref().is_ok_and(|message| message.calls.is_empty()));
-            if !is_empty && replies.send(message.map_err(Fault::from)).await.is_err() || failed || replies.is_closed() {
+            if !is_empty && replies.send(message.map_err(ApiError::from)).await.is_err()
+                || failed
+                || replies.is_closed()
+            {
                 return;
             }
             behind = page.behind;
@@ -231,18 +243,18 @@ async fn cancel(
 
 const NOT_KNOWN: &str = "is not known to this coordinator";
 
-fn malformed(field: &str, reason: impl ToString) -> Refusal {
-    Refusal::Malformed { field: field.to_owned(), reason: reason.to_string() }
+fn malformed(field: &str, reason: impl ToString) -> RequestError {
+    RequestError::Malformed { field: field.to_owned(), reason: reason.to_string() }
 }
 
 /// A request without a filter would cancel every open call, so that needs the explicit field `all`.
-fn check_selection(request: &v1::CancelCallsRequest) -> Result<(), Refusal> {
+fn check_selection(request: &v1::CancelCallsRequest) -> Result<(), RequestError> {
     let v1::CancelCallsRequest { state, tool, tenant, created_from, created_before, reason: _, all, dry_run: _ } =
         request;
     let selects =
         *state != 0 || !tool.is_empty() || !tenant.is_empty() || created_from.is_some() || created_before.is_some();
     match (selects, *all) {
-        (false, false) => Err(Refusal::NothingSelected),
+        (false, false) => Err(RequestError::NothingSelected),
         (true, true) => Err(malformed(
             "all",
             "cannot be combined with a state, a tool, a tenant or a time: leave \
@@ -252,7 +264,7 @@ fn check_selection(request: &v1::CancelCallsRequest) -> Result<(), Refusal> {
     }
 }
 
-fn page_size(asked: i32) -> Result<usize, Refusal> {
+fn page_size(asked: i32) -> Result<usize, RequestError> {
     match usize::try_from(asked) {
         Ok(0) => Ok(PAGE_DEFAULT),
         Ok(size) => Ok(size.min(PAGE_MAX)),
@@ -260,7 +272,7 @@ fn page_size(asked: i32) -> Result<usize, Refusal> {
     }
 }
 
-fn tool(text: &str) -> Result<Option<ToolName>, Refusal> {
+fn tool(text: &str) -> Result<Option<ToolName>, RequestError> {
     match text {
         "" => Ok(None),
         text => Ok(Some(text.parse().map_err(|error| malformed("tool", error))?)),
@@ -268,7 +280,7 @@ fn tool(text: &str) -> Result<Option<ToolName>, Refusal> {
 }
 
 /// The tenant whose runs are listed. It is written into the request, so that page tokens are bound to it.
-fn tenant(caller: &Caller, text: &mut String) -> Result<Option<TenantId>, Refusal> {
+fn tenant(caller: &Caller, text: &mut String) -> Result<Option<TenantId>, RequestError> {
     let asked = match text.as_str() {
         "" => None,
         text => Some(text.parse().map_err(|error| malformed("tenant", error))?),
@@ -278,7 +290,10 @@ fn tenant(caller: &Caller, text: &mut String) -> Result<Option<TenantId>, Refusa
     Ok(tenant)
 }
 
-fn created(from: Option<prost_types::Timestamp>, before: Option<prost_types::Timestamp>) -> Result<Created, Refusal> {
+fn created(
+    from: Option<prost_types::Timestamp>,
+    before: Option<prost_types::Timestamp>,
+) -> Result<Created, RequestError> {
     let at = |wire: Option<prost_types::Timestamp>| wire.map(moment);
     let (from, before) = (at(from), at(before));
     // Ids hold 48 bits of milliseconds.
@@ -290,7 +305,7 @@ fn created(from: Option<prost_types::Timestamp>, before: Option<prost_types::Tim
     }
 }
 
-fn behind<P: std::fmt::Display + std::str::FromStr>(token: &str, list: &[u8]) -> Result<Option<P>, Refusal> {
+fn behind<P: std::fmt::Display + std::str::FromStr>(token: &str, list: &[u8]) -> Result<Option<P>, RequestError> {
     if token.is_empty() {
         return Ok(None);
     }

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::read::{malformed, timeout};
-use super::{Door, Fault};
-use crate::admission::refusal::Refusal;
+use super::{Api, ApiError};
+use crate::admission::refusal::RequestError;
 use crate::objects::{BrokenObject, Span, read, take};
 use crate::runs::Runs;
 use crate::runs::objects::Room;
@@ -22,26 +22,26 @@ use crate::runs::objects::Room;
 pub(crate) struct Reading {
     pub(crate) object: Object,
     pub(crate) span: Span,
-    pub(crate) bytes: BoxStream<'static, Result<Bytes, Fault>>,
+    pub(crate) bytes: BoxStream<'static, Result<Bytes, ApiError>>,
 }
 
-impl Door {
+impl Api {
     /// Begins to read an object. The first bytes are there when this returns, so a missing object is an error of the
     /// request, and not of the stream.
-    pub(crate) async fn read_object(&self, id: &str, wanted: Wanted) -> Result<Reading, Fault> {
+    pub(crate) async fn read_object(&self, id: &str, wanted: Wanted) -> Result<Reading, ApiError> {
         let id: ObjectId = id.parse().map_err(malformed("object_id"))?;
         self.read(self.runs.object(&id).await?, wanted).await
     }
 
     /// As [`Self::read_object`], for the bearer of a link.
-    pub(crate) async fn read_linked(&self, token: &str, wanted: Wanted) -> Result<Reading, Fault> {
+    pub(crate) async fn read_linked(&self, token: &str, wanted: Wanted) -> Result<Reading, ApiError> {
         self.read(self.runs.linked(token).await?, wanted).await
     }
 
     pub(crate) async fn create_object_link(
         &self,
         request: v1::CreateObjectLinkRequest,
-    ) -> Result<v1::CreateObjectLinkResponse, Fault> {
+    ) -> Result<v1::CreateObjectLinkResponse, ApiError> {
         let id: ObjectId = request.object_id.parse().map_err(malformed("object_id"))?;
         let (token, until) = self.runs.link(&id, timeout(|| "lifetime", request.lifetime)?).await?;
         Ok(v1::CreateObjectLinkResponse {
@@ -53,17 +53,17 @@ impl Door {
     pub(crate) async fn delete_object(
         &self,
         request: v1::DeleteObjectRequest,
-    ) -> Result<v1::DeleteObjectResponse, Fault> {
+    ) -> Result<v1::DeleteObjectResponse, ApiError> {
         let id: ObjectId = request.object_id.parse().map_err(malformed("object_id"))?;
         self.runs.delete_upload(&id).await?;
         Ok(v1::DeleteObjectResponse {})
     }
 
-    async fn read(&self, object: Object, wanted: Wanted) -> Result<Reading, Fault> {
-        let span = wanted.of(object.size).ok_or(Refusal::OutOfObject { size: object.size })?;
+    async fn read(&self, object: Object, wanted: Wanted) -> Result<Reading, ApiError> {
+        let span = wanted.of(object.size).ok_or(RequestError::OutOfObject { size: object.size })?;
         let mut pieces = Box::pin(read(self.runs.objects.clone(), object.clone(), span));
         let first = pieces.next().await.transpose()?;
-        let bytes = stream::iter(first.map(Ok)).chain(pieces.map_err(Fault::from)).boxed();
+        let bytes = stream::iter(first.map(Ok)).chain(pieces.map_err(ApiError::from)).boxed();
         Ok(Reading { object, span, bytes })
     }
 }
@@ -74,13 +74,13 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// one of the largest size ends within 70 minutes.
 const PACE_MIN: u64 = 64 * 1024;
 
-impl Door {
+impl Api {
     /// Stores the bytes as an object. An incomplete upload is removed, also if this future is dropped.
     pub(crate) async fn create_object(
         &self,
         (media_type, tenant): (&str, &str),
-        pieces: impl Stream<Item = Result<Bytes, Fault>> + Send + 'static,
-    ) -> Result<v1::CreateObjectResponse, Fault> {
+        pieces: impl Stream<Item = Result<Bytes, ApiError>> + Send + 'static,
+    ) -> Result<v1::CreateObjectResponse, ApiError> {
         let media_type = if media_type.is_empty() { "application/octet-stream" } else { media_type };
         if media_type.len() > limit::LABEL_BYTES_MAX || media_type.contains(|c: char| c.is_control() || !c.is_ascii()) {
             let max = limit::LABEL_BYTES_MAX;
@@ -94,14 +94,14 @@ impl Door {
         let (runs, media_type) = (self.runs.clone(), media_type.to_owned());
         let unconfirmed = self.runs.clone();
         let store = move |gone| store(runs, begun, media_type, unbroken(pieces, gone));
-        let undo = async move |stored: Result<(Object, Timestamp), Fault>| {
+        let undo = async move |stored: Result<(Object, Timestamp), ApiError>| {
             let Ok((Object { id, .. }, _)) = stored else { return };
             if let Err(error) = unconfirmed.delete_upload(&id).await {
                 tracing::warn!(%error, "removing an unconfirmed upload failed; it expires with its age");
             }
         };
         let stored = self.uploads.outlive(store, undo).await;
-        let (object, until) = stored.unwrap_or_else(|| Err(Refusal::ShuttingDown.into()))?;
+        let (object, until) = stored.unwrap_or_else(|| Err(RequestError::ShuttingDown.into()))?;
         Ok(v1::CreateObjectResponse { object: Some(object_out(&object)), expire_time: Some(api::timestamp(until)) })
     }
 }
@@ -110,12 +110,12 @@ async fn store(
     runs: Runs,
     (id, tenant, mut room): (ObjectId, Option<TenantId>, Room),
     media_type: String,
-    pieces: impl Stream<Item = Result<Bytes, Fault>> + Send,
-) -> Result<(Object, Timestamp), Fault> {
+    pieces: impl Stream<Item = Result<Bytes, ApiError>> + Send,
+) -> Result<(Object, Timestamp), ApiError> {
     let pieces = pieces.map(|piece| {
         let piece = piece?;
         room.grow(piece.len() as u64)?;
-        Ok::<_, Fault>(piece)
+        Ok::<_, ApiError>(piece)
     });
     let (size, sha256) = take(&runs.objects, &id, pieces).await?;
     let object = Object { id, media_type, size, sha256, preview: String::new() };
@@ -126,10 +126,10 @@ async fn store(
 /// The bytes of an upload, until the sender pauses for too long or disconnects. If the connection is gone, the end of
 /// the body may look like that of a complete one, so it is treated as incomplete.
 fn unbroken(
-    pieces: impl Stream<Item = Result<Bytes, Fault>> + Send,
+    pieces: impl Stream<Item = Result<Bytes, ApiError>> + Send,
     gone: CancellationToken,
-) -> impl Stream<Item = Result<Bytes, Fault>> + Send {
-    let broken = || Fault::malformed("data", "data: the upload is incomplete".to_owned());
+) -> impl Stream<Item = Result<Bytes, ApiError>> + Send {
+    let broken = || ApiError::malformed("data", "data: the upload is incomplete".to_owned());
     let (began, bytes) = (Instant::now(), 0);
     stream::unfold((Box::pin(pieces), gone, bytes), move |(mut pieces, gone, mut bytes)| async move {
         let late = began + SILENCE_MAX + Duration::from_secs(bytes / PACE_MIN);
@@ -139,7 +139,7 @@ fn unbroken(
             piece = tokio::time::timeout(SILENCE_MAX, pieces.next()) => match piece {
                 Ok(None) if gone.is_cancelled() => Some(Err(broken())),
                 Ok(piece) => piece,
-                Err(_) => Some(Err(Fault::exceeded(None))),
+                Err(_) => Some(Err(ApiError::exceeded(None))),
             },
             () = tokio::time::sleep_until(late) => Some(Err(too_slow())),
         };
@@ -150,9 +150,9 @@ fn unbroken(
     })
 }
 
-fn too_slow() -> Fault {
+fn too_slow() -> ApiError {
     let message = format!("the upload is too slow: the minimum is {PACE_MIN} bytes per second on average");
-    Fault::new(Reason::UploadTooSlow, message)
+    ApiError::new(Reason::UploadTooSlow, message)
 }
 
 /// The requested part of an object.
@@ -175,11 +175,11 @@ impl Wanted {
     }
 }
 
-impl From<BrokenObject> for Fault {
+impl From<BrokenObject> for ApiError {
     fn from(broken: BrokenObject) -> Self {
         match broken {
-            BrokenObject::Read(error) => Refusal::from(error).into(),
-            BrokenObject::Missing(id) | BrokenObject::Differs(id) => Refusal::ObjectNotFound(id).into(),
+            BrokenObject::Read(error) => RequestError::from(error).into(),
+            BrokenObject::Missing(id) | BrokenObject::Differs(id) => RequestError::ObjectNotFound(id).into(),
         }
     }
 }

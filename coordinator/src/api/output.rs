@@ -12,8 +12,8 @@ use run::Run;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::fault::Fault;
-use crate::admission::refusal::Refusal;
+use super::fault::ApiError;
+use crate::admission::refusal::RequestError;
 use crate::readers::{Reader, WatchError};
 
 /// The longest time without a message on a stream.
@@ -69,7 +69,7 @@ pub(crate) fn pieces(
     reader: Box<Reader>,
     stop: CancellationToken,
     deadline: Option<Instant>,
-) -> impl Stream<Item = Result<Piece, Fault>> + Send {
+) -> impl Stream<Item = Result<Piece, ApiError>> + Send {
     let streaming = Streaming::new(reader, stop, deadline);
     futures::stream::unfold(streaming, async |mut streaming| {
         if streaming.ended {
@@ -84,10 +84,10 @@ pub(crate) fn pieces(
 /// The pieces of a run that is watched. An error is the answer if it is known soon, and otherwise the end of the
 /// stream.
 pub(crate) async fn watched(
-    opening: impl Future<Output = Result<Box<Reader>, Fault>> + Send + 'static,
+    opening: impl Future<Output = Result<Box<Reader>, ApiError>> + Send + 'static,
     stop: CancellationToken,
     deadline: Option<Instant>,
-) -> Result<BoxStream<'static, Result<Piece, Fault>>, Fault> {
+) -> Result<BoxStream<'static, Result<Piece, ApiError>>, ApiError> {
     let mut opening = Box::pin(opening);
     if let Ok(reader) = tokio::time::timeout(RESPONSE, &mut opening).await {
         return Ok(pieces(reader?, stop, deadline).boxed());
@@ -121,7 +121,7 @@ impl Streaming {
         self.reader.run()
     }
 
-    pub(crate) async fn next(&mut self) -> Result<Piece, Fault> {
+    pub(crate) async fn next(&mut self) -> Result<Piece, ApiError> {
         if self.quick >= QUICK_MAX {
             tokio::time::sleep_until(self.sent + PACE).await;
         }
@@ -133,7 +133,7 @@ impl Streaming {
         piece
     }
 
-    async fn next_piece(&mut self) -> Result<Piece, Fault> {
+    async fn next_piece(&mut self) -> Result<Piece, ApiError> {
         let silent_until = Instant::now() + HEARTBEAT;
         let until = self.deadline.map_or(silent_until, |deadline| deadline.min(silent_until));
         let is_opened = self.reader.run().opened_at().is_some();
@@ -145,7 +145,7 @@ impl Streaming {
                 if !self.reader.answers_opening || is_opened => Err(WatchError::Stopped(crate::ledger::Stopped)),
             () = tokio::time::sleep_until(until) => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                    return Err(Fault::exceeded(Some(self.reader.run().id())));
+                    return Err(ApiError::exceeded(Some(self.reader.run().id())));
                 }
                 return Ok(Piece::heartbeat());
             }
@@ -174,13 +174,13 @@ impl Streaming {
 
 /// The error for the client whose request opened the run, or found it opened, if its output cannot be read: repeated as
 /// a new request, it would be done twice.
-pub(crate) fn broken(reader: &Reader, error: WatchError) -> Fault {
+pub(crate) fn broken(reader: &Reader, error: WatchError) -> ApiError {
     match error {
         WatchError::Stopped(_) | WatchError::Read(_) if reader.answers_opening() => {
-            Refusal::Unconfirmed { run: reader.run().id(), reason: error.to_string() }.into()
+            RequestError::Unconfirmed { run: reader.run().id(), reason: error.to_string() }.into()
         }
-        WatchError::Unknown => Refusal::RunNotFound(reader.run().id()).into(),
-        WatchError::Gone(_) => Refusal::EventsExpired(reader.run().id()).into(),
+        WatchError::Unknown => RequestError::RunNotFound(reader.run().id()).into(),
+        WatchError::Gone(_) => RequestError::EventsExpired(reader.run().id()).into(),
         error => error.into(),
     }
 }
@@ -207,7 +207,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_run_hears_heartbeats_and_then_that_the_coordinator_stops() {
         let (stop, began) = (CancellationToken::new(), Instant::now());
-        let opening = std::future::pending::<Result<Box<Reader>, Fault>>();
+        let opening = std::future::pending::<Result<Box<Reader>, ApiError>>();
         let mut pieces = watched(opening, stop.clone(), None).await.expect("a response begins");
         assert_eq!(began.elapsed(), RESPONSE);
         for _ in 0..2 {
@@ -225,7 +225,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_wrong_with_a_run_is_the_answer_if_it_is_known_soon_and_else_the_end_of_the_stream() {
         let run = run::RunId::new(run::Shard(0), uuid::Uuid::now_v7());
-        let unknown = move || Fault::from(crate::admission::refusal::Refusal::RunNotFound(run));
+        let unknown = move || ApiError::from(crate::admission::refusal::RequestError::RunNotFound(run));
         let soon = watched(async move { Err(unknown()) }, CancellationToken::new(), None).await;
         assert!(soon.is_err());
         let late = async move {

@@ -8,7 +8,7 @@ use proto::Reason;
 use proto::reason::DOMAIN;
 use serde_json::{Map, Value, json};
 
-use crate::api::fault::Fault;
+use crate::api::fault::ApiError;
 use crate::metrics::refused;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -36,7 +36,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(reason: Reason, detail: impl Into<String>) -> Self {
-        Fault::new(reason, detail).into()
+        ApiError::new(reason, detail).into()
     }
 
     /// A part of the request is malformed.
@@ -51,8 +51,8 @@ impl Problem {
     }
 
     /// A fault of a request, with `place` as the place of a field in it.
-    pub(crate) fn of(fault: Fault, place: impl Fn(&str) -> Place) -> Self {
-        let Fault { reason, message, metadata, violations, retry_after } = fault;
+    pub(crate) fn of(fault: ApiError, place: impl Fn(&str) -> Place) -> Self {
+        let ApiError { reason, message, metadata, violations, retry_after } = fault;
         let is_of_arguments = reason == Reason::ArgumentsInvalid;
         let place = |field: &str| if is_of_arguments { Place::Arguments(field.to_owned()) } else { place(field) };
         Self {
@@ -97,8 +97,8 @@ fn error(place: &Place, detail: &str) -> Value {
     }
 }
 
-impl From<Fault> for Problem {
-    fn from(fault: Fault) -> Self {
+impl From<ApiError> for Problem {
+    fn from(fault: ApiError) -> Self {
         Self::of(fault, |field| Place::Body(pointer(field)))
     }
 }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_problem_has_reason_place_and_remedy() {
-        let problem = Problem::from(Fault::malformed("calls[0].tool", "calls[0].tool: no".to_owned())).json();
+        let problem = Problem::from(ApiError::malformed("calls[0].tool", "calls[0].tool: no".to_owned())).json();
         assert_eq!(
             problem.to_string(),
             r#"{"detail":"calls[0].tool: no","domain":"toolyard.dev","errors":[{"detail":"calls[0].tool: no","pointer":"/calls/0/tool"}],"metadata":{"field":"calls[0].tool"},"reason":"MALFORMED","remedy":"correct the fields that the error names, then send the request again","status":400,"title":"Bad Request","type":"about:blank"}"#

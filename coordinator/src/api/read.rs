@@ -7,34 +7,34 @@ use proto::convert::fields::fields_in;
 use proto::convert::{self, api};
 use proto::{history, v1};
 use run::{
-    Answer, CallError, CallId, Content, Decision, ErrorKind, Fields, Rejection, RequestId, RunId, TenantId, ToolName,
-    limit,
+    Answer, CallError, CallId, CommandError, Content, Decision, ErrorKind, Fields, RequestId, RunId, TenantId,
+    ToolName, limit,
 };
 use schema::pattern::Budget;
 
-use crate::admission::accept::{Asked, AskedApproval};
+use crate::admission::accept::{AskedApproval, RequestedCall};
 use crate::admission::custom::{self, Custom, CustomTools};
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::runs::NewRun;
 use crate::runs::objects::AskedFile;
 
 /// In the place of a tool's name: every tool.
 const ALL_TOOLS: &str = "_all";
 
-pub(super) fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -> Refusal {
+pub(super) fn malformed<E: std::fmt::Display>(field: impl Into<String>) -> impl FnOnce(E) -> RequestError {
     let field = field.into();
-    move |error| Refusal::Malformed { field, reason: error.to_string() }
+    move |error| RequestError::Malformed { field, reason: error.to_string() }
 }
 
-pub(super) fn run_id(text: &str) -> Result<RunId, Refusal> {
+pub(super) fn run_id(text: &str) -> Result<RunId, RequestError> {
     text.parse().map_err(malformed("run_id"))
 }
 
-pub(super) fn call_id(text: &str) -> Result<CallId, Refusal> {
+pub(super) fn call_id(text: &str) -> Result<CallId, RequestError> {
     text.parse().map_err(malformed("call_id"))
 }
 
-pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
+pub(super) fn reason(text: &str) -> Result<&str, RequestError> {
     match text.len() {
         size if size > limit::REASON_BYTES_MAX => {
             Err(malformed("reason")(format!("is {size} bytes; the limit is {} bytes", limit::REASON_BYTES_MAX)))
@@ -46,7 +46,7 @@ pub(super) fn reason(text: &str) -> Result<&str, Refusal> {
 pub(super) fn timeout<F: Into<String>>(
     field: impl FnOnce() -> F,
     wire: Option<prost_types::Duration>,
-) -> Result<Option<Duration>, Refusal> {
+) -> Result<Option<Duration>, RequestError> {
     let Some(wire) = wire else { return Ok(None) };
     match proto::convert::time_in(wire) {
         Some(timeout) if !timeout.is_zero() => Ok(Some(timeout)),
@@ -55,7 +55,7 @@ pub(super) fn timeout<F: Into<String>>(
 }
 
 /// The tenant and the id of a request, which are needed before the rest is converted.
-pub(super) fn whose(tenant: &str, id: &str) -> Result<(Option<TenantId>, Option<RequestId>), Refusal> {
+pub(super) fn whose(tenant: &str, id: &str) -> Result<(Option<TenantId>, Option<RequestId>), RequestError> {
     let tenant = match tenant {
         "" => None,
         tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
@@ -68,7 +68,7 @@ pub(super) fn whose(tenant: &str, id: &str) -> Result<(Option<TenantId>, Option<
 }
 
 /// A new run, whose own tools were compiled before.
-pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Result<NewRun, Refusal> {
+pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Result<NewRun, RequestError> {
     let v1::CreateRunRequest { calls, keep_open, timeout: run_timeout, fail_fast, execute, .. } = request;
     let (tenant, request_id) = whose(&request.tenant, &request.request_id)?;
     let timeout = timeout(|| "timeout", run_timeout)?;
@@ -94,14 +94,18 @@ pub(super) fn new_run(request: v1::CreateRunRequest, custom: CustomTools) -> Res
 }
 
 /// The context of tools beside their arguments. Errors name only the place, because the content may be secret.
-fn context<F: Into<String>>(field: impl FnOnce() -> F, call: Option<&CallId>, text: &str) -> Result<Fields, Refusal> {
+fn context<F: Into<String>>(
+    field: impl FnOnce() -> F,
+    call: Option<&CallId>,
+    text: &str,
+) -> Result<Fields, RequestError> {
     let context = match fields_in(text) {
         Ok(context) => context,
         Err(error) => return Err(malformed(field())(error)),
     };
     let (size, limit) = (context.size(), limit::CONTEXT_BYTES_MAX);
     if size > limit {
-        return Err(Rejection::ContextTooLarge { call: call.cloned(), size, limit }.into());
+        return Err(CommandError::ContextTooLarge { call: call.cloned(), size, limit }.into());
     }
     if context.get(history::TOOL_CALL_HISTORY).is_some() {
         let reason = format!(
@@ -114,7 +118,7 @@ fn context<F: Into<String>>(field: impl FnOnce() -> F, call: Option<&CallId>, te
 }
 
 /// The names of the tools that a run attaches.
-fn attached(tools: &[String]) -> Result<Vec<ToolName>, Refusal> {
+fn attached(tools: &[String]) -> Result<Vec<ToolName>, RequestError> {
     if tools.len() > limit::RUN_TOOLS_MAX {
         let (count, max) = (tools.len(), limit::RUN_TOOLS_MAX);
         return Err(malformed("tools")(format!("names {count} tools; the limit is {max}")));
@@ -124,7 +128,7 @@ fn attached(tools: &[String]) -> Result<Vec<ToolName>, Refusal> {
 }
 
 /// The files of a request's calls. Names are checked here, so that no call has two files of one name.
-pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, Refusal> {
+pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, RequestError> {
     if files.len() > limit::FILES_MAX {
         let (count, max) = (files.len(), limit::FILES_MAX);
         return Err(malformed("files")(format!("has {count} entries; the limit is {max}")));
@@ -149,7 +153,7 @@ pub(super) fn files(files: Vec<v1::RunFile>) -> Result<Vec<AskedFile>, Refusal> 
     Ok(asked)
 }
 
-pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, Refusal> {
+pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, RequestError> {
     if tools.len() > custom::TOOLS_MAX {
         let (count, max) = (tools.len(), custom::TOOLS_MAX);
         return Err(malformed("request_tools")(format!("has {count} entries; the limit is {max}")));
@@ -166,7 +170,7 @@ pub(super) fn custom_tools(tools: Vec<v1::RequestTool>) -> Result<CustomTools, R
     Ok(known)
 }
 
-pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
+pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<RequestedCall>, RequestError> {
     let asked = calls.into_iter().enumerate().map(|(index, call)| {
         let field = |name: &str| format!("calls[{index}].{name}");
         let id = match call.call_id.as_str() {
@@ -183,7 +187,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
             None => None,
         };
         let context = context(|| field("context"), id.as_ref(), &call.context)?;
-        Ok(Asked {
+        Ok(RequestedCall {
             id,
             tool: call.tool.parse().map_err(|error| malformed(field("tool"))(error))?,
             arguments: call.arguments.into(),
@@ -202,7 +206,7 @@ pub(super) fn asked(calls: Vec<v1::NewCall>) -> Result<Vec<Asked>, Refusal> {
     asked.collect()
 }
 
-pub(super) fn decision(index: usize, wire: v1::CallDecision) -> Result<(CallId, Decision), Refusal> {
+pub(super) fn decision(index: usize, wire: v1::CallDecision) -> Result<(CallId, Decision), RequestError> {
     use v1::call_decision::Decision as Wire;
     let field = |name: &str| format!("decisions[{index}].{name}");
     let call = wire.call_id.parse().map_err(malformed(field("call_id")))?;
@@ -220,7 +224,7 @@ pub(super) fn decision(index: usize, wire: v1::CallDecision) -> Result<(CallId, 
     }
 }
 
-pub(super) fn answer(index: usize, output: v1::ToolOutput) -> Result<Answer, Refusal> {
+pub(super) fn answer(index: usize, output: v1::ToolOutput) -> Result<Answer, RequestError> {
     let field = |name: &str| format!("outputs[{index}].{name}");
     let call = output.call_id.parse().map_err(malformed(field("call_id")))?;
     let result = api::contents(output.result).map_err(malformed(field("result")))?;

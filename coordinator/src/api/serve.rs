@@ -12,7 +12,7 @@ use tonic_health::server::HealthReporter;
 
 use super::grpc::{fleet, index, objects, runs, tools, webhooks};
 use super::port::{connections, counted, deadline, gate, incoming, is_grpc, pages, places, trace, unread};
-use super::{Door, REQUEST_BYTES_MAX, http};
+use super::{Api, REQUEST_BYTES_MAX, http};
 
 /// The services whose health is reported: the whole, with the empty name, and each service.
 const SERVICES: [&str; 4] = [
@@ -62,16 +62,16 @@ async fn report_health(
 pub(crate) async fn serve(
     (listener, tls): (TcpListener, Option<crate::auth::tls::Current>),
     (connections_max, hosts): (usize, telemetry::hosts::Hosts),
-    door: Door,
+    api: Api,
     served: watch::Receiver<bool>,
     ready: impl FnOnce() + Send,
 ) {
     let (health, health_service) = tonic_health::server::health_reporter();
     let incoming = incoming::Incoming::new(listener, tls, places::Places::new(connections_max));
-    let stopped = report_health(health, served, ready, door.stop.clone());
-    let routes = routes(&door).add_service(health_service).prepare();
+    let stopped = report_health(health, served, ready, api.stop.clone());
+    let routes = routes(&api).add_service(health_service).prepare();
     // Innermost first.
-    let service = gate::Gate::new(routes, door.runs.callers.clone());
+    let service = gate::Gate::new(routes, api.runs.callers.clone());
     let service = trace::Traces::new(deadline::Deadlines::new(service));
     let service = counted::Counted::new(pages::Pages::new(service, hosts));
     let service = unread::Unread::new(service);
@@ -79,7 +79,7 @@ pub(crate) async fn serve(
 }
 
 /// All services but health. The size of messages is checked [as they arrive](bodies).
-fn routes(door: &Door) -> Routes {
+fn routes(api: &Api) -> Routes {
     use v1::fleet_service_server::FleetServiceServer;
     use v1::index_service_server::IndexServiceServer;
     use v1::object_service_server::ObjectServiceServer;
@@ -91,16 +91,16 @@ fn routes(door: &Door) -> Routes {
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()
         .expect("the descriptors were made by the build of this very program");
-    let runs = RunServiceServer::new(runs::RunDoor(door.clone())).max_decoding_message_size(REQUEST_BYTES_MAX);
-    let objects = ObjectServiceServer::new(objects::ObjectDoor(door.clone()));
-    Routes::from(http::router(door.clone()).fallback(no_such_route))
+    let runs = RunServiceServer::new(runs::RunDoor(api.clone())).max_decoding_message_size(REQUEST_BYTES_MAX);
+    let objects = ObjectServiceServer::new(objects::ObjectDoor(api.clone()));
+    Routes::from(http::router(api.clone()).fallback(no_such_route))
         .add_service(reflection)
         .add_service(runs)
-        .add_service(ToolServiceServer::new(tools::ToolDoor(door.clone())))
-        .add_service(IndexServiceServer::new(index::IndexDoor(door.clone())))
-        .add_service(FleetServiceServer::new(fleet::FleetDoor(door.clone())))
+        .add_service(ToolServiceServer::new(tools::ToolDoor(api.clone())))
+        .add_service(IndexServiceServer::new(index::IndexDoor(api.clone())))
+        .add_service(FleetServiceServer::new(fleet::FleetDoor(api.clone())))
         .add_service(objects.max_decoding_message_size(REQUEST_BYTES_MAX))
-        .add_service(WebhookServiceServer::new(webhooks::WebhookDoor(door.clone())))
+        .add_service(WebhookServiceServer::new(webhooks::WebhookDoor(api.clone())))
 }
 
 /// Answers an unknown path, in the client's protocol.

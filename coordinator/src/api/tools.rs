@@ -8,8 +8,8 @@ use proto::v1;
 use run::limit::TOOL_NAME_BYTES_MAX;
 use run::{PoolId, ToolName};
 
-use super::{Door, Fault};
-use crate::admission::refusal::Refusal;
+use super::{Api, ApiError};
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::Role;
 use crate::fleet::paused::Paused;
 use crate::fleet::registry::{Entry, Hosts, Refused, Registry};
@@ -20,9 +20,9 @@ const PAGE_MAX: usize = 1000;
 const REFUSED_MAX: usize = 100;
 const WORKERS_NAMED_MAX: usize = 16;
 
-impl Door {
-    pub(crate) fn list_tools(&self, request: &v1::ListToolsRequest) -> Result<v1::ListToolsResponse, Fault> {
-        let malformed = |field: &str, reason: String| Refusal::Malformed { field: field.to_owned(), reason };
+impl Api {
+    pub(crate) fn list_tools(&self, request: &v1::ListToolsRequest) -> Result<v1::ListToolsResponse, ApiError> {
+        let malformed = |field: &str, reason: String| RequestError::Malformed { field: field.to_owned(), reason };
         let size = match usize::try_from(request.page_size) {
             Ok(0) => PAGE_DEFAULT,
             Ok(size) => size.min(PAGE_MAX),
@@ -75,8 +75,8 @@ impl Door {
         Ok(v1::ListToolsResponse { tools, next_page_token, refused })
     }
 
-    pub(crate) fn get_tool(&self, request: &v1::GetToolRequest) -> Result<v1::GetToolResponse, Fault> {
-        let name: ToolName = request.name.parse().map_err(|error: run::InvalidId| Refusal::Malformed {
+    pub(crate) fn get_tool(&self, request: &v1::GetToolRequest) -> Result<v1::GetToolResponse, ApiError> {
+        let name: ToolName = request.name.parse().map_err(|error: run::InvalidId| RequestError::Malformed {
             field: "name".to_owned(),
             reason: error.to_string(),
         })?;
@@ -84,7 +84,7 @@ impl Door {
         let shows = self.runs.callers.shows(&self.runs.caller);
         let found = registry.catalog_of(self.runs.caller.tenant()).find(&name).filter(|entry| shows(entry));
         let found = found.map(|entry| tool(entry, &registry, &self.runs.pauses.current.borrow()));
-        let tool = Some(found.ok_or(Refusal::ToolNotFound(name))?);
+        let tool = Some(found.ok_or(RequestError::ToolNotFound(name))?);
         Ok(v1::GetToolResponse { tool })
     }
 }

@@ -3,10 +3,10 @@
 use proto::convert::api;
 use proto::{Reason, v1};
 
-use super::Door;
-use super::fault::Fault;
+use super::Api;
+use super::fault::ApiError;
 use super::read::malformed;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::nats::letters::{Found, Queue};
 use crate::notifications::{Webhooks, message_id};
 
@@ -41,7 +41,7 @@ impl Notices {
         after: u64,
         most: usize,
         wanted: impl Fn(&Found) -> bool,
-    ) -> Result<Parked, Refusal> {
+    ) -> Result<Parked, RequestError> {
         let endpoint = Some(endpoint).filter(|endpoint| !endpoint.is_empty());
         let (mut parked, mut after) = (Vec::new(), after);
         for _ in 0..LOOKED_AT_MAX {
@@ -58,11 +58,11 @@ impl Notices {
     }
 }
 
-impl Door {
-    fn notices(&self) -> Result<&Notices, Fault> {
+impl Api {
+    fn notices(&self) -> Result<&Notices, ApiError> {
         let off = || {
             let message = "no webhooks are configured here: start the coordinator with --webhooks";
-            Fault::new(Reason::WebhooksOff, message)
+            ApiError::new(Reason::WebhooksOff, message)
         };
         self.notices.as_ref().ok_or_else(off)
     }
@@ -70,7 +70,7 @@ impl Door {
     pub(crate) async fn list_parked_webhooks(
         &self,
         request: v1::ListParkedWebhooksRequest,
-    ) -> Result<v1::ListParkedWebhooksResponse, Fault> {
+    ) -> Result<v1::ListParkedWebhooksResponse, ApiError> {
         let endpoint = endpoint(&request.endpoint)?;
         let after = match request.page_token.as_str() {
             "" => 0,
@@ -95,7 +95,7 @@ impl Door {
     pub(crate) async fn redrive_webhooks(
         &self,
         request: v1::RedriveWebhooksRequest,
-    ) -> Result<v1::RedriveWebhooksResponse, Fault> {
+    ) -> Result<v1::RedriveWebhooksResponse, ApiError> {
         let endpoint = endpoint(&request.endpoint)?;
         let ids = request.webhook_ids;
         if ids.len() > REDRIVEN_MAX {
@@ -113,7 +113,7 @@ impl Door {
             };
             let (found, behind) = notices.parked(endpoint, from, REDRIVEN_MAX - count, is_wanted).await?;
             for found in &found {
-                count += usize::from(notices.queue.redrive(found).await.map_err(Refusal::from)?);
+                count += usize::from(notices.queue.redrive(found).await.map_err(RequestError::from)?);
             }
             after = behind;
         }
@@ -126,7 +126,7 @@ fn id(found: &Found) -> String {
 }
 
 /// A name that is allowed in a subject.
-fn endpoint(name: &str) -> Result<&str, Refusal> {
+fn endpoint(name: &str) -> Result<&str, RequestError> {
     let is_name = name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
     if is_name { Ok(name) } else { Err(malformed("endpoint")("must be the name of an endpoint, of a-z, 0-9 and -")) }
 }

@@ -28,7 +28,7 @@ use crate::fleet::registry::{Entry, not_permitted};
 pub use self::book::new_key;
 pub(crate) use self::book::{Book, Reading, Rights};
 pub use self::keep::CallersError;
-pub(crate) use self::keep::{Keeper, open};
+pub(crate) use self::keep::{CallersReload, open};
 pub(crate) use self::link::Link;
 pub(crate) use self::one_call::OneCall;
 pub(crate) use self::quota::{Exceeded, Quota, UPLOAD_BYTES};
@@ -457,7 +457,7 @@ impl Shared {
         };
         let keys = self.issuer.borrow().clone().ok_or(Unknown::KeysMissing)?;
         let claims = jwt::verify(token, &keys, rules).map_err(|fault| {
-            if fault == jwt::Fault::KeyUnknown {
+            if fault == jwt::TokenError::KeyUnknown {
                 self.wanted.notify_one();
             }
             Unknown::Token(fault.to_string())

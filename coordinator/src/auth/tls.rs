@@ -42,7 +42,7 @@ pub(crate) type Current = watch::Receiver<Arc<ServerConfig>>;
 
 /// Reloads the files when they change.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct CertificateReload {
     files: TlsFiles,
     seen: [u8; 32],
     current: watch::Sender<Arc<ServerConfig>>,
@@ -53,10 +53,10 @@ impl TlsFiles {
     ///
     /// # Errors
     /// If a file cannot be read, or its content is invalid.
-    pub(crate) fn load(self) -> Result<(Current, Keeper), TlsError> {
+    pub(crate) fn load(self) -> Result<(Current, CertificateReload), TlsError> {
         let contents = self.read()?;
         let (current, receiver) = watch::channel(self.config(&contents)?);
-        Ok((receiver, Keeper { seen: digest(&contents), files: self, current }))
+        Ok((receiver, CertificateReload { seen: digest(&contents), files: self, current }))
     }
 
     fn read(&self) -> Result<Contents, TlsError> {
@@ -107,7 +107,7 @@ struct Contents {
     client_ca: Option<Vec<u8>>,
 }
 
-impl Keeper {
+impl CertificateReload {
     /// Checks the files until `stop`. If they cannot be used, the error is logged and the old content stays in effect.
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
         let mut failed = None;

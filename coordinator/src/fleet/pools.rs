@@ -11,7 +11,7 @@ use run::{PoolId, TenantId, ToolName};
 
 #[cfg(test)]
 pub(crate) use file::rules;
-pub(crate) use file::{Keeper, open};
+pub(crate) use file::{PoolsReload, open};
 
 /// The file cannot be used.
 #[derive(Debug, thiserror::Error)]

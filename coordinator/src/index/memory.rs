@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use run::{CallIndex, RunId, Shard, Timestamp};
 
 use super::filter::{Ask, CallFilter, Coverage, Created, Key, Page, Place, RunFilter};
-use super::{Counts, Mark, Marks, Summary};
+use super::{Counts, Summary, Watermark, Watermarks};
 
 /// Ended runs that are kept; then the oldest are forgotten. Some 40 MB with a call each.
 const ENDED_RUNS_MAX: usize = 100_000;
@@ -31,7 +31,7 @@ struct Runs {
     ended: BTreeSet<Key>,
     ended_calls: usize,
     counts: Counts,
-    marks: Marks,
+    marks: Watermarks,
     cut_before: Option<Timestamp>,
 }
 
@@ -58,11 +58,11 @@ impl Memory {
         self.runs().all.range((Bound::Unbounded, end)).rev().map(|(key, _)| *key).take(count).collect()
     }
 
-    pub(super) fn marks(&self) -> Marks {
+    pub(super) fn marks(&self) -> Watermarks {
         self.runs().marks
     }
 
-    pub(super) fn advance(&self, shard: Shard, from: Option<Mark>, to: Mark) -> bool {
+    pub(super) fn advance(&self, shard: Shard, from: Option<Watermark>, to: Watermark) -> bool {
         let mut runs = self.runs();
         match runs.marks.get_mut(usize::from(shard.0)) {
             Some(mark) if *mark == from => {
@@ -201,7 +201,7 @@ impl Runs {
     }
 
     fn coverage(&self) -> Coverage {
-        let complete = self.marks.iter().all(|mark| mark.is_some_and(Mark::is_settled));
+        let complete = self.marks.iter().all(|mark| mark.is_some_and(Watermark::is_settled));
         Coverage { complete, cut_before: self.cut_before }
     }
 

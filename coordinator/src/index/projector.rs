@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proto::names::SHARDS;
-use run::{Entry, Heard, Run, RunId, Shard, Timestamp};
+use run::{Entry, Fact, Run, RunId, Shard, Timestamp};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::rebuild::{CaughtUp, Rebuild, RebuildError};
 use super::summary::{Summary, changes, changes_ended};
-use super::{Index, Mark, Unavailable};
+use super::{Index, Unavailable, Watermark};
 use crate::nats::scan::Log;
 use crate::nats::setup::RETENTION;
 use crate::shards::Owned;
@@ -53,7 +53,7 @@ struct Waiting {
 
 impl Projector {
     /// An open run accepted an entry.
-    pub(crate) fn note(&self, run: &Run, entry: &Entry, heard: &[Heard]) {
+    pub(crate) fn note(&self, run: &Run, entry: &Entry, heard: &[Fact]) {
         if changes(entry, heard) {
             let mut waiting = self.waiting();
             if waiting.wants(run.id()) {
@@ -141,10 +141,10 @@ enum Progress {
     Behind,
     CatchingUp,
     /// The store has everything up to this watermark.
-    Current(Mark),
+    Current(Watermark),
 }
 
-pub(crate) struct Keeper {
+pub(crate) struct ProjectorTask {
     projector: Projector,
     index: Index,
     log: Log,
@@ -157,9 +157,9 @@ pub(crate) struct Keeper {
     away: bool,
 }
 
-pub(crate) fn new(index: Index, log: Log, owned: watch::Receiver<Owned>) -> (Projector, Keeper) {
+pub(crate) fn new(index: Index, log: Log, owned: watch::Receiver<Owned>) -> (Projector, ProjectorTask) {
     let projector = Projector::default();
-    let keeper = Keeper {
+    let keeper = ProjectorTask {
         projector: projector.clone(),
         index,
         log,
@@ -172,7 +172,7 @@ pub(crate) fn new(index: Index, log: Log, owned: watch::Receiver<Owned>) -> (Pro
     (projector, keeper)
 }
 
-impl Keeper {
+impl ProjectorTask {
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
         let mut flush = interval(FLUSH);
         let mut check = interval(CHECK);
@@ -314,7 +314,7 @@ impl Keeper {
             if written <= mark.through {
                 continue;
             }
-            let to = Mark::settled(written);
+            let to = Watermark::settled(written);
             if self.index.advance(shard, Some(mark), to).await? {
                 *progress = Progress::Current(to);
             } else {

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::summary::{Summary, changes, changes_ended};
-use super::{Index, Mark, Unavailable};
+use super::{Index, Unavailable, Watermark};
 use crate::nats::journal::{PAGE_BYTES, ReadError, RunPages};
 use crate::nats::scan::{Batch, Log};
 
@@ -39,7 +39,7 @@ pub(super) struct Rebuild {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CaughtUp {
     pub(super) shard: Shard,
-    pub(super) mark: Mark,
+    pub(super) mark: Watermark,
 }
 
 impl Rebuild {
@@ -58,7 +58,7 @@ impl Rebuild {
         // From here on the watermarks record this rebuild, so a store that is emptied meanwhile is detected at the end.
         let mut begun = Vec::new();
         for shard in &shards {
-            let mark = Mark { through: through_of(shard), reading: Some(rand::random()) };
+            let mark = Watermark { through: through_of(shard), reading: Some(rand::random()) };
             if self.index.advance(*shard, marks[usize::from(shard.0)], mark).await? {
                 begun.push((*shard, mark));
             }
@@ -67,7 +67,7 @@ impl Rebuild {
         let (entries, runs) = self.read(&shards, least, through).await?;
         let mut caught_up = Vec::new();
         for (shard, begun) in begun {
-            let mark = Mark::settled(through.max(begun.through));
+            let mark = Watermark::settled(through.max(begun.through));
             if self.index.advance(shard, Some(begun), mark).await? {
                 caught_up.push(CaughtUp { shard, mark });
             }

@@ -30,7 +30,7 @@ use run::{RunId, Shard, Timestamp};
 use self::link::Link;
 use crate::index::filter::{Coverage, Key};
 use crate::index::summary::Summary;
-use crate::index::{Mark, Marks, Unavailable};
+use crate::index::{Unavailable, Watermark, Watermarks};
 use crate::nats::setup::RETENTION;
 
 pub(crate) use self::check::Member;
@@ -109,11 +109,16 @@ impl RedisStore {
         Ok(())
     }
 
-    pub(crate) async fn marks(&self) -> Result<Marks, Unavailable> {
+    pub(crate) async fn marks(&self) -> Result<Watermarks, Unavailable> {
         marks(&self.writes).await
     }
 
-    pub(crate) async fn advance(&self, shard: Shard, from: Option<Mark>, to: Mark) -> Result<bool, Unavailable> {
+    pub(crate) async fn advance(
+        &self,
+        shard: Shard,
+        from: Option<Watermark>,
+        to: Watermark,
+    ) -> Result<bool, Unavailable> {
         let live = self.writes.live().await?;
         let (from, to) = (from.map(mark_text).unwrap_or_default(), mark_text(to));
         let mut pipeline = pipe();
@@ -176,29 +181,29 @@ impl RedisStore {
     }
 }
 
-fn mark_text(mark: Mark) -> String {
+fn mark_text(mark: Watermark) -> String {
     match mark.reading {
         None => mark.through.to_string(),
         Some(nonce) => format!("{}+{nonce}", mark.through),
     }
 }
 
-fn mark_of(text: &str) -> Option<Mark> {
+fn mark_of(text: &str) -> Option<Watermark> {
     let (through, reading) = match text.split_once('+') {
         Some((through, nonce)) => (through, Some(nonce.parse().ok()?)),
         None => (text, None),
     };
-    Some(Mark { through: through.parse().ok()?, reading })
+    Some(Watermark { through: through.parse().ok()?, reading })
 }
 
-async fn marks(link: &Link) -> Result<Marks, Unavailable> {
+async fn marks(link: &Link) -> Result<Watermarks, Unavailable> {
     let mut pipeline = pipe();
     pipeline.cmd("HMGET").arg(MARKS);
     (0..SHARDS).for_each(|shard| {
         pipeline.arg(Shard(shard).to_string());
     });
     let (texts,): (Vec<Option<String>>,) = link.ask(link.live().await?, &pipeline).await?;
-    let mut marks: Marks = Marks::default();
+    let mut marks: Watermarks = Watermarks::default();
     for (mark, text) in marks.iter_mut().zip(texts) {
         *mark = text.as_deref().and_then(mark_of);
     }

@@ -2,7 +2,7 @@
 
 use proto::convert::api;
 use proto::v1::{CallErrorKind, CallState, RunStatus};
-use run::{Call, CallId, Entry, Event, Heard, PoolId, Route, Run, RunId, TenantId, Timestamp, ToolName};
+use run::{Call, CallId, Entry, Event, Fact, PoolId, Route, Run, RunId, TenantId, Timestamp, ToolName};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Summary {
@@ -121,9 +121,9 @@ impl CallSummary {
 
 /// Whether an entry that an open run accepted may have changed its summary. Everyone who folds for the index uses this
 /// rule, so that all get the same sequence.
-pub(crate) fn changes(entry: &Entry, heard: &[Heard]) -> bool {
+pub(crate) fn changes(entry: &Entry, heard: &[Fact]) -> bool {
     entry.events.iter().any(|event| !matches!(event, Event::Output { .. }))
-        || heard.iter().any(|heard| !matches!(heard, Heard::Output { .. }))
+        || heard.iter().any(|heard| !matches!(heard, Fact::Output { .. }))
 }
 
 /// Whether an entry changes a run that has ended: only the disposition of a parked call does.

@@ -12,7 +12,7 @@ use super::filter::{Coverage, Key};
 use super::projector::expired;
 use super::rebuild::{Fold, RebuildError, every_shard, replay};
 use super::summary::Summary;
-use super::{Index, Mark};
+use super::{Index, Watermark};
 use crate::index::redis::Member;
 use crate::nats::journal::ReadError;
 use crate::nats::scan::Log;
@@ -65,7 +65,7 @@ async fn compare_all(
     messages: &mpsc::Sender<Result<Word, RebuildError>>,
 ) -> Result<(), RebuildError> {
     let marks = index.marks().await?;
-    let settled = |shard: &Shard| marks[usize::from(shard.0)].is_some_and(Mark::is_settled);
+    let settled = |shard: &Shard| marks[usize::from(shard.0)].is_some_and(Watermark::is_settled);
     let shards: Vec<Shard> = every_shard().into_iter().filter(settled).collect();
     let Coverage { complete, cut_before } = index.coverage().await?;
     let through = log.tip(&shards).await?;

@@ -2,11 +2,11 @@
 
 use owner::Question;
 use proto::convert::worker::Answer;
-use proto::subject::{Place, Subject};
+use proto::subject::{Subject, SubjectKind};
 use run::{CallIndex, Event, PoolId, RunId, Verdict};
 use tokio::sync::oneshot;
 
-use super::{Ledger, OwnerTask, Request};
+use super::{OwnerHandle, OwnerTask, Request};
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::signals::Asked;
 
@@ -52,9 +52,9 @@ impl OwnerTask {
     }
 }
 
-async fn consider(journal: &Journal, ledger: &Ledger, question: Question, pool: PoolId) -> Option<Answer> {
+async fn consider(journal: &Journal, ledger: &OwnerHandle, question: Question, pool: PoolId) -> Option<Answer> {
     let last_output = if question.needs_last_output() {
-        let place = Place::Output { call: question.call, pool: pool.clone() };
+        let place = SubjectKind::Output { call: question.call, pool: pool.clone() };
         let last = journal.last_output(&Subject { run: question.run, place }).await;
         last.inspect_err(|error| tracing::warn!(%error, "answering a worker failed")).ok()?
     } else {

@@ -6,7 +6,7 @@ use run::{CallSpec, Entry, Route, Timestamp};
 use tokio::sync::{mpsc, oneshot};
 
 use super::watcher::{Standing, Watcher};
-use super::{Ledger, Request};
+use super::{OwnerHandle, Request};
 
 /// A call that its client answers, in its own time.
 pub(crate) fn call(id: &str) -> CallSpec {
@@ -19,9 +19,9 @@ pub(crate) struct ByHand(mpsc::Receiver<Request>);
 pub(crate) struct Feed(Watcher);
 
 impl ByHand {
-    pub(crate) fn new() -> (Ledger, Self) {
+    pub(crate) fn new() -> (OwnerHandle, Self) {
         let (sender, requests) = mpsc::channel(1);
-        (Ledger(sender), Self(requests))
+        (OwnerHandle(sender), Self(requests))
     }
 
     /// Waits for somebody who watches, and tells them that the feed stands from now on.

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::objects::{Objects, Unread};
+use ::objects::Objects;
 use formats::openai::responses::ResponseId;
 use futures::future::join_all;
 use owner::{Known, OpenRun};
@@ -109,7 +109,7 @@ enum Unerased {
     Run(ReadError),
     /// All else is gone.
     #[error("{0}")]
-    Objects(Unread),
+    Objects(::objects::ReadError),
 }
 
 impl Unerased {
@@ -407,7 +407,7 @@ struct Places {
 #[derive(Default)]
 struct Refused {
     run: Option<ReadError>,
-    objects: Option<Unread>,
+    objects: Option<::objects::ReadError>,
 }
 
 impl Places {
@@ -457,7 +457,7 @@ impl Places {
         }
     }
 
-    async fn erase_objects(&self, run: RunId, refused: &Refused) -> Result<(), Unread> {
+    async fn erase_objects(&self, run: RunId, refused: &Refused) -> Result<(), ::objects::ReadError> {
         match &refused.objects {
             Some(error) => Err(error.clone()),
             None => self.objects.remove_run(run).await,

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use ::objects::Objects;
 use futures::StreamExt as _;
-use proto::convert::object::{GivenChunk, WantedChunk};
+use proto::convert::object::{ChunkReply, ChunkRequest};
 use proto::object::chunks;
 use run::{CallState, PoolId, Route, Run};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Ledger;
+use super::OwnerHandle;
 use crate::nats::files::{FileRequest, FileRequests};
 use crate::shards::Owned;
 
@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(crate) async fn serve(
     requests: FileRequests,
     objects: Objects,
-    ledger: Ledger,
+    ledger: OwnerHandle,
     owned: watch::Receiver<Owned>,
     stop: CancellationToken,
 ) {
@@ -51,19 +51,19 @@ pub(crate) async fn serve(
     }
 }
 
-async fn read(ledger: &Ledger, objects: &Objects, pool: &PoolId, wanted: &WantedChunk) -> GivenChunk {
-    let Ok(Some(known)) = ledger.state(wanted.run).await else { return GivenChunk::AskAgain };
+async fn read(ledger: &OwnerHandle, objects: &Objects, pool: &PoolId, wanted: &ChunkRequest) -> ChunkReply {
+    let Ok(Some(known)) = ledger.state(wanted.run).await else { return ChunkReply::AskAgain };
     match judge(&known.run, pool, wanted) {
-        Judged::Later => return GivenChunk::AskAgain,
-        Judged::Refuse(reason) => return GivenChunk::Refused(reason.to_owned()),
+        Judged::Later => return ChunkReply::AskAgain,
+        Judged::Refuse(reason) => return ChunkReply::Refused(reason.to_owned()),
         Judged::Give => {}
     }
     match objects.chunk(&wanted.object, wanted.chunk).await {
-        Ok(Some(data)) => GivenChunk::Data(data),
-        Ok(None) => GivenChunk::Refused("it is not kept any more".to_owned()),
+        Ok(Some(data)) => ChunkReply::Data(data),
+        Ok(None) => ChunkReply::Refused("it is not kept any more".to_owned()),
         Err(error) => {
             tracing::warn!(%error, "reading a chunk of a file failed");
-            GivenChunk::AskAgain
+            ChunkReply::AskAgain
         }
     }
 }
@@ -77,7 +77,7 @@ enum Judged {
     Later,
 }
 
-fn judge(run: &Run, pool: &PoolId, wanted: &WantedChunk) -> Judged {
+fn judge(run: &Run, pool: &PoolId, wanted: &ChunkRequest) -> Judged {
     let call = run.call(wanted.call);
     let call = call.filter(|call| matches!(&call.spec().route, Route::Pool { pool: own, .. } if own == pool));
     let Some(call) = call else { return Judged::Refuse("the call is not one of the pool's") };
@@ -125,18 +125,18 @@ mod tests {
         let main: PoolId = "main".parse().expect("a pool");
         let dispatched = Event::CallDispatched { call, pool: main.clone() };
         let queued = opened(std::slice::from_ref(&dispatched));
-        let wanted = WantedChunk { run: queued.id(), call, object: file().object.id, chunk: 0 };
+        let wanted = ChunkRequest { run: queued.id(), call, object: file().object.id, chunk: 0 };
         assert_eq!(judge(&queued, &main, &wanted), Judged::Give);
         assert_eq!(judge(&opened(&[]), &main, &wanted), Judged::Later);
         let cancel = Event::CallCancelRequested { call, reason: String::new() };
-        let refused = |run: &Run, pool: &str, wanted: &WantedChunk| {
+        let refused = |run: &Run, pool: &str, wanted: &ChunkRequest| {
             matches!(judge(run, &pool.parse().expect("a pool"), wanted), Judged::Refuse(_))
         };
         assert!(refused(&opened(&[dispatched, cancel]), "main", &wanted), "the call has ended");
         assert!(refused(&queued, "other", &wanted));
-        assert!(refused(&queued, "main", &WantedChunk { chunk: 1, ..wanted.clone() }), "it has one chunk");
-        assert!(refused(&queued, "main", &WantedChunk { call: CallIndex(1), ..wanted.clone() }));
+        assert!(refused(&queued, "main", &ChunkRequest { chunk: 1, ..wanted.clone() }), "it has one chunk");
+        assert!(refused(&queued, "main", &ChunkRequest { call: CallIndex(1), ..wanted.clone() }));
         let other = "upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e10".parse().expect("an id");
-        assert!(refused(&queued, "main", &WantedChunk { object: other, ..wanted }));
+        assert!(refused(&queued, "main", &ChunkRequest { object: other, ..wanted }));
     }
 }

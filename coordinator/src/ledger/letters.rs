@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 
-use run::{Entry, Heard, Run, Shard};
+use run::{Entry, Fact, Run, Shard};
 
 use super::slice::Posting;
 use super::{OwnerTask, claim, leads};
 use crate::nats::journal::ReadError;
-use crate::nats::letters::Letter;
+use crate::nats::letters::QueuedNotification;
 use crate::notifications::Webhooks;
 use crate::shards::every;
 
@@ -30,14 +30,14 @@ pub(super) struct Posted {
 
 /// An entry was taken in: whoever wants to know of it shall be told.
 pub(super) fn owe_letters(
-    waiting: &mut VecDeque<Letter>,
+    waiting: &mut VecDeque<QueuedNotification>,
     webhooks: &Webhooks,
     run: &Run,
     entry: &Entry,
-    heard: &[Heard],
+    heard: &[Fact],
 ) {
     for heard in heard {
-        let Heard::StatusChanged(status) = heard else { continue };
+        let Fact::StatusChanged(status) = heard else { continue };
         let letters = webhooks.letters(run, *status, entry);
         if waiting.len() + letters.len() > WAITING_MAX {
             tracing::error!(run.id = %run.id(), "the queue of webhooks takes nothing: a notice is lost");
@@ -65,7 +65,7 @@ impl OwnerTask {
             }
             slice.posting = Posting::UnderWay;
             let (queue, claim) = (queue.clone(), claim(&self.owner, shard));
-            let letters: Vec<Letter> = slice.letters.iter().take(BATCH_MAX).cloned().collect();
+            let letters: Vec<QueuedNotification> = slice.letters.iter().take(BATCH_MAX).cloned().collect();
             self.posts.spawn(async move {
                 let (count, error) = match queue.put(&letters).await {
                     Ok(()) => (letters.len(), None),

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use proto::subject::Place;
+use proto::subject::SubjectKind;
 use run::{Command, Entry, Event, RunId, TenantId, Timestamp};
 
 use super::OwnerTask;
@@ -127,7 +127,7 @@ impl OwnerTask {
         let reason = self.rim.quotas.log_full_for(tenant);
         let command = Command::CancelCall { call: call.spec().id.clone(), reason };
         let Ok(events) = known.run.decide(command, proto::now()) else { return };
-        let Some(place) = Place::of(&events) else { return };
+        let Some(place) = SubjectKind::of(&events) else { return };
         tracing::warn!(run.id = %id, call = index.0, %tenant, "tenant is beyond its quota of the log: cancelling a call that writes output");
         let (journal, revision) = (self.rim.journal.clone(), known.revision(&place));
         self.send(async move {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use owner::{Append, overdue_ends};
 use run::RunId;
 
-use super::{Ledger, OwnerTask, Request};
+use super::{OwnerHandle, OwnerTask, Request};
 use crate::fleet::registry::Registry;
 use crate::nats::journal::{AppendError, Journal, ReadError};
 
 /// Runs in which this is done at once.
 const RUNS_MAX: usize = 64;
 
-impl Ledger {
+impl OwnerHandle {
     /// Reports that something in a run has been overdue for longer than an owner takes. To be repeated while it is so.
     pub(crate) fn overdue(&self, run: RunId) {
         if self.0.try_send(Request::Overdue { run }).is_err() {

@@ -14,7 +14,7 @@ use super::recent::Recent;
 use super::standing::Expecting;
 use super::takeover::TakeoverAge;
 use super::watcher::{Standing, Watcher};
-use crate::nats::letters::Letter;
+use crate::nats::letters::QueuedNotification;
 use crate::nats::snapshots::Stored;
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct ShardTask {
     /// What tenants' runs take in the log.
     pub(super) log_bytes: LogBytes,
     /// Letters that are not in the queue of webhooks yet.
-    pub(super) letters: VecDeque<Letter>,
+    pub(super) letters: VecDeque<QueuedNotification>,
     pub(super) posting: Posting,
     /// Letters for entries up to here are among these, or were posted by an earlier owner.
     pub(super) lettered: u64,

@@ -23,7 +23,7 @@ use super::watcher::{Before, Standing, Watcher};
 use super::{OwnerTask, claim, leads};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Extent, Journal, ReadError};
-use crate::nats::letters::Letter;
+use crate::nats::letters::QueuedNotification;
 use crate::nats::setup::RETENTION;
 use crate::nats::snapshots::{Snapshots, Stored, WriteError};
 use crate::shards::{ShardSet, every};
@@ -59,7 +59,7 @@ pub(super) struct Taken {
     unread: Vec<(RunId, u64)>,
     erasures: Vec<OwedErasure>,
     erasures_behind: u64,
-    letters: Vec<Letter>,
+    letters: Vec<QueuedNotification>,
     log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
     log: u64,
     /// What the snapshot in the bucket says, and how it lies there.
@@ -466,7 +466,7 @@ async fn take_over_once(
     // A shard in which nothing happened since is known up to the mark.
     let mut through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
     let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
-    let letters = snapshot.letters.into_iter().map(|(subject, body)| Letter { subject, body }).collect();
+    let letters = snapshot.letters.into_iter().map(|(subject, body)| QueuedNotification { subject, body }).collect();
     let mut log_bytes = snapshot.log_bytes;
     let (mut open, mut gone, mut unread) = (Vec::new(), Vec::new(), Vec::new());
     if unreadable.load(Ordering::Relaxed) < UNREADABLE_MAX {

@@ -3,7 +3,7 @@
 use async_nats::{Client, Message, Subject, SubscribeError};
 use futures::{Stream, StreamExt as _};
 use nats::access::may_be_answered;
-use proto::convert::object::{GivenChunk, WantedChunk};
+use proto::convert::object::{ChunkReply, ChunkRequest};
 use proto::names;
 use run::{PoolId, Shard};
 
@@ -17,7 +17,7 @@ pub(crate) struct FileRequests(Client);
 pub(crate) struct FileRequest {
     pub(crate) pool: PoolId,
     pub(crate) shard: Shard,
-    pub(crate) wanted: WantedChunk,
+    pub(crate) wanted: ChunkRequest,
     client: Client,
     reply: Subject,
 }
@@ -43,7 +43,7 @@ impl FileRequest {
             tracing::warn!(%pool, "ignoring a request for a file: its reply subject is not one of the pool's");
             return None;
         };
-        match WantedChunk::decode(message.payload) {
+        match ChunkRequest::decode(message.payload) {
             Ok(wanted) if wanted.run.shard() == shard => {
                 Some(Self { pool, shard, wanted, client: client.clone(), reply })
             }
@@ -58,7 +58,7 @@ impl FileRequest {
         }
     }
 
-    pub(crate) async fn answer(self, chunk: GivenChunk) {
+    pub(crate) async fn answer(self, chunk: ChunkReply) {
         if let Err(error) = self.client.publish(self.reply, chunk.encode()).await {
             tracing::warn!(%error, "sending a chunk of a file failed");
         }

@@ -27,7 +27,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use proto::convert::{InvalidMessage, log};
 use proto::names;
-use proto::subject::{self, Place, Subject};
+use proto::subject::{self, Subject, SubjectKind};
 use run::{Entry, Event, RunId, Shard, Timestamp};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -153,7 +153,7 @@ pub(crate) struct Page {
     pub(crate) through: u64,
     pub(crate) last: bool,
     /// Subject place and sequence of each entry that could not be decoded.
-    pub(crate) unread: Vec<(Place, u64)>,
+    pub(crate) unread: Vec<(SubjectKind, u64)>,
     /// Bytes that its entries count for their tenant.
     pub(crate) bytes: u64,
 }
@@ -234,7 +234,7 @@ impl Journal {
     /// Whether the log holds a run whose opening is an entry of its own. Asks the log's leader about one subject only:
     /// a search for any subject of the run would go through the whole log if there is none.
     pub(crate) async fn opened(&self, run: RunId) -> Result<Opened, ReadError> {
-        let subject = Subject { run, place: Place::Run }.to_string();
+        let subject = Subject { run, place: SubjectKind::Run }.to_string();
         let Some(last) = self.last_on(&subject).await? else { return Ok(Opened::No) };
         let at = millis(last.time.unix_timestamp_nanos());
         // A run that was opened too late accepts no command, so its opening stays the last entry.

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Broker;
-use super::setup::{Patience, Refusal, SetupError};
+use super::setup::{BrokerError, Patience, SetupError};
 use crate::shards::Owned;
 use crate::tasks::finished;
 
@@ -52,7 +52,7 @@ impl Membership {
                 joining.perform();
                 return Ok(joining);
             }
-            patience.after(Refusal::not_yet(refusal.unwrap_or_default())).await?;
+            patience.after(BrokerError::not_yet(refusal.unwrap_or_default())).await?;
             joining.machine.handle_timeout(now());
         }
     }

@@ -51,13 +51,13 @@ pub(super) fn config(options: &LogOptions) -> Config {
 
 /// A notification to be queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub(crate) struct QueuedNotification {
     /// The subject has the endpoint, the run and the log entry of the notification.
     pub(crate) subject: String,
     pub(crate) body: Bytes,
 }
 
-impl Letter {
+impl QueuedNotification {
     pub(crate) fn new(endpoint: &str, run: RunId, noted: u64, body: Bytes) -> Self {
         Self { subject: names::letter(endpoint, run, noted), body }
     }
@@ -96,7 +96,7 @@ impl Queue {
 
     /// Queues notifications in their order. On an error, returns how many of them, from the first on, are certainly
     /// stored.
-    pub(crate) async fn put(&self, letters: &[Letter]) -> Result<(), (usize, ReadError)> {
+    pub(crate) async fn put(&self, letters: &[QueuedNotification]) -> Result<(), (usize, ReadError)> {
         let (mut confirmed, mut waiting, mut lines) = (0, Vec::new(), HashSet::new());
         for letter in letters {
             // The second notification of one run for one endpoint is not sent before the first is stored.

@@ -33,7 +33,7 @@ pub(crate) struct Pauses {
     pub(crate) current: watch::Receiver<Arc<Paused>>,
 }
 
-pub(crate) struct Keeper {
+pub(crate) struct PausesWatch {
     store: kv::Store,
     current: watch::Sender<Arc<Paused>>,
     signals: Signals,
@@ -43,13 +43,13 @@ pub(crate) struct Keeper {
 
 impl Pauses {
     /// Reads the present pauses, so that a starting coordinator dispatches nothing that is paused.
-    pub(crate) async fn load(broker: &Broker) -> Result<(Self, Keeper), SetupError> {
+    pub(crate) async fn load(broker: &Broker) -> Result<(Self, PausesWatch), SetupError> {
         let store = broker.pauses.clone();
         let mut paused = Paused::default();
         entries("the pauses", &store).await?.iter().for_each(|entry| learn(&mut paused, entry));
         let (sender, current) = watch::channel(Arc::new(paused));
         let signals = Signals::new(broker);
-        let keeper = Keeper { store: store.clone(), current: sender, signals, told: BTreeSet::new() };
+        let keeper = PausesWatch { store: store.clone(), current: sender, signals, told: BTreeSet::new() };
         Ok((Self { store, context: broker.context.clone(), current }, keeper))
     }
 
@@ -80,7 +80,7 @@ impl Pauses {
     }
 }
 
-impl Keeper {
+impl PausesWatch {
     pub(crate) async fn keep(mut self, registry: watch::Receiver<Arc<Registry>>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(names::HELD_TOLD);
         // After a hang it publishes once, and not for every missed second, because each message replaces the one

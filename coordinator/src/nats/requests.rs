@@ -8,7 +8,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{Context, kv};
 use bytes::Bytes;
-use nats::unstored::Unstored;
+use nats::unstored::AppendFailure;
 use prost::Message as _;
 use proto::wire::v1 as wire;
 use run::RunId;
@@ -83,10 +83,10 @@ impl Requests {
             Ok(stored) => return Ok(Some(stored.sequence)),
             Err(error) => error,
         };
-        match Unstored::of(&error) {
-            Unstored::Conflict => Ok(None),
-            Unstored::Full => Err(PutError::Full),
-            Unstored::TooLarge | Unstored::Unconfirmed => Err(ReadError::new(&error).into()),
+        match AppendFailure::of(&error) {
+            AppendFailure::Conflict => Ok(None),
+            AppendFailure::Full => Err(PutError::Full),
+            AppendFailure::TooLarge | AppendFailure::Unconfirmed => Err(ReadError::new(&error).into()),
         }
     }
 

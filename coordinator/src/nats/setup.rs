@@ -172,12 +172,12 @@ pub(crate) const RETENTION: Duration =
     Duration::from_secs(limit::RUN_LIFE_MAX.as_secs() + RETENTION_AFTER_END.as_secs());
 
 /// An error of the broker, and whether a retry may succeed soon.
-pub(super) struct Refusal {
+pub(super) struct BrokerError {
     reason: String,
     not_yet: bool,
 }
 
-impl Refusal {
+impl BrokerError {
     fn of(error: &CreateStreamError) -> Self {
         let not_yet = match error.kind() {
             CreateStreamErrorKind::JetStream(error) => NOT_YET.contains(&error.error_code()),
@@ -212,7 +212,7 @@ impl Patience {
     ///
     /// # Errors
     /// The refusal, if it lasts or has lasted too long.
-    pub(super) async fn after(&self, Refusal { reason, not_yet }: Refusal) -> Result<(), SetupError> {
+    pub(super) async fn after(&self, BrokerError { reason, not_yet }: BrokerError) -> Result<(), SetupError> {
         if !not_yet || Instant::now() >= self.give_up {
             return Err(SetupError::refused(self.what, reason));
         }
@@ -233,23 +233,23 @@ pub(super) async fn entries(what: &'static str, store: &kv::Store) -> Result<Vec
     }
 }
 
-async fn entries_once(store: &kv::Store) -> Result<Vec<kv::Entry>, Refusal> {
+async fn entries_once(store: &kv::Store) -> Result<Vec<kv::Entry>, BrokerError> {
     // A consumer whose leader is lost delivers nothing more, and no error.
     let read = tokio::time::timeout(ENTRIES_PATIENCE, all_entries(store)).await;
-    read.unwrap_or_else(|_| Err(Refusal::not_yet("the broker stopped in the middle of a list")))
+    read.unwrap_or_else(|_| Err(BrokerError::not_yet("the broker stopped in the middle of a list")))
 }
 
-async fn all_entries(store: &kv::Store) -> Result<Vec<kv::Entry>, Refusal> {
+async fn all_entries(store: &kv::Store) -> Result<Vec<kv::Entry>, BrokerError> {
     let mut entries = Vec::new();
-    let mut keys = store.keys().await.map_err(Refusal::not_yet)?;
+    let mut keys = store.keys().await.map_err(BrokerError::not_yet)?;
     while let Some(key) = keys.next().await {
-        entries.extend(store.entry(key.map_err(Refusal::not_yet)?).await.map_err(Refusal::not_yet)?);
+        entries.extend(store.entry(key.map_err(BrokerError::not_yet)?).await.map_err(BrokerError::not_yet)?);
     }
     Ok(entries)
 }
 
 /// Creates it, with retries for a while if the broker is not ready.
-async fn patiently<T>(what: &'static str, make: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, SetupError> {
+async fn patiently<T>(what: &'static str, make: impl AsyncFn() -> Result<T, BrokerError>) -> Result<T, SetupError> {
     let patience = Patience::new(what);
     loop {
         match make().await {
@@ -291,7 +291,8 @@ pub(crate) async fn ensure_log(client: &Client, context: &Context, options: &Log
     if !server.jetstream && server.cluster.is_none() {
         return Err(SetupError::NoJetStream { server: server.server_name });
     }
-    let make = async || context.get_or_create_stream(log_config(options)).await.map_err(|error| Refusal::of(&error));
+    let make =
+        async || context.get_or_create_stream(log_config(options)).await.map_err(|error| BrokerError::of(&error));
     let stream = patiently("the log", make).await?;
     let info = stream.cached_info();
     check_replicas(&info.config, options.durability)?;
@@ -344,7 +345,7 @@ fn objects_config(options: &LogOptions) -> Config {
 
 pub(crate) async fn ensure_objects(context: &Context, options: &LogOptions) -> Result<(), SetupError> {
     let make =
-        async || context.get_or_create_stream(objects_config(options)).await.map_err(|error| Refusal::of(&error));
+        async || context.get_or_create_stream(objects_config(options)).await.map_err(|error| BrokerError::of(&error));
     let stream = patiently("the object store", make).await?;
     check_replicas(&stream.cached_info().config, options.durability)
 }
@@ -371,7 +372,7 @@ pub(super) async fn ensure_stream(
     config: Config,
     options: &LogOptions,
 ) -> Result<(), SetupError> {
-    let make = async || context.get_or_create_stream(config.clone()).await.map_err(|error| Refusal::of(&error));
+    let make = async || context.get_or_create_stream(config.clone()).await.map_err(|error| BrokerError::of(&error));
     let stream = patiently(what, make).await?;
     check_replicas(&stream.cached_info().config, options.durability)
 }
@@ -416,8 +417,8 @@ pub(crate) async fn ensure_bucket(
         if let Ok(store) = context.get_key_value(bucket).await {
             return Ok(store);
         }
-        context.create_stream(config.clone()).await.map_err(|error| Refusal::of(&error))?;
-        context.get_key_value(bucket).await.map_err(Refusal::not_yet)
+        context.create_stream(config.clone()).await.map_err(|error| BrokerError::of(&error))?;
+        context.get_key_value(bucket).await.map_err(BrokerError::not_yet)
     };
     let store = patiently(bucket, make).await?;
     let found = &store.stream.cached_info().config;

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::deserted::Deserted;
 use super::Broker;
-use super::setup::{Patience, Refusal, SetupError, ensure_pool, ensure_still, entries};
+use super::setup::{BrokerError, Patience, SetupError, ensure_pool, ensure_still, entries};
 use super::signals::Signals;
 use crate::auth::callers::Callers;
 use crate::fleet::pools::PoolRules;
@@ -87,7 +87,7 @@ impl Default for Limits {
 /// A set of tools, compiled from an advertisement.
 type Compiled = (Hosts, Set);
 
-pub(crate) struct Keeper {
+pub(crate) struct RegistryTask {
     limits: Limits,
     client: Client,
     context: Context,
@@ -122,7 +122,7 @@ pub(crate) struct Keeper {
     started: Instant,
 }
 
-impl Keeper {
+impl RegistryTask {
     pub(crate) fn new(
         broker: &Broker,
         published: watch::Sender<Arc<Registry>>,
@@ -212,7 +212,7 @@ impl Keeper {
         const WHAT: &str = "the advertisements";
         let patience = Patience::new(WHAT);
         while let Err(reason) = self.deserted.load().await {
-            patience.after(Refusal::not_yet(reason)).await?;
+            patience.after(BrokerError::not_yet(reason)).await?;
         }
         for entry in entries(WHAT, &self.store).await? {
             self.advertisement(entry).await;

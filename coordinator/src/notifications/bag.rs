@@ -9,14 +9,14 @@ use tokio::time::Instant;
 use crate::nats::letters::Arrived;
 
 #[derive(Debug, Default)]
-pub(super) struct Bag {
+pub(super) struct PendingNotifications {
     runs: HashMap<RunId, VecDeque<Arrived>>,
     /// When the first notification of each run is tried; without those in progress.
     due: BTreeSet<(Instant, RunId)>,
     count: usize,
 }
 
-impl Bag {
+impl PendingNotifications {
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -86,11 +86,13 @@ mod tests {
     #[test]
     fn a_run_is_told_in_order_and_no_other_waits_for_it() {
         let [a, b] = [0, 0].map(|_| RunId::new(Shard(0), uuid::Uuid::now_v7()));
-        let (mut bag, now) = (Bag::default(), Instant::now());
+        let (mut bag, now) = (PendingNotifications::default(), Instant::now());
         for (run, noted) in [(a, 1), (a, 2), (b, 3)] {
             bag.put(letter(run, noted, noted), now);
         }
-        let tried = |bag: &mut Bag, now| std::iter::from_fn(|| bag.take_due(now)).map(|l| l.noted).collect::<Vec<_>>();
+        let tried = |bag: &mut PendingNotifications, now| {
+            std::iter::from_fn(|| bag.take_due(now)).map(|l| l.noted).collect::<Vec<_>>()
+        };
         let mut first = tried(&mut bag, now);
         first.sort_unstable();
         assert_eq!(first, [1, 3]);
@@ -106,7 +108,7 @@ mod tests {
     #[test]
     fn a_notice_that_comes_twice_is_carried_once() {
         let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-        let (mut bag, now) = (Bag::default(), Instant::now());
+        let (mut bag, now) = (PendingNotifications::default(), Instant::now());
         bag.put(letter(run, 1, 7), now);
         assert!(bag.take_due(now).is_some());
         bag.put(letter(run, 1, 9), now);

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::bag::Bag;
+use super::bag::PendingNotifications;
 use super::{Endpoint, message_id};
 use crate::metrics;
 use crate::nats::journal::ReadError;
@@ -35,7 +35,7 @@ const OPEN_PAUSE: Duration = Duration::from_secs(1);
 /// How often removing a delivered notification is tried. If it fails, the next owner delivers it again.
 const REMOVALS_MAX: usize = 5;
 
-pub(super) struct Courier {
+pub(super) struct Deliverer {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) shard: Shard,
     pub(super) queue: Queue,
@@ -61,9 +61,9 @@ struct Untaken {
 
 type Incoming = BoxStream<'static, Result<Arrived, ReadError>>;
 
-impl Courier {
+impl Deliverer {
     pub(super) async fn carry(self, recalled: CancellationToken) {
-        let mut bag = Bag::default();
+        let mut bag = PendingNotifications::default();
         let (mut posts, mut removals) = (JoinSet::new(), JoinSet::new());
         let (mut incoming, mut after): (Option<Incoming>, u64) = (None, 0);
         loop {
@@ -138,7 +138,7 @@ impl Courier {
     }
 
     /// Leaves the first notification of a run in the queue, from which it can be redriven.
-    fn park(&self, bag: &mut Bag, letter: &Arrived) {
+    fn park(&self, bag: &mut PendingNotifications, letter: &Arrived) {
         let (endpoint, id) = (self.endpoint.name.as_str(), message_id(letter.run, letter.noted));
         metrics::webhook(endpoint, "parked");
         tracing::warn!(endpoint, id, "notification not delivered in time; parked");
@@ -146,7 +146,7 @@ impl Courier {
     }
 
     /// Returns the notification if it was accepted, or schedules a retry.
-    fn settle(&self, bag: &mut Bag, attempt: Attempt) -> Option<Arrived> {
+    fn settle(&self, bag: &mut PendingNotifications, attempt: Attempt) -> Option<Arrived> {
         let Attempt { letter: Arrived { run, noted, sequence, .. }, outcome } = attempt;
         let (now, endpoint) = (Instant::now(), self.endpoint.name.as_str());
         let letter = bag.first(run)?;

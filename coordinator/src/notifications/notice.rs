@@ -42,7 +42,7 @@ impl Kind {
 }
 
 #[derive(Serialize)]
-struct Notice<'a> {
+struct Notification<'a> {
     #[serde(rename = "type")]
     kind: Kind,
     timestamp: String,
@@ -73,7 +73,7 @@ pub(super) fn body(kind: Kind, run: &Run, at: Timestamp) -> Bytes {
     });
     let tenant = run.tenant().map(run::TenantId::as_str);
     let data = Data { run_id: run.id().to_string(), tenant, calls: calls.collect() };
-    let notice = Notice { kind, timestamp: api::timestamp(at).to_string(), data };
+    let notice = Notification { kind, timestamp: api::timestamp(at).to_string(), data };
     serde_json::to_vec(&notice).expect("texts are JSON").into()
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::Exceeded;
 
 /// Concurrent uploads of a coordinator. If objects are in a bucket, each has at most three pieces of 4 MiB in memory:
@@ -105,17 +105,17 @@ impl Default for Uploads {
 
 impl Uploads {
     /// Waits for a slot for an upload.
-    pub(crate) async fn place(&self, tenant: Option<&TenantId>) -> Result<Place, Refusal> {
+    pub(crate) async fn place(&self, tenant: Option<&TenantId>) -> Result<Place, RequestError> {
         let until = Instant::now() + WAIT;
         let of_tenant = match tenant {
             Some(tenant) => Some(self.share(tenant, until).await?),
             None => None,
         };
-        let _one = permit(&self.places, until).await.ok_or(Refusal::UploadsBusy)?;
+        let _one = permit(&self.places, until).await.ok_or(RequestError::UploadsBusy)?;
         Ok(Place { of_tenant, _one })
     }
 
-    async fn share(&self, name: &TenantId, until: Instant) -> Result<Share, Refusal> {
+    async fn share(&self, name: &TenantId, until: Instant) -> Result<Share, RequestError> {
         let tenant = self.tenant(name);
         let (what, limit) = ("uploads under way", OF_TENANT_AT_ONCE_MAX);
         let exceeded = Exceeded { what, limit: limit.into(), remedy: "", retry_after: AGAIN };

@@ -4,7 +4,7 @@ use run::{Event, RequestId, RunId, TenantId};
 
 use super::{NewRun, Runs};
 use crate::admission::accept::Offer;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::{Caller, Role};
 use crate::offload;
@@ -17,7 +17,7 @@ impl Runs {
         command: &'static str,
         (tenant, request): (Option<TenantId>, Option<&RequestId>),
         calls: usize,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         let judged = async {
             self.caller.must(Role::Submit)?;
             let tenant = self.caller.makes_for(tenant)?;
@@ -29,7 +29,7 @@ impl Runs {
                 Some(_) | None => Err(exceeded.into()),
             }
         };
-        let judged: Result<(), Refusal> = judged.await;
+        let judged: Result<(), RequestError> = judged.await;
         if let Err(refusal) = &judged {
             audit::command(&self.caller, command, (None, None), None, Some(refusal.reason()));
         }
@@ -37,7 +37,7 @@ impl Runs {
     }
 
     /// Refuses calls that are added to a run, as [`Self::may_submit`] does new runs.
-    pub(crate) async fn may_append(&self, id: RunId, calls: usize) -> Result<(), Refusal> {
+    pub(crate) async fn may_append(&self, id: RunId, calls: usize) -> Result<(), RequestError> {
         let judged = async {
             self.caller.must(Role::Submit)?;
             if matches!(self.caller, Caller::Anyone) {
@@ -47,7 +47,7 @@ impl Runs {
             self.caller.may_add_to(&run)?;
             Ok(self.quotas.check(Some(id), run.tenant(), calls)?)
         };
-        let judged: Result<(), Refusal> = judged.await;
+        let judged: Result<(), RequestError> = judged.await;
         if let Err(refusal) = &judged {
             audit::command(&self.caller, "AppendCalls", (Some(id), None), None, Some(refusal.reason()));
         }
@@ -59,7 +59,7 @@ impl Runs {
         &self,
         new: NewRun,
         key: Option<RequestKey>,
-    ) -> Result<Vec<Event>, Refusal> {
+    ) -> Result<Vec<Event>, RequestError> {
         let is_quick = {
             let registry = self.registry.borrow();
             let tenant = new.tenant.as_ref();

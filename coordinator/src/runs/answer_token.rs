@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use run::{CallId, CallState, Rejection, Run, RunId, Timestamp};
+use run::{CallId, CallState, CommandError, Run, RunId, Timestamp};
 
 use super::Runs;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use owner::Known;
@@ -20,14 +20,14 @@ impl Runs {
         id: RunId,
         call: &CallId,
         lifetime: Option<Duration>,
-    ) -> Result<(String, Timestamp), Refusal> {
+    ) -> Result<(String, Timestamp), RequestError> {
         let made = async {
             self.caller.must(Role::Answer)?;
             self.caller.may_give_out()?;
             let find = |run: &Run| {
-                let found = run.find(call).ok_or_else(|| Rejection::UnknownCall { call: call.clone() })?;
+                let found = run.find(call).ok_or_else(|| CommandError::UnknownCall { call: call.clone() })?;
                 if *found.state() != CallState::WaitingForClient {
-                    return Err(Rejection::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
+                    return Err(CommandError::CallNotWaiting { call: call.clone(), state: found.state_name() }.into());
                 }
                 Ok(found.spec().deadline)
             };
@@ -43,7 +43,7 @@ impl Runs {
             "CreateAnswerToken",
             (Some(id), Some(call)),
             None,
-            made.as_ref().err().map(Refusal::reason),
+            made.as_ref().err().map(RequestError::reason),
         );
         made
     }

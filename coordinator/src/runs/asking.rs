@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use run::{CallId, RunId};
 
 use super::Runs;
-use crate::admission::accept::Asked;
-use crate::admission::refusal::Refusal;
+use crate::admission::accept::RequestedCall;
+use crate::admission::refusal::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Caller;
 
@@ -14,7 +14,7 @@ use crate::auth::callers::Caller;
 const TOOLS_TOLD_MAX: usize = 16;
 
 /// The tools of a request, each once; `None` if callers are not authenticated.
-pub(crate) fn tools(caller: &Caller, calls: &[Asked]) -> Option<String> {
+pub(crate) fn tools(caller: &Caller, calls: &[RequestedCall]) -> Option<String> {
     if matches!(caller, Caller::Anyone) {
         return None;
     }
@@ -53,9 +53,9 @@ impl<'here> Asking<'here> {
     }
 
     /// Writes the outcome. A refusal names the run only if the command was on one.
-    pub(crate) fn done(mut self, run: Option<RunId>, refusal: Option<&Refusal>) {
+    pub(crate) fn done(mut self, run: Option<RunId>, refusal: Option<&RequestError>) {
         self.is_done = true;
-        let refusal = refusal.map(Refusal::reason);
+        let refusal = refusal.map(RequestError::reason);
         audit::command(&self.runs.caller, self.command, (run, self.call), self.tools.as_deref(), refusal);
     }
 }

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use ::hooks::Moment;
+use ::hooks::HookPoint;
 use bytes::Bytes;
-use run::{CallId, CallSpec, Command, Decision, Rejection, Route, Run, RunId, TenantId};
+use run::{CallId, CallSpec, Command, CommandError, Decision, Route, Run, RunId, TenantId};
 
 use super::Runs;
 use crate::admission::accept;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::Denied;
 use crate::fleet::registry::{Entry, Registry};
 use crate::offload;
@@ -24,12 +24,12 @@ impl Runs {
         &self,
         id: RunId,
         mut decisions: Vec<(CallId, Decision)>,
-    ) -> Result<Arc<Run>, Refusal> {
+    ) -> Result<Arc<Run>, RequestError> {
         if decisions.iter().any(|(_, decision)| changes(decision)) {
             // New arguments of an unknown call could not be checked.
             let find = |run: &Run| {
                 let unknown = decisions.iter().find(|(call, decision)| changes(decision) && run.find(call).is_none());
-                unknown.map_or(Ok(()), |(call, _)| Err(Rejection::UnknownCall { call: call.clone() }.into()))
+                unknown.map_or(Ok(()), |(call, _)| Err(CommandError::UnknownCall { call: call.clone() }.into()))
             };
             let (Known { run, .. }, ()) = self.found_in(self.known(id).await?, find).await?;
             let registry = Arc::clone(&self.registry.borrow());
@@ -39,7 +39,7 @@ impl Runs {
                 };
                 self.may_change(call.spec(), (&registry, run.tenant()))?;
                 check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
-                if self.hooks.has(Moment::PreToolUse) {
+                if self.hooks.has(HookPoint::PreToolUse) {
                     *arguments = Box::pin(self.ask_about_change(&run, call.spec(), arguments.clone())).await?;
                     check_changed(call.spec(), arguments, (&registry, run.tenant())).await?;
                 }
@@ -49,7 +49,11 @@ impl Runs {
     }
 
     /// A caller who replaces a call's arguments decides what is executed, so they need the right to call its tool.
-    fn may_change(&self, spec: &CallSpec, (registry, tenant): (&Registry, Option<&TenantId>)) -> Result<(), Refusal> {
+    fn may_change(
+        &self,
+        spec: &CallSpec,
+        (registry, tenant): (&Registry, Option<&TenantId>),
+    ) -> Result<(), RequestError> {
         let entry = registry.catalog_of(tenant).find(&spec.tool).map(|entry| match &spec.route {
             Route::Pool { pool, .. } => entry.of(pool),
             Route::Client | Route::Refused(_) => entry,
@@ -65,7 +69,7 @@ async fn check_changed(
     spec: &CallSpec,
     arguments: &Bytes,
     (registry, tenant): (&Registry, Option<&TenantId>),
-) -> Result<(), Refusal> {
+) -> Result<(), RequestError> {
     let mut versions = registry.catalog_of(tenant).find(&spec.tool).into_iter().flat_map(Entry::versions);
     let is_quick = versions.all(|entry| entry.hosted.is_quick(arguments));
     offload::run_unless(is_quick, || accept::check_changed(spec, arguments, (registry, tenant))).await

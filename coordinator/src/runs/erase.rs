@@ -1,10 +1,10 @@
 //! Requests to erase runs. Each is an event of its run, and the owner of the run's shard performs it.
 
-use proto::subject::Place;
+use proto::subject::SubjectKind;
 use run::{Command, RunId, TenantId};
 
 use super::{DECISIONS_MAX, Runs};
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::nats::journal::AppendError;
 
 /// The beginning of the reason with which the calls of an erased run are cancelled.
@@ -29,7 +29,7 @@ impl Runs {
         id: RunId,
         tenant: Option<&TenantId>,
         reason: Option<&str>,
-    ) -> Result<EraseOutcome, Refusal> {
+    ) -> Result<EraseOutcome, RequestError> {
         for _ in 0..DECISIONS_MAX {
             let (known, bytes) = self.journal.known_with_bytes(id).await?;
             let is_of_tenant = tenant.is_none_or(|tenant| known.run.tenant() == Some(tenant));
@@ -42,13 +42,13 @@ impl Runs {
             if events.is_empty() {
                 return Ok(EraseOutcome::Matched);
             }
-            match self.journal.append(id, &events, None, known.revision(&Place::Run)).await {
+            match self.journal.append(id, &events, None, known.revision(&SubjectKind::Run)).await {
                 Ok(_) => return Ok(EraseOutcome::Requested),
                 // Another command for the run was stored first; decide again.
                 Err(AppendError::Conflict) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(Refusal::Contended)
+        Err(RequestError::Contended)
     }
 }

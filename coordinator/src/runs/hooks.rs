@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::hooks::{Happened, Hooks, Moment, Question};
+use ::hooks::{CallStage, HookPoint, HookRequest, Hooks};
 use futures::StreamExt as _;
 use futures::stream;
 use run::{CallError, CallSpec, Decider, Decision, ErrorKind, Event, Route, Run, RunId, TenantId, limit};
@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{NewRun, Runs};
-use crate::admission::accept::{self, Asked, Scope};
-use crate::admission::refusal::Refusal;
+use crate::admission::accept::{self, RequestedCall, Scope};
+use crate::admission::refusal::RequestError;
 use crate::auth::audit;
 use crate::offload;
 
@@ -38,9 +38,15 @@ impl Runs {
 
     /// Asks about each call that would be executed or given to its client. If a hook changes the arguments, the call is
     /// checked again, and refused if they do not fit.
-    pub(crate) async fn ask(&self, calls: &mut [Asked], scope: &Scope<'_>, run: RunId, tenant: Option<&TenantId>) {
+    pub(crate) async fn ask(
+        &self,
+        calls: &mut [RequestedCall],
+        scope: &Scope<'_>,
+        run: RunId,
+        tenant: Option<&TenantId>,
+    ) {
         // A request with too many calls is refused as a whole.
-        if !self.hooks.has(Moment::PreToolUse) || calls.len() > limit::CALLS_PER_RUN_MAX {
+        if !self.hooks.has(HookPoint::PreToolUse) || calls.len() > limit::CALLS_PER_RUN_MAX {
             return;
         }
         let placed = calls.iter().zip(scope.first..);
@@ -80,9 +86,9 @@ impl Runs {
         run: &Run,
         spec: &CallSpec,
         arguments: bytes::Bytes,
-    ) -> Result<bytes::Bytes, Refusal> {
+    ) -> Result<bytes::Bytes, RequestError> {
         let alias_of = self.registry.borrow().catalog.find(&spec.tool).and_then(|entry| entry.alias_of.clone());
-        let question = Question {
+        let question = HookRequest {
             run: run.id(),
             call: Some(spec.id.clone()),
             tool: spec.tool.clone(),
@@ -91,11 +97,11 @@ impl Runs {
             attempt: None,
             metadata: spec.metadata.clone(),
             arguments: arguments.clone(),
-            happened: Happened::Asked,
+            happened: CallStage::Asked,
         };
         match self.hooks.before(question).await {
             Ok(changed) => Ok(changed.unwrap_or(arguments)),
-            Err(error) => Err(Refusal::Denied { call: spec.id.clone(), error }),
+            Err(error) => Err(RequestError::Denied { call: spec.id.clone(), error }),
         }
     }
 
@@ -147,11 +153,11 @@ impl Runs {
     }
 
     fn tell_skipped(&self, run: RunId, tenant: Option<&TenantId>, spec: &CallSpec, why: CallError) {
-        if !self.hooks.has(Moment::ToolSkip) {
+        if !self.hooks.has(HookPoint::ToolSkip) {
             return;
         }
         let alias_of = self.registry.borrow().catalog.find(&spec.tool).and_then(|entry| entry.alias_of.clone());
-        let question = Question {
+        let question = HookRequest {
             run,
             call: Some(spec.id.clone()),
             tool: spec.tool.clone(),
@@ -160,7 +166,7 @@ impl Runs {
             attempt: None,
             metadata: spec.metadata.clone(),
             arguments: spec.arguments.clone(),
-            happened: Happened::Skipped { why },
+            happened: CallStage::Skipped { why },
         };
         if self.skips.try_send(question).is_err() {
             tracing::warn!(run.id = %run, tool = %spec.tool, "hooks are slow; notification of a call that is not \
@@ -171,11 +177,11 @@ impl Runs {
 
 /// The question to hooks about a call; `None` for a call that is refused anyway.
 fn question(
-    call: &Asked,
+    call: &RequestedCall,
     (index, steps): (usize, &mut Steps),
     scope: &Scope<'_>,
     (run, tenant): (RunId, Option<&TenantId>),
-) -> Option<Question> {
+) -> Option<HookRequest> {
     if call.arguments.len() > limit::ARGUMENTS_BYTES_MAX {
         return None;
     }
@@ -186,7 +192,7 @@ fn question(
     }
     let is_custom = call.unlisted.is_none() && scope.offer.custom.contains_key(&spec.tool);
     let entry = scope.offer.registry.catalog_of(scope.offer.tenant).find(&spec.tool).filter(|_| !is_custom);
-    Some(Question {
+    Some(HookRequest {
         run,
         call: call.id.clone(),
         alias_of: entry.and_then(|entry| entry.alias_of.clone()),
@@ -195,7 +201,7 @@ fn question(
         attempt: None,
         metadata: spec.metadata,
         arguments: spec.arguments,
-        happened: Happened::Asked,
+        happened: CallStage::Asked,
     })
 }
 
@@ -208,7 +214,7 @@ fn too_large(size: usize) -> CallError {
 }
 
 /// Why a call is refused whose arguments a hook changed.
-fn misfit(call: &Asked, scope: &Scope<'_>) -> Option<CallError> {
+fn misfit(call: &RequestedCall, scope: &Scope<'_>) -> Option<CallError> {
     let mut steps = accept::steps_for(std::slice::from_ref(call));
     match accept::accept_one(call.clone(), scope.first, scope, &mut steps).route {
         Route::Pool { .. } | Route::Client => None,
@@ -220,7 +226,7 @@ fn misfit(call: &Asked, scope: &Scope<'_>) -> Option<CallError> {
 }
 
 /// Notifies hooks of calls that are not executed, until `stop`.
-pub(crate) async fn tell_skips(hooks: Hooks, mut skips: mpsc::Receiver<Question>, stop: CancellationToken) {
+pub(crate) async fn tell_skips(hooks: Hooks, mut skips: mpsc::Receiver<HookRequest>, stop: CancellationToken) {
     let mut telling = JoinSet::new();
     loop {
         tokio::select! {

@@ -8,8 +8,8 @@ use run::{Content, File, Object, ObjectId, Outcome, Route, RunId, TenantId, Time
 use uuid::{Builder, Uuid};
 
 use super::{NewRun, Runs};
-use crate::admission::accept::Asked;
-use crate::admission::refusal::Refusal;
+use crate::admission::accept::RequestedCall;
+use crate::admission::refusal::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::nats::requests::PutError;
@@ -32,13 +32,13 @@ pub(crate) struct Room {
 
 impl Room {
     /// Takes space for more bytes, and refuses beyond the limit. Counts the tenant's concurrent uploads.
-    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), Refusal> {
+    pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), RequestError> {
         fits(self.held.saturating_add(self.place.grow(bytes)), self.limit)
     }
 }
 
-fn fits(bytes: u64, limit: u64) -> Result<(), Refusal> {
-    if bytes <= limit { Ok(()) } else { Err(Refusal::UploadsFull { limit }) }
+fn fits(bytes: u64, limit: u64) -> Result<(), RequestError> {
+    if bytes <= limit { Ok(()) } else { Err(RequestError::UploadsFull { limit }) }
 }
 
 /// A file as the request names it.
@@ -51,12 +51,14 @@ pub(crate) struct AskedFile {
 }
 
 impl Runs {
-    pub(crate) async fn object(&self, id: &ObjectId) -> Result<Object, Refusal> {
+    pub(crate) async fn object(&self, id: &ObjectId) -> Result<Object, RequestError> {
         self.caller.must(Role::Read)?;
         let found = match id {
             ObjectId::Result { run, call, pool, .. } => {
                 let run = self.known(*run).await.map_err(|refusal| match refusal {
-                    Refusal::RunNotFound(_) | Refusal::EventsExpired(_) => Refusal::ObjectNotFound(id.clone()),
+                    RequestError::RunNotFound(_) | RequestError::EventsExpired(_) => {
+                        RequestError::ObjectNotFound(id.clone())
+                    }
                     other => other,
                 })?;
                 let call = run.run.call(*call);
@@ -67,11 +69,15 @@ impl Runs {
             }
             ObjectId::Upload(_) => self.upload(id).await?,
         };
-        found.ok_or_else(|| Refusal::ObjectNotFound(id.clone()))
+        found.ok_or_else(|| RequestError::ObjectNotFound(id.clone()))
     }
 
     /// A token with which its bearer can read an object that the caller may read, and when it expires.
-    pub(crate) async fn link(&self, id: &ObjectId, lifetime: Option<Duration>) -> Result<(String, Timestamp), Refusal> {
+    pub(crate) async fn link(
+        &self,
+        id: &ObjectId,
+        lifetime: Option<Duration>,
+    ) -> Result<(String, Timestamp), RequestError> {
         let made = async {
             self.object(id).await?;
             let until = proto::now().after(lifetime.unwrap_or(LINK)).min(kept_until(id));
@@ -79,24 +85,30 @@ impl Runs {
             Ok((self.callers.link(&self.caller, id.clone(), until)?, until))
         };
         let made = made.await;
-        audit::command(&self.caller, "CreateObjectLink", (None, None), None, made.as_ref().err().map(Refusal::reason));
+        audit::command(
+            &self.caller,
+            "CreateObjectLink",
+            (None, None),
+            None,
+            made.as_ref().err().map(RequestError::reason),
+        );
         made
     }
 
     /// The object of a link. An expired link is reported as unknown, because its bearer need not know which object it
     /// was.
-    pub(crate) async fn linked(&self, token: &str) -> Result<Object, Refusal> {
-        let (id, caller) = self.callers.by_link(token, proto::now()).ok_or(Refusal::LinkUnknown)?;
+    pub(crate) async fn linked(&self, token: &str) -> Result<Object, RequestError> {
+        let (id, caller) = self.callers.by_link(token, proto::now()).ok_or(RequestError::LinkUnknown)?;
         let issuer = Self { caller, ..self.clone() };
         issuer.object(&id).await.map_err(|refusal| match refusal {
             // The issuer of the link has lost access to the object.
-            Refusal::NotPermitted(_) => Refusal::LinkUnknown,
+            RequestError::NotPermitted(_) => RequestError::LinkUnknown,
             other => other,
         })
     }
 
     /// An upload of a tenant that the caller sees, until it expires: a bucket may keep it longer.
-    async fn upload(&self, id: &ObjectId) -> Result<Option<Object>, Refusal> {
+    async fn upload(&self, id: &ObjectId) -> Result<Option<Object>, RequestError> {
         if kept_until(id) <= proto::now() {
             return Ok(None);
         }
@@ -109,7 +121,7 @@ impl Runs {
         &self,
         tenant: Option<TenantId>,
         uploads: &Uploads,
-    ) -> Result<(ObjectId, Option<TenantId>, Room), Refusal> {
+    ) -> Result<(ObjectId, Option<TenantId>, Room), RequestError> {
         self.caller.must(Role::Submit)?;
         let tenant = self.caller.makes_for(tenant)?;
         let place = uploads.place(tenant.as_ref()).await?;
@@ -123,18 +135,18 @@ impl Runs {
     }
 
     /// Bytes of the uploads of a tenant, if there are no more than `most` uploads.
-    async fn held(&self, tenant: &TenantId, most: usize) -> Result<u64, Refusal> {
+    async fn held(&self, tenant: &TenantId, most: usize) -> Result<u64, RequestError> {
         let (number, bytes) = self.requests.uploads_of(tenant).await?;
-        if number <= most { Ok(bytes) } else { Err(Refusal::TooManyUploads { limit: UPLOADS_MAX }) }
+        if number <= most { Ok(bytes) } else { Err(RequestError::TooManyUploads { limit: UPLOADS_MAX }) }
     }
 
     /// Stores the upload once it is known that the tenant has the space. It is counted before that, so concurrent
     /// uploads cannot exceed the limit together.
-    async fn keep(&self, upload: &Upload) -> Result<(), Refusal> {
+    async fn keep(&self, upload: &Upload) -> Result<(), RequestError> {
         if let Some(tenant) = &upload.tenant {
             let counted = self.requests.count_upload(tenant, &upload.object.id, upload.object.size).await;
             counted.map_err(|error| match error {
-                PutError::Full => Refusal::ObjectsFull,
+                PutError::Full => RequestError::ObjectsFull,
                 PutError::Unavailable(error) => error.into(),
             })?;
             fits(self.held(tenant, UPLOADS_MAX).await?, self.callers.upload_bytes(tenant))?;
@@ -143,7 +155,7 @@ impl Runs {
     }
 
     /// Removes an upload that is not kept. If that fails, the object expires with its age.
-    async fn remove_upload(&self, id: &ObjectId, tenant: Option<&TenantId>) -> Result<(), Refusal> {
+    async fn remove_upload(&self, id: &ObjectId, tenant: Option<&TenantId>) -> Result<(), RequestError> {
         if let Some(tenant) = tenant {
             self.requests.uncount_upload(Some(tenant), id).await?;
         }
@@ -151,12 +163,12 @@ impl Runs {
     }
 
     /// Deletes an upload of a tenant that the caller sees. Any other upload is treated as deleted already.
-    pub(crate) async fn delete_upload(&self, id: &ObjectId) -> Result<(), Refusal> {
+    pub(crate) async fn delete_upload(&self, id: &ObjectId) -> Result<(), RequestError> {
         let deleted = async {
             self.caller.must(Role::Submit)?;
             if let ObjectId::Result { .. } = id {
                 let reason = "the object is part of a call's result, and is deleted with its run".to_owned();
-                return Err(Refusal::Malformed { field: "object_id".to_owned(), reason });
+                return Err(RequestError::Malformed { field: "object_id".to_owned(), reason });
             }
             match self.objects.about(id).await?.filter(|upload| self.caller.sees(upload.tenant.as_ref())) {
                 Some(upload) => self.remove_upload(id, upload.tenant.as_ref()).await,
@@ -169,7 +181,13 @@ impl Runs {
             }
         };
         let deleted = deleted.await;
-        audit::command(&self.caller, "DeleteObject", (None, None), None, deleted.as_ref().err().map(Refusal::reason));
+        audit::command(
+            &self.caller,
+            "DeleteObject",
+            (None, None),
+            None,
+            deleted.as_ref().err().map(RequestError::reason),
+        );
         deleted
     }
 
@@ -179,7 +197,7 @@ impl Runs {
         object: Object,
         tenant: Option<TenantId>,
         room: Room,
-    ) -> Result<Timestamp, Refusal> {
+    ) -> Result<Timestamp, RequestError> {
         let until = kept_until(&object.id);
         let caller = self.caller.name().cloned();
         let upload = Upload { object, tenant, caller };
@@ -189,12 +207,12 @@ impl Runs {
         } else if let Err(error) = self.remove_upload(&upload.object.id, upload.tenant.as_ref()).await {
             tracing::warn!(%error, "deleting a rejected upload failed; it expires with its age");
         }
-        audit::command(&self.caller, "CreateObject", (None, None), None, done.as_ref().err().map(Refusal::reason));
+        audit::command(&self.caller, "CreateObject", (None, None), None, done.as_ref().err().map(RequestError::reason));
         done.map(|()| until)
     }
 
     /// Resolves the files of a new run and gives them to its calls.
-    pub(super) async fn give_files(&self, new: &mut NewRun) -> Result<(), Refusal> {
+    pub(super) async fn give_files(&self, new: &mut NewRun) -> Result<(), RequestError> {
         let until = proto::now().after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         self.give(&mut new.calls, &new.files, until).await
     }
@@ -203,9 +221,9 @@ impl Runs {
     pub(crate) async fn give_files_in(
         &self,
         run: RunId,
-        calls: &mut [Asked],
+        calls: &mut [RequestedCall],
         files: &[AskedFile],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RequestError> {
         if files.is_empty() {
             return Ok(());
         }
@@ -214,20 +232,25 @@ impl Runs {
         self.give(calls, files, until).await
     }
 
-    async fn give(&self, calls: &mut [Asked], files: &[AskedFile], until: Timestamp) -> Result<(), Refusal> {
+    async fn give(
+        &self,
+        calls: &mut [RequestedCall],
+        files: &[AskedFile],
+        until: Timestamp,
+    ) -> Result<(), RequestError> {
         for (index, AskedFile { tool, name, id }) in files.iter().enumerate() {
             let found = match id {
                 ObjectId::Upload(_) => self.upload(id).await?,
                 ObjectId::Result { .. } => Some(self.object(id).await?),
             };
-            let object = found.ok_or_else(|| Refusal::ObjectNotFound(id.clone()))?;
+            let object = found.ok_or_else(|| RequestError::ObjectNotFound(id.clone()))?;
             if kept_until(id) < until {
                 let reason =
                     format!("object {id} expires before the run's latest end: upload it again, or set a `timeout`");
-                return Err(Refusal::Malformed { field: format!("files[{index}].object_id"), reason });
+                return Err(RequestError::Malformed { field: format!("files[{index}].object_id"), reason });
             }
             let file = File { name: name.clone(), object: Object { preview: String::new(), ..object } };
-            let opens = |call: &&mut Asked| tool.as_ref().is_none_or(|tool| *tool == call.tool);
+            let opens = |call: &&mut RequestedCall| tool.as_ref().is_none_or(|tool| *tool == call.tool);
             calls.iter_mut().filter(opens).for_each(|call| call.files.push(file.clone()));
         }
         Ok(())

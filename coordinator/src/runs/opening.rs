@@ -17,7 +17,7 @@ use super::asking::{self, Asking};
 use super::digest::digest;
 use super::{NewRun, Runs, fresh_id};
 use crate::admission::accept::{self, Scope};
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::{Reading, Role};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, NOTHING, Opened};
@@ -71,7 +71,7 @@ enum Found {
 }
 
 impl Runs {
-    pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn create(&self, new: NewRun) -> Result<Arc<Run>, RequestError> {
         let mut asking = Asking::new(self, "CreateRun", asking::tools(&self.caller, &new.calls));
         let done = async {
             let new = self.owned_by_caller(new)?;
@@ -83,7 +83,7 @@ impl Runs {
         done
     }
 
-    fn owned_by_caller(&self, new: NewRun) -> Result<NewRun, Refusal> {
+    fn owned_by_caller(&self, new: NewRun) -> Result<NewRun, RequestError> {
         self.caller.must(Role::Submit)?;
         let tenant = self.caller.makes_for(new.tenant)?;
         Ok(NewRun { tenant, ..new })
@@ -94,7 +94,7 @@ impl Runs {
         key: Option<RequestKey>,
         new: NewRun,
         mut asking: Option<&mut Asking<'_>>,
-    ) -> Result<Arc<Run>, Refusal> {
+    ) -> Result<Arc<Run>, RequestError> {
         let mut new = match self.prepare(key, new).await? {
             Placed::New(new) => new,
             Placed::Known(id) => return self.stored(id).await,
@@ -112,12 +112,12 @@ impl Runs {
         }
     }
 
-    async fn stored(&self, id: RunId) -> Result<Arc<Run>, Refusal> {
+    async fn stored(&self, id: RunId) -> Result<Arc<Run>, RequestError> {
         let known = Box::pin(self.known(id)).await;
         known.map(|known| known.run).map_err(|refusal| refusal.of_stored(id))
     }
 
-    pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Box<Reader>, Refusal> {
+    pub(crate) async fn execute(&self, new: NewRun, policy: FloorPolicy) -> Result<Box<Reader>, RequestError> {
         let mut asking = Asking::new(self, "ExecuteRun", asking::tools(&self.caller, &new.calls));
         let done = self.execute_as_caller(new, policy, &mut asking).await;
         asking.done(done.as_ref().ok().map(|(run, _)| *run), done.as_ref().err());
@@ -132,7 +132,7 @@ impl Runs {
         new: NewRun,
         policy: FloorPolicy,
         asking: &mut Asking<'_>,
-    ) -> Result<(RunId, Box<Reader>), Refusal> {
+    ) -> Result<(RunId, Box<Reader>), RequestError> {
         let new = self.owned_by_caller(new)?;
         let key = new.key();
         let mut new = match self.prepare(key, new).await? {
@@ -167,7 +167,7 @@ impl Runs {
         id: RunId,
         policy: FloorPolicy,
         place: Option<Reading>,
-    ) -> Result<(RunId, Box<Reader>), Refusal> {
+    ) -> Result<(RunId, Box<Reader>), RequestError> {
         let reader = Box::pin(self.read(id, policy, None, place)).await;
         Ok((id, reader.map_err(|refusal| refusal.of_stored(id))?))
     }
@@ -179,7 +179,7 @@ impl Runs {
         new: &mut New<'_>,
         asking: Option<&mut Asking<'_>>,
         feed_reader: Option<&mut Reader>,
-    ) -> Result<Option<u64>, Refusal> {
+    ) -> Result<Option<u64>, RequestError> {
         let id = new.id;
         if let Some(asking) = asking {
             asking.about(id);
@@ -215,7 +215,7 @@ impl Runs {
     }
 
     /// Takes the id of a request, if it has one. Returns the run that an earlier request with the id opened.
-    async fn take(&self, new: &mut New<'_>) -> Result<Option<RunId>, Refusal> {
+    async fn take(&self, new: &mut New<'_>) -> Result<Option<RunId>, RequestError> {
         match &mut new.claim {
             Some(claim) => Box::pin(self.take_id(&mut new.id, &mut new.admitted, claim)).await,
             None => Ok(None),
@@ -227,11 +227,11 @@ impl Runs {
         id: &mut RunId,
         admitted: &mut Admitted<'_>,
         claim: &mut Claim,
-    ) -> Result<Option<RunId>, Refusal> {
+    ) -> Result<Option<RunId>, RequestError> {
         loop {
             let is_first = claim.takes == 0;
             if claim.takes == TAKES_MAX {
-                return Err(Refusal::Contended);
+                return Err(RequestError::Contended);
             }
             claim.takes += 1;
             let (run, revision) = match claim.found {
@@ -277,7 +277,7 @@ impl Runs {
     }
 
     /// What the key of a request id holds. `newest`: read from the broker's leader; otherwise any replica answers.
-    async fn look(&self, key: &RequestKey, digest: Digest, newest: bool) -> Result<Found, Refusal> {
+    async fn look(&self, key: &RequestKey, digest: Digest, newest: bool) -> Result<Found, RequestError> {
         let held = if newest { self.requests.newest(key).await? } else { self.requests.find(key).await? };
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
         let age = proto::now().since(taken.run.created_at());
@@ -289,16 +289,16 @@ impl Runs {
             Opened::No => Found::Pending(taken.run, revision),
         };
         if taken.digest != digest {
-            return Err(Refusal::RequestIdTaken { run: taken.run });
+            return Err(RequestError::RequestIdTaken { run: taken.run });
         }
         // An opening that is written now may be late, and one that was written before may still arrive.
         let is_too_old = matches!(found, Found::Pending(..)) && age > run::REOPENED_WITHIN;
-        if is_too_old { Err(Refusal::Contended) } else { Ok(found) }
+        if is_too_old { Err(RequestError::Contended) } else { Ok(found) }
     }
 
     /// Performs every check that may refuse a request, and finds the id under which its run is to be opened. Stores
     /// nothing.
-    async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, Refusal> {
+    async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, RequestError> {
         let (mut id, mut claim) = (fresh_id(self.pick_shard()), None);
         if let Some(key) = key {
             let digest = digest(&new);
@@ -327,7 +327,7 @@ impl Runs {
     }
 
     /// Counts the calls of a new run in its tenant's quota.
-    fn admit(&self, id: RunId, events: &[Event]) -> Result<Admitted<'_>, Refusal> {
+    fn admit(&self, id: RunId, events: &[Event]) -> Result<Admitted<'_>, RequestError> {
         let opened = opened(events);
         let tenant = opened.and_then(|opened| opened.tenant.as_ref());
         let calls = opened.map_or(&[][..], |opened| opened.calls.as_slice());
@@ -335,7 +335,7 @@ impl Runs {
     }
 
     /// `key`: the key of the request's id, if it has one. Then the run is opened by an entry of its own.
-    pub(super) fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, Refusal> {
+    pub(super) fn decide_new(&self, mut new: NewRun, key: Option<RequestKey>) -> Result<Vec<Event>, RequestError> {
         self.check_room()?;
         let registry = Arc::clone(&self.registry.borrow());
         // A stream of many runs may outlive the caller's rights, so they are read again.

@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use run::{CallId, Command, Fate, Fields, Rejection, Rules, Run, RunId, Timestamp};
+use run::{CallId, Command, CommandError, Disposition, Fields, Rules, Run, RunId, Timestamp};
 
 use super::{NewRun, Runs};
-use crate::admission::accept::{Asked, AskedApproval, Unlisted};
+use crate::admission::accept::{AskedApproval, RequestedCall, Unlisted};
 use crate::admission::custom::CustomTools;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::auth::callers::Role;
 use crate::requests::RequestKey;
 use owner::Known;
 
 impl Runs {
     /// Redrives a parked call as the only call of a new run. Repeating the command returns the same run.
-    pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn redrive(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, RequestError> {
         let work = Box::pin(self.redrive_call(id, call_id));
         self.judged(("RedriveCall", Role::Submit), (id, Some(call_id)), work).await
     }
 
-    async fn redrive_call(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, Refusal> {
+    async fn redrive_call(&self, id: RunId, call_id: &CallId) -> Result<Arc<Run>, RequestError> {
         let find = |run: &Run| {
-            let call = run.find(call_id).ok_or_else(|| Rejection::UnknownCall { call: call_id.clone() })?;
-            if let Some(Fate::Redriven { into }) = call.fate() {
+            let call = run.find(call_id).ok_or_else(|| CommandError::UnknownCall { call: call_id.clone() })?;
+            if let Some(Disposition::Redriven { into }) = call.fate() {
                 return Ok((call.clone(), Some(into)));
             }
             // Checks that the call is parked; which run it would become does not matter yet.
@@ -35,7 +35,7 @@ impl Runs {
         }
         let spec = call.spec();
         let since = |deadline: Timestamp| deadline.since(call.accepted_at());
-        let asked = Asked {
+        let asked = RequestedCall {
             id: Some(spec.id.clone()),
             tool: spec.tool.clone(),
             arguments: spec.arguments.clone(),
@@ -78,15 +78,15 @@ impl Runs {
     }
 
     /// Drops a parked call.
-    pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, Refusal> {
+    pub(crate) async fn drop_call(&self, id: RunId, call: &CallId) -> Result<Arc<Run>, RequestError> {
         let work = self.command(id, |_| Command::Drop { call: call.clone() });
         self.judged(("DropCall", Role::Submit), (id, Some(call)), work).await
     }
 }
 
 /// Whether a call was dropped, or redriven into another run, before it was recorded as redriven into this one.
-fn was_dropped(refusal: &Refusal) -> bool {
-    matches!(refusal, Refusal::Rejected(Rejection::NotParkedAnyMore { .. }))
+fn was_dropped(refusal: &RequestError) -> bool {
+    matches!(refusal, RequestError::Rejected(CommandError::NotParkedAnyMore { .. }))
 }
 
 #[cfg(test)]
@@ -97,14 +97,14 @@ mod tests {
     fn a_redriven_call_is_cancelled_only_if_it_was_dropped_and_not_for_an_error_that_passes() {
         let run: RunId = "run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run id");
         let call: CallId = "c".parse().expect("a call id");
-        assert!(was_dropped(&Rejection::NotParkedAnyMore { call, fate: "dropped".to_owned() }.into()));
+        assert!(was_dropped(&CommandError::NotParkedAnyMore { call, fate: "dropped".to_owned() }.into()));
         let reason = || "no answer".to_owned();
         for passing in [
-            Refusal::BrokerUnavailable(reason()),
-            Refusal::Unconfirmed { run, reason: reason() },
-            Refusal::LogFull(None),
-            Refusal::Contended,
-            Refusal::ShuttingDown,
+            RequestError::BrokerUnavailable(reason()),
+            RequestError::Unconfirmed { run, reason: reason() },
+            RequestError::LogFull(None),
+            RequestError::Contended,
+            RequestError::ShuttingDown,
         ] {
             assert!(!was_dropped(&passing), "{passing:?}");
         }

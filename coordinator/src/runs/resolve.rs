@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use ::hooks::{Moment, Resolution, Resolved};
+use ::hooks::{HookPoint, Resolution, Resolved};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
@@ -13,7 +13,7 @@ use schema::describe;
 use serde_json::value::RawValue;
 
 use super::Runs;
-use crate::admission::accept::{Asked, Offer, Unlisted};
+use crate::admission::accept::{Offer, RequestedCall, Unlisted};
 
 /// Names of one request about which resolvers are asked at once.
 const NAMES_ASKED_MAX: usize = 16;
@@ -23,11 +23,11 @@ const CALLED_AS: &str = "toolyard.called_as";
 impl Runs {
     /// Whether hooks or resolvers are asked about calls before they are accepted.
     pub(crate) fn asks(&self) -> bool {
-        self.hooks.has(Moment::PreToolUse) || self.hooks.resolvers.are_there()
+        self.hooks.has(HookPoint::PreToolUse) || self.hooks.resolvers.are_there()
     }
 
     /// Resolves calls of tools that are unknown here. An alias is replaced: its target is checked, stored and executed.
-    pub(crate) async fn resolve(&self, calls: &mut [Asked], offer: Offer<'_>, tenant: Option<&TenantId>) {
+    pub(crate) async fn resolve(&self, calls: &mut [RequestedCall], offer: Offer<'_>, tenant: Option<&TenantId>) {
         // A request with more calls is refused as a whole.
         if !self.hooks.resolvers.are_there() || calls.len() > CALLS_PER_RUN_MAX {
             return;
@@ -49,7 +49,7 @@ impl Runs {
     }
 }
 
-fn settle(call: &mut Asked, resolution: &Resolution) {
+fn settle(call: &mut RequestedCall, resolution: &Resolution) {
     // Empty arguments get the bound ones, too.
     if matches!(call.arguments.trim_ascii(), b"" | b"null") {
         call.arguments = Bytes::from_static(b"{}");
@@ -99,8 +99,8 @@ mod tests {
 
     use super::*;
 
-    fn requested(arguments: &'static str) -> Asked {
-        Asked {
+    fn requested(arguments: &'static str) -> RequestedCall {
+        RequestedCall {
             id: None,
             tool: "greet".parse().unwrap(),
             arguments: arguments.into(),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use run::{AttemptId, CallError, CallIndex, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};
 
-use crate::Place;
+use crate::SubjectKind;
 use crate::known::Known;
 use crate::lost::{no_worker_event, without_worker};
 use crate::world::Workers;
@@ -88,7 +88,7 @@ pub(crate) fn append(
         (None, _, Effect::Close) => Event::RunClosed,
         (None, _, Effect::ExpireRun) => Event::RunExpired { without_worker: without_worker(run, workers) },
     };
-    let expected = known.revision(&Place::of(std::slice::from_ref(&event))?);
+    let expected = known.revision(&SubjectKind::of(std::slice::from_ref(&event))?);
     let hand_back = silent(run, &event).map(Box::new);
     Some(Append { run: run.id(), effect, event, expected, hand_back })
 }

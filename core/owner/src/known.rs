@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use run::{Call, Entry, Heard, Run, RunId};
+use run::{Call, Entry, Fact, Run, RunId};
 
-use crate::Place;
+use crate::SubjectKind;
 
 /// A run and the positions of its entries that were passed over. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct Known {
     /// The sequence of the run's last entry.
     pub last: u64,
     /// The last entry on each place that was passed over, including void jobs. Empty except in rare cases.
-    unread: Vec<(Place, u64)>,
+    unread: Vec<(SubjectKind, u64)>,
 }
 
 impl Known {
@@ -26,10 +26,10 @@ impl Known {
     }
 
     /// Applies the next entry, and adds the facts that the run accepted from it to `heard`.
-    pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Heard>) {
+    pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Fact>) {
         self.last = self.last.max(entry.sequence);
         if entry.is_late()
-            && let Some(place @ Place::Job { .. }) = Place::of(&entry.events)
+            && let Some(place @ SubjectKind::Job { .. }) = SubjectKind::of(&entry.events)
         {
             // A void job occupies the subject of the job that replaces it.
             self.pass_over(place, entry.sequence);
@@ -38,10 +38,10 @@ impl Known {
     }
 
     /// Notes an entry that could not be understood.
-    pub fn pass_over(&mut self, place: Place, sequence: u64) {
+    pub fn pass_over(&mut self, place: SubjectKind, sequence: u64) {
         self.last = self.last.max(sequence);
         // No append expects a revision of a worker's subject.
-        if !matches!(place, Place::Output { .. }) {
+        if !matches!(place, SubjectKind::Output { .. }) {
             self.unread.retain(|(known, _)| *known != place);
             self.unread.push((place, sequence));
         }
@@ -55,12 +55,12 @@ impl Known {
 
     /// The sequence of the last entry at a place of the run, which an append there expects. 0 if there is none.
     #[must_use]
-    pub fn revision(&self, place: &Place) -> u64 {
+    pub fn revision(&self, place: &SubjectKind) -> u64 {
         let understood = match place {
-            Place::Control { call } => self.run.call(*call).map_or(0, Call::revision),
-            Place::Run => self.run.revision(),
+            SubjectKind::Control { call } => self.run.call(*call).map_or(0, Call::revision),
+            SubjectKind::Run => self.run.revision(),
             // An append there must be the first.
-            Place::Job { .. } | Place::Output { .. } => 0,
+            SubjectKind::Job { .. } | SubjectKind::Output { .. } => 0,
         };
         let passed_over = self.unread.iter().find(|(unread, _)| unread == place);
         understood.max(passed_over.map_or(0, |(_, sequence)| *sequence))

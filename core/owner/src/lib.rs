@@ -21,7 +21,7 @@ pub use action::{Action, Append, JobLease};
 pub use known::Known;
 pub use overdue::{OVERDUE, overdue_ends};
 pub use owner::{Applied, Owner};
-pub use place::Place;
+pub use place::SubjectKind;
 pub use shard::{OpenRun, Phase, ShardState, Takeover};
 pub use unread::Noted;
 pub use verdict::Question;

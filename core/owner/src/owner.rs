@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use run::{AttemptId, Call, CallState, Effect, Entry, Event, Heard, PoolId, Route, RunId, Shard, Timestamp, Verdict};
+use run::{AttemptId, Call, CallState, Effect, Entry, Event, Fact, PoolId, Route, RunId, Shard, Timestamp, Verdict};
 
-use crate::Place;
+use crate::SubjectKind;
 use crate::action::{Action, JobLease, action};
 use crate::known::Known;
 use crate::lost::{forsaken, lost_attempt, stranded};
@@ -171,7 +171,7 @@ impl Owner {
         &mut self,
         id: RunId,
         entry: &Entry,
-        heard: &mut Vec<Heard>,
+        heard: &mut Vec<Fact>,
         now: Timestamp,
         world: &impl World,
     ) -> Applied<'_> {
@@ -203,7 +203,7 @@ impl Owner {
     /// Takes an entry that this release cannot read. `has_ended` says whether the driver knows that its run has ended.
     pub fn handle_unreadable(
         &mut self,
-        (id, place): (RunId, Place),
+        (id, place): (RunId, SubjectKind),
         sequence: u64,
         now: Timestamp,
         has_ended: impl FnOnce() -> bool,

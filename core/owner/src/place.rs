@@ -4,7 +4,7 @@ use run::{CallIndex, Event, PoolId};
 
 /// The place of an entry within its run. Each place is a subject of its own in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum SubjectKind {
     /// Entries about the run as a whole; written by coordinators.
     Run,
     /// The job of a call; written by coordinators.
@@ -15,7 +15,7 @@ pub enum Place {
     Control { call: CallIndex },
 }
 
-impl Place {
+impl SubjectKind {
     /// The place of events that are stored together; `None` if there are no events.
     #[must_use]
     pub fn of(events: &[Event]) -> Option<Self> {

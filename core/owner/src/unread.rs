@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use run::{RunId, Timestamp};
 
-use crate::Place;
+use crate::SubjectKind;
 
 /// How many a shard may have: an upgrade of all coordinators takes minutes. The jobs of further runs come again when
 /// their queue is made again, and are not lost; such runs end when the log is read from its beginning.
@@ -50,7 +50,7 @@ impl Unread {
     }
 
     /// Takes an entry that cannot be read, of a run that is not open.
-    pub(crate) fn take(&mut self, run: RunId, place: &Place, sequence: u64, now: Timestamp) -> Noted {
+    pub(crate) fn take(&mut self, run: RunId, place: &SubjectKind, sequence: u64, now: Timestamp) -> Noted {
         if self.goes_on(run, sequence, now) {
             Noted::Kept
         } else if !place.may_open() {

@@ -4,45 +4,45 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::call::Call;
-use crate::command::Rejection;
+use crate::command::CommandError;
 use crate::event::CallSpec;
 use crate::fields::Fields;
 use crate::id::CallId;
 use crate::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, CONTEXT_BYTES_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX};
 use crate::object::File;
 
-pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), Rejection> {
+pub(crate) fn check_new_calls(known: &[Call], new: &[Arc<CallSpec>]) -> Result<(), CommandError> {
     let count = known.len() + new.len();
     if count > CALLS_PER_RUN_MAX {
-        return Err(Rejection::TooManyCalls { count, limit: CALLS_PER_RUN_MAX });
+        return Err(CommandError::TooManyCalls { count, limit: CALLS_PER_RUN_MAX });
     }
     let mut ids: BTreeSet<&CallId> = known.iter().map(|call| &call.spec.id).collect();
     let mut size = 0;
     for spec in new {
         if !ids.insert(&spec.id) {
-            return Err(Rejection::DuplicateCallId { call: spec.id.clone() });
+            return Err(CommandError::DuplicateCallId { call: spec.id.clone() });
         }
         if spec.arguments.len() > ARGUMENTS_BYTES_MAX {
             let (size, limit) = (spec.arguments.len(), ARGUMENTS_BYTES_MAX);
-            return Err(Rejection::ArgumentsTooLarge { call: spec.id.clone(), size, limit });
+            return Err(CommandError::ArgumentsTooLarge { call: spec.id.clone(), size, limit });
         }
         let metadata = spec.metadata.iter().map(|(key, value)| key.len() + value.len()).sum();
         if metadata > METADATA_BYTES_MAX {
             let (size, limit) = (metadata, METADATA_BYTES_MAX);
-            return Err(Rejection::MetadataTooLarge { call: spec.id.clone(), size, limit });
+            return Err(CommandError::MetadataTooLarge { call: spec.id.clone(), size, limit });
         }
         check_context(Some(&spec.id), &spec.context)?;
         size += spec.arguments.len() + metadata + spec.context.size();
         size += spec.files.iter().map(File::size).sum::<usize>();
     }
     if size > OPENING_BYTES_MAX {
-        return Err(Rejection::RequestTooLarge { size, limit: OPENING_BYTES_MAX });
+        return Err(CommandError::RequestTooLarge { size, limit: OPENING_BYTES_MAX });
     }
     Ok(())
 }
 
 /// Checks the size of a context: a run's own, or a call's.
-pub(crate) fn check_context(call: Option<&CallId>, context: &Fields) -> Result<(), Rejection> {
+pub(crate) fn check_context(call: Option<&CallId>, context: &Fields) -> Result<(), CommandError> {
     let (call, size, limit) = (call.cloned(), context.size(), CONTEXT_BYTES_MAX);
-    if size > limit { Err(Rejection::ContextTooLarge { call, size, limit }) } else { Ok(()) }
+    if size > limit { Err(CommandError::ContextTooLarge { call, size, limit }) } else { Ok(()) }
 }

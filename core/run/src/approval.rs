@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::call::{Call, CallState};
-use crate::command::Rejection;
+use crate::command::CommandError;
 use crate::event::{CallError, CallSpec, ErrorKind, Event, Outcome};
 use crate::id::{CallId, CallIndex, Timestamp};
 use crate::limit::ARGUMENTS_BYTES_MAX;
-use crate::run::{Heard, Run};
+use crate::run::{Fact, Run};
 
 /// The approval that a call needs before it is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +52,9 @@ pub struct Decided {
 
 impl Run {
     /// Accepts all decisions or none.
-    pub(crate) fn decide_approvals(&self, decisions: Vec<(CallId, Decision)>) -> Result<Vec<Event>, Rejection> {
+    pub(crate) fn decide_approvals(&self, decisions: Vec<(CallId, Decision)>) -> Result<Vec<Event>, CommandError> {
         if decisions.is_empty() {
-            return Err(Rejection::NoDecisions);
+            return Err(CommandError::NoDecisions);
         }
         let mut events: Vec<Event> = Vec::with_capacity(decisions.len());
         for (id, decision) in decisions {
@@ -62,9 +62,9 @@ impl Run {
                 && arguments.len() > ARGUMENTS_BYTES_MAX
             {
                 let (size, limit) = (arguments.len(), ARGUMENTS_BYTES_MAX);
-                return Err(Rejection::ArgumentsTooLarge { call: id, size, limit });
+                return Err(CommandError::ArgumentsTooLarge { call: id, size, limit });
             }
-            let call = self.find(&id).ok_or_else(|| Rejection::UnknownCall { call: id.clone() })?;
+            let call = self.find(&id).ok_or_else(|| CommandError::UnknownCall { call: id.clone() })?;
             let given = events.iter().find_map(|event| match event {
                 Event::CallDecided { call: given, decision, .. } if *given == call.index => Some(decision),
                 _ => None,
@@ -72,15 +72,15 @@ impl Run {
             match given.or(call.decided.as_ref().map(|decided| &decided.decision)) {
                 Some(earlier) if *earlier == decision => {}
                 Some(Decision::Approved { .. }) => {
-                    return Err(Rejection::AlreadyDecided { call: id, decision: "approved" });
+                    return Err(CommandError::AlreadyDecided { call: id, decision: "approved" });
                 }
                 Some(Decision::Rejected { .. }) => {
-                    return Err(Rejection::AlreadyDecided { call: id, decision: "rejected" });
+                    return Err(CommandError::AlreadyDecided { call: id, decision: "rejected" });
                 }
                 None if call.state == CallState::AwaitingApproval => {
                     events.push(Event::CallDecided { call: call.index, decision, by: Decider::Person });
                 }
-                None => return Err(Rejection::NotAwaitingApproval { call: id, state: call.state_name() }),
+                None => return Err(CommandError::NotAwaitingApproval { call: id, state: call.state_name() }),
             }
         }
         // Approvals first: a rejection may fail the run, and with it the calls that are decided after it.
@@ -115,12 +115,12 @@ impl Call {
     }
 
     /// The first decision counts. An approved call joins the turn order.
-    pub(crate) fn decide(&mut self, decision: &Decision, by: Decider, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn decide(&mut self, decision: &Decision, by: Decider, at: Timestamp, heard: &mut Vec<Fact>) {
         if self.state != CallState::AwaitingApproval {
             return;
         }
         self.decided = Some(Decided { at, by, decision: decision.clone() });
-        heard.push(Heard::Decided { call: self.index });
+        heard.push(Fact::Decided { call: self.index });
         match decision {
             Decision::Approved { arguments } => {
                 if let Some(arguments) = arguments {

@@ -22,7 +22,7 @@ use crate::fields::Fields;
 use crate::id::{AttemptNumber, CallIndex, ChunkIndex, PoolId, RunId, Timestamp, WorkerId};
 use crate::limit::{ATTEMPTS_SKIPPED_MAX, FAILURES_KEPT_MAX};
 use crate::retry::{Retry, after_failure};
-use crate::run::Heard;
+use crate::run::Fact;
 use crate::tool::{AfterPartialOutput, Policy};
 use crate::why::expiry;
 use crate::why::no_worker;
@@ -51,7 +51,7 @@ pub struct Call {
     /// Attempts that failed or were lost while another one could follow: the latest of them, oldest first.
     failures: Vec<FailedAttempt>,
     pub(crate) decided: Option<Decided>,
-    pub(crate) fate: Option<Fate>,
+    pub(crate) fate: Option<Disposition>,
     /// The extra state that it returned beside its result.
     pub(crate) extra_state: Fields,
     /// The last entry on the call's control subject. A command appends on condition that it is still the last.
@@ -108,7 +108,7 @@ pub struct FailedAttempt {
 
 /// What happened to a parked call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum Disposition {
     /// Executed again, as the only call of this run.
     Redriven { into: RunId },
     /// Dropped for good.
@@ -125,7 +125,7 @@ pub(crate) struct Report<'a> {
 
 /// Whether an event of an attempt counts.
 enum Hearing {
-    Heard,
+    Counted,
     Ignored,
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn is_end(state: &str) -> bool {
 }
 
 impl Call {
-    pub(crate) fn accept(index: CallIndex, spec: Arc<CallSpec>, at: Timestamp, heard: &mut Vec<Heard>) -> Self {
+    pub(crate) fn accept(index: CallIndex, spec: Arc<CallSpec>, at: Timestamp, heard: &mut Vec<Fact>) -> Self {
         let state = match &spec.route {
             Route::Pool { .. } if spec.approval.is_some() => CallState::AwaitingApproval,
             Route::Pool { .. } => CallState::Accepted,
@@ -143,9 +143,9 @@ impl Call {
             Route::Refused(error) => CallState::Ended(Ended { at, outcome: Outcome::Failed(error.clone()) }),
         };
         match &state {
-            CallState::AwaitingApproval => heard.push(Heard::ApprovalAsked { call: index }),
-            CallState::WaitingForClient => heard.push(Heard::CallWaits { call: index }),
-            CallState::Ended(_) => heard.push(Heard::CallEnded { call: index }),
+            CallState::AwaitingApproval => heard.push(Fact::ApprovalAsked { call: index }),
+            CallState::WaitingForClient => heard.push(Fact::CallWaits { call: index }),
+            CallState::Ended(_) => heard.push(Fact::CallEnded { call: index }),
             CallState::Accepted | CallState::Queued { .. } | CallState::Running(_) => {}
         }
         Self {
@@ -292,7 +292,7 @@ impl Call {
     /// If an attempt does not continue exactly at the end of the output (its start was not stored right behind the last
     /// output, as it should be), it counts as one that starts over. Missing chunks are then detected at its end, and no
     /// output is doubled or lost unnoticed.
-    fn hear(&mut self, report: &Report, from: ChunkIndex, heard: &mut Vec<Heard>) -> Hearing {
+    fn hear(&mut self, report: &Report, from: ChunkIndex, heard: &mut Vec<Fact>) -> Hearing {
         let &Report { attempt, pool, at } = report;
         let Some((own, policy)) = self.policy() else { return Hearing::Ignored };
         if own != pool {
@@ -304,7 +304,7 @@ impl Call {
         match &mut self.state {
             CallState::Running(running) if running.attempt == attempt => {
                 running.heard_at = running.heard_at.max(at);
-                return Hearing::Heard;
+                return Hearing::Counted;
             }
             CallState::Running(running) if is_newer => {
                 let lost = CallError::new(ErrorKind::WorkerLost, "the attempt was lost with its worker").retryable();
@@ -332,8 +332,8 @@ impl Call {
             self.chunks = ChunkOrder::default();
         }
         self.state = CallState::Running(Running { attempt, since: at, heard_at: at, worker: None });
-        heard.push(Heard::AttemptStarted { attempt, continues });
-        Hearing::Heard
+        heard.push(Fact::AttemptStarted { attempt, continues });
+        Hearing::Counted
     }
 
     fn note_failure(&mut self, number: AttemptNumber, error: CallError, at: Timestamp) {
@@ -350,9 +350,9 @@ impl Call {
         worker: &WorkerId,
         lease: &Bytes,
         from: ChunkIndex,
-        heard: &mut Vec<Heard>,
+        heard: &mut Vec<Fact>,
     ) {
-        if let Hearing::Heard = self.hear(report, from, heard)
+        if let Hearing::Counted = self.hear(report, from, heard)
             && let CallState::Running(running) = &mut self.state
         {
             running.worker = Some((worker.clone(), lease.clone()));
@@ -360,21 +360,21 @@ impl Call {
     }
 
     /// `span`: the chunks that the event holds.
-    pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Heard>) {
-        if let Hearing::Heard = self.hear(report, ChunkIndex(0), heard) {
+    pub(crate) fn output(&mut self, report: &Report, span: Span, heard: &mut Vec<Fact>) {
+        if let Hearing::Counted = self.hear(report, ChunkIndex(0), heard) {
             let attempt = report.attempt;
             let is_buffered =
                 self.policy().is_some_and(|(_, policy)| policy.after_partial_output == AfterPartialOutput::Buffer);
             let Self { chunks, buffered, .. } = self;
             chunks.insert(span, |span| match is_buffered {
                 true => buffered.push(span),
-                false => heard.push(Heard::Output { attempt, span }),
+                false => heard.push(Fact::Output { attempt, span }),
             });
         }
     }
 
     /// A stage of stopping counts for the running attempt, once, and only if stopping was requested.
-    pub(crate) fn stopping(&mut self, report: &Report, stage: StopStage, heard: &mut Vec<Heard>) {
+    pub(crate) fn stopping(&mut self, report: &Report, stage: StopStage, heard: &mut Vec<Fact>) {
         let &Report { attempt, pool, at } = report;
         let is_own = self.policy().is_some_and(|(own, _)| own == pool);
         let runs = matches!(&self.state, CallState::Running(running) if running.attempt == attempt);
@@ -385,7 +385,7 @@ impl Call {
         };
         if reached.is_none() {
             *reached = Some(at);
-            heard.push(Heard::AttemptStopping { attempt, stage });
+            heard.push(Fact::AttemptStopping { attempt, stage });
         }
     }
 
@@ -395,7 +395,7 @@ impl Call {
         report: &Report,
         chunks: u32,
         outcome: &AttemptOutcome,
-        heard: &mut Vec<Heard>,
+        heard: &mut Vec<Fact>,
     ) {
         let &Report { attempt, pool, at } = report;
         // The worker appends the end when the tool is gone, however late that is.
@@ -430,7 +430,7 @@ impl Call {
     }
 
     /// An attempt that its worker returned had no effect, but an earlier one that was lost may have had one.
-    fn given_back(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Heard>) {
+    fn given_back(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Fact>) {
         if self.cancel.is_some() {
             self.end_stopped(self.attempts_used, at, heard);
         } else if self.is_repeatable() || self.attempts_used == 0 {
@@ -440,7 +440,7 @@ impl Call {
         }
     }
 
-    fn failed(&mut self, attempt: AttemptId, error: CallError, at: Timestamp, heard: &mut Vec<Heard>) {
+    fn failed(&mut self, attempt: AttemptId, error: CallError, at: Timestamp, heard: &mut Vec<Fact>) {
         match self.retry(&error) {
             // A call that is being cancelled does not get another attempt.
             Retry::Again { .. } if self.cancel.is_some() => self.end_stopped(0, at, heard),
@@ -453,14 +453,14 @@ impl Call {
         self.policy().map_or(Retry::GiveUp, |(_, policy)| after_failure(policy, self.attempts_used, error))
     }
 
-    fn try_again(&mut self, attempt: AttemptId, error: CallError, at: Timestamp, heard: &mut Vec<Heard>) {
+    fn try_again(&mut self, attempt: AttemptId, error: CallError, at: Timestamp, heard: &mut Vec<Fact>) {
         self.note_failure(attempt.number, error, at);
         self.back_to_queue(attempt, at, heard);
     }
 
-    fn back_to_queue(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Heard>) {
+    fn back_to_queue(&mut self, attempt: AttemptId, at: Timestamp, heard: &mut Vec<Fact>) {
         self.state = CallState::Queued { since: at };
-        heard.push(Heard::AttemptEnded { attempt });
+        heard.push(Fact::AttemptEnded { attempt });
     }
 
     fn is_repeatable(&self) -> bool {
@@ -488,7 +488,7 @@ impl Call {
     /// An owner that lagged behind must not end more than it saw. A timeout of an attempt counts only while that
     /// attempt runs, an idle timeout only while there is no output, and a queue deadline only while no attempt has
     /// begun. An attempt that exceeded its timeout has failed: another one follows if the policy allows it.
-    pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn expired(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Fact>) {
         if let DeadlineKind::Attempt(number) = deadline {
             // Its worker is lost, so nobody will report that the tool is gone.
             self.unsettled.take_if(|running| running.attempt.number == number);
@@ -496,7 +496,7 @@ impl Call {
         self.without_its_word(|call| call.expire(deadline, at, heard));
     }
 
-    fn expire(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Heard>) {
+    fn expire(&mut self, deadline: DeadlineKind, at: Timestamp, heard: &mut Vec<Fact>) {
         let stands = match deadline {
             DeadlineKind::Attempt(overran) => {
                 matches!(&self.state, CallState::Running(running) if running.attempt.number == overran)
@@ -527,21 +527,21 @@ impl Call {
     }
 
     /// The owner found that the call cannot be executed. If a worker has begun meanwhile, the event has no effect.
-    pub(crate) fn refused(&mut self, error: &CallError, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn refused(&mut self, error: &CallError, at: Timestamp, heard: &mut Vec<Fact>) {
         if matches!(self.state, CallState::Accepted | CallState::Queued { .. }) {
             self.end(Outcome::Failed(error.clone()), at, heard);
         }
     }
 
     /// Its run's deadline passed, and no worker that hosts its tool was alive.
-    pub(crate) fn found_no_worker(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn found_no_worker(&mut self, at: Timestamp, heard: &mut Vec<Fact>) {
         if let Route::Pool { pool, .. } = &self.spec.route {
             let error = no_worker(&self.spec.tool, pool);
             self.refused(&error, at, heard);
         }
     }
 
-    pub(crate) fn answered(&mut self, answer: &Result<Vec<Content>, CallError>, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn answered(&mut self, answer: &Result<Vec<Content>, CallError>, at: Timestamp, heard: &mut Vec<Fact>) {
         if self.state == CallState::WaitingForClient {
             let outcome = match answer {
                 Ok(result) => Outcome::Completed(result.clone()),
@@ -552,15 +552,14 @@ impl Call {
     }
 
     /// The only transition into the final state; there is none out of it.
-    pub(crate) fn end(&mut self, outcome: Outcome, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn end(&mut self, outcome: Outcome, at: Timestamp, heard: &mut Vec<Fact>) {
         if !matches!(self.state, CallState::Ended(_)) {
             if let Some(attempt) = self.newest {
-                heard
-                    .extend(std::mem::take(&mut self.buffered).into_iter().map(|span| Heard::Output { attempt, span }));
+                heard.extend(std::mem::take(&mut self.buffered).into_iter().map(|span| Fact::Output { attempt, span }));
             }
             self.state = CallState::Ended(Ended { at, outcome });
             self.chunks = ChunkOrder::default();
-            heard.push(Heard::CallEnded { call: self.index });
+            heard.push(Fact::CallEnded { call: self.index });
         }
     }
 }

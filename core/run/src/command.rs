@@ -85,7 +85,7 @@ pub struct Answer {
 
 /// Why a command is rejected. Nothing was stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Rejection {
+pub enum CommandError {
     #[error("a run needs at least one call, unless `keep_open` is set")]
     NoCalls,
     #[error("a run holds at most {limit} calls, and would have {count}: open another run")]
@@ -142,7 +142,7 @@ pub enum Rejection {
     NotParkedAnyMore { call: CallId, fate: String },
 }
 
-impl Rejection {
+impl CommandError {
     /// Whether the reason stays true whatever happens to the run. Then it may be based on an older state.
     #[must_use]
     pub fn lasts(&self) -> bool {

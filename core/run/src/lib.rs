@@ -9,7 +9,7 @@
 //!                                    └─ accepted ▶ Sequencer ──▶ numbered output, the same for every reader
 //! ```
 //!
-//! * [`Run::open`] and [`Run::decide`] judge: they return events, or a [`Rejection`] with the reason.
+//! * [`Run::open`] and [`Run::decide`] judge: they return events, or a [`CommandError`] with the reason.
 //! * [`Run::apply`] judges nothing: it cannot fail, and it alone changes a run.
 //! * [`Run::outstanding`] derives pending effects from state alone; every [`Effect`] is safe to repeat, so a crash between
 //!   append and effect does no harm.
@@ -42,9 +42,9 @@ mod verdict;
 mod why;
 
 pub use approval::{Approval, Decided, Decider, Decision, DefaultDecision};
-pub use call::{Call, CallState, Cancelling, Ended, FailedAttempt, Fate, Running};
+pub use call::{Call, CallState, Cancelling, Disposition, Ended, FailedAttempt, Running};
 pub use chunks::Span;
-pub use command::{Answer, Command, Opening, Rejection};
+pub use command::{Answer, Command, CommandError, Opening};
 pub use effect::Effect;
 pub use erasure::{EraseRequest, Erasure};
 pub use event::{
@@ -60,8 +60,8 @@ pub use late::{NEVER_OPENED_AFTER, OPENED_WITHIN, REOPENED_WITHIN, STORED_WITHIN
 pub use object::{File, Object, ObjectId};
 pub use retry::{Backoff, Retry, after_failure, is_retried};
 pub use rules::Rules;
-pub use run::{Heard, Run, RunStatus};
-pub use sequencer::{FloorPolicy, Sequencer, Spoken, Utterance};
+pub use run::{Fact, Run, RunStatus};
+pub use sequencer::{FloorPolicy, OutputEvent, OutputKind, Sequencer};
 pub use tool::{
     AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Permission, Policy, ResultUse, RetryOn, Version,
 };

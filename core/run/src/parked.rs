@@ -1,8 +1,8 @@
 //! Parked calls: they ended without a result although another attempt might have succeeded. They stay listed until they
 //! are redriven or dropped; their outcome never changes.
 
-use crate::call::{Call, Fate};
-use crate::command::Rejection;
+use crate::call::{Call, Disposition};
+use crate::command::CommandError;
 use crate::event::{DeadlineKind, ErrorKind, Outcome};
 use crate::retry::is_retried;
 
@@ -16,7 +16,7 @@ impl Call {
 
     /// What happened to the call after it was parked.
     #[must_use]
-    pub fn fate(&self) -> Option<Fate> {
+    pub fn fate(&self) -> Option<Disposition> {
         self.fate
     }
 
@@ -53,20 +53,20 @@ impl Call {
         }
     }
 
-    pub(crate) fn check_parked(&self, fate: Option<Fate>) -> Result<(), Rejection> {
+    pub(crate) fn check_parked(&self, fate: Option<Disposition>) -> Result<(), CommandError> {
         let call = self.spec().id.clone();
         match fate {
-            Some(Fate::Redriven { into }) => {
-                Err(Rejection::NotParkedAnyMore { call, fate: format!("redriven as run {into}") })
+            Some(Disposition::Redriven { into }) => {
+                Err(CommandError::NotParkedAnyMore { call, fate: format!("redriven as run {into}") })
             }
-            Some(Fate::Dropped) => Err(Rejection::NotParkedAnyMore { call, fate: "dropped".to_owned() }),
+            Some(Disposition::Dropped) => Err(CommandError::NotParkedAnyMore { call, fate: "dropped".to_owned() }),
             None if self.may_be_parked() => Ok(()),
-            None => Err(Rejection::NotParked { call, state: self.state_name() }),
+            None => Err(CommandError::NotParked { call, state: self.state_name() }),
         }
     }
 
     /// The first event counts.
-    pub(crate) fn decide_fate(&mut self, fate: Fate) {
+    pub(crate) fn decide_fate(&mut self, fate: Disposition) {
         if self.is_parked() {
             self.fate = Some(fate);
         }

@@ -3,9 +3,9 @@
 mod apply;
 
 use crate::admission::{check_context, check_new_calls};
-use crate::call::{Call, CallState, Ended, Fate};
+use crate::call::{Call, CallState, Disposition, Ended};
 use crate::chunks::Span;
-use crate::command::{Answer, Command, Opening, Rejection};
+use crate::command::{Answer, Command, CommandError, Opening};
 use crate::erasure::Erasure;
 use crate::event::{AttemptId, CallSpec, Content, Event, Outcome, Route, RunOpened, StopStage};
 use crate::fields::Fields;
@@ -73,7 +73,7 @@ impl RunStatus {
 
 /// A fact that the fold accepted, in the order of the log. What it ignored (late, stale, forged, repeated) is not here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum Fact {
     RunOpened,
     CallsAppended {
         first: CallIndex,
@@ -222,8 +222,8 @@ impl Run {
     /// The events with which a run begins. A single call for a pool is dispatched by the same entry that opens its run.
     ///
     /// # Errors
-    /// A [`Rejection`] if a limit is exceeded, an id is used twice, or a deadline is out of range.
-    pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, Rejection> {
+    /// A [`CommandError`] if a limit is exceeded, an id is used twice, or a deadline is out of range.
+    pub fn open(opening: Opening, now: Timestamp) -> Result<Vec<Event>, CommandError> {
         let Opening {
             calls,
             deadline,
@@ -239,13 +239,13 @@ impl Run {
             erasure,
         } = opening;
         if calls.is_empty() && !open {
-            return Err(Rejection::NoCalls);
+            return Err(CommandError::NoCalls);
         }
         if deadline <= now {
-            return Err(Rejection::DeadlinePassed);
+            return Err(CommandError::DeadlinePassed);
         }
         if deadline > now.after(RUN_LIFE_MAX) {
-            return Err(Rejection::DeadlineTooFar { limit_s: RUN_LIFE_MAX.as_secs() });
+            return Err(CommandError::DeadlineTooFar { limit_s: RUN_LIFE_MAX.as_secs() });
         }
         check_context(None, &context)?;
         check_new_calls(&[], &calls)?;
@@ -262,16 +262,16 @@ impl Run {
     /// Decides on a command: the events to append, none if the state is already as the command wants it.
     ///
     /// # Errors
-    /// A [`Rejection`] if the command is not possible in the current state.
-    pub fn decide(&self, command: Command, now: Timestamp) -> Result<Vec<Event>, Rejection> {
+    /// A [`CommandError`] if the command is not possible in the current state.
+    pub fn decide(&self, command: Command, now: Timestamp) -> Result<Vec<Event>, CommandError> {
         match command {
             Command::AppendCalls { calls } => {
                 self.check_open()?;
                 if calls.is_empty() {
-                    return Err(Rejection::NoCalls);
+                    return Err(CommandError::NoCalls);
                 }
                 if self.deadline <= now {
-                    return Err(Rejection::DeadlinePassed);
+                    return Err(CommandError::DeadlinePassed);
                 }
                 check_new_calls(&self.calls, &calls)?;
                 Ok(vec![Event::CallsAppended { calls }])
@@ -290,50 +290,50 @@ impl Run {
             Command::CancelRun { reason } => Ok(vec![Event::RunCancelRequested { reason }]),
             Command::EraseRun { reason, bytes } => Ok(self.decide_erasure(reason, bytes, now)),
             Command::CancelCall { call, reason } => {
-                let call = self.find(&call).ok_or(Rejection::UnknownCall { call })?;
+                let call = self.find(&call).ok_or(CommandError::UnknownCall { call })?;
                 if call.outcome().is_some() || call.cancel_requested() {
                     return Ok(Vec::new());
                 }
                 Ok(vec![Event::CallCancelRequested { call: call.index, reason }])
             }
             Command::Redrive { call, into } => {
-                let call = self.find(&call).ok_or(Rejection::UnknownCall { call })?;
+                let call = self.find(&call).ok_or(CommandError::UnknownCall { call })?;
                 match call.fate {
-                    Some(Fate::Redriven { into: earlier }) if earlier == into => Ok(Vec::new()),
+                    Some(Disposition::Redriven { into: earlier }) if earlier == into => Ok(Vec::new()),
                     fate => call.check_parked(fate).map(|()| vec![Event::CallRedriven { call: call.index, into }]),
                 }
             }
             Command::Drop { call } => {
-                let call = self.find(&call).ok_or(Rejection::UnknownCall { call })?;
+                let call = self.find(&call).ok_or(CommandError::UnknownCall { call })?;
                 match call.fate {
-                    Some(Fate::Dropped) => Ok(Vec::new()),
+                    Some(Disposition::Dropped) => Ok(Vec::new()),
                     fate => call.check_parked(fate).map(|()| vec![Event::CallDropped { call: call.index }]),
                 }
             }
         }
     }
 
-    fn check_open(&self) -> Result<(), Rejection> {
+    fn check_open(&self) -> Result<(), CommandError> {
         match (self.open && !self.failed, self.status.is_final()) {
-            (_, true) => Err(Rejection::RunEnded),
-            (false, false) => Err(Rejection::RunClosed),
+            (_, true) => Err(CommandError::RunEnded),
+            (false, false) => Err(CommandError::RunClosed),
             (true, false) => Ok(()),
         }
     }
 
-    fn decide_answers(&self, answers: Vec<Answer>) -> Result<Vec<Event>, Rejection> {
+    fn decide_answers(&self, answers: Vec<Answer>) -> Result<Vec<Event>, CommandError> {
         if answers.is_empty() {
-            return Err(Rejection::NoAnswers);
+            return Err(CommandError::NoAnswers);
         }
         let mut events: Vec<Event> = Vec::with_capacity(answers.len());
         for Answer { call: id, output } in answers {
             let size = output.as_ref().map_or(0, |parts| parts.iter().map(Content::size).sum());
             if size > RESULT_BYTES_MAX {
-                return Err(Rejection::OutputTooLarge { call: id, size, limit: RESULT_BYTES_MAX });
+                return Err(CommandError::OutputTooLarge { call: id, size, limit: RESULT_BYTES_MAX });
             }
-            let call = self.find(&id).ok_or_else(|| Rejection::UnknownCall { call: id.clone() })?;
+            let call = self.find(&id).ok_or_else(|| CommandError::UnknownCall { call: id.clone() })?;
             if call.spec.route != Route::Client {
-                return Err(Rejection::CallNotWaiting { call: id, state: call.state_name() });
+                return Err(CommandError::CallNotWaiting { call: id, state: call.state_name() });
             }
             let given = events.iter().find_map(|event| match event {
                 Event::ClientAnswered { call: given, answer } if *given == call.index => Some(answer),
@@ -356,12 +356,12 @@ impl Run {
                     | CallState::Running(_),
                     None,
                 ) => {
-                    return Err(Rejection::CallNotWaiting { call: id, state: call.state_name() });
+                    return Err(CommandError::CallNotWaiting { call: id, state: call.state_name() });
                 }
             };
             match earlier {
                 Some(true) => {}
-                Some(false) => return Err(Rejection::AlreadyAnswered { call: id }),
+                Some(false) => return Err(CommandError::AlreadyAnswered { call: id }),
                 None => events.push(Event::ClientAnswered { call: call.index, answer: output }),
             }
         }
@@ -370,7 +370,7 @@ impl Run {
         Ok(events)
     }
 
-    fn check_all_answered(&self, events: &[Event]) -> Result<(), Rejection> {
+    fn check_all_answered(&self, events: &[Event]) -> Result<(), CommandError> {
         let is_answered = |call: &Call| {
             events
                 .iter()
@@ -378,7 +378,7 @@ impl Run {
         };
         let waiting = self.calls.iter().filter(|call| call.state == CallState::WaitingForClient);
         let missing: Vec<CallId> = waiting.filter(|call| !is_answered(call)).map(|call| call.spec.id.clone()).collect();
-        if missing.is_empty() { Ok(()) } else { Err(Rejection::AnswersMissing { calls: missing }) }
+        if missing.is_empty() { Ok(()) } else { Err(CommandError::AnswersMissing { calls: missing }) }
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use crate::chunks::Span;
 use crate::event::{AttemptId, StopStage};
 use crate::id::{AttemptNumber, CallIndex, Timestamp};
-use crate::run::{Heard, RunStatus};
+use crate::run::{Fact, RunStatus};
 
 /// Chosen by the reader. The same policy gives every reader the same output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -26,16 +26,16 @@ pub enum FloorPolicy {
 
 /// One numbered piece of a run's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spoken {
+pub struct OutputEvent {
     /// From 0, without gaps.
     pub number: u64,
     /// When the event was stored.
     pub at: Timestamp,
-    pub what: Utterance,
+    pub what: OutputKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Utterance {
+pub enum OutputKind {
     RunOpened,
     CallsAppended {
         first: CallIndex,
@@ -87,7 +87,7 @@ pub enum Utterance {
     RunEnded(RunStatus),
 }
 
-impl Utterance {
+impl OutputKind {
     /// How many sequence numbers it takes: each chunk has its own.
     fn width(&self) -> u64 {
         match self {
@@ -156,48 +156,48 @@ impl Sequencer {
     }
 
     /// Observes what the run's fold accepted of one entry, stored at `at`, and emits the output that follows.
-    pub fn observe(&mut self, at: Timestamp, heard: &[Heard], spoken: &mut Vec<Spoken>) {
+    pub fn observe(&mut self, at: Timestamp, heard: &[Fact], spoken: &mut Vec<OutputEvent>) {
         for fact in heard {
             match *fact {
-                Heard::RunOpened => self.speak(Utterance::RunOpened, at, spoken),
-                Heard::CallsAppended { first, count } => {
-                    self.speak(Utterance::CallsAppended { first, count }, at, spoken);
+                Fact::RunOpened => self.speak(OutputKind::RunOpened, at, spoken),
+                Fact::CallsAppended { first, count } => {
+                    self.speak(OutputKind::CallsAppended { first, count }, at, spoken);
                 }
-                Heard::RunClosed => self.speak(Utterance::RunClosed, at, spoken),
-                Heard::ApprovalAsked { call } => {
+                Fact::RunClosed => self.speak(OutputKind::RunClosed, at, spoken),
+                Fact::ApprovalAsked { call } => {
                     self.voice(call).waits = true;
-                    self.speak(Utterance::ApprovalAsked { call }, at, spoken);
+                    self.speak(OutputKind::ApprovalAsked { call }, at, spoken);
                 }
-                Heard::Decided { call } => {
+                Fact::Decided { call } => {
                     self.voice(call).waits = false;
-                    self.speak(Utterance::Decided { call }, at, spoken);
+                    self.speak(OutputKind::Decided { call }, at, spoken);
                 }
-                Heard::CallWaits { call } => {
+                Fact::CallWaits { call } => {
                     self.voice(call).waits = true;
-                    self.speak(Utterance::CallWaits { call }, at, spoken);
+                    self.speak(OutputKind::CallWaits { call }, at, spoken);
                 }
-                Heard::AttemptStarted { attempt, continues } => {
-                    self.speak(Utterance::AttemptStarted { attempt, continues }, at, spoken);
+                Fact::AttemptStarted { attempt, continues } => {
+                    self.speak(OutputKind::AttemptStarted { attempt, continues }, at, spoken);
                     if !continues {
                         self.withdraw_before(attempt, at, spoken);
                     }
                 }
-                Heard::AttemptStopping { attempt, stage } => {
-                    self.speak(Utterance::AttemptStopping { attempt, stage }, at, spoken);
+                Fact::AttemptStopping { attempt, stage } => {
+                    self.speak(OutputKind::AttemptStopping { attempt, stage }, at, spoken);
                 }
-                Heard::AttemptEnded { attempt } => self.speak(Utterance::AttemptEnded { attempt }, at, spoken),
-                Heard::CancelRequested { call } => self.speak(Utterance::CancelRequested { call }, at, spoken),
-                Heard::Output { attempt, span } => {
+                Fact::AttemptEnded { attempt } => self.speak(OutputKind::AttemptEnded { attempt }, at, spoken),
+                Fact::CancelRequested { call } => self.speak(OutputKind::CancelRequested { call }, at, spoken),
+                Fact::Output { attempt, span } => {
                     self.say(attempt.call, Said::Output { attempt, span }, at, spoken);
                 }
-                Heard::CallEnded { call } => {
+                Fact::CallEnded { call } => {
                     self.voice(call).waits = false;
                     self.say(call, Said::End, at, spoken);
                 }
-                Heard::StatusChanged(status) if status.is_final() => {
-                    self.speak(Utterance::RunEnded(status), at, spoken);
+                Fact::StatusChanged(status) if status.is_final() => {
+                    self.speak(OutputKind::RunEnded(status), at, spoken);
                 }
-                Heard::StatusChanged(status) => self.speak(Utterance::StatusChanged(status), at, spoken),
+                Fact::StatusChanged(status) => self.speak(OutputKind::StatusChanged(status), at, spoken),
             }
         }
     }
@@ -209,13 +209,13 @@ impl Sequencer {
         &mut self.voices[call.as_usize()]
     }
 
-    fn speak(&mut self, what: Utterance, at: Timestamp, spoken: &mut Vec<Spoken>) {
-        spoken.push(Spoken { number: self.next, at, what });
+    fn speak(&mut self, what: OutputKind, at: Timestamp, spoken: &mut Vec<OutputEvent>) {
+        spoken.push(OutputEvent { number: self.next, at, what });
         self.next += what.width();
     }
 
     /// Waiting output of an older attempt is dropped; output that was emitted is withdrawn, once.
-    fn withdraw_before(&mut self, attempt: AttemptId, at: Timestamp, spoken: &mut Vec<Spoken>) {
+    fn withdraw_before(&mut self, attempt: AttemptId, at: Timestamp, spoken: &mut Vec<OutputEvent>) {
         let voice = self.voice(attempt.call);
         voice.waiting.clear();
         if let Some(number) = voice.spoken.take() {
@@ -223,7 +223,7 @@ impl Sequencer {
         }
     }
 
-    fn say(&mut self, call: CallIndex, what: Said, at: Timestamp, spoken: &mut Vec<Spoken>) {
+    fn say(&mut self, call: CallIndex, what: Said, at: Timestamp, spoken: &mut Vec<OutputEvent>) {
         let arrival = self.arrivals;
         self.arrivals += 1;
         self.voice(call).waiting.push_back(Waiting { arrival, at, what });
@@ -234,7 +234,7 @@ impl Sequencer {
     }
 
     /// Emits output of the call that has the floor, and passes the floor on as long as its holder has ended.
-    fn pass_floor(&mut self, spoken: &mut Vec<Spoken>) {
+    fn pass_floor(&mut self, spoken: &mut Vec<OutputEvent>) {
         while let Some(call) = self.floor.or_else(|| self.next_speaker()) {
             self.floor = Some(call);
             self.speak_waiting(call, spoken);
@@ -262,20 +262,20 @@ impl Sequencer {
         u16::try_from(index).ok().map(CallIndex)
     }
 
-    fn speak_waiting(&mut self, call: CallIndex, spoken: &mut Vec<Spoken>) {
+    fn speak_waiting(&mut self, call: CallIndex, spoken: &mut Vec<OutputEvent>) {
         while let Some(Waiting { at, what, .. }) = self.voice(call).waiting.pop_front() {
             if !std::mem::replace(&mut self.voice(call).speaks, true) {
-                self.speak(Utterance::Speaks { call }, at, spoken);
+                self.speak(OutputKind::Speaks { call }, at, spoken);
             }
             let utterance = match what {
                 Said::Output { attempt, span } => {
                     self.voice(call).spoken = Some(attempt.number);
-                    Utterance::Output { attempt, span }
+                    OutputKind::Output { attempt, span }
                 }
-                Said::Withdrawn { number } => Utterance::Withdrawn { call, number },
+                Said::Withdrawn { number } => OutputKind::Withdrawn { call, number },
                 Said::End => {
                     self.voice(call).ended = true;
-                    Utterance::CallEnded { call }
+                    OutputKind::CallEnded { call }
                 }
             };
             self.speak(utterance, at, spoken);

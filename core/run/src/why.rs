@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::approval::DefaultDecision;
-use crate::call::{Call, CallState, Ended, Fate, Running};
+use crate::call::{Call, CallState, Disposition, Ended, Running};
 use crate::event::{CallError, DeadlineKind, ErrorKind, Outcome, Stopped, WithoutWorker};
 use crate::id::{PoolId, Timestamp, ToolName};
 use crate::run::Run;
@@ -132,8 +132,8 @@ impl Call {
             Outcome::Expired(deadline) => format!("expired: {}", expiry(*deadline)),
         };
         let parked = match self.fate() {
-            Some(Fate::Redriven { into }) => format!("; redriven as {into}"),
-            Some(Fate::Dropped) => "; it was parked and dropped".to_owned(),
+            Some(Disposition::Redriven { into }) => format!("; redriven as {into}"),
+            Some(Disposition::Dropped) => "; it was parked and dropped".to_owned(),
             None if self.is_parked() => "; parked: redrive or drop it".to_owned(),
             None => String::new(),
         };

@@ -11,8 +11,8 @@ use story::{
 };
 use toolyard_run::limit::ARGUMENTS_BYTES_MAX;
 use toolyard_run::{
-    Approval, CallIndex, CallSpec, Command, Decider, Decision, DefaultDecision, Effect, ErrorKind, Event, FloorPolicy,
-    Heard, Opening, Outcome, Rejection, Run, RunStatus, Verdict,
+    Approval, CallIndex, CallSpec, Command, CommandError, Decider, Decision, DefaultDecision, Effect, ErrorKind, Event,
+    Fact, FloorPolicy, Opening, Outcome, Run, RunStatus, Verdict,
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ fn reject(call: &str, reason: &str) -> (toolyard_run::CallId, Decision) {
 fn decide<const N: usize>(
     story: &Story,
     decisions: [(toolyard_run::CallId, Decision); N],
-) -> Result<Vec<Event>, Rejection> {
+) -> Result<Vec<Event>, CommandError> {
     story.run.decide(Command::Decide { decisions: decisions.into() }, story.now)
 }
 
@@ -56,7 +56,7 @@ fn nothing_runs_before_and_the_other_calls_go_on() {
     story.tell_all([dispatched(1), completed(1, 1, 0)]);
     assert_eq!(story.run.status(), RunStatus::RequiresAction);
 
-    assert_eq!(story.tell(approved(0))[0], Heard::Decided { call: CallIndex(0) });
+    assert_eq!(story.tell(approved(0))[0], Fact::Decided { call: CallIndex(0) });
     assert_eq!((story.state(0), story.run.status()), ("accepted", RunStatus::InProgress));
     assert_eq!(due(&story), [Effect::Dispatch { call: CallIndex(0) }]);
 }
@@ -122,26 +122,26 @@ fn decisions_are_taken_once() {
     let events = decide(&story, [reject("b", "no"), approve("a"), approve("a")]).expect("they wait");
     assert_eq!(events, [approved(0), rejected(1, "no")], "approvals first, each once");
     let twice = decide(&story, [approve("a"), reject("a", "no")]);
-    assert_eq!(twice, Err(Rejection::AlreadyDecided { call: id("a"), decision: "approved" }));
+    assert_eq!(twice, Err(CommandError::AlreadyDecided { call: id("a"), decision: "approved" }));
     for (decisions, refusal) in [
-        ([approve("a"), approve("x")], Rejection::UnknownCall { call: id("x") }),
-        ([approve("a"), approve("c")], Rejection::NotAwaitingApproval { call: id("c"), state: "accepted" }),
+        ([approve("a"), approve("x")], CommandError::UnknownCall { call: id("x") }),
+        ([approve("a"), approve("c")], CommandError::NotAwaitingApproval { call: id("c"), state: "accepted" }),
         (
             [approve("a"), approve("d")],
-            Rejection::NotAwaitingApproval { call: id("d"), state: "waiting for the client" },
+            CommandError::NotAwaitingApproval { call: id("d"), state: "waiting for the client" },
         ),
     ] {
         assert_eq!(decide(&story, decisions), Err(refusal));
     }
-    assert_eq!(decide(&story, []), Err(Rejection::NoDecisions));
+    assert_eq!(decide(&story, []), Err(CommandError::NoDecisions));
     let size = ARGUMENTS_BYTES_MAX + 1;
     let huge = Decision::Approved { arguments: Some(Bytes::from(vec![b' '; size])) };
-    let refusal = Rejection::ArgumentsTooLarge { call: id("a"), size, limit: ARGUMENTS_BYTES_MAX };
+    let refusal = CommandError::ArgumentsTooLarge { call: id("a"), size, limit: ARGUMENTS_BYTES_MAX };
     assert_eq!(decide(&story, [(id("a"), huge)]), Err(refusal));
 
     story.tell_all(events);
     assert_eq!(decide(&story, [approve("a"), reject("b", "no")]), Ok(vec![]), "the same again");
-    let already = |call, decision| Err(Rejection::AlreadyDecided { call: id(call), decision });
+    let already = |call, decision| Err(CommandError::AlreadyDecided { call: id(call), decision });
     assert_eq!(decide(&story, [reject("a", "no")]), already("a", "approved"));
     assert_eq!(decide(&story, [reject("b", "never")]), already("b", "rejected"));
     let other = Decision::Approved { arguments: Some(Bytes::from_static(b"{}")) };
@@ -153,7 +153,7 @@ fn what_was_cancelled_or_answered_by_then_is_not_decided() {
     let mut story = Story::of([unapproved("a", SOON), client("b")]);
     story.tell_all([cancel_requested(0), answered(1, "yes")]);
     assert_eq!(story.state(0), "cancelled");
-    let refusal = Rejection::NotAwaitingApproval { call: id("a"), state: "cancelled" };
+    let refusal = CommandError::NotAwaitingApproval { call: id("a"), state: "cancelled" };
     assert_eq!(decide(&story, [approve("a")]), Err(refusal));
     assert_eq!(story.tell(approved(0)), []);
 }

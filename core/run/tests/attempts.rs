@@ -11,7 +11,7 @@ use story::{
 use toolyard_run::FloorPolicy::{Arrival, Interleaved, Submission};
 use toolyard_run::{
     AfterPartialOutput, AttemptId, AttemptNumber, AttemptOutcome, CallIndex, CallSpec, ChunkIndex, Concurrency,
-    ErrorKind, Event, Heard, Nonce, Outcome, StopStage, Stopped, Timestamp, Verdict, limit,
+    ErrorKind, Event, Fact, Nonce, Outcome, StopStage, Stopped, Timestamp, Verdict, limit,
 };
 
 fn going_on() -> Story {
@@ -80,7 +80,7 @@ fn an_attempt_that_goes_on_from_elsewhere_is_not_believed() {
     for from in [1, 3, u32::MAX] {
         let mut story = going_on();
         let heard = story.tell(continued(0, 2, from));
-        assert_eq!(heard, [Heard::AttemptStarted { attempt: attempt(0, 2), continues: false }]);
+        assert_eq!(heard, [Fact::AttemptStarted { attempt: attempt(0, 2), continues: false }]);
         story.tell_all([output(0, 2, 3..4), completed(0, 2, 4)]);
         let Some(Outcome::Failed(failure)) = story.call(0).outcome() else { panic!("it lacks chunks") };
         assert_eq!(failure.kind, ErrorKind::OutputIncomplete);
@@ -95,7 +95,7 @@ fn only_where_its_tool_can_does_an_attempt_go_on() {
         story.tell_all([dispatched(0), output(0, 1, 0..2)]);
         assert_eq!(go_on_from(&story), 0);
         let heard = story.tell(continued(0, 2, 2));
-        assert_eq!(heard, [Heard::AttemptStarted { attempt: attempt(0, 2), continues: false }]);
+        assert_eq!(heard, [Fact::AttemptStarted { attempt: attempt(0, 2), continues: false }]);
         story.tell_all([output(0, 2, 0..1), completed(0, 2, 1)]);
         assert_eq!(story.state(0), "completed");
     }
@@ -165,7 +165,7 @@ fn each_stage_of_stopping_is_heard_once_and_only_where_it_was_asked_for() {
     assert_eq!(story.tell(stopping(0, 1, StopStage::Delivered)), [], "nobody asked");
     story.tell(cancel_requested(0));
     for stage in [StopStage::Delivered, StopStage::Acknowledged] {
-        let heard = Heard::AttemptStopping { attempt: attempt(0, 1), stage };
+        let heard = Fact::AttemptStopping { attempt: attempt(0, 1), stage };
         assert_eq!(story.tell(stopping(0, 1, stage)), [heard]);
         assert_eq!(story.tell(stopping(0, 1, stage)), []);
     }

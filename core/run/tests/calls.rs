@@ -13,7 +13,7 @@ use story::{
 };
 use toolyard_run::{
     AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallState, ChunkIndex, DeadlineKind,
-    Effects, ErrorKind, Event, Heard, Nonce, Outcome, Policy, Retry, RetryOn, RunStatus, StopStage, Stopped, Verdict,
+    Effects, ErrorKind, Event, Fact, Nonce, Outcome, Policy, Retry, RetryOn, RunStatus, StopStage, Stopped, Verdict,
     after_failure, limit,
 };
 
@@ -125,7 +125,7 @@ fn nothing_is_heard_of_a_run_before_it_is_opened() {
     assert_eq!(story.run, before);
     assert_eq!((story.run.opened_at(), story.run.next_deadline()), (None, None));
     assert_eq!(story.run.outstanding(story.now), []);
-    assert_eq!(story.tell(opened([client("a")], false))[0], Heard::RunOpened);
+    assert_eq!(story.tell(opened([client("a")], false))[0], Fact::RunOpened);
 }
 
 #[test]
@@ -310,9 +310,9 @@ fn retries_end_with_the_last_attempt_and_its_error() {
     assert_eq!(story.call(0).last_failure(), Some(&error(ErrorKind::ToolFailed).retryable()));
     let heard = story.tell(failed_for_now(0, 3));
     assert_eq!(story.call(0).outcome(), Some(&Outcome::Failed(error(ErrorKind::ToolFailed).retryable())));
-    let ended = Heard::CallEnded { call: CallIndex(0) };
-    let status = Heard::StatusChanged(RunStatus::Completed);
-    assert_eq!(heard, [Heard::AttemptStarted { attempt: attempt(0, 3), continues: false }, ended, status]);
+    let ended = Fact::CallEnded { call: CallIndex(0) };
+    let status = Fact::StatusChanged(RunStatus::Completed);
+    assert_eq!(heard, [Fact::AttemptStarted { attempt: attempt(0, 3), continues: false }, ended, status]);
 }
 
 #[test]

@@ -15,8 +15,8 @@ use toolyard_run::limit::{
     ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX, OPENING_BYTES_MAX, RESULT_BYTES_MAX, RUN_LIFE_MAX,
 };
 use toolyard_run::{
-    Answer, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Command, Content, DeadlineKind, ErrorKind,
-    Event, Heard, Opening, Outcome, Rejection, Run, RunStatus,
+    Answer, AttemptNumber, AttemptOutcome, CallError, CallIndex, CallSpec, Command, CommandError, Content,
+    DeadlineKind, ErrorKind, Event, Fact, Opening, Outcome, Run, RunStatus,
 };
 
 fn opening(calls: impl IntoIterator<Item = CallSpec>) -> Opening {
@@ -56,7 +56,7 @@ fn cancel_run() -> Command {
     Command::CancelRun { reason: "not needed".into() }
 }
 
-fn decide(story: &Story, command: Command) -> Result<Vec<Event>, Rejection> {
+fn decide(story: &Story, command: Command) -> Result<Vec<Event>, CommandError> {
     story.run.decide(command, story.now)
 }
 
@@ -80,23 +80,27 @@ fn openings_that_are_refused() {
     let limit_s = RUN_LIFE_MAX.as_secs();
     let large = || (0..4).map(|index| with_arguments(&index.to_string(), ARGUMENTS_BYTES_MAX));
     let table = [
-        (opening([]), Rejection::NoCalls),
-        (soon(START), Rejection::DeadlinePassed),
-        (soon(START.after(RUN_LIFE_MAX + Duration::from_millis(1))), Rejection::DeadlineTooFar { limit_s }),
+        (opening([]), CommandError::NoCalls),
+        (soon(START), CommandError::DeadlinePassed),
+        (soon(START.after(RUN_LIFE_MAX + Duration::from_millis(1))), CommandError::DeadlineTooFar { limit_s }),
         (
             opening(many(CALLS_PER_RUN_MAX + 1)),
-            Rejection::TooManyCalls { count: CALLS_PER_RUN_MAX + 1, limit: CALLS_PER_RUN_MAX },
+            CommandError::TooManyCalls { count: CALLS_PER_RUN_MAX + 1, limit: CALLS_PER_RUN_MAX },
         ),
-        (opening([repeatable("a"), client("b"), once("a")]), Rejection::DuplicateCallId { call: id("a") }),
+        (opening([repeatable("a"), client("b"), once("a")]), CommandError::DuplicateCallId { call: id("a") }),
         (
             opening([with_arguments("a", ARGUMENTS_BYTES_MAX + 1)]),
-            Rejection::ArgumentsTooLarge { call: id("a"), size: ARGUMENTS_BYTES_MAX + 1, limit: ARGUMENTS_BYTES_MAX },
+            CommandError::ArgumentsTooLarge {
+                call: id("a"),
+                size: ARGUMENTS_BYTES_MAX + 1,
+                limit: ARGUMENTS_BYTES_MAX,
+            },
         ),
         (
             opening([with_metadata("a", METADATA_BYTES_MAX + 1)]),
-            Rejection::MetadataTooLarge { call: id("a"), size: METADATA_BYTES_MAX + 1, limit: METADATA_BYTES_MAX },
+            CommandError::MetadataTooLarge { call: id("a"), size: METADATA_BYTES_MAX + 1, limit: METADATA_BYTES_MAX },
         ),
-        (opening(large()), Rejection::RequestTooLarge { size: 4 * ARGUMENTS_BYTES_MAX, limit: OPENING_BYTES_MAX }),
+        (opening(large()), CommandError::RequestTooLarge { size: 4 * ARGUMENTS_BYTES_MAX, limit: OPENING_BYTES_MAX }),
     ];
     for (opening, rejection) in table {
         assert_eq!(Run::open(opening, START), Err(rejection));
@@ -126,9 +130,9 @@ fn calls_are_appended_to_a_run_that_is_open() {
     let events = decide(&story, append([client("b"), refused("c")])).expect("the run is open");
     let heard = story.tell_together(events);
     let expected = [
-        Heard::CallsAppended { first: CallIndex(1), count: 2 },
-        Heard::CallWaits { call: CallIndex(1) },
-        Heard::CallEnded { call: CallIndex(2) },
+        Fact::CallsAppended { first: CallIndex(1), count: 2 },
+        Fact::CallWaits { call: CallIndex(1) },
+        Fact::CallEnded { call: CallIndex(2) },
     ];
     assert_eq!(heard, expected);
     assert_eq!(story.run.calls().len(), 3);
@@ -153,17 +157,17 @@ fn calls_that_are_not_appended() {
         story
     };
     let full = Story::open(many(CALLS_PER_RUN_MAX));
-    let too_many = Rejection::TooManyCalls { count: CALLS_PER_RUN_MAX + 1, limit: CALLS_PER_RUN_MAX };
+    let too_many = CommandError::TooManyCalls { count: CALLS_PER_RUN_MAX + 1, limit: CALLS_PER_RUN_MAX };
     let table = [
-        (open(), append([]), Rejection::NoCalls),
-        (late, append([repeatable("b")]), Rejection::DeadlinePassed),
-        (Story::of([repeatable("a")]), append([repeatable("b")]), Rejection::RunClosed),
-        (cancelled, append([repeatable("b")]), Rejection::RunClosed),
-        (over, append([repeatable("b")]), Rejection::RunEnded),
-        (Story::unopened(), append([repeatable("b")]), Rejection::RunClosed),
+        (open(), append([]), CommandError::NoCalls),
+        (late, append([repeatable("b")]), CommandError::DeadlinePassed),
+        (Story::of([repeatable("a")]), append([repeatable("b")]), CommandError::RunClosed),
+        (cancelled, append([repeatable("b")]), CommandError::RunClosed),
+        (over, append([repeatable("b")]), CommandError::RunEnded),
+        (Story::unopened(), append([repeatable("b")]), CommandError::RunClosed),
         (full, append([repeatable("b")]), too_many),
-        (open(), append([repeatable("a")]), Rejection::DuplicateCallId { call: id("a") }),
-        (open(), append([repeatable("b"), repeatable("b")]), Rejection::DuplicateCallId { call: id("b") }),
+        (open(), append([repeatable("a")]), CommandError::DuplicateCallId { call: id("a") }),
+        (open(), append([repeatable("b"), repeatable("b")]), CommandError::DuplicateCallId { call: id("b") }),
     ];
     for (story, command, rejection) in table {
         assert_eq!(decide(&story, command), Err(rejection));
@@ -183,7 +187,7 @@ fn a_run_is_closed_once() {
     let mut story = Story::open([]);
     assert_eq!(decide(&story, Command::Close), Ok(vec![Event::RunClosed]));
     let heard = story.tell(Event::RunClosed);
-    assert_eq!(heard, [Heard::RunClosed, Heard::StatusChanged(RunStatus::Completed)]);
+    assert_eq!(heard, [Fact::RunClosed, Fact::StatusChanged(RunStatus::Completed)]);
     assert_eq!(decide(&story, Command::Close), Ok(vec![]));
     assert_eq!(story.tell(Event::RunClosed), []);
 }
@@ -227,19 +231,19 @@ fn answers_that_are_refused() {
         story
     };
     let refusal = Event::ClientAnswered { call: CallIndex(0), answer: Err(error(ErrorKind::ClientFailed)) };
-    let not_waiting = |call: &str, state| Rejection::CallNotWaiting { call: id(call), state };
-    let already = || Rejection::AlreadyAnswered { call: id("a") };
+    let not_waiting = |call: &str, state| CommandError::CallNotWaiting { call: id(call), state };
+    let already = || CommandError::AlreadyAnswered { call: id("a") };
     let yes = |call: &str| answer(call, Ok(text("yes")));
     let no = |call: &str| answer(call, Ok(text("no")));
     let size = RESULT_BYTES_MAX + 1;
     let large = vec![Content::Text("x".into()), Content::Json("x".repeat(RESULT_BYTES_MAX))];
     let table = [
-        (fresh(), vec![], Rejection::NoAnswers),
-        (fresh(), vec![yes("x")], Rejection::UnknownCall { call: id("x") }),
+        (fresh(), vec![], CommandError::NoAnswers),
+        (fresh(), vec![yes("x")], CommandError::UnknownCall { call: id("x") }),
         (
             fresh(),
             vec![answer("a", Ok(large))],
-            Rejection::OutputTooLarge { call: id("a"), size, limit: RESULT_BYTES_MAX },
+            CommandError::OutputTooLarge { call: id("a"), size, limit: RESULT_BYTES_MAX },
         ),
         (fresh(), vec![yes("b")], not_waiting("b", "accepted")),
         (after(dispatched(1)), vec![yes("b")], not_waiting("b", "queued")),
@@ -272,7 +276,7 @@ fn cancelling_asks_once_and_only_what_can_still_be_stopped() {
     story.tell(Event::CallCancelled { call: CallIndex(0) });
     assert_eq!(story.run.status(), RunStatus::Cancelled);
     assert_eq!(decide(&story, cancel("a")), Ok(vec![]));
-    assert_eq!(decide(&story, cancel("x")), Err(Rejection::UnknownCall { call: id("x") }));
+    assert_eq!(decide(&story, cancel("x")), Err(CommandError::UnknownCall { call: id("x") }));
 }
 
 #[test]
@@ -346,7 +350,7 @@ fn calls_that_are_appended_as_the_run_fails_end_with_it() {
     let mut story = Story::failing_fast([repeatable("a")], true);
     let appended = decide(&story, append([client("b"), repeatable("c")])).expect("the run is open");
     story.tell_all([dispatched(0), failed(0, 1)]);
-    assert_eq!(decide(&story, append([client("d")])), Err(Rejection::RunClosed));
+    assert_eq!(decide(&story, append([client("d")])), Err(CommandError::RunClosed));
     story.tell_together(appended);
     assert_eq!([story.state(1), story.state(2)], ["cancelled", "cancelled"]);
     assert_eq!(story.run.status(), RunStatus::InProgress, "until its owner closes it");
@@ -405,18 +409,18 @@ fn a_parked_call_is_redriven_or_dropped_once() {
         let fate = story.call(0).fate();
         for other in others {
             let rejection = decide(&story, other).expect_err("it was decided");
-            assert!(matches!(rejection, Rejection::NotParkedAnyMore { .. }), "{rejection}");
+            assert!(matches!(rejection, CommandError::NotParkedAnyMore { .. }), "{rejection}");
         }
         story.tell_all([Event::CallDropped { call: CallIndex(0) }, started(0, 2)]);
         assert_eq!(story.call(0).fate(), fate, "the first word counts");
     }
     let queued = Story::of([once("a")]).told(dispatched(0));
     for command in [redrive(one), drop()] {
-        let rejection = Rejection::NotParked { call: id("a"), state: "queued" };
+        let rejection = CommandError::NotParked { call: id("a"), state: "queued" };
         assert_eq!(decide(&queued, command), Err(rejection));
     }
     let missing = Command::Drop { call: id("x") };
-    assert_eq!(decide(&queued, missing), Err(Rejection::UnknownCall { call: id("x") }));
+    assert_eq!(decide(&queued, missing), Err(CommandError::UnknownCall { call: id("x") }));
 }
 
 // ---- the run as a function of its calls ----
@@ -465,7 +469,7 @@ fn the_status_of_a_run() {
 #[test]
 fn a_status_is_reported_when_it_changes() {
     let mut story = Story::of([repeatable("a"), client("b")]);
-    let changes = |heard: Vec<Heard>| heard.into_iter().filter(|fact| matches!(fact, Heard::StatusChanged(_))).count();
+    let changes = |heard: Vec<Fact>| heard.into_iter().filter(|fact| matches!(fact, Fact::StatusChanged(_))).count();
     let events = [(dispatched(0), 0), (started(0, 1), 0), (completed(0, 1, 0), 1), (answered(1, "yes"), 1)];
     for (event, expected) in events {
         assert_eq!(changes(story.tell(event)), expected);
@@ -520,12 +524,12 @@ fn a_refusal_lasts_if_nothing_that_happens_can_lift_it() {
     let call: toolyard_run::CallId = "a".parse().expect("an id");
     for (state, lasts) in [("running", false), ("awaiting approval", false), ("completed", true), ("expired", true)] {
         for refusal in [
-            Rejection::CallNotWaiting { call: call.clone(), state },
-            Rejection::NotAwaitingApproval { call: call.clone(), state },
-            Rejection::NotParked { call: call.clone(), state },
+            CommandError::CallNotWaiting { call: call.clone(), state },
+            CommandError::NotAwaitingApproval { call: call.clone(), state },
+            CommandError::NotParked { call: call.clone(), state },
         ] {
             assert_eq!(refusal.lasts(), lasts, "{refusal}");
         }
     }
-    assert!(!Rejection::UnknownCall { call }.lasts() && Rejection::RunEnded.lasts());
+    assert!(!CommandError::UnknownCall { call }.lasts() && CommandError::RunEnded.lasts());
 }

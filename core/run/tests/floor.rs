@@ -9,7 +9,7 @@ use story::{
     output, refused, repeatable, run_cancel_requested, shared, speak, started,
 };
 use toolyard_run::FloorPolicy::{Arrival, Interleaved, Submission};
-use toolyard_run::{CallIndex, Event, FloorPolicy, Position, Utterance};
+use toolyard_run::{CallIndex, Event, FloorPolicy, OutputKind, Position};
 
 const POLICIES: [FloorPolicy; 3] = [Arrival, Submission, Interleaved];
 
@@ -270,7 +270,7 @@ fn each_chunk_has_a_number_and_says_where_it_lies() {
     let places: Vec<(Position, u32)> = spoken
         .iter()
         .filter_map(|spoken| match spoken.what {
-            Utterance::Output { span, .. } => Some((span.position, span.skip)),
+            OutputKind::Output { span, .. } => Some((span.position, span.skip)),
             _ => None,
         })
         .collect();

@@ -18,9 +18,9 @@ use reader::log::{
 use reader::{listen, pieces, resumed, unfold};
 use story::{START, ended_as, run_id, speak, started_from};
 use toolyard_run::{
-    AfterPartialOutput, AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, Concurrency, DeadlineKind,
-    Decider, Decision, Effect, Entry, ErrorKind, Event, FloorPolicy, Heard, Nonce, Outcome, Rejection, Run, RunStatus,
-    Sequencer, Stopped, Timestamp, Utterance, Verdict,
+    AfterPartialOutput, AttemptId, AttemptOutcome, Call, CallError, CallIndex, CallState, CommandError, Concurrency,
+    DeadlineKind, Decider, Decision, Effect, Entry, ErrorKind, Event, Fact, FloorPolicy, Nonce, Outcome, OutputKind,
+    Run, RunStatus, Sequencer, Stopped, Timestamp, Verdict,
 };
 use world::{History, ask, fold, garbage, histories, performed, pick, whole_histories};
 
@@ -57,7 +57,7 @@ fn dispatches(effect: &Effect) -> bool {
     matches!(effect, Effect::Dispatch { .. })
 }
 
-fn apply(run: &Run, event: Event) -> (Run, Vec<Heard>) {
+fn apply(run: &Run, event: Event) -> (Run, Vec<Fact>) {
     let (mut run, mut heard) = (run.clone(), Vec::new());
     run.apply(&Entry { sequence: u64::MAX, at: Timestamp(u64::MAX), not_after: None, events: vec![event] }, &mut heard);
     (run, heard)
@@ -254,7 +254,7 @@ proptest! {
                 assert_eq!((before, heard), (after, [].as_slice()), "{entry:?}");
             }
             ended.extend(heard.iter().filter_map(|fact| match fact {
-                Heard::AttemptEnded { attempt } => Some(key(*attempt)),
+                Fact::AttemptEnded { attempt } => Some(key(*attempt)),
                 _ => None,
             }));
         });
@@ -296,7 +296,7 @@ proptest! {
         let again = run.decide(command, now);
         // The first of several errors or rejections may have failed the run, and with it the call that the second was
         // for.
-        use Rejection::{CallNotWaiting, NotAwaitingApproval};
+        use CommandError::{CallNotWaiting, NotAwaitingApproval};
         let state = "cancelled";
         let cancelled = matches!(again, Err(CallNotWaiting { state: s, .. } | NotAwaitingApproval { state: s, .. }) if s == state);
         prop_assert!(again == Ok(vec![]) || (cancelled && fails_fast(&log)), "{:?}", again);
@@ -317,8 +317,8 @@ proptest! {
         for_each_entry(&history.log, |entry, _, run, heard| {
             for fact in heard {
                 match fact {
-                    Heard::AttemptStarted { attempt, .. } => *on_record.entry(attempt.call).or_default() += 1,
-                    Heard::AttemptEnded { attempt } if was_returned(entry, *attempt) => {
+                    Fact::AttemptStarted { attempt, .. } => *on_record.entry(attempt.call).or_default() += 1,
+                    Fact::AttemptEnded { attempt } if was_returned(entry, *attempt) => {
                         *on_record.get_mut(&attempt.call).expect("it started") -= 1;
                     }
                     _ => {}
@@ -357,7 +357,7 @@ proptest! {
                     prop_assert!(!running || (policy.repeatable && used < policy.attempts_max));
                     let attempt = AttemptId { call: call.index(), number, nonce: Nonce(u64::MAX) };
                     let heard = apply(&run, started_from(attempt, pool.as_str(), from.0)).1;
-                    let is_heard = heard.contains(&Heard::AttemptStarted { attempt, continues: from.0 > 0 });
+                    let is_heard = heard.contains(&Fact::AttemptStarted { attempt, continues: from.0 > 0 });
                     prop_assert!(is_heard || *call.state() == CallState::Accepted);
                 }
                 Verdict::End { attempt, outcome } => {
@@ -402,9 +402,9 @@ proptest! {
     fn what_is_held_back_is_heard_as_its_call_ends_and_not_before(history in any_history()) {
         for_each_entry(&history.log, |_, _, run, heard| {
             for fact in heard {
-                let Heard::Output { attempt, .. } = fact else { continue };
+                let Fact::Output { attempt, .. } = fact else { continue };
                 let Some((_, policy)) = run.call(attempt.call).and_then(pooled) else { continue };
-                let ends = heard.contains(&Heard::CallEnded { call: attempt.call });
+                let ends = heard.contains(&Fact::CallEnded { call: attempt.call });
                 assert!(policy.after_partial_output != AfterPartialOutput::Buffer || ends, "{attempt:?}");
             }
         });
@@ -423,7 +423,7 @@ proptest! {
             };
             let closes = run.outstanding(Timestamp(0)).contains(&Effect::Close);
             assert!(!closes || !run.calls().iter().any(waits), "{run:?}");
-            let fails = heard.contains(&Heard::StatusChanged(RunStatus::Failed));
+            let fails = heard.contains(&Fact::StatusChanged(RunStatus::Failed));
             let failed = |call: &Call| matches!(call.outcome(), Some(Outcome::Failed(_) | Outcome::Expired(_)));
             assert!(!fails || run.calls().iter().any(failed), "{run:?}");
         });
@@ -472,8 +472,8 @@ proptest! {
             for (place, spoken_here) in spoken.iter().enumerate() {
                 prop_assert_eq!(spoken_here.number, next);
                 next += match spoken_here.what {
-                    Utterance::Output { span, .. } => u64::from(span.count),
-                    Utterance::RunEnded(_) => {
+                    OutputKind::Output { span, .. } => u64::from(span.count),
+                    OutputKind::RunEnded(_) => {
                         prop_assert_eq!(place + 1, spoken.len());
                         1
                     }

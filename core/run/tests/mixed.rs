@@ -6,7 +6,7 @@ use story::{
     START, Story, answered, cancel_requested, client, completed, dispatched, failed, id, repeatable, run_id, shared,
     text, unapproved,
 };
-use toolyard_run::{Answer, CallId, CallSpec, Command, Event, FloorPolicy, Opening, Rejection, Run, RunStatus};
+use toolyard_run::{Answer, CallId, CallSpec, Command, CommandError, Event, FloorPolicy, Opening, Run, RunStatus};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
@@ -66,7 +66,7 @@ fn every_mix_ends_whether_the_client_answers_first_or_last() {
     }
 }
 
-fn answers(story: &Story, calls: &[&str]) -> Result<Vec<Event>, Rejection> {
+fn answers(story: &Story, calls: &[&str]) -> Result<Vec<Event>, CommandError> {
     let answers = calls.iter().map(|call| Answer { call: id(call), output: Ok(text("yes")) }).collect();
     story.run.decide(Command::SubmitOutputs { answers, all_required: true }, story.now)
 }
@@ -75,7 +75,7 @@ fn answers(story: &Story, calls: &[&str]) -> Result<Vec<Event>, Rejection> {
 fn where_all_answers_are_required_some_are_refused() {
     let mut story = Story::of([client("a"), client("b"), repeatable("c"), unapproved("d", story::CALL_LIFE)]);
     let missing = |calls: &[&str]| {
-        Err(Rejection::AnswersMissing { calls: calls.iter().map(|call| id(call)).collect::<Vec<CallId>>() })
+        Err(CommandError::AnswersMissing { calls: calls.iter().map(|call| id(call)).collect::<Vec<CallId>>() })
     };
     assert_eq!(answers(&story, &["a"]), missing(&["b"]));
     assert_eq!(answers(&story, &["a", "b"]), Ok(vec![answered(0, "yes"), answered(1, "yes")]));

@@ -10,7 +10,7 @@ use story::{
     run_id, shared, started, text,
 };
 use toolyard_run::{
-    AttemptOutcome, CallSpec, Completion, Event, Fields, Opening, Outcome, Rejection, Run, RunOpened, limit,
+    AttemptOutcome, CallSpec, CommandError, Completion, Event, Fields, Opening, Outcome, Run, RunOpened, limit,
 };
 
 type Map = BTreeMap<String, String>;
@@ -144,7 +144,7 @@ fn of_bytes(bytes: usize) -> Fields {
     [("k".to_owned(), "7".repeat(bytes - 1))].into_iter().collect()
 }
 
-fn opening(open: bool, run: Fields, call: Fields) -> Result<RunOpened, Rejection> {
+fn opening(open: bool, run: Fields, call: Fields) -> Result<RunOpened, CommandError> {
     let calls = shared([CallSpec { context: call, ..repeatable("a") }]);
     let opening = Opening { calls, deadline: START.after(RUN_LIFE), open, context: run, ..Opening::default() };
     let events = Run::open(opening, START)?;
@@ -157,13 +157,13 @@ fn a_context_has_its_limit_in_a_run_and_in_each_call() {
     let (most, limit) = (limit::CONTEXT_BYTES_MAX, limit::CONTEXT_BYTES_MAX);
     assert!(opening(true, of_bytes(most), of_bytes(most)).is_ok());
     let too_large =
-        |call: Option<&str>| Rejection::ContextTooLarge { call: call.map(story::id), size: most + 1, limit };
+        |call: Option<&str>| CommandError::ContextTooLarge { call: call.map(story::id), size: most + 1, limit };
     assert_eq!(opening(true, of_bytes(most + 1), Fields::default()).unwrap_err(), too_large(None));
     assert_eq!(opening(false, of_bytes(1), of_bytes(most + 1)).unwrap_err(), too_large(Some("a")));
     // All contexts of a request must fit one entry together.
     let calls = shared((0..64).map(|index| CallSpec { context: of_bytes(most), ..repeatable(&index.to_string()) }));
     let opening = Opening { calls, deadline: START.after(RUN_LIFE), ..Opening::default() };
-    assert!(matches!(Run::open(opening, START), Err(Rejection::RequestTooLarge { .. })));
+    assert!(matches!(Run::open(opening, START), Err(CommandError::RequestTooLarge { .. })));
 }
 
 #[test]

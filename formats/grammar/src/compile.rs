@@ -7,7 +7,7 @@ use schema::pattern::Budget;
 
 use super::read::{Definition, Definitions, Expression, is_terminal};
 use super::terminal::{Terminal, Terminals};
-use super::{Fault, Grammar, Production, SYMBOLS_MAX, TERMINALS_MAX};
+use super::{Grammar, GrammarError, Production, SYMBOLS_MAX, TERMINALS_MAX};
 
 /// What a production consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,7 +16,7 @@ pub(super) enum Symbol {
     Terminal(u32),
 }
 
-pub(super) fn compile(definitions: Definitions, budget: &mut Budget) -> Result<Grammar, Fault> {
+pub(super) fn compile(definitions: Definitions, budget: &mut Budget) -> Result<Grammar, GrammarError> {
     let Definitions { rules, terminals, imports, ignored } = definitions;
     let mut compiler = Compiler {
         terminals: Terminals::new(terminals, imports, budget)?,
@@ -32,11 +32,11 @@ pub(super) fn compile(definitions: Definitions, budget: &mut Budget) -> Result<G
     for rule in &rules {
         let number = compiler.rule();
         if compiler.names.insert(rule.name.clone(), number).is_some() {
-            return Err(Fault::new(rule.line, format!("{} is defined twice", rule.name)));
+            return Err(GrammarError::new(rule.line, format!("{} is defined twice", rule.name)));
         }
     }
     let Some(start) = compiler.names.get("start").copied() else {
-        return Err(Fault::new(1, "there is no rule start, which stands for the whole text"));
+        return Err(GrammarError::new(1, "there is no rule start, which stands for the whole text"));
     };
     let whole = compiler.ignore(&ignored, start)?;
     for Definition { name, line, meaning } in &rules {
@@ -68,11 +68,11 @@ impl Compiler<'_> {
         number(self.rules.len() - 1)
     }
 
-    fn produce(&mut self, rule: u32, symbols: Vec<Symbol>, line: u32) -> Result<(), Fault> {
+    fn produce(&mut self, rule: u32, symbols: Vec<Symbol>, line: u32) -> Result<(), GrammarError> {
         self.symbols += symbols.len() + 1;
         if self.symbols > SYMBOLS_MAX {
             let what = format!("the grammar has more than {SYMBOLS_MAX} symbols, its repetitions written out");
-            return Err(Fault::new(line, what));
+            return Err(GrammarError::new(line, what));
         }
         let production = number(self.productions.len());
         self.productions.push(Production { rule, symbols });
@@ -83,7 +83,7 @@ impl Compiler<'_> {
     }
 
     /// The rule of the whole text: it begins with what is ignored, and each terminal ends with it.
-    fn ignore(&mut self, ignored: &[Definition], start: u32) -> Result<u32, Fault> {
+    fn ignore(&mut self, ignored: &[Definition], start: u32) -> Result<u32, GrammarError> {
         let whole = self.rule();
         let Some(first) = ignored.first() else {
             self.produce(whole, vec![Symbol::Rule(start)], 1)?;
@@ -103,7 +103,7 @@ impl Compiler<'_> {
         Ok(whole)
     }
 
-    fn alternatives(&mut self, rule: u32, meaning: &Expression, line: u32) -> Result<(), Fault> {
+    fn alternatives(&mut self, rule: u32, meaning: &Expression, line: u32) -> Result<(), GrammarError> {
         match meaning {
             Expression::Any(any) => any.iter().try_for_each(|one| {
                 let symbols = self.sequence(one, line)?;
@@ -116,18 +116,18 @@ impl Compiler<'_> {
         }
     }
 
-    fn sequence(&mut self, meaning: &Expression, line: u32) -> Result<Vec<Symbol>, Fault> {
+    fn sequence(&mut self, meaning: &Expression, line: u32) -> Result<Vec<Symbol>, GrammarError> {
         match meaning {
             Expression::All(all) => all.iter().map(|part| self.symbol(part, line)).collect(),
             part => Ok(vec![self.symbol(part, line)?]),
         }
     }
 
-    fn symbol(&mut self, meaning: &Expression, line: u32) -> Result<Symbol, Fault> {
+    fn symbol(&mut self, meaning: &Expression, line: u32) -> Result<Symbol, GrammarError> {
         match meaning {
             Expression::Name(name, line) if !is_terminal(name) => {
                 let rule = self.names.get(name).copied();
-                rule.map(Symbol::Rule).ok_or_else(|| Fault::new(*line, format!("there is no rule {name}")))
+                rule.map(Symbol::Rule).ok_or_else(|| GrammarError::new(*line, format!("there is no rule {name}")))
             }
             Expression::Name(name, line) => {
                 if let Some(symbol) = self.named.get(name) {
@@ -156,13 +156,13 @@ impl Compiler<'_> {
         }
     }
 
-    fn own_rule(&mut self, meaning: &Expression, line: u32) -> Result<Symbol, Fault> {
+    fn own_rule(&mut self, meaning: &Expression, line: u32) -> Result<Symbol, GrammarError> {
         let rule = self.rule();
         self.alternatives(rule, meaning, line)?;
         Ok(Symbol::Rule(rule))
     }
 
-    fn repeated(&mut self, part: Symbol, least: u32, most: Option<u32>, line: u32) -> Result<Symbol, Fault> {
+    fn repeated(&mut self, part: Symbol, least: u32, most: Option<u32>, line: u32) -> Result<Symbol, GrammarError> {
         let rest = match most {
             None => {
                 let any = self.rule();
@@ -185,17 +185,17 @@ impl Compiler<'_> {
         Ok(Symbol::Rule(whole))
     }
 
-    fn unnamed(&mut self, meaning: &Expression, label: String, line: u32) -> Result<Symbol, Fault> {
+    fn unnamed(&mut self, meaning: &Expression, label: String, line: u32) -> Result<Symbol, GrammarError> {
         let pattern = self.terminals.pattern(meaning, line)?;
         self.terminal(pattern, Some(label), line)
     }
 
-    fn terminal(&mut self, pattern: String, label: Option<String>, line: u32) -> Result<Symbol, Fault> {
+    fn terminal(&mut self, pattern: String, label: Option<String>, line: u32) -> Result<Symbol, GrammarError> {
         if let Some(symbol) = self.used.get(&pattern) {
             return Ok(*symbol);
         }
         if self.compiled.len() >= TERMINALS_MAX {
-            return Err(Fault::new(line, format!("at most {TERMINALS_MAX} terminals are taken")));
+            return Err(GrammarError::new(line, format!("at most {TERMINALS_MAX} terminals are taken")));
         }
         let terminal = self.terminals.compile(&pattern, label, line)?;
         self.compiled.push(terminal);

@@ -13,7 +13,7 @@ const EXPECTED_MAX: usize = 8;
 
 /// Why a text is not of a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Misfit {
+pub enum MismatchError {
     #[error("the input does not fit the grammar at line {line}, column {column}{}", follows(expected))]
     Text { line: usize, column: usize, expected: Vec<String> },
     #[error(
@@ -29,7 +29,7 @@ fn follows(expected: &[String]) -> String {
     }
 }
 
-pub(super) fn check(grammar: &Grammar, text: &str) -> Result<(), Misfit> {
+pub(super) fn check(grammar: &Grammar, text: &str) -> Result<(), MismatchError> {
     let mut chart = Chart {
         grammar,
         text: text.as_bytes(),
@@ -43,7 +43,7 @@ pub(super) fn check(grammar: &Grammar, text: &str) -> Result<(), Misfit> {
     };
     let mut furthest = (0, Vec::new());
     for at in 0..=text.len() {
-        let items = chart.fill(at).ok_or(Misfit::TooLong)?;
+        let items = chart.fill(at).ok_or(MismatchError::TooLong)?;
         if items.is_empty() {
             continue;
         }
@@ -56,7 +56,7 @@ pub(super) fn check(grammar: &Grammar, text: &str) -> Result<(), Misfit> {
     let before = text.get(..at).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-    Err(Misfit::Text { line, column, expected: chart.expected(&items) })
+    Err(MismatchError::Text { line, column, expected: chart.expected(&items) })
 }
 
 /// A production that began at `origin` and has come as far as its symbol `next`.

@@ -18,7 +18,7 @@ use std::fmt;
 use schema::pattern::Budget;
 
 use self::compile::Symbol;
-pub use self::earley::Misfit;
+pub use self::earley::MismatchError;
 use self::terminal::Terminal;
 
 /// Rules and terminals that a grammar defines.
@@ -63,18 +63,18 @@ struct Production {
 
 /// What is wrong with a grammar, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fault {
+pub struct GrammarError {
     line: u32,
     what: String,
 }
 
-impl Fault {
+impl GrammarError {
     fn new(line: u32, what: impl Into<String>) -> Self {
         Self { line, what: what.into() }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for GrammarError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}: {}", self.line, self.what)
     }
@@ -83,12 +83,12 @@ impl fmt::Display for Fault {
 impl Grammar {
     /// Reads a grammar, whose rule `start` stands for the whole text. What its terminals take draws on the budget of
     /// the request.
-    pub fn read(text: &str, budget: &mut Budget) -> Result<Self, Fault> {
+    pub fn read(text: &str, budget: &mut Budget) -> Result<Self, GrammarError> {
         compile::compile(read::read(text)?, budget)
     }
 
     /// Whether the whole text is of the grammar.
-    pub fn check(&self, text: &str) -> Result<(), Misfit> {
+    pub fn check(&self, text: &str) -> Result<(), MismatchError> {
         earley::check(self, text)
     }
 }

@@ -1,6 +1,6 @@
 //! The text of a grammar as definitions. Nothing is looked up yet.
 
-use crate::{DEFINITIONS_MAX, DEPTH_MAX, Fault, REPEATS_MAX};
+use crate::{DEFINITIONS_MAX, DEPTH_MAX, GrammarError, REPEATS_MAX};
 
 /// What a grammar says, in its order.
 #[derive(Debug, Default)]
@@ -69,7 +69,7 @@ pub(super) fn is_terminal(name: &str) -> bool {
     !name.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
-pub(super) fn read(text: &str) -> Result<Definitions, Fault> {
+pub(super) fn read(text: &str) -> Result<Definitions, GrammarError> {
     let mut reader = Reader { tokens: tokens(text)?, at: 0, depth: 0 };
     let mut definitions = Definitions::default();
     while let Some((token, line)) = reader.take() {
@@ -83,7 +83,7 @@ pub(super) fn read(text: &str) -> Result<Definitions, Fault> {
             }
             Token::Name(name) => reader.definition(name, line, &mut definitions)?,
             other => {
-                return Err(Fault::new(
+                return Err(GrammarError::new(
                     line,
                     format!("a rule, a terminal or a directive is expected, not {}", told(&other)),
                 ));
@@ -91,7 +91,7 @@ pub(super) fn read(text: &str) -> Result<Definitions, Fault> {
         }
         let Definitions { rules, terminals, imports, ignored } = &definitions;
         if rules.len() + terminals.len() + imports.len() + ignored.len() > DEFINITIONS_MAX {
-            return Err(Fault::new(line, format!("at most {DEFINITIONS_MAX} definitions are taken")));
+            return Err(GrammarError::new(line, format!("at most {DEFINITIONS_MAX} definitions are taken")));
         }
     }
     Ok(definitions)
@@ -125,16 +125,16 @@ impl Reader {
         is_there
     }
 
-    fn must(&mut self, sign: char) -> Result<(), Fault> {
+    fn must(&mut self, sign: char) -> Result<(), GrammarError> {
         if self.takes(&Token::Sign(sign)) { Ok(()) } else { Err(self.unexpected(&format!("{sign:?}"))) }
     }
 
-    fn unexpected(&self, wanted: &str) -> Fault {
+    fn unexpected(&self, wanted: &str) -> GrammarError {
         let found = self.peek().map_or("the end".to_owned(), told);
-        Fault::new(self.line(), format!("{wanted} is expected, not {found}"))
+        GrammarError::new(self.line(), format!("{wanted} is expected, not {found}"))
     }
 
-    fn name(&mut self, wanted: &str) -> Result<(String, u32), Fault> {
+    fn name(&mut self, wanted: &str) -> Result<(String, u32), GrammarError> {
         match self.peek() {
             Some(Token::Name(_)) => {}
             _ => return Err(self.unexpected(wanted)),
@@ -145,7 +145,7 @@ impl Reader {
         }
     }
 
-    fn number(&mut self) -> Result<u32, Fault> {
+    fn number(&mut self) -> Result<u32, GrammarError> {
         match self.peek() {
             Some(Token::Number(number)) if *number <= REPEATS_MAX => {
                 let number = *number;
@@ -153,13 +153,13 @@ impl Reader {
                 Ok(number)
             }
             Some(Token::Number(_)) => {
-                Err(Fault::new(self.line(), format!("at most {REPEATS_MAX} repetitions are taken")))
+                Err(GrammarError::new(self.line(), format!("at most {REPEATS_MAX} repetitions are taken")))
             }
             _ => Err(self.unexpected("a number")),
         }
     }
 
-    fn end(&mut self) -> Result<(), Fault> {
+    fn end(&mut self) -> Result<(), GrammarError> {
         if self.peek().is_none() || self.takes(&Token::End) {
             Ok(())
         } else {
@@ -167,7 +167,7 @@ impl Reader {
         }
     }
 
-    fn directive(&mut self, name: &str, line: u32, definitions: &mut Definitions) -> Result<(), Fault> {
+    fn directive(&mut self, name: &str, line: u32, definitions: &mut Definitions) -> Result<(), GrammarError> {
         match name {
             "import" => self.import(line, definitions)?,
             "ignore" => {
@@ -175,17 +175,20 @@ impl Reader {
                 definitions.ignored.push(Definition { name: "%ignore".to_owned(), line, meaning });
             }
             other => {
-                return Err(Fault::new(line, format!("%{other} is not supported: %import common and %ignore are")));
+                return Err(GrammarError::new(
+                    line,
+                    format!("%{other} is not supported: %import common and %ignore are"),
+                ));
             }
         }
         self.end()
     }
 
     /// `%import common.NAME`, `%import common.NAME -> OTHER`, `%import common (NAME, NAME)`.
-    fn import(&mut self, line: u32, definitions: &mut Definitions) -> Result<(), Fault> {
+    fn import(&mut self, line: u32, definitions: &mut Definitions) -> Result<(), GrammarError> {
         let (library, _) = self.name("a library's name")?;
         if library != "common" {
-            return Err(Fault::new(
+            return Err(GrammarError::new(
                 line,
                 format!("the library {library} is not there: only common can be imported from"),
             ));
@@ -207,16 +210,18 @@ impl Reader {
         Ok(())
     }
 
-    fn definition(&mut self, name: String, line: u32, definitions: &mut Definitions) -> Result<(), Fault> {
+    fn definition(&mut self, name: String, line: u32, definitions: &mut Definitions) -> Result<(), GrammarError> {
         match self.peek() {
-            Some(Token::Sign('{')) => return Err(Fault::new(line, "templates are not supported: write the rule out")),
-            Some(Token::Sign('[')) => return Err(Fault::new(line, "attributes of rules are not supported")),
+            Some(Token::Sign('{')) => {
+                return Err(GrammarError::new(line, "templates are not supported: write the rule out"));
+            }
+            Some(Token::Sign('[')) => return Err(GrammarError::new(line, "attributes of rules are not supported")),
             Some(Token::Sign('.')) => {
                 // Which of several readings is preferred is nothing to us.
                 self.at += 1;
                 self.takes(&Token::Sign('-'));
                 if !matches!(self.take(), Some((Token::Number(_), _))) {
-                    return Err(Fault::new(line, format!("the priority of {name} is no number")));
+                    return Err(GrammarError::new(line, format!("the priority of {name} is no number")));
                 }
             }
             _ => {}
@@ -229,7 +234,7 @@ impl Reader {
         Ok(())
     }
 
-    fn alternatives(&mut self) -> Result<Expression, Fault> {
+    fn alternatives(&mut self) -> Result<Expression, GrammarError> {
         let mut any = Vec::new();
         loop {
             let mut all = Vec::new();
@@ -248,7 +253,7 @@ impl Reader {
     }
 
     /// Something, and how often; nothing where a sequence ends.
-    fn part(&mut self) -> Result<Option<Expression>, Fault> {
+    fn part(&mut self) -> Result<Option<Expression>, GrammarError> {
         let Some(atom) = self.atom()? else { return Ok(None) };
         let (least, most) = match self.peek() {
             Some(Token::Sign('?')) => (0, Some(1)),
@@ -260,7 +265,7 @@ impl Reader {
                 let least = self.number()?;
                 let most = if self.takes(&Token::Dots) { self.number()? } else { least };
                 if most < least {
-                    return Err(Fault::new(line, format!("from {least} to {most} repetitions there are none")));
+                    return Err(GrammarError::new(line, format!("from {least} to {most} repetitions there are none")));
                 }
                 return Ok(Some(Expression::Repeated(Box::new(atom), least, Some(most))));
             }
@@ -270,7 +275,7 @@ impl Reader {
         Ok(Some(Expression::Repeated(Box::new(atom), least, most)))
     }
 
-    fn atom(&mut self) -> Result<Option<Expression>, Fault> {
+    fn atom(&mut self) -> Result<Option<Expression>, GrammarError> {
         let line = self.line();
         match self.peek() {
             Some(Token::Name(_) | Token::Text { .. } | Token::Pattern { .. }) => {}
@@ -279,7 +284,7 @@ impl Reader {
                 self.at += 1;
                 self.depth += 1;
                 if self.depth > DEPTH_MAX {
-                    return Err(Fault::new(
+                    return Err(GrammarError::new(
                         line,
                         format!("at most {DEPTH_MAX} parentheses are taken within each other"),
                     ));
@@ -298,17 +303,17 @@ impl Reader {
         Ok(match self.take() {
             Some((Token::Name(name), line)) => {
                 if self.peek() == Some(&Token::Sign('{')) {
-                    return Err(Fault::new(line, "templates are not supported: write the rule out"));
+                    return Err(GrammarError::new(line, "templates are not supported: write the rule out"));
                 }
                 Some(Expression::Name(name, line))
             }
             Some((Token::Text { text, any_case }, line)) if self.takes(&Token::Dots) => {
                 let Some((Token::Text { text: last, any_case: false }, _)) = self.take() else {
-                    return Err(Fault::new(line, "a range goes from one string to another"));
+                    return Err(GrammarError::new(line, "a range goes from one string to another"));
                 };
                 match (single(&text), single(&last)) {
                     (Some(first), Some(last)) if first <= last && !any_case => Some(Expression::Range(first, last)),
-                    _ => return Err(Fault::new(line, "a range goes from one character to a later one")),
+                    _ => return Err(GrammarError::new(line, "a range goes from one character to a later one")),
                 }
             }
             Some((Token::Text { text, any_case }, _)) => Some(Expression::Text { text, any_case }),
@@ -337,7 +342,7 @@ fn told(token: &Token) -> String {
     }
 }
 
-fn tokens(text: &str) -> Result<Vec<(Token, u32)>, Fault> {
+fn tokens(text: &str) -> Result<Vec<(Token, u32)>, GrammarError> {
     let mut scanner = Scanner { rest: text, line: 1 };
     let (mut tokens, mut within) = (Vec::new(), 0_u32);
     while let Some((token, line)) = scanner.next()? {
@@ -367,7 +372,7 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    fn next(&mut self) -> Result<Option<(Token, u32)>, Fault> {
+    fn next(&mut self) -> Result<Option<(Token, u32)>, GrammarError> {
         self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\u{c}']);
         if self.rest.starts_with("//") || self.rest.starts_with('#') {
             self.rest = self.rest.find('\n').map_or("", |end| &self.rest[end..]);
@@ -390,14 +395,14 @@ impl<'a> Scanner<'a> {
             '.' if self.rest.starts_with("..") => self.two(Token::Dots),
             '0'..='9' => {
                 let digits = self.word();
-                Token::Number(digits.parse().map_err(|_| Fault::new(line, format!("{digits} is no number")))?)
+                Token::Number(digits.parse().map_err(|_| GrammarError::new(line, format!("{digits} is no number")))?)
             }
             'a'..='z' | 'A'..='Z' | '_' => Token::Name(named(self.word(), line)?),
             sign if ":|()[]{}?*+~,.!<>@&-".contains(sign) => {
                 self.rest = &self.rest[1..];
                 Token::Sign(sign)
             }
-            other => return Err(Fault::new(line, format!("{other:?} means nothing here"))),
+            other => return Err(GrammarError::new(line, format!("{other:?} means nothing here"))),
         };
         Ok(Some((token, line)))
     }
@@ -415,7 +420,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// What stands between two of `quote`, and what follows it at once.
-    fn quoted(&mut self, quote: char, what: &str) -> Result<(&'a str, &'a str), Fault> {
+    fn quoted(&mut self, quote: char, what: &str) -> Result<(&'a str, &'a str), GrammarError> {
         let mut escaped = false;
         for (at, c) in self.rest.char_indices().skip(1) {
             if c == '\n' {
@@ -431,21 +436,21 @@ impl<'a> Scanner<'a> {
             }
             escaped = c == '\\' && !escaped;
         }
-        Err(Fault::new(self.line, format!("{what} does not end on its line")))
+        Err(GrammarError::new(self.line, format!("{what} does not end on its line")))
     }
 
-    fn text(&mut self) -> Result<Token, Fault> {
+    fn text(&mut self) -> Result<Token, GrammarError> {
         let line = self.line;
         let (inside, flags) = self.quoted('"', "a string")?;
         let any_case = match flags {
             "" => false,
             "i" => true,
-            other => return Err(Fault::new(line, format!("a string has the flag i, not {other}"))),
+            other => return Err(GrammarError::new(line, format!("a string has the flag i, not {other}"))),
         };
         let text = unescaped(inside)
-            .ok_or_else(|| Fault::new(line, format!("\"{inside}\" ends in an escape that is none")))?;
+            .ok_or_else(|| GrammarError::new(line, format!("\"{inside}\" ends in an escape that is none")))?;
         if text.is_empty() {
-            return Err(Fault::new(
+            return Err(GrammarError::new(
                 line,
                 "an empty string matches everywhere: leave it out, or make its part optional",
             ));
@@ -453,11 +458,11 @@ impl<'a> Scanner<'a> {
         Ok(Token::Text { text, any_case })
     }
 
-    fn pattern(&mut self) -> Result<Token, Fault> {
+    fn pattern(&mut self) -> Result<Token, GrammarError> {
         let line = self.line;
         let (inside, flags) = self.quoted('/', "a pattern")?;
         if let Some(flag) = flags.chars().find(|flag| !"imsux".contains(*flag)) {
-            return Err(Fault::new(
+            return Err(GrammarError::new(
                 line,
                 format!("the flag {flag} of a pattern is not supported: i, m, s, u and x are"),
             ));
@@ -466,12 +471,12 @@ impl<'a> Scanner<'a> {
     }
 }
 
-fn named(name: &str, line: u32) -> Result<String, Fault> {
+fn named(name: &str, line: u32) -> Result<String, GrammarError> {
     let (lower, upper) =
         (name.bytes().any(|byte| byte.is_ascii_lowercase()), name.bytes().any(|byte| byte.is_ascii_uppercase()));
     if lower == upper {
         let what = format!("{name} is no name: those of rules are in lower case, those of terminals in upper case");
-        return Err(Fault::new(line, what));
+        return Err(GrammarError::new(line, what));
     }
     Ok(name.to_owned())
 }

@@ -8,7 +8,7 @@ use regex_automata::{Anchored, Input, MatchKind};
 use schema::pattern::{Budget, check_alone};
 
 use super::read::{Definition, Expression, is_terminal};
-use super::{CACHE_BYTES_MAX, CACHE_BYTES_PER_STEP, Fault, PATTERN_BYTES_MAX, TERMINAL_DEPTH_MAX};
+use super::{CACHE_BYTES_MAX, CACHE_BYTES_PER_STEP, GrammarError, PATTERN_BYTES_MAX, TERMINAL_DEPTH_MAX};
 
 /// Characters of a terminal that an error names.
 const LABEL_CHARS_MAX: usize = 64;
@@ -73,28 +73,28 @@ impl<'budget> Terminals<'budget> {
         definitions: Vec<Definition>,
         imports: Vec<(String, String, u32)>,
         budget: &'budget mut Budget,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, GrammarError> {
         let mut defined = HashMap::new();
         for (name, own, line) in imports {
             let Some((_, pattern)) = COMMON.iter().find(|(known, _)| *known == name) else {
-                return Err(Fault::new(line, format!("the library common has no terminal {name}")));
+                return Err(GrammarError::new(line, format!("the library common has no terminal {name}")));
             };
             if defined.insert(own.clone(), Defined::Known((*pattern).to_owned())).is_some() {
-                return Err(Fault::new(line, format!("{own} is defined twice")));
+                return Err(GrammarError::new(line, format!("{own} is defined twice")));
             }
         }
         for Definition { name, line, meaning } in definitions {
             if defined.insert(name.clone(), Defined::As(meaning, line)).is_some() {
-                return Err(Fault::new(line, format!("{name} is defined twice")));
+                return Err(GrammarError::new(line, format!("{name} is defined twice")));
             }
         }
         Ok(Self { defined, within: Vec::new(), depth: 0, budget, grouped: HashMap::new() })
     }
 
     /// What a terminal means, as a regular expression in which no other is named.
-    pub(super) fn pattern(&mut self, meaning: &Expression, line: u32) -> Result<String, Fault> {
+    pub(super) fn pattern(&mut self, meaning: &Expression, line: u32) -> Result<String, GrammarError> {
         if self.depth >= TERMINAL_DEPTH_MAX {
-            return Err(Fault::new(line, "terminals and their parentheses stand too deep within each other"));
+            return Err(GrammarError::new(line, "terminals and their parentheses stand too deep within each other"));
         }
         self.depth += 1;
         let pattern = self.pattern_within(meaning, line);
@@ -102,7 +102,7 @@ impl<'budget> Terminals<'budget> {
         pattern
     }
 
-    fn pattern_within(&mut self, meaning: &Expression, line: u32) -> Result<String, Fault> {
+    fn pattern_within(&mut self, meaning: &Expression, line: u32) -> Result<String, GrammarError> {
         let pattern = match meaning {
             Expression::Name(name, line) => self.named(name, *line)?,
             Expression::Text { text, any_case: false } => format!("(?:{})", regex::escape(text)),
@@ -121,12 +121,12 @@ impl<'budget> Terminals<'budget> {
         };
         if pattern.len() > PATTERN_BYTES_MAX {
             let what = format!("a terminal has more than {PATTERN_BYTES_MAX} bytes, what it names written out");
-            return Err(Fault::new(line, what));
+            return Err(GrammarError::new(line, what));
         }
         Ok(pattern)
     }
 
-    fn joined(&mut self, parts: &[Expression], between: &str, line: u32) -> Result<String, Fault> {
+    fn joined(&mut self, parts: &[Expression], between: &str, line: u32) -> Result<String, GrammarError> {
         let mut joined = String::new();
         for (at, part) in parts.iter().enumerate() {
             if at > 0 {
@@ -140,15 +140,15 @@ impl<'budget> Terminals<'budget> {
         Ok(joined)
     }
 
-    fn named(&mut self, name: &str, line: u32) -> Result<String, Fault> {
+    fn named(&mut self, name: &str, line: u32) -> Result<String, GrammarError> {
         if !is_terminal(name) {
-            return Err(Fault::new(line, format!("{name} is a rule: a terminal is made of terminals alone")));
+            return Err(GrammarError::new(line, format!("{name} is a rule: a terminal is made of terminals alone")));
         }
         if self.within.iter().any(|other| other == name) {
-            return Err(Fault::new(line, format!("the terminal {name} is made of itself: make it a rule")));
+            return Err(GrammarError::new(line, format!("the terminal {name} is made of itself: make it a rule")));
         }
         let (meaning, line) = match self.defined.get(name) {
-            None => return Err(Fault::new(line, format!("there is no terminal {name}"))),
+            None => return Err(GrammarError::new(line, format!("there is no terminal {name}"))),
             Some(Defined::Known(pattern)) => return Ok(pattern.clone()),
             Some(Defined::As(meaning, line)) => (meaning.clone(), *line),
         };
@@ -156,21 +156,21 @@ impl<'budget> Terminals<'budget> {
         let pattern = self.pattern(&meaning, line)?;
         self.within.pop();
         if self.budget.take(pattern.len()).is_err() {
-            return Err(Fault::new(line, format!("the terminals are too large together, {name} as the last")));
+            return Err(GrammarError::new(line, format!("the terminals are too large together, {name} as the last")));
         }
         self.defined.insert(name.to_owned(), Defined::Known(pattern.clone()));
         Ok(pattern)
     }
 
     /// A pattern that stands on its own: one that closes our group would match what it should not.
-    fn grouped(&mut self, pattern: &str, flags: &str, line: u32) -> Result<String, Fault> {
+    fn grouped(&mut self, pattern: &str, flags: &str, line: u32) -> Result<String, GrammarError> {
         let key = (pattern.to_owned(), flags.to_owned());
         if let Some(grouped) = self.grouped.get(&key) {
             return Ok(grouped.clone());
         }
         let flags: String = flags.chars().filter(|flag| *flag != 'u').collect();
         check_alone(pattern, &flags, self.budget)
-            .map_err(|error| Fault::new(line, format!("/{}/ cannot be used: {error}", shortened(pattern))))?;
+            .map_err(|error| GrammarError::new(line, format!("/{}/ cannot be used: {error}", shortened(pattern))))?;
         // With the flag x the pattern may end in a comment, which ends with its line.
         let end = if flags.contains('x') { "\n" } else { "" };
         let grouped = format!("(?{flags}:{pattern}{end})");
@@ -178,7 +178,12 @@ impl<'budget> Terminals<'budget> {
         Ok(grouped)
     }
 
-    pub(super) fn compile(&mut self, pattern: &str, label: Option<String>, line: u32) -> Result<Terminal, Fault> {
+    pub(super) fn compile(
+        &mut self,
+        pattern: &str,
+        label: Option<String>,
+        line: u32,
+    ) -> Result<Terminal, GrammarError> {
         let automaton = DFA::builder()
             .configure(
                 DFA::config()
@@ -194,13 +199,13 @@ impl<'budget> Terminals<'budget> {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             let name = label.as_deref().map(|label| format!(" {}", shortened(label))).unwrap_or_default();
             if cause.contains("limit") {
-                return Fault::new(line, format!("the terminals are too large together,{name} as the last"));
+                return GrammarError::new(line, format!("the terminals are too large together,{name} as the last"));
             }
-            Fault::new(line, format!("the terminal{name} cannot be compiled: {error}{cause}"))
+            GrammarError::new(line, format!("the terminal{name} cannot be compiled: {error}{cause}"))
         })?;
         if self.budget.take(automaton.get_nfa().memory_usage()).is_err() {
             let name = label.as_deref().map(shortened).unwrap_or_default();
-            return Err(Fault::new(line, format!("the terminals are too large together, {name} as the last")));
+            return Err(GrammarError::new(line, format!("the terminals are too large together, {name} as the last")));
         }
         Ok(Terminal { label, automaton })
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use regex::Regex;
 use schema::pattern::Budget;
 
-use super::{Grammar, Misfit};
+use super::{Grammar, MismatchError};
 
 fn grammar(text: &str) -> Grammar {
     Grammar::read(text, &mut Budget::default()).unwrap_or_else(|fault| panic!("{fault} in {text}"))
@@ -93,7 +93,7 @@ fn a_misfit_says_where_and_what_was_expected() {
     let misfit = grammar(ARITHMETIC).check("4 + x").unwrap_err();
     assert_eq!(misfit.to_string(), "the input does not fit the grammar at line 1, column 5: expected INT");
     let text = "start: \"a\" NL (\"b\" | /c+/)\nNL: \"\\n\"";
-    let Misfit::Text { line, column, expected } = grammar(text).check("a\n€").unwrap_err() else {
+    let MismatchError::Text { line, column, expected } = grammar(text).check("a\n€").unwrap_err() else {
         panic!("it is short")
     };
     assert_eq!((line, column), (2, 1));
@@ -165,9 +165,9 @@ fn what_would_take_too_long_is_refused() {
 
     let ambiguous = grammar("start: start start start | start start | \"a\" |");
     assert_eq!(ambiguous.check("aaaa"), Ok(()));
-    assert_eq!(ambiguous.check(&"a".repeat(5000)), Err(Misfit::TooLong));
+    assert_eq!(ambiguous.check(&"a".repeat(5000)), Err(MismatchError::TooLong));
     let words = grammar("start: /[a-z]+/+");
-    assert_eq!(words.check(&"a".repeat(5000)), Err(Misfit::TooLong));
+    assert_eq!(words.check(&"a".repeat(5000)), Err(MismatchError::TooLong));
     // As long as an input may be, where there is one way to read it.
     let text = grammar("start: line*\nline: /[^\\n]*/ \"\\n\"");
     assert_eq!(text.check(&"a line of some length, as there are many\n".repeat(6000)), Ok(()));

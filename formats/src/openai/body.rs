@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::openai::Refused;
+use crate::openai::InputError;
 
 #[derive(Debug)]
 pub(crate) struct Body<'a>(HashMap<String, &'a RawValue>);
 
 impl<'a> Body<'a> {
-    pub(crate) fn read(text: &'a [u8]) -> Result<Self, Refused> {
+    pub(crate) fn read(text: &'a [u8]) -> Result<Self, InputError> {
         let members = serde_json::from_slice(text);
-        members.map(Self).map_err(|error| Refused::invalid("", format!("a JSON object was expected: {error}")))
+        members.map(Self).map_err(|error| InputError::invalid("", format!("a JSON object was expected: {error}")))
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&'a RawValue> {
@@ -22,21 +22,22 @@ impl<'a> Body<'a> {
 
     /// The member; null where there is none. One that is JSON and cannot be read all the same, for a number that is too
     /// large or half of a surrogate pair, is refused: what it asks for would be passed over.
-    pub(crate) fn value(&self, name: &str) -> Result<Value, Refused> {
+    pub(crate) fn value(&self, name: &str) -> Result<Value, InputError> {
         self.get(name).map_or(Ok(Value::Null), |member| readable(member, &format!("/{name}")))
     }
 
     /// The member, which is true or false where it is there.
-    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, Refused> {
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, InputError> {
         match self.value(name)? {
             Value::Null => Ok(None),
             Value::Bool(flag) => Ok(Some(flag)),
-            _ => Err(Refused::invalid(format!("/{name}"), "true or false was expected")),
+            _ => Err(InputError::invalid(format!("/{name}"), "true or false was expected")),
         }
     }
 }
 
 /// The value, which stands at `pointer`.
-pub(crate) fn readable(value: &RawValue, pointer: &str) -> Result<Value, Refused> {
-    serde_json::from_str(value.get()).map_err(|error| Refused::invalid(pointer, format!("it cannot be read: {error}")))
+pub(crate) fn readable(value: &RawValue, pointer: &str) -> Result<Value, InputError> {
+    serde_json::from_str(value.get())
+        .map_err(|error| InputError::invalid(pointer, format!("it cannot be read: {error}")))
 }

@@ -6,7 +6,7 @@ use proto::v1::ToolOutput;
 /// A request that cannot be served, whoever asks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refused {
+pub struct InputError {
     pub reason: Reason,
     /// A JSON pointer to what is wrong; empty for the request as a whole.
     pub pointer: String,
@@ -14,7 +14,7 @@ pub struct Refused {
     pub message: String,
 }
 
-impl Refused {
+impl InputError {
     pub(crate) fn new(reason: Reason, pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason, pointer: pointer.into(), message: message.into() }
     }
@@ -29,18 +29,18 @@ impl Refused {
     }
 }
 
-impl From<crate::turns::Error> for Refused {
+impl From<crate::turns::Error> for InputError {
     fn from(error: crate::turns::Error) -> Self {
         Self::invalid(error.pointer, error.problem.to_string())
     }
 }
 
 /// Nobody is asked to answer a call twice.
-pub(crate) fn check_distinct(outputs: &[(String, ToolOutput)]) -> Result<(), Refused> {
+pub(crate) fn check_distinct(outputs: &[(String, ToolOutput)]) -> Result<(), InputError> {
     for (nth, (pointer, output)) in outputs.iter().enumerate() {
         if outputs.iter().take(nth).any(|(_, other)| other.call_id == output.call_id) {
             let message = format!("call {} is answered twice: send one output for each call", output.call_id);
-            return Err(Refused::invalid(pointer, message));
+            return Err(InputError::invalid(pointer, message));
         }
     }
     Ok(())

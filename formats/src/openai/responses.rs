@@ -13,7 +13,7 @@ use std::str::FromStr;
 use proto::Reason;
 use run::RunId;
 
-use crate::openai::Refused;
+use crate::openai::InputError;
 use crate::openai::calls::rest;
 
 pub use answers::{Continued, input_items};
@@ -43,9 +43,9 @@ impl fmt::Display for ResponseId {
 }
 
 impl FromStr for ResponseId {
-    type Err = Refused;
+    type Err = InputError;
 
-    fn from_str(text: &str) -> Result<Self, Refused> {
+    fn from_str(text: &str) -> Result<Self, InputError> {
         let parse = || {
             let (shard, rest) = text.strip_prefix("resp_")?.split_once('_')?;
             let (uuid, part) = match rest.split_once('_') {
@@ -58,7 +58,11 @@ impl FromStr for ResponseId {
         // One that writes the number of the first part is not of our making.
         parse().filter(|id| id.to_string() == text).ok_or_else(|| {
             let shown: String = text.chars().take(64).collect();
-            Refused::new(Reason::ResponseNotFound, "", format!("there is no response {shown:?}: it is no id of ours"))
+            InputError::new(
+                Reason::ResponseNotFound,
+                "",
+                format!("there is no response {shown:?}: it is no id of ours"),
+            )
         })
     }
 }

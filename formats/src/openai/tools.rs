@@ -3,7 +3,7 @@
 use proto::v1;
 use serde_json::{Value, json};
 
-use crate::openai::Refused;
+use crate::openai::InputError;
 
 /// Which tools workers host: gives a name that is taken here for one that a model was given. A vendor that forbids dots
 /// was given `__` in their place.
@@ -29,12 +29,12 @@ enum Approve {
 }
 
 impl Tools {
-    pub(crate) fn read(tools: Option<&Value>, hosted: Hosted<'_>) -> Result<Self, Refused> {
+    pub(crate) fn read(tools: Option<&Value>, hosted: Hosted<'_>) -> Result<Self, InputError> {
         let mut read = Self::default();
         let tools = match tools {
             None | Some(Value::Null) => return Ok(read),
             Some(Value::Array(tools)) => tools,
-            Some(_) => return Err(Refused::invalid("/tools", "a list of tools was expected")),
+            Some(_) => return Err(InputError::invalid("/tools", "a list of tools was expected")),
         };
         for (nth, tool) in tools.iter().enumerate() {
             read.add(tool, &format!("/tools/{nth}"), hosted)?;
@@ -42,7 +42,7 @@ impl Tools {
         Ok(read)
     }
 
-    fn add(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), Refused> {
+    fn add(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), InputError> {
         use v1::request_tool::Format;
         let own = |name: &str, format| v1::RequestTool { name: name.to_owned(), format: Some(format) };
         let any_object = || Format::InputSchema(r#"{"type":"object"}"#.to_owned());
@@ -66,7 +66,7 @@ impl Tools {
                     (Some("grammar"), Some("lark")) => Format::Lark(grammar.as_str().unwrap_or_default().to_owned()),
                     _ => {
                         let message = "of custom tools text and grammars in the syntax regex or lark are taken";
-                        return Err(Refused::unsupported(format!("{at}/format"), message));
+                        return Err(InputError::unsupported(format!("{at}/format"), message));
                     }
                 };
                 self.own.push(own(name, format));
@@ -77,32 +77,32 @@ impl Tools {
                 Some(_) => {
                     let message = "only a local shell can be had, which the client runs: leave the tool out to have a worker's \
                                    bash run shell calls";
-                    return Err(Refused::unsupported(format!("{at}/environment"), message));
+                    return Err(InputError::unsupported(format!("{at}/environment"), message));
                 }
             },
             "mcp" => self.attach(tool, at, hosted)?,
-            "" => return Err(Refused::invalid(format!("{at}/type"), "the type of the tool is missing")),
+            "" => return Err(InputError::invalid(format!("{at}/type"), "the type of the tool is missing")),
             kind => {
                 let message = format!(
                     "tools of type {:?} are not known here: tools of workers need not be listed, and others are functions",
                     kind.chars().take(64).collect::<String>()
                 );
-                return Err(Refused::unsupported(format!("{at}/type"), message));
+                return Err(InputError::unsupported(format!("{at}/type"), message));
             }
         }
         Ok(())
     }
 
     /// The tools of workers are the one MCP server that there is.
-    fn attach(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), Refused> {
+    fn attach(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), InputError> {
         for member in ["server_url", "connector_id", "authorization", "headers"] {
             if !tool[member].is_null() {
                 let message = "no MCP server is connected to from here: the tools are those of the workers";
-                return Err(Refused::unsupported(format!("{at}/{member}"), message));
+                return Err(InputError::unsupported(format!("{at}/{member}"), message));
             }
         }
         // By whichever of its names a tool is meant.
-        let named = |value: &Value, at: String| -> Result<Vec<String>, Refused> {
+        let named = |value: &Value, at: String| -> Result<Vec<String>, InputError> {
             Ok(names(value, &at)?.into_iter().map(|name| hosted(&name).unwrap_or(name)).collect())
         };
         self.attached.extend(named(&tool["allowed_tools"], format!("{at}/allowed_tools"))?);
@@ -125,7 +125,7 @@ impl Tools {
             }
             _ => {
                 let message = "\"always\", \"never\" or an object with the names of tools was expected";
-                return Err(Refused::invalid(format!("{at}/require_approval"), message));
+                return Err(InputError::invalid(format!("{at}/require_approval"), message));
             }
         }
         Ok(())
@@ -155,20 +155,20 @@ impl Tools {
     }
 }
 
-fn named<'a>(tool: &'a Value, at: &str) -> Result<&'a str, Refused> {
-    tool["name"].as_str().ok_or_else(|| Refused::invalid(format!("{at}/name"), "the name of the tool is missing"))
+fn named<'a>(tool: &'a Value, at: &str) -> Result<&'a str, InputError> {
+    tool["name"].as_str().ok_or_else(|| InputError::invalid(format!("{at}/name"), "the name of the tool is missing"))
 }
 
 /// A list of names, or an object that has it.
-fn names(value: &Value, at: &str) -> Result<Vec<String>, Refused> {
+fn names(value: &Value, at: &str) -> Result<Vec<String>, InputError> {
     let list = match value {
         Value::Null => return Ok(Vec::new()),
         Value::Object(object) if object.keys().all(|key| key == "tool_names") => &value["tool_names"],
         Value::Object(_) => {
-            return Err(Refused::unsupported(at, "only `tool_names` is taken here: name the tools"));
+            return Err(InputError::unsupported(at, "only `tool_names` is taken here: name the tools"));
         }
         list => list,
     };
     let names = list.as_array().and_then(|list| list.iter().map(|name| name.as_str().map(str::to_owned)).collect());
-    names.ok_or_else(|| Refused::invalid(at, "a list of names was expected"))
+    names.ok_or_else(|| InputError::invalid(at, "a list of names was expected"))
 }

@@ -18,7 +18,7 @@ pub struct Turn {
     /// In the order in which they were asked for; none where the model only spoke.
     pub calls: Vec<Call>,
     /// What was asked for and is not among the calls.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Vec<SkippedItem>,
 }
 
 /// One call of a turn.
@@ -51,7 +51,7 @@ pub enum Arguments {
 
 /// Something in a turn that is not for us to answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PassedOver {
+pub struct SkippedItem {
     /// Where it stands in the turn.
     pub pointer: String,
     /// What the vendor calls it, shortened to 64 characters.
@@ -202,7 +202,7 @@ pub(crate) struct Draft {
     calls: Vec<Call>,
     /// Which call has an id, by the id.
     taken: HashMap<String, String>,
-    pub(crate) passed_over: Vec<PassedOver>,
+    pub(crate) passed_over: Vec<SkippedItem>,
 }
 
 impl Draft {
@@ -223,7 +223,7 @@ impl Draft {
     }
 
     pub(crate) fn pass_over(&mut self, pointer: &str, kind: &str, reason: Reason) {
-        self.passed_over.push(PassedOver { pointer: pointer.to_owned(), kind: quote(kind), reason });
+        self.passed_over.push(SkippedItem { pointer: pointer.to_owned(), kind: quote(kind), reason });
     }
 
     /// The calls, each with an id that no other has.

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 
 use formats::openai::responses::ResponseId;
-use formats::openai::{Refused, assistants, responses};
+use formats::openai::{InputError, assistants, responses};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
@@ -42,7 +42,7 @@ fn hosted(name: &str) -> Option<String> {
 }
 
 /// What is refused is there, or would stand in something that is.
-fn check_place(refused: &Refused, document: Option<&Value>) {
+fn check_place(refused: &InputError, document: Option<&Value>) {
     assert!(!refused.message.is_empty() && !refused.reason.code().is_empty(), "{refused:?}");
     let Some(document) = document else { return };
     let around = refused.pointer.rsplit_once('/').map_or("", |(around, _)| around);

@@ -2,7 +2,7 @@
 
 extern crate run as toolyard_run;
 
-use formats::openai::{Refused, assistants, responses};
+use formats::openai::{InputError, assistants, responses};
 use proptest::prelude::*;
 use proto::v1;
 use proto::v1::request_tool::Format;
@@ -14,7 +14,7 @@ fn hosted(name: &str) -> Option<String> {
     ["bash", "add", "math.add"].contains(&name.as_str()).then_some(name)
 }
 
-fn read(body: &Value) -> Result<Asked, Refused> {
+fn read(body: &Value) -> Result<Asked, InputError> {
     Asked::read(body.to_string().as_bytes(), &hosted)
 }
 
@@ -144,7 +144,7 @@ fn answers_are_those_of_the_open_calls_and_of_no_others() {
     let open = asked(json!([function("a", "ask", "{}"), function("b", "ask", "{}")]));
     let (submit, decide) = ask(json!([output("a"), output("b")]), &open).expect("both are open");
     assert_eq!((submit.expect("outputs").outputs.len(), decide), (2, None));
-    let code = |refused: Result<_, Refused>| refused.map(|_: (_, _)| ()).expect_err("refused").reason.code();
+    let code = |refused: Result<_, InputError>| refused.map(|_: (_, _)| ()).expect_err("refused").reason.code();
     assert_eq!(code(ask(json!([output("a")]), &open)), "ANSWERS_MISSING");
     assert_eq!(code(ask(json!([output("a"), output("b"), output("c")]), &open)), "CALL_NOT_FOUND");
     assert_eq!(code(ask(json!([output("a")]), &asked(json!([])))), "RESPONSE_NOT_WAITING");

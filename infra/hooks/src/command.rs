@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 
 use crate::ANSWER_BYTES_MAX;
-use crate::contract::Unanswered;
+use crate::contract::HookError;
 
 /// Programs of one hook or resolver that run at once; further ones wait, within their timeout.
 const RUNNING_MAX: usize = 16;
@@ -69,18 +69,18 @@ impl Drop for Group {
 
 impl Program {
     /// Its answer to a request, once a slot is free.
-    pub(crate) async fn answer(&self, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
-        let _room = self.room.acquire().await.map_err(|error| Unanswered::new(error.to_string()))?;
+    pub(crate) async fn answer(&self, question: &[u8]) -> Result<Vec<u8>, HookError> {
+        let _room = self.room.acquire().await.map_err(|error| HookError::new(error.to_string()))?;
         self.run(question).await
     }
 
-    async fn run(&self, question: &[u8]) -> Result<Vec<u8>, Unanswered> {
-        let failed = |what: &str, error: io::Error| Unanswered::new(format!("{what} {}: {error}", self.program));
+    async fn run(&self, question: &[u8]) -> Result<Vec<u8>, HookError> {
+        let failed = |what: &str, error: io::Error| HookError::new(format!("{what} {}: {error}", self.program));
         let mut group = self.start().map_err(|error| failed("cannot start", error))?;
         let (input, output, complaints) =
             (group.child.stdin.take(), group.child.stdout.take(), group.child.stderr.take());
         let (Some(mut input), Some(output), Some(complaints)) = (input, output, complaints) else {
-            return Err(Unanswered::new("its pipes are missing"));
+            return Err(HookError::new("its pipes are missing"));
         };
         let write = async move {
             // A program that does not read the request may answer it all the same.
@@ -92,7 +92,7 @@ impl Program {
             let read = output.take(ANSWER_BYTES_MAX as u64 + 1).read_to_end(&mut answer).await;
             match read.map_err(|error| failed("cannot hear", error))? {
                 size if size > ANSWER_BYTES_MAX => {
-                    Err(Unanswered::new(format!("its answer is longer than {ANSWER_BYTES_MAX} bytes")))
+                    Err(HookError::new(format!("its answer is longer than {ANSWER_BYTES_MAX} bytes")))
                 }
                 _ => Ok(answer),
             }
@@ -105,7 +105,7 @@ impl Program {
             let complaint = String::from_utf8_lossy(&complaint);
             // Standard error is for the operator's log, not for the model.
             tracing::warn!(program = self.program, %status, stderr = complaint.trim(), "a hook's program failed");
-            return Err(Unanswered::new(format!("its program ended with {status}")));
+            return Err(HookError::new(format!("its program ended with {status}")));
         }
         Ok(answer)
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// The point at which a hook is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moment {
+pub enum HookPoint {
     /// Before a call is accepted, by the coordinator.
     PreToolUse,
     /// After an execution completed and before its result is stored, by the worker.
@@ -20,7 +20,7 @@ pub enum Moment {
     ToolSkip,
 }
 
-impl Moment {
+impl HookPoint {
     pub const NAMES: [&str; 4] = ["pre_tool_use", "post_tool_use", "tool_error", "tool_skip"];
 
     #[must_use]
@@ -36,7 +36,7 @@ impl Moment {
 
 /// A request to a hook.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct HookRequest {
     pub run: RunId,
     /// `None` if the caller gave none and none has been generated yet.
     pub call: Option<CallId>,
@@ -52,12 +52,12 @@ pub struct Question {
     pub metadata: BTreeMap<String, String>,
     /// The arguments: a JSON object as text, or the plain text of a request tool that takes text.
     pub arguments: Bytes,
-    pub happened: Happened,
+    pub happened: CallStage,
 }
 
 /// The stage of the call.
 #[derive(Debug, Clone)]
-pub enum Happened {
+pub enum CallStage {
     /// It was submitted.
     Asked,
     /// `output` is the output of the execution, if it is held back.
@@ -75,14 +75,14 @@ pub enum Happened {
     },
 }
 
-impl Question {
+impl HookRequest {
     #[must_use]
-    pub fn moment(&self) -> Moment {
+    pub fn moment(&self) -> HookPoint {
         match self.happened {
-            Happened::Asked => Moment::PreToolUse,
-            Happened::Completed { .. } => Moment::PostToolUse,
-            Happened::Failed { .. } => Moment::ToolError,
-            Happened::Skipped { .. } => Moment::ToolSkip,
+            CallStage::Asked => HookPoint::PreToolUse,
+            CallStage::Completed { .. } => HookPoint::PostToolUse,
+            CallStage::Failed { .. } => HookPoint::ToolError,
+            CallStage::Skipped { .. } => HookPoint::ToolSkip,
         }
     }
 }
@@ -113,9 +113,9 @@ pub enum Reply {
 /// A hook did not answer, or its answer is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Unanswered(String);
+pub struct HookError(String);
 
-impl Unanswered {
+impl HookError {
     #[must_use]
     pub fn new(why: impl Into<String>) -> Self {
         Self(why.into())
@@ -135,13 +135,15 @@ pub struct Ended {
 }
 
 impl Ended {
-    pub(crate) fn of(happened: Happened) -> Self {
+    pub(crate) fn of(happened: CallStage) -> Self {
         match happened {
-            Happened::Completed { result, extra_state, output } => {
+            CallStage::Completed { result, extra_state, output } => {
                 Self { outcome: Ok(Completion { result, extra_state }), output }
             }
-            Happened::Failed { error } | Happened::Skipped { why: error } => Self { outcome: Err(error), output: None },
-            Happened::Asked => Self { outcome: Ok(Completion::default()), output: None },
+            CallStage::Failed { error } | CallStage::Skipped { why: error } => {
+                Self { outcome: Err(error), output: None }
+            }
+            CallStage::Asked => Self { outcome: Ok(Completion::default()), output: None },
         }
     }
 }

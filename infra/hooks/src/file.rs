@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::confirm::{Confirm, Dangerous};
 use crate::outside::Outside;
 use crate::resolve::{KEEP, KEEP_UNKNOWN, RESOLVERS_MAX, Resolver, Resolvers};
-use crate::{Hooks, Misplaced, Moment, Placement, TIMEOUT, Tools};
+use crate::{HookPoint, Hooks, Misplaced, Placement, TIMEOUT, Tools};
 
 /// Why a file of hooks is invalid.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +49,7 @@ struct Confirms {
 #[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
-    on: Vec<Moment>,
+    on: Vec<HookPoint>,
     #[serde(default)]
     tools: Vec<String>,
     timeout_ms: Option<u64>,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::ANSWER_BYTES_MAX;
 use crate::client::Address;
-use crate::contract::Unanswered;
+use crate::contract::HookError;
 
 pub(crate) struct Service(Address);
 
@@ -17,15 +17,15 @@ impl Service {
     }
 
     /// Its answer to a request.
-    pub(crate) async fn post(&self, question: Bytes) -> Result<Bytes, Unanswered> {
+    pub(crate) async fn post(&self, question: Bytes) -> Result<Bytes, HookError> {
         // Its address may hold a secret, which must not get into logs.
         let posted = self.0.post(HeaderMap::new(), question, ANSWER_BYTES_MAX).await.map_err(|error| {
             tracing::warn!(address = ?self.0, error, "a hook's service cannot be reached");
-            Unanswered::new("its service cannot be reached")
+            HookError::new("its service cannot be reached")
         })?;
         if posted.status != StatusCode::OK {
-            return Err(Unanswered::new(format!("its service answered {}", posted.status)));
+            return Err(HookError::new(format!("its service answered {}", posted.status)));
         }
-        posted.body.map_err(|error| Unanswered::new(format!("its answer broke off: {error}")))
+        posted.body.map_err(|error| HookError::new(format!("its answer broke off: {error}")))
     }
 }

@@ -10,11 +10,11 @@ use run::{CallError, Chunk, Content, Progress};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::contract::{Happened, Moment, Question, Reply, Unanswered};
+use crate::contract::{CallStage, HookError, HookPoint, HookRequest, Reply};
 
 #[derive(Serialize)]
 struct Asked<'a> {
-    event: Moment,
+    event: HookPoint,
     run_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     call_id: Option<&'a str>,
@@ -101,16 +101,16 @@ struct Answered {
 }
 
 /// A request as a JSON object.
-pub(crate) fn question(question: &Question) -> Bytes {
+pub(crate) fn question(question: &HookRequest) -> Bytes {
     let (mut result, mut extra_state, mut output, mut error) = (None, None, None, None);
     match &question.happened {
-        Happened::Asked => {}
-        Happened::Completed { result: parts, extra_state: state, output: said } => {
+        CallStage::Asked => {}
+        CallStage::Completed { result: parts, extra_state: state, output: said } => {
             result = Some(parts.iter().map(part_out).collect());
             extra_state = (!state.is_empty()).then(|| raw(&fields_out(state)));
             output = said.as_ref().map(|said| said.iter().map(said_out).collect());
         }
-        Happened::Failed { error: why } | Happened::Skipped { why } => error = Some(fault(why)),
+        CallStage::Failed { error: why } | CallStage::Skipped { why } => error = Some(fault(why)),
     }
     let asked = Asked {
         event: question.moment(),
@@ -165,9 +165,9 @@ fn said_out(chunk: &Chunk) -> Said {
 }
 
 /// An answer from a JSON object.
-pub(crate) fn reply(text: &[u8]) -> Result<Reply, Unanswered> {
+pub(crate) fn reply(text: &[u8]) -> Result<Reply, HookError> {
     let answered: Answered =
-        serde_json::from_slice(text).map_err(|error| Unanswered::new(format!("its answer is not one: {error}")))?;
+        serde_json::from_slice(text).map_err(|error| HookError::new(format!("its answer is not one: {error}")))?;
     let Answered { decision, reason, arguments, result, extra_state, output } = answered;
     let after = result.is_some() || extra_state.is_some() || output.is_some();
     match (decision, arguments.is_some(), after) {
@@ -187,38 +187,38 @@ pub(crate) fn reply(text: &[u8]) -> Result<Reply, Unanswered> {
             extra_state: extra_state
                 .map(|state| fields_in(state.get()))
                 .transpose()
-                .map_err(|error| Unanswered::new(format!("its extra_state {error}")))?,
+                .map_err(|error| HookError::new(format!("its extra_state {error}")))?,
             output: output.map(|said| said.into_iter().map(said_in).collect()).transpose()?,
         }),
-        (Decision::Modify, _, _) => Err(Unanswered::new("it decided modify, and gave not arguments alone")),
+        (Decision::Modify, _, _) => Err(HookError::new("it decided modify, and gave not arguments alone")),
         (Decision::ModifyResult, _, _) => {
-            Err(Unanswered::new("it decided modify_result, and gave none of result, extra_state and output alone"))
+            Err(HookError::new("it decided modify_result, and gave none of result, extra_state and output alone"))
         }
         (Decision::Allow | Decision::Deny, _, _) => {
-            Err(Unanswered::new("it gave arguments, a result, state or output with a decision that takes none"))
+            Err(HookError::new("it gave arguments, a result, state or output with a decision that takes none"))
         }
     }
 }
 
-fn part_in(part: Part) -> Result<Content, Unanswered> {
+fn part_in(part: Part) -> Result<Content, HookError> {
     match part {
         Part { text: Some(text), json: None, media_type: None, data: None } => Ok(Content::Text(text)),
         Part { text: None, json: Some(json), media_type: None, data: None } => Ok(Content::Json(json.get().to_owned())),
         Part { text: None, json: None, media_type: Some(media_type), data: Some(data) } => {
             let data = BASE64_STANDARD.decode(data);
-            let data = data.map_err(|error| Unanswered::new(format!("its data is not base64: {error}")))?;
+            let data = data.map_err(|error| HookError::new(format!("its data is not base64: {error}")))?;
             Ok(Content::Data { media_type, data: data.into() })
         }
-        _ => Err(Unanswered::new("a part is not exactly one of text, json, and data with media_type")),
+        _ => Err(HookError::new("a part is not exactly one of text, json, and data with media_type")),
     }
 }
 
-fn said_in(said: Said) -> Result<Chunk, Unanswered> {
+fn said_in(said: Said) -> Result<Chunk, HookError> {
     match said {
         Said { channel, part: Some(part), progress: None } => Ok(Chunk::Content { channel, content: part_in(part)? }),
         Said { part: None, progress: Some(Step { done, total, message }), .. } => {
             Ok(Chunk::Progress(Progress { done, total, message }))
         }
-        _ => Err(Unanswered::new("a piece of output is not exactly one of part and progress")),
+        _ => Err(HookError::new("a piece of output is not exactly one of part and progress")),
     }
 }

@@ -25,7 +25,7 @@ use run::{CallError, ErrorKind, ToolName};
 use tokio::task::JoinSet;
 
 pub use confirm::{Confirm, Confirmation, Dangerous};
-pub use contract::{Ended, Happened, Moment, Question, Reply, Unanswered};
+pub use contract::{CallStage, Ended, HookError, HookPoint, HookRequest, Reply};
 pub use file::InvalidHooks;
 pub use resolve::{Resolution, Resolved, Resolvers};
 
@@ -61,7 +61,7 @@ pub trait Hook: Send + Sync + 'static {
     ///
     /// # Errors
     /// If there is no answer. Then the call is refused, or its result is withheld.
-    fn ask(&self, question: &Question) -> impl Future<Output = Result<Reply, Unanswered>> + Send;
+    fn ask(&self, question: &HookRequest) -> impl Future<Output = Result<Reply, HookError>> + Send;
 }
 
 /// The settings of a hook.
@@ -69,7 +69,7 @@ pub trait Hook: Send + Sync + 'static {
 pub struct Placement {
     /// Its name for logs and errors; 1 to 64 bytes, unique.
     pub name: String,
-    pub on: Vec<Moment>,
+    pub on: Vec<HookPoint>,
     /// Names of tools, `*` matches any characters; empty for all tools. A tool matches by any of its names.
     pub tools: Vec<String>,
     /// Its timeout; [`TIMEOUT`] unless set, at most [`TIMEOUT_MAX`].
@@ -80,7 +80,7 @@ pub struct Placement {
 
 impl Placement {
     #[must_use]
-    pub fn new(name: impl Into<String>, on: &[Moment]) -> Self {
+    pub fn new(name: impl Into<String>, on: &[HookPoint]) -> Self {
         Self { name: name.into(), on: on.to_vec(), tools: Vec::new(), timeout: TIMEOUT, holds_output: false }
     }
 
@@ -161,12 +161,12 @@ impl Hooks {
             return Err(misplaced("name", "another hook has it".to_owned()));
         }
         if placement.on.is_empty() {
-            return Err(misplaced("on", format!("is empty: name some of {}", Moment::NAMES.join(", "))));
+            return Err(misplaced("on", format!("is empty: name some of {}", HookPoint::NAMES.join(", "))));
         }
         if placement.timeout.is_zero() || placement.timeout > TIMEOUT_MAX {
             return Err(misplaced("timeout_ms", format!("must be 1 to {}", TIMEOUT_MAX.as_millis())));
         }
-        if placement.holds_output && !placement.on.contains(&Moment::PostToolUse) {
+        if placement.holds_output && !placement.on.contains(&HookPoint::PostToolUse) {
             return Err(misplaced("output", "is seen after a call alone: add post_tool_use to on".to_owned()));
         }
         if self.list.len() == HOOKS_MAX {
@@ -179,14 +179,14 @@ impl Hooks {
 
     /// Whether there is a hook at this point.
     #[must_use]
-    pub fn has(&self, moment: Moment) -> bool {
+    pub fn has(&self, moment: HookPoint) -> bool {
         self.list.iter().any(|placed| placed.placement.on.contains(&moment))
     }
 
     /// Whether there is a hook for the executions of a tool.
     #[must_use]
     pub fn watch(&self, tool: &ToolName, alias_of: Option<&ToolName>) -> bool {
-        let moments = [Moment::PostToolUse, Moment::ToolError];
+        let moments = [HookPoint::PostToolUse, HookPoint::ToolError];
         self.list.iter().any(|placed| {
             moments.iter().any(|moment| placed.placement.on.contains(moment)) && placed.tools.have(tool, alias_of)
         })
@@ -201,12 +201,12 @@ impl Hooks {
 
     /// The names of hooks at none of these points: other processes call them.
     #[must_use]
-    pub fn asked_elsewhere(&self, moments: &[Moment]) -> Vec<&str> {
+    pub fn asked_elsewhere(&self, moments: &[HookPoint]) -> Vec<&str> {
         let here = |placed: &&Placed| placed.placement.on.iter().any(|moment| moments.contains(moment));
         self.list.iter().filter(|placed| !here(placed)).map(|placed| placed.placement.name.as_str()).collect()
     }
 
-    fn asked<'a>(&'a self, moment: Moment, question: &Question) -> impl Iterator<Item = &'a Placed> + use<'a> {
+    fn asked<'a>(&'a self, moment: HookPoint, question: &HookRequest) -> impl Iterator<Item = &'a Placed> + use<'a> {
         let (tool, alias_of) = (question.tool.clone(), question.alias_of.clone());
         self.list
             .iter()
@@ -217,9 +217,9 @@ impl Hooks {
     ///
     /// # Errors
     /// If the call is not accepted: a hook denies it, or did not answer.
-    pub async fn before(&self, mut question: Question) -> Result<Option<Bytes>, CallError> {
+    pub async fn before(&self, mut question: HookRequest) -> Result<Option<Bytes>, CallError> {
         let mut changed = false;
-        for placed in self.asked(Moment::PreToolUse, &question) {
+        for placed in self.asked(HookPoint::PreToolUse, &question) {
             match placed.ask(&question).await {
                 Ok(Reply::Allow) => {}
                 Ok(Reply::Modify { arguments }) => {
@@ -233,7 +233,7 @@ impl Hooks {
                 Ok(Reply::ModifyResult { .. }) => {
                     return Err(placed.failed(
                         &question,
-                        &Unanswered::misplaced("modify_result"),
+                        &HookError::misplaced("modify_result"),
                         "the call was not executed",
                     ));
                 }
@@ -244,21 +244,21 @@ impl Hooks {
     }
 
     /// Calls the hooks after an execution, before its end is stored.
-    pub async fn after(&self, question: Question) -> Ended {
+    pub async fn after(&self, question: HookRequest) -> Ended {
         match question.happened {
-            Happened::Completed { .. } => self.after_result(question).await,
-            Happened::Failed { .. } => self.after_error(question).await,
-            Happened::Asked | Happened::Skipped { .. } => Ended::of(question.happened),
+            CallStage::Completed { .. } => self.after_result(question).await,
+            CallStage::Failed { .. } => self.after_error(question).await,
+            CallStage::Asked | CallStage::Skipped { .. } => Ended::of(question.happened),
         }
     }
 
-    async fn after_result(&self, mut question: Question) -> Ended {
-        for placed in self.asked(Moment::PostToolUse, &question) {
+    async fn after_result(&self, mut question: HookRequest) -> Ended {
+        for placed in self.asked(HookPoint::PostToolUse, &question) {
             let error = match placed.ask(&question).await {
                 Ok(Reply::Allow) => continue,
                 Ok(Reply::ModifyResult { result: new, extra_state: state, output: said }) => {
                     placed.note(&question, "modify_result");
-                    if let Happened::Completed { result, extra_state, output } = &mut question.happened {
+                    if let CallStage::Completed { result, extra_state, output } = &mut question.happened {
                         new.into_iter().for_each(|new| *result = new);
                         state.into_iter().for_each(|state| *extra_state = state);
                         if let (Some(output), Some(said)) = (output, said) {
@@ -273,7 +273,7 @@ impl Hooks {
                 }
                 Ok(Reply::Modify { .. }) => placed.failed(
                     &question,
-                    &Unanswered::misplaced("modify"),
+                    &HookError::misplaced("modify"),
                     "the call ran, and its result was withheld",
                 ),
                 Err(why) => placed.failed(&question, &why, "the call ran, and its result was withheld"),
@@ -284,8 +284,8 @@ impl Hooks {
     }
 
     /// A hook may change the message of an error, but not its kind or whether it is retried.
-    async fn after_error(&self, mut question: Question) -> Ended {
-        for placed in self.asked(Moment::ToolError, &question) {
+    async fn after_error(&self, mut question: HookRequest) -> Ended {
+        for placed in self.asked(HookPoint::ToolError, &question) {
             let message = match placed.ask(&question).await {
                 Ok(Reply::Allow) => continue,
                 Ok(Reply::ModifyResult { result: Some(result), .. }) => {
@@ -297,12 +297,12 @@ impl Hooks {
                     reason
                 }
                 Ok(Reply::Modify { .. } | Reply::ModifyResult { result: None, .. }) => {
-                    let why = Unanswered::misplaced("modify");
+                    let why = HookError::misplaced("modify");
                     placed.failed(&question, &why, "the call failed, and its own error was withheld").message
                 }
                 Err(why) => placed.failed(&question, &why, "the call failed, and its own error was withheld").message,
             };
-            if let Happened::Failed { error } = &mut question.happened {
+            if let CallStage::Failed { error } = &mut question.happened {
                 let CallError { kind, retryable, retry_after, .. } = *error;
                 *error = CallError { retryable, retry_after, ..CallError::new(kind, message) };
             }
@@ -311,8 +311,8 @@ impl Hooks {
     }
 
     /// Notifies the hooks of a call that will not be executed. Their answers have no effect.
-    pub async fn skipped(&self, question: Question) {
-        for placed in self.asked(Moment::ToolSkip, &question) {
+    pub async fn skipped(&self, question: HookRequest) {
+        for placed in self.asked(HookPoint::ToolSkip, &question) {
             if let Err(why) = placed.ask(&question).await {
                 tracing::warn!(hook = placed.placement.name, %why, "notifying hook of a skipped call failed");
             }
@@ -322,10 +322,10 @@ impl Hooks {
 
 impl Placed {
     /// Runs in its own task, so that a panic ends only this task.
-    async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
+    async fn ask(&self, question: &HookRequest) -> Result<Reply, HookError> {
         let (link, mut question) = (Arc::clone(&self.link), question.clone());
         if !self.placement.holds_output
-            && let Happened::Completed { output, .. } = &mut question.happened
+            && let CallStage::Completed { output, .. } = &mut question.happened
         {
             *output = None;
         }
@@ -333,19 +333,19 @@ impl Placed {
         task.spawn(async move { link.ask(&question).await });
         match tokio::time::timeout(self.placement.timeout, task.join_next()).await {
             Ok(Some(Ok(answered))) => answered,
-            Ok(Some(Err(_)) | None) => Err(Unanswered::new("it panicked")),
-            Err(_) => Err(Unanswered::new(format!("it did not answer within {:?}", self.placement.timeout))),
+            Ok(Some(Err(_)) | None) => Err(HookError::new("it panicked")),
+            Err(_) => Err(HookError::new(format!("it did not answer within {:?}", self.placement.timeout))),
         }
     }
 
-    fn failed(&self, question: &Question, why: &Unanswered, so: &str) -> CallError {
+    fn failed(&self, question: &HookRequest, why: &HookError, so: &str) -> CallError {
         let name = &self.placement.name;
         tracing::warn!(hook = name, run.id = %question.run, tool = %question.tool, %why, "a hook failed");
         self.note(question, "failed");
         CallError::new(ErrorKind::HookFailed, format!("{so}: hook {name} failed: {why}"))
     }
 
-    fn note(&self, question: &Question, decision: &'static str) {
+    fn note(&self, question: &HookRequest, decision: &'static str) {
         tracing::info!(
             target: AUDIT,
             tenant = question.tenant.as_ref().map(tracing::field::display),
@@ -361,13 +361,13 @@ impl Placed {
 
 /// A [`Hook`] with its type erased.
 trait Link: Send + Sync {
-    fn ask<'a>(&'a self, question: &'a Question) -> Answer<'a>;
+    fn ask<'a>(&'a self, question: &'a HookRequest) -> Answer<'a>;
 }
 
-type Answer<'a> = Pin<Box<dyn Future<Output = Result<Reply, Unanswered>> + Send + 'a>>;
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Reply, HookError>> + Send + 'a>>;
 
 impl<H: Hook> Link for H {
-    fn ask<'a>(&'a self, question: &'a Question) -> Answer<'a> {
+    fn ask<'a>(&'a self, question: &'a HookRequest) -> Answer<'a> {
         Box::pin(Hook::ask(self, question))
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 
 use crate::command::Program;
-use crate::contract::{Question, Reply, Unanswered};
+use crate::contract::{HookError, HookRequest, Reply};
 use crate::http::Service;
 use crate::{Hook, json};
 
@@ -46,7 +46,7 @@ impl Outside {
         }
     }
 
-    pub(crate) async fn answer(&self, question: Bytes) -> Result<Bytes, Unanswered> {
+    pub(crate) async fn answer(&self, question: Bytes) -> Result<Bytes, HookError> {
         match self {
             Self::Program(program) => program.answer(&question).await.map(Bytes::from),
             Self::Service(service) => service.post(question).await,
@@ -55,7 +55,7 @@ impl Outside {
 }
 
 impl Hook for Outside {
-    async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
+    async fn ask(&self, question: &HookRequest) -> Result<Reply, HookError> {
         json::reply(&self.answer(json::question(question)).await?)
     }
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use asked::{Slow, about, asked, by, completed, failed, read, script, service};
 use run::{Chunk, Completion, Content, ErrorKind, Fields};
-use toolyard_hooks::{Happened, Hooks, Moment, Placement, Reply};
+use toolyard_hooks::{CallStage, HookPoint, Hooks, Placement, Reply};
 
 fn before(name: &str) -> Placement {
-    Placement::new(name, &[Moment::PreToolUse])
+    Placement::new(name, &[HookPoint::PreToolUse])
 }
 
 fn after(name: &str) -> Placement {
-    Placement::new(name, &[Moment::PostToolUse, Moment::ToolError])
+    Placement::new(name, &[HookPoint::PostToolUse, HookPoint::ToolError])
 }
 
 /// Adds this field to the arguments.
-fn adding(field: &'static str) -> impl Fn(&toolyard_hooks::Question) -> Result<Reply, toolyard_hooks::Unanswered> {
+fn adding(field: &'static str) -> impl Fn(&toolyard_hooks::HookRequest) -> Result<Reply, toolyard_hooks::HookError> {
     move |question| {
         let mut arguments: serde_json::Value = serde_json::from_slice(&question.arguments).expect("JSON");
         arguments[field] = true.into();
@@ -64,7 +64,7 @@ async fn a_hook_is_asked_about_its_tools_alone_by_any_of_their_names() {
     for (tool, is_asked) in [("bash", true), ("payments.refund", true), ("payments", false), ("glob", false)] {
         assert_eq!(hooks.before(asked(tool)).await.is_err(), is_asked, "{tool}");
     }
-    let alias = toolyard_hooks::Question { alias_of: Some("bash".parse().expect("a name")), ..asked("shell") };
+    let alias = toolyard_hooks::HookRequest { alias_of: Some("bash".parse().expect("a name")), ..asked("shell") };
     assert!(hooks.before(alias).await.is_err(), "another name is no way around it");
 }
 
@@ -76,8 +76,8 @@ async fn a_hook_that_does_not_answer_as_it_should_denies() {
         read(&format!("[[hook]]\nname = \"service\"\non = [\"pre_tool_use\"]\nurl = \"{url}\"")).expect("well formed")
     };
     let in_process = |hook| Hooks::default().with(before("inside"), hook).expect("it stands there");
-    let panics: fn(&toolyard_hooks::Question) -> _ = |_| panic!("as it was asked to");
-    let misplaced: fn(&toolyard_hooks::Question) -> _ =
+    let panics: fn(&toolyard_hooks::HookRequest) -> _ = |_| panic!("as it was asked to");
+    let misplaced: fn(&toolyard_hooks::HookRequest) -> _ =
         |_| Ok(Reply::ModifyResult { result: None, extra_state: None, output: None });
     let slow = Placement { timeout: Duration::from_millis(50), ..before("slow") };
     let table = [
@@ -144,8 +144,8 @@ async fn a_service_answers_for_a_program() {
 
 #[tokio::test]
 async fn a_result_is_changed_or_withheld_before_anybody_sees_it() {
-    let shortens = by(|question: &toolyard_hooks::Question| {
-        let Happened::Completed { result, .. } = &question.happened else { return Ok(Reply::Allow) };
+    let shortens = by(|question: &toolyard_hooks::HookRequest| {
+        let CallStage::Completed { result, .. } = &question.happened else { return Ok(Reply::Allow) };
         let shorter = |part: &Content| match part {
             Content::Text(text) => Content::Text(text.replace("secret", "…")),
             other => other.clone(),
@@ -195,14 +195,14 @@ async fn an_error_says_what_a_hook_lets_it_say_and_is_tried_again_all_the_same()
 #[tokio::test]
 async fn a_hook_sees_what_a_call_said_where_that_is_held_back_for_it() {
     let piece = |text: &str| Chunk::Content { channel: "stdout".to_owned(), content: Content::Text(text.to_owned()) };
-    let silences = by(|question: &toolyard_hooks::Question| match &question.happened {
-        Happened::Completed { output: Some(output), .. } if output.len() == 2 => {
+    let silences = by(|question: &toolyard_hooks::HookRequest| match &question.happened {
+        CallStage::Completed { output: Some(output), .. } if output.len() == 2 => {
             Ok(Reply::ModifyResult { result: None, extra_state: None, output: Some(output[..1].to_vec()) })
         }
         _ => Ok(Reply::Allow),
     });
-    let sees_nothing = by(|question: &toolyard_hooks::Question| {
-        let sees = matches!(&question.happened, Happened::Completed { output: Some(_), .. });
+    let sees_nothing = by(|question: &toolyard_hooks::HookRequest| {
+        let sees = matches!(&question.happened, CallStage::Completed { output: Some(_), .. });
         if sees { Ok(Reply::Deny { reason: "it should not".to_owned() }) } else { Ok(Reply::Allow) }
     });
     let hooks = Hooks::default()
@@ -210,7 +210,7 @@ async fn a_hook_sees_what_a_call_said_where_that_is_held_back_for_it() {
         .and_then(|hooks| hooks.with(after("silences").holding_output(), silences))
         .expect("they stand there");
     let output = Some(vec![piece("public"), piece("secret")]);
-    let question = about("pay", Happened::Completed { result: Vec::new(), extra_state: Fields::default(), output });
+    let question = about("pay", CallStage::Completed { result: Vec::new(), extra_state: Fields::default(), output });
     let ended = hooks.after(question).await;
     assert_eq!((ended.outcome, ended.output), (Ok(Completion::default()), Some(vec![piece("public")])));
 }
@@ -219,7 +219,7 @@ async fn a_hook_sees_what_a_call_said_where_that_is_held_back_for_it() {
 async fn a_program_sees_the_state_beside_a_result_and_changes_it() {
     let question = |state: &[(&str, &str)]| {
         let extra_state: Fields = state.iter().map(|(key, json)| ((*key).to_owned(), (*json).to_owned())).collect();
-        about("pay", Happened::Completed { result: Vec::new(), extra_state, output: None })
+        about("pay", CallStage::Completed { result: Vec::new(), extra_state, output: None })
     };
     let changed = r#"{"decision":"modify_result","extra_state":{"total":1.10}}"#;
     let body = format!(r#"grep -q '"extra_state":{{"card":"4111","total":1.10}}' && echo '{changed}'"#);

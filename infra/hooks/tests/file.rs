@@ -4,7 +4,7 @@ mod asked;
 
 use asked::read;
 use run::{Effects, Manifest, Permission};
-use toolyard_hooks::{Confirmation, Hooks, Moment};
+use toolyard_hooks::{Confirmation, HookPoint, Hooks};
 
 #[test]
 fn a_file_that_cannot_be_used_says_what_is_wrong_and_where() {
@@ -43,8 +43,8 @@ fn hooks_are_asked_when_they_want_to_be() {
     let hooks =
         read("[[hook]]\nname = \"a\"\non = [\"post_tool_use\"]\ncommand = [\"true\"]\noutput = true\ntools = [\"b*\"]");
     let hooks = hooks.expect("it is well formed");
-    assert!(hooks.has(Moment::PostToolUse) && !hooks.has(Moment::PreToolUse));
-    assert_eq!(hooks.asked_elsewhere(&[Moment::PreToolUse, Moment::ToolSkip]), ["a"]);
+    assert!(hooks.has(HookPoint::PostToolUse) && !hooks.has(HookPoint::PreToolUse));
+    assert_eq!(hooks.asked_elsewhere(&[HookPoint::PreToolUse, HookPoint::ToolSkip]), ["a"]);
     let [bash, glob] = ["bash", "glob"].map(|tool| tool.parse().expect("a tool name"));
     assert_eq!((hooks.holder(&bash, None), hooks.holder(&glob, None)), (Some("a"), None));
     assert!(hooks.watch(&bash, None) && !hooks.watch(&glob, None));

@@ -10,7 +10,7 @@ use async_nats::jetstream::{self, ErrorCode};
 const STREAM_IS_FULL: [&str; 2] = ["maximum bytes exceeded", "maximum messages exceeded"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unstored {
+pub enum AppendFailure {
     /// Something else is last on the subject.
     Conflict,
     /// The entry does not fit one message, and never will.
@@ -21,7 +21,7 @@ pub enum Unstored {
     Unconfirmed,
 }
 
-impl Unstored {
+impl AppendFailure {
     #[must_use]
     pub fn of(error: &PublishError) -> Self {
         match error.kind() {
@@ -57,23 +57,26 @@ impl Unstored {
 mod tests {
     use super::*;
 
-    fn answered(code: u64, description: &str) -> Unstored {
+    fn answered(code: u64, description: &str) -> AppendFailure {
         let answer = serde_json::json!({ "code": 503, "err_code": code, "description": description });
         let answer: jetstream::Error = serde_json::from_value(answer).expect("an error of the server");
-        Unstored::of(&PublishError::with_source(PublishErrorKind::Other, answer))
+        AppendFailure::of(&PublishError::with_source(PublishErrorKind::Other, answer))
     }
 
     #[test]
     fn what_will_not_pass_is_told_from_what_will() {
-        assert_eq!(answered(10054, "message size exceeds maximum allowed"), Unstored::TooLarge);
-        assert_eq!(answered(10023, "insufficient resources"), Unstored::Full);
-        assert_eq!(answered(10047, "insufficient storage resources available"), Unstored::Full);
-        assert_eq!(answered(10077, "maximum bytes exceeded"), Unstored::Full);
-        assert_eq!(answered(10077, "maximum messages exceeded"), Unstored::Full);
-        assert_eq!(answered(10077, "write: input/output error"), Unstored::Unconfirmed);
-        assert_eq!(answered(10008, "JetStream system temporarily unavailable"), Unstored::Unconfirmed);
-        assert_eq!(Unstored::of(&PublishError::new(PublishErrorKind::TimedOut)), Unstored::Unconfirmed);
-        assert_eq!(Unstored::of(&PublishError::new(PublishErrorKind::WrongLastSequence)), Unstored::Conflict);
-        assert_eq!(Unstored::of(&PublishError::new(PublishErrorKind::MaxPayloadExceeded)), Unstored::TooLarge);
+        assert_eq!(answered(10054, "message size exceeds maximum allowed"), AppendFailure::TooLarge);
+        assert_eq!(answered(10023, "insufficient resources"), AppendFailure::Full);
+        assert_eq!(answered(10047, "insufficient storage resources available"), AppendFailure::Full);
+        assert_eq!(answered(10077, "maximum bytes exceeded"), AppendFailure::Full);
+        assert_eq!(answered(10077, "maximum messages exceeded"), AppendFailure::Full);
+        assert_eq!(answered(10077, "write: input/output error"), AppendFailure::Unconfirmed);
+        assert_eq!(answered(10008, "JetStream system temporarily unavailable"), AppendFailure::Unconfirmed);
+        assert_eq!(AppendFailure::of(&PublishError::new(PublishErrorKind::TimedOut)), AppendFailure::Unconfirmed);
+        assert_eq!(AppendFailure::of(&PublishError::new(PublishErrorKind::WrongLastSequence)), AppendFailure::Conflict);
+        assert_eq!(
+            AppendFailure::of(&PublishError::new(PublishErrorKind::MaxPayloadExceeded)),
+            AppendFailure::TooLarge
+        );
     }
 }

@@ -9,7 +9,7 @@ use proto::convert::object::Upload;
 use proto::object::{self, CHUNK_BYTES};
 use run::{ObjectId, RunId};
 
-pub use s3::{Bucket, InvalidBucket, Place, Unfit};
+pub use s3::{Bucket, BucketError, BucketLocation, InvalidBucket};
 
 /// Cheap to clone.
 #[derive(Debug, Clone)]
@@ -21,7 +21,7 @@ pub enum Objects {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotKept {
+pub enum StoreError {
     #[error("the object store is full: nothing more is kept until something has aged out")]
     Full,
     #[error("the object store does not keep it: {0}")]
@@ -30,7 +30,7 @@ pub enum NotKept {
 
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("the object store does not give it: {0}")]
-pub struct Unread(String);
+pub struct ReadError(String);
 
 impl Objects {
     /// Bytes of each stored piece except the last.
@@ -56,7 +56,7 @@ impl Objects {
     ///
     /// # Errors
     /// If there is no room, the store refuses it, or does not confirm it in time.
-    pub async fn put(&self, id: &ObjectId, index: u64, piece: Bytes) -> Result<(), NotKept> {
+    pub async fn put(&self, id: &ObjectId, index: u64, piece: Bytes) -> Result<(), StoreError> {
         self.put_at(object::chunk(id, index), piece).await
     }
 
@@ -64,7 +64,7 @@ impl Objects {
     ///
     /// # Errors
     /// If the store refuses it, or does not respond.
-    pub async fn chunk(&self, id: &ObjectId, index: u64) -> Result<Option<Bytes>, Unread> {
+    pub async fn chunk(&self, id: &ObjectId, index: u64) -> Result<Option<Bytes>, ReadError> {
         match self {
             Self::Broker(broker) => broker.last_on(&object::chunk(id, index)).await,
             Self::Bucket(bucket) => {
@@ -78,7 +78,7 @@ impl Objects {
     ///
     /// # Errors
     /// If the store does not confirm it; then parts of it may be deleted.
-    pub async fn remove(&self, id: &ObjectId) -> Result<(), Unread> {
+    pub async fn remove(&self, id: &ObjectId) -> Result<(), ReadError> {
         self.remove_all(&object::of_object(id)).await
     }
 
@@ -87,7 +87,7 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Self::remove`].
-    pub async fn remove_run(&self, run: RunId) -> Result<(), Unread> {
+    pub async fn remove_run(&self, run: RunId) -> Result<(), ReadError> {
         self.remove_all(&object::of_run(run)).await
     }
 
@@ -95,31 +95,31 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Self::chunk`].
-    pub async fn about(&self, id: &ObjectId) -> Result<Option<Upload>, Unread> {
+    pub async fn about(&self, id: &ObjectId) -> Result<Option<Upload>, ReadError> {
         let about = object::about(id);
         let about = match self {
             Self::Broker(broker) => broker.last_on(&about).await,
             Self::Bucket(bucket) => bucket.get(&about, None).await,
         };
-        about?.map(|about| Upload::decode(about).map_err(|error| Unread(error.to_string()))).transpose()
+        about?.map(|about| Upload::decode(about).map_err(|error| ReadError(error.to_string()))).transpose()
     }
 
     /// Stores the description of an upload, which completes it.
     ///
     /// # Errors
     /// As [`Self::put`].
-    pub async fn put_about(&self, upload: &Upload) -> Result<(), NotKept> {
+    pub async fn put_about(&self, upload: &Upload) -> Result<(), StoreError> {
         self.put_at(object::about(&upload.object.id), upload.encode()).await
     }
 
-    async fn put_at(&self, subject: String, data: Bytes) -> Result<(), NotKept> {
+    async fn put_at(&self, subject: String, data: Bytes) -> Result<(), StoreError> {
         match self {
             Self::Broker(broker) => broker.put(subject, data).await,
             Self::Bucket(bucket) => bucket.put(&subject, data).await,
         }
     }
 
-    async fn remove_all(&self, subjects: &str) -> Result<(), Unread> {
+    async fn remove_all(&self, subjects: &str) -> Result<(), ReadError> {
         match self {
             Self::Broker(broker) => broker.remove_all(subjects).await,
             Self::Bucket(bucket) => bucket.remove_all(subjects).await,

@@ -18,8 +18,8 @@ use object_store::{Error, GetOptions, ObjectStore as _, PutMode, PutOptions, Ret
 use tokio::time::{Instant, sleep, timeout};
 
 use self::link::Connector;
-pub use self::place::{InvalidBucket, Place};
-use crate::{NotKept, Unread};
+pub use self::place::{BucketLocation, InvalidBucket};
+use crate::{ReadError, StoreError};
 
 /// Bytes of each piece except the last: a whole number of chunks. Part of the format, because readers compute offsets
 /// from it. Large, because a request costs the same whatever its size; an uploader has three pieces in memory.
@@ -57,7 +57,7 @@ const FINAL: [&str; 6] = [
 #[derive(Clone)]
 pub struct Bucket {
     store: AmazonS3,
-    place: Place,
+    place: BucketLocation,
 }
 
 impl std::fmt::Debug for Bucket {
@@ -69,7 +69,7 @@ impl std::fmt::Debug for Bucket {
 
 /// Why a bucket cannot hold objects; permanent.
 #[derive(Debug, thiserror::Error)]
-pub enum Unfit {
+pub enum BucketError {
     #[error(
         "cannot {what} objects in {place}: {reason}. A coordinator's key needs PutObject, GetObject, DeleteObject and ListBucket"
     )]
@@ -83,7 +83,7 @@ impl Bucket {
     ///
     /// # Errors
     /// If only half of a key is given, or the machine has no trusted certificates.
-    pub fn new(place: Place, var: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidBucket> {
+    pub fn new(place: BucketLocation, var: impl Fn(&str) -> Option<String>) -> Result<Self, InvalidBucket> {
         // Requests are retried here and nowhere else, because the library does not retry conditional ones.
         let once = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::new()
@@ -112,12 +112,12 @@ impl Bucket {
     ///
     /// # Errors
     /// If the store refuses a request, or overwrites an existing object.
-    pub async fn check(&self) -> Result<(), Unfit> {
+    pub async fn check(&self) -> Result<(), BucketError> {
         let place = self.place.to_string();
         match self.try_out().await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Unfit::WritesOver(place)),
-            Err((what, error)) if is_final(&error) => Err(Unfit::Refused { what, place, reason: reason(&error) }),
+            Ok(false) => Err(BucketError::WritesOver(place)),
+            Err((what, error)) if is_final(&error) => Err(BucketError::Refused { what, place, reason: reason(&error) }),
             Err((what, error)) => {
                 tracing::warn!(place, what, error = reason(&error), "the object store could not be tried out");
                 Ok(())
@@ -138,18 +138,18 @@ impl Bucket {
         Ok(stays)
     }
 
-    pub(crate) async fn put(&self, subject: &str, data: Bytes) -> Result<(), NotKept> {
+    pub(crate) async fn put(&self, subject: &str, data: Bytes) -> Result<(), StoreError> {
         // The existing object is our first copy, because nobody else knows the subject.
-        self.create(subject, data, TO_WRITE).await.map(|_| ()).map_err(|error| NotKept::Unavailable(reason(&error)))
+        self.create(subject, data, TO_WRITE).await.map(|_| ()).map_err(|error| StoreError::Unavailable(reason(&error)))
     }
 
     /// The object of a subject, or a part of it; `None` if there is none.
-    pub(crate) async fn get(&self, subject: &str, span: Option<Range<u64>>) -> Result<Option<Bytes>, Unread> {
-        self.read(subject, span, TO_READ).await.map_err(|error| Unread(reason(&error)))
+    pub(crate) async fn get(&self, subject: &str, span: Option<Range<u64>>) -> Result<Option<Bytes>, ReadError> {
+        self.read(subject, span, TO_READ).await.map_err(|error| ReadError(reason(&error)))
     }
 
-    pub(crate) async fn remove_all(&self, subjects: &str) -> Result<(), Unread> {
-        self.remove(subjects.trim_end_matches(".>"), TO_WRITE).await.map_err(|error| Unread(reason(&error)))
+    pub(crate) async fn remove_all(&self, subjects: &str) -> Result<(), ReadError> {
+        self.remove(subjects.trim_end_matches(".>"), TO_WRITE).await.map_err(|error| ReadError(reason(&error)))
     }
 
     /// Whether it was stored now and did not exist before.
@@ -282,7 +282,7 @@ mod tests {
     fn a_subject_is_a_path_below_the_prefix_if_there_is_one() {
         let key = |name: &str| name.starts_with("AWS_").then(|| "k".to_owned());
         let path = |url: &str| {
-            let place = Place::parse(url, None, None, false).expect("a place");
+            let place = BucketLocation::parse(url, None, None, false).expect("a place");
             Bucket::new(place, key).expect("a bucket").path("ty.obj.run_0f_1.0.main.ff.0").to_string()
         };
         assert_eq!(path("s3://ours"), "ty/obj/run_0f_1/0/main/ff/0");

@@ -1,8 +1,9 @@
 //! What clients see: runs, calls, and the events of a run's ordered output.
 
 use run::{
-    AttemptOutcome, Call, CallState, Chunk, Decided, Decider, Decision, Ended, Entry, Event, FailedAttempt, Fate,
-    FloorPolicy, Outcome, Route, Run, RunStatus, Span, Spoken, StopStage, Stopped, Timestamp, Utterance, WithoutWorker,
+    AttemptOutcome, Call, CallState, Chunk, Decided, Decider, Decision, Disposition, Ended, Entry, Event,
+    FailedAttempt, FloorPolicy, Outcome, OutputEvent, OutputKind, Route, Run, RunStatus, Span, StopStage, Stopped,
+    Timestamp, WithoutWorker,
 };
 
 use super::fields::fields_out;
@@ -107,8 +108,8 @@ pub fn call(call: &Call) -> v1::Call {
         failed_attempts: call.failures().iter().map(failed_attempt).collect(),
         parked: call.is_parked(),
         redriven_run_id: match call.fate() {
-            Some(Fate::Redriven { into }) => into.to_string(),
-            Some(Fate::Dropped) | None => String::new(),
+            Some(Disposition::Redriven { into }) => into.to_string(),
+            Some(Disposition::Dropped) | None => String::new(),
         },
         approval_deadline: spec.approval.map(|approval| timestamp(approval.deadline)),
         decided: call.decided().map(decided),
@@ -197,12 +198,12 @@ pub fn status(status: RunStatus) -> v1::RunStatus {
 
 /// The events that a client sees of one spoken piece. `run` has taken `entry` in, where the spoken fact (or the span of
 /// output) is stored. Only output makes more than one event.
-pub fn run_events(run: &Run, entry: &Entry, spoken: &Spoken, events: &mut Vec<v1::RunEvent>) {
+pub fn run_events(run: &Run, entry: &Entry, spoken: &OutputEvent, events: &mut Vec<v1::RunEvent>) {
     let mut push = |offset: u64, event| {
         let (sequence, time) = (spoken.number + offset, Some(timestamp(spoken.at)));
         events.push(v1::RunEvent { sequence, time, event: Some(event) });
     };
-    if let Utterance::Output { attempt, span } = &spoken.what {
+    if let OutputKind::Output { attempt, span } = &spoken.what {
         let call_id = id_of(run, attempt.call);
         for (chunk, offset) in chunks_of(entry, span).iter().zip(0u32..) {
             let output = output(&call_id, attempt.number.0, span.first.0 + offset, chunk);
@@ -232,10 +233,10 @@ fn output(call_id: &str, attempt: u32, chunk: u32, piece: &Chunk) -> v1::CallOut
     v1::CallOutput { call_id: call_id.to_owned(), attempt, chunk, channel, piece: Some(piece) }
 }
 
-fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_event::Event> {
+fn single_event(run: &Run, entry: &Entry, what: &OutputKind) -> Option<v1::run_event::Event> {
     use v1::run_event::Event as Wire;
     Some(match what {
-        Utterance::RunOpened => {
+        OutputKind::RunOpened => {
             // Later calls have an event of their own, so the first ones are told by the entry, not by the run.
             let opened = entry.events.iter().find_map(|event| match event {
                 Event::RunOpened(opened) => Some(opened),
@@ -247,12 +248,12 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 calls: opened.calls.iter().map(|spec| opened_call(spec)).collect(),
             })
         }
-        Utterance::CallsAppended { first, count } => {
+        OutputKind::CallsAppended { first, count } => {
             let calls = run.calls().iter().skip(first.as_usize()).take(usize::from(*count));
             Wire::CallsAppended(v1::CallsAppended { calls: calls.map(|call| opened_call(call.spec())).collect() })
         }
-        Utterance::RunClosed => Wire::RunClosed(v1::RunClosed {}),
-        Utterance::ApprovalAsked { call } => {
+        OutputKind::RunClosed => Wire::RunClosed(v1::RunClosed {}),
+        OutputKind::ApprovalAsked { call } => {
             let spec = run.call(*call)?.spec();
             let approval = spec.approval?;
             Wire::CallAwaitingApproval(v1::CallAwaitingApproval {
@@ -263,7 +264,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 default: approval_default_out(approval.default).into(),
             })
         }
-        Utterance::Decided { call } => {
+        OutputKind::Decided { call } => {
             let (call_id, decided) = (id_of(run, *call), run.call(*call)?.decided()?);
             let by_default = decided.by == Decider::Default;
             match &decided.decision {
@@ -276,7 +277,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 }
             }
         }
-        Utterance::CallWaits { call } => {
+        OutputKind::CallWaits { call } => {
             let spec = run.call(*call)?.spec();
             Wire::CallWaiting(v1::CallWaiting {
                 call_id: spec.id.to_string(),
@@ -285,7 +286,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 deadline: Some(timestamp(spec.deadline)),
             })
         }
-        Utterance::AttemptStarted { attempt, continues } => {
+        OutputKind::AttemptStarted { attempt, continues } => {
             let worker_id = entry.events.iter().find_map(|event| match event {
                 Event::AttemptStarted { attempt: started, worker, .. } if started == attempt => {
                     Some(worker.to_string())
@@ -299,7 +300,7 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 continues: *continues,
             })
         }
-        Utterance::AttemptEnded { attempt } => {
+        OutputKind::AttemptEnded { attempt } => {
             let error = entry.events.iter().find_map(|event| match event {
                 Event::AttemptEnded { attempt: ended, outcome: AttemptOutcome::Failed(error), .. }
                     if ended == attempt =>
@@ -311,25 +312,25 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
             let (call_id, attempt) = (id_of(run, attempt.call), attempt.number.0);
             Wire::AttemptEnded(v1::AttemptEnded { call_id, attempt, error })
         }
-        Utterance::CancelRequested { call } => {
+        OutputKind::CancelRequested { call } => {
             Wire::CancelRequested(v1::CancelRequested { call_id: id_of(run, *call) })
         }
-        Utterance::AttemptStopping { attempt, stage } => {
+        OutputKind::AttemptStopping { attempt, stage } => {
             let (call_id, attempt) = (id_of(run, attempt.call), attempt.number.0);
             match stage {
                 StopStage::Delivered => Wire::CancelDelivered(v1::CancelDelivered { call_id, attempt }),
                 StopStage::Acknowledged => Wire::CancelAcknowledged(v1::CancelAcknowledged { call_id, attempt }),
             }
         }
-        Utterance::Speaks { call } => {
+        OutputKind::Speaks { call } => {
             let tool = run.call(*call)?.spec().tool.to_string();
             Wire::CallSpeaking(v1::CallSpeaking { call_id: id_of(run, *call), tool })
         }
-        Utterance::Output { .. } => return None,
-        Utterance::Withdrawn { call, number } => {
+        OutputKind::Output { .. } => return None,
+        OutputKind::Withdrawn { call, number } => {
             Wire::CallOutputWithdrawn(v1::CallOutputWithdrawn { call_id: id_of(run, *call), attempt: number.0 })
         }
-        Utterance::CallEnded { call } => {
+        OutputKind::CallEnded { call } => {
             let (call_id, call) = (id_of(run, *call), run.call(*call)?);
             let (spec, outcome) = (call.spec(), outcome_of(call));
             let has_result = matches!(call.outcome(), Some(Outcome::Completed(_)));
@@ -341,8 +342,8 @@ fn single_event(run: &Run, entry: &Entry, what: &Utterance) -> Option<v1::run_ev
                 return_direct: has_result && spec.result_use.return_direct,
             })
         }
-        Utterance::StatusChanged(to) => Wire::RunStatusChanged(v1::RunStatusChanged { status: status(*to).into() }),
-        Utterance::RunEnded(to) => {
+        OutputKind::StatusChanged(to) => Wire::RunStatusChanged(v1::RunStatusChanged { status: status(*to).into() }),
+        OutputKind::RunEnded(to) => {
             let (return_direct, extra_state) = (run.returns_direct(), fields_out(&run.extra_state()));
             Wire::RunEnded(v1::RunEnded { status: status(*to).into(), return_direct, extra_state })
         }

@@ -20,7 +20,7 @@ use super::{
     content_out, contents_in, contents_out, error_in, error_out, object_in, object_out, policy_in, policy_out,
     progress_in, progress_out, rules, rules_out,
 };
-use crate::subject::{Place, Subject};
+use crate::subject::{Subject, SubjectKind};
 use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
@@ -69,7 +69,7 @@ pub struct Job {
 /// # Errors
 /// When it is none.
 pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Option<Job>, InvalidMessage> {
-    let Place::Job { call, pool } = &subject.place else {
+    let SubjectKind::Job { call, pool } = &subject.place else {
         return Err(InvalidMessage::Misplaced { event: "job" });
     };
     let entry = wire::Entry::decode(payload)?;
@@ -189,57 +189,57 @@ fn erase_request_in(wire: wire::RunEraseRequested) -> Result<EraseRequest, Inval
     })
 }
 
-fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -> Result<Event, InvalidMessage> {
+fn event_in(event: wire::Event, place: &SubjectKind, attempt: Option<wire::Attempt>) -> Result<Event, InvalidMessage> {
     let kind = event.kind.ok_or(InvalidMessage::Missing("the kind of an event, or it is newer than this program"))?;
     let misplaced = |event| Err(InvalidMessage::Misplaced { event });
     let by_attempt = |call: &CallIndex| {
         attempt.map(|attempt| attempt_in(attempt, *call)).ok_or(InvalidMessage::Missing("the attempt"))
     };
     Ok(match (kind, place) {
-        (Kind::RunOpened(opened), Place::Run | Place::Job { .. }) => Event::RunOpened(opened_in(opened)?),
-        (Kind::CallsAppended(appended), Place::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
-        (Kind::RunClosed(_), Place::Run) => Event::RunClosed,
-        (Kind::RunCancelRequested(asked), Place::Run) => Event::RunCancelRequested { reason: asked.reason },
-        (Kind::RunEraseRequested(request), Place::Run) => Event::RunEraseRequested(erase_request_in(request)?),
-        (Kind::RunExpired(expired), Place::Run) => {
+        (Kind::RunOpened(opened), SubjectKind::Run | SubjectKind::Job { .. }) => Event::RunOpened(opened_in(opened)?),
+        (Kind::CallsAppended(appended), SubjectKind::Run) => Event::CallsAppended { calls: specs_in(appended.calls)? },
+        (Kind::RunClosed(_), SubjectKind::Run) => Event::RunClosed,
+        (Kind::RunCancelRequested(asked), SubjectKind::Run) => Event::RunCancelRequested { reason: asked.reason },
+        (Kind::RunEraseRequested(request), SubjectKind::Run) => Event::RunEraseRequested(erase_request_in(request)?),
+        (Kind::RunExpired(expired), SubjectKind::Run) => {
             let without_worker =
                 expired.without_worker.into_iter().map(super::worker::index_in).collect::<Result<_, _>>()?;
             Event::RunExpired { without_worker }
         }
-        (Kind::CallDispatched(_), Place::Job { call, pool }) => {
+        (Kind::CallDispatched(_), SubjectKind::Job { call, pool }) => {
             Event::CallDispatched { call: *call, pool: pool.clone() }
         }
-        (Kind::CallCancelRequested(asked), Place::Control { call }) => {
+        (Kind::CallCancelRequested(asked), SubjectKind::Control { call }) => {
             Event::CallCancelRequested { call: *call, reason: asked.reason }
         }
-        (Kind::CallCancelled(_), Place::Control { call }) => Event::CallCancelled { call: *call },
-        (Kind::CallExpired(expired), Place::Control { call }) => {
+        (Kind::CallCancelled(_), SubjectKind::Control { call }) => Event::CallCancelled { call: *call },
+        (Kind::CallExpired(expired), SubjectKind::Control { call }) => {
             Event::CallExpired { call: *call, deadline: deadline_in(&expired) }
         }
-        (Kind::CallFailed(failed), Place::Control { call }) => Event::CallFailed {
+        (Kind::CallFailed(failed), SubjectKind::Control { call }) => Event::CallFailed {
             call: *call,
             error: error_in(failed.error.ok_or(InvalidMessage::Missing("the error"))?),
         },
-        (Kind::CallRedriven(redriven), Place::Control { call }) => {
+        (Kind::CallRedriven(redriven), SubjectKind::Control { call }) => {
             Event::CallRedriven { call: *call, into: redriven.into_run_id.parse()? }
         }
-        (Kind::CallDropped(_), Place::Control { call }) => Event::CallDropped { call: *call },
-        (Kind::CallDecided(decided), Place::Control { call }) => decided_in(*call, decided)?,
-        (Kind::ClientAnswered(answered), Place::Control { call }) => {
+        (Kind::CallDropped(_), SubjectKind::Control { call }) => Event::CallDropped { call: *call },
+        (Kind::CallDecided(decided), SubjectKind::Control { call }) => decided_in(*call, decided)?,
+        (Kind::ClientAnswered(answered), SubjectKind::Control { call }) => {
             let answer = match answered.error {
                 Some(error) => Err(error_in(error)),
                 None => Ok(contents_in(answered.result)?),
             };
             Event::ClientAnswered { call: *call, answer }
         }
-        (Kind::AttemptStarted(started), Place::Output { call, pool }) => Event::AttemptStarted {
+        (Kind::AttemptStarted(started), SubjectKind::Output { call, pool }) => Event::AttemptStarted {
             attempt: by_attempt(call)?,
             pool: pool.clone(),
             worker: started.worker_id.parse()?,
             lease: started.lease,
             from: ChunkIndex(started.from),
         },
-        (Kind::AttemptStopping(stopping), Place::Output { call, pool }) => Event::AttemptStopping {
+        (Kind::AttemptStopping(stopping), SubjectKind::Output { call, pool }) => Event::AttemptStopping {
             attempt: by_attempt(call)?,
             pool: pool.clone(),
             stage: match stopping.stage() {
@@ -248,13 +248,13 @@ fn event_in(event: wire::Event, place: &Place, attempt: Option<wire::Attempt>) -
                 wire::StopStage::Unspecified => return Err(InvalidMessage::Missing("the stage")),
             },
         },
-        (Kind::Output(output), Place::Output { call, pool }) => Event::Output {
+        (Kind::Output(output), SubjectKind::Output { call, pool }) => Event::Output {
             attempt: by_attempt(call)?,
             pool: pool.clone(),
             first: ChunkIndex(output.first),
             chunks: output.chunks.into_iter().map(chunk_in).collect::<Result<_, _>>()?,
         },
-        (Kind::AttemptEnded(ended), Place::Output { call, pool }) => Event::AttemptEnded {
+        (Kind::AttemptEnded(ended), SubjectKind::Output { call, pool }) => Event::AttemptEnded {
             attempt: by_attempt(call)?,
             pool: pool.clone(),
             chunks: ended.chunks,

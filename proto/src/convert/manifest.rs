@@ -28,12 +28,12 @@ pub struct Usable {
 pub struct InvalidManifest {
     /// As it was given, at most 64 characters of it.
     pub name: String,
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ManifestError>,
 }
 
 /// What is wrong with one field of a manifest.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum ManifestError {
     #[error("{field}: {error}")]
     Malformed { field: &'static str, error: InvalidId },
     #[error("{field} is {bytes} bytes, at most {limit} are taken")]
@@ -52,17 +52,17 @@ pub enum Fault {
     Schema { field: &'static str, error: InvalidSchema },
 }
 
-fn listed(faults: &[Fault]) -> String {
+fn listed(faults: &[ManifestError]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 /// Looks at every field, and notes all that is wrong.
-fn faults_of(manifest: &Manifest, faults: &mut Vec<Fault>, patterns: &mut Budget) -> Option<Schema> {
+fn faults_of(manifest: &Manifest, faults: &mut Vec<ManifestError>, patterns: &mut Budget) -> Option<Schema> {
     text(faults, "description", &manifest.description, limit::DESCRIPTION_BYTES_MAX);
     text(faults, "side_effect_scope", &manifest.side_effect_scope, limit::SIDE_EFFECT_SCOPE_BYTES_MAX);
     text(faults, "category", &manifest.category, limit::TAG_BYTES_MAX);
     if manifest.category.chars().any(char::is_control) {
-        faults.push(Fault::NotPlain { field: "category" });
+        faults.push(ManifestError::NotPlain { field: "category" });
     }
     words(faults, "tags", &manifest.tags, (limit::TAGS_MAX, limit::TAG_BYTES_MAX));
     let keys_max = (limit::CONTEXT_KEYS_MAX, limit::CONTEXT_KEY_BYTES_MAX);
@@ -72,54 +72,59 @@ fn faults_of(manifest: &Manifest, faults: &mut Vec<Fault>, patterns: &mut Budget
     if !manifest.output_schema.is_empty()
         && let Err(error) = Schema::compile_within(&manifest.output_schema, patterns)
     {
-        faults.push(Fault::Schema { field: "output_schema", error });
+        faults.push(ManifestError::Schema { field: "output_schema", error });
     }
     let schema = Schema::of_arguments_within(&manifest.input_schema, patterns);
-    schema.map_err(|error| faults.push(Fault::Schema { field: "input_schema", error })).ok()
+    schema.map_err(|error| faults.push(ManifestError::Schema { field: "input_schema", error })).ok()
 }
 
-fn text(faults: &mut Vec<Fault>, field: &'static str, text: &str, limit: usize) {
+fn text(faults: &mut Vec<ManifestError>, field: &'static str, text: &str, limit: usize) {
     if text.len() > limit {
-        faults.push(Fault::TooLong { field, bytes: text.len(), limit });
+        faults.push(ManifestError::TooLong { field, bytes: text.len(), limit });
     }
 }
 
-fn many(faults: &mut Vec<Fault>, field: &'static str, count: usize, limit: usize) {
+fn many(faults: &mut Vec<ManifestError>, field: &'static str, count: usize, limit: usize) {
     if count > limit {
-        faults.push(Fault::TooMany { field, count, limit });
+        faults.push(ManifestError::TooMany { field, count, limit });
     }
 }
 
 /// So many plain words at most, of so many bytes each, none of them twice.
-fn words(faults: &mut Vec<Fault>, field: &'static str, words: &[String], (count_max, bytes_max): (usize, usize)) {
+fn words(
+    faults: &mut Vec<ManifestError>,
+    field: &'static str,
+    words: &[String],
+    (count_max, bytes_max): (usize, usize),
+) {
     many(faults, field, words.len(), count_max);
     if words.iter().any(|word| word.is_empty() || word.chars().any(char::is_control)) {
-        faults.push(Fault::NotPlain { field });
+        faults.push(ManifestError::NotPlain { field });
     }
     if let Some(longest) = words.iter().max_by_key(|word| word.len()) {
         text(faults, field, longest, bytes_max);
     }
     let mut seen = HashSet::new();
     if let Some(twice) = words.iter().find(|word| !seen.insert(word.as_str())) {
-        faults.push(Fault::Twice { field, entry: twice.chars().take(64).collect() });
+        faults.push(ManifestError::Twice { field, entry: twice.chars().take(64).collect() });
     }
 }
 
-fn aliases(faults: &mut Vec<Fault>, name: &ToolName, aliases: &[Alias]) {
+fn aliases(faults: &mut Vec<ManifestError>, name: &ToolName, aliases: &[Alias]) {
     many(faults, "aliases", aliases.len(), limit::ALIASES_MAX);
     let mut seen = HashSet::from([name]);
     if let Some(twice) = aliases.iter().find(|alias| !seen.insert(&alias.name)) {
-        faults.push(Fault::Twice { field: "aliases", entry: twice.name.to_string() });
+        faults.push(ManifestError::Twice { field: "aliases", entry: twice.name.to_string() });
     }
     if let Some(longest) = aliases.iter().max_by_key(|alias| alias.description.len()) {
         text(faults, "aliases.description", &longest.description, limit::DESCRIPTION_BYTES_MAX);
     }
 }
 
-fn policy(faults: &mut Vec<Fault>, policy: &Policy) {
+fn policy(faults: &mut Vec<ManifestError>, policy: &Policy) {
     let mut range = |field, fits: bool, given: &dyn Display, expected: &dyn Display| {
         if !fits {
-            faults.push(Fault::OutOfRange { field, given: given.to_string(), expected: expected.to_string() });
+            faults.push(ManifestError::OutOfRange { field, given: given.to_string(), expected: expected.to_string() });
         }
     };
     let (attempts, jitter) = (policy.attempts_max, policy.backoff.jitter_percent);
@@ -191,13 +196,13 @@ pub fn permission_out(permission: Permission) -> v1::ToolPermission {
 ///
 /// # Errors
 /// When it is newer than this program.
-pub fn permission_in(wire: i32) -> Result<Option<Permission>, Fault> {
+pub fn permission_in(wire: i32) -> Result<Option<Permission>, ManifestError> {
     match v1::ToolPermission::try_from(wire) {
         Ok(v1::ToolPermission::Unspecified) => Ok(None),
         Ok(v1::ToolPermission::Read) => Ok(Some(Permission::Read)),
         Ok(v1::ToolPermission::Write) => Ok(Some(Permission::Write)),
         Ok(v1::ToolPermission::External) => Ok(Some(Permission::External)),
-        Err(_) => Err(Fault::Unknown { field: "permission", value: wire }),
+        Err(_) => Err(ManifestError::Unknown { field: "permission", value: wire }),
     }
 }
 
@@ -209,9 +214,9 @@ pub fn concurrency_out(concurrency: Concurrency) -> v1::ToolConcurrency {
     }
 }
 
-fn concurrency_in(wire: i32) -> Result<Option<Concurrency>, Fault> {
+fn concurrency_in(wire: i32) -> Result<Option<Concurrency>, ManifestError> {
     let known = v1::ToolConcurrency::try_from(wire);
-    known.map(concurrency).map_err(|_| Fault::Unknown { field: "concurrency", value: wire })
+    known.map(concurrency).map_err(|_| ManifestError::Unknown { field: "concurrency", value: wire })
 }
 
 /// A tool from the wire's.
@@ -243,14 +248,19 @@ pub fn manifest_within(wire: v1::Tool, patterns: &mut Budget) -> Result<Usable, 
 }
 
 /// A schema that need not be there.
-fn optional(faults: &mut Vec<Fault>, field: &'static str, schema: &str, patterns: &mut Budget) -> Option<Schema> {
+fn optional(
+    faults: &mut Vec<ManifestError>,
+    field: &'static str,
+    schema: &str,
+    patterns: &mut Budget,
+) -> Option<Schema> {
     let schema = (!schema.is_empty()).then(|| Schema::compile_within(schema, patterns))?;
-    schema.map_err(|error| faults.push(Fault::Schema { field, error })).ok()
+    schema.map_err(|error| faults.push(ManifestError::Schema { field, error })).ok()
 }
 
 /// What the wire says, with a stand-in for each thing that it says wrongly.
-fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
-    let mut noted = |fault: Fault| faults.push(fault);
+fn read(wire: v1::Tool, faults: &mut Vec<ManifestError>) -> Manifest {
+    let mut noted = |fault: ManifestError| faults.push(fault);
     let effects = wire.effects.unwrap_or_default();
     let v1::ToolEffects { read_only, idempotent, destructive, open_world, uses_machine } = effects;
     let effects = Effects { read_only, idempotent, destructive, open_world, uses_machine };
@@ -267,11 +277,11 @@ fn read(wire: v1::Tool, faults: &mut Vec<Fault>) -> Manifest {
         None
     });
     let version = (!wire.version.is_empty()).then(|| wire.version.parse()).transpose().unwrap_or_else(|error| {
-        noted(Fault::Malformed { field: "version", error });
+        noted(ManifestError::Malformed { field: "version", error });
         None
     });
     let mut tool_name = |field: &'static str, name: &str| -> Option<ToolName> {
-        name.parse().map_err(|error| noted(Fault::Malformed { field, error })).ok()
+        name.parse().map_err(|error| noted(ManifestError::Malformed { field, error })).ok()
     };
     let name = tool_name("name", &wire.name).unwrap_or_else(stand_in);
     let aliases = wire.aliases.into_iter();
@@ -310,7 +320,7 @@ fn stand_in() -> ToolName {
 }
 
 /// What the domain cannot hold, and would take for something else.
-fn wire_policy(policy: &v1::ToolPolicy, noted: &mut impl FnMut(Fault)) {
+fn wire_policy(policy: &v1::ToolPolicy, noted: &mut impl FnMut(ManifestError)) {
     let times = [
         ("policy.attempt_timeout", policy.attempt_timeout),
         ("policy.backoff_first", policy.backoff_first),
@@ -322,14 +332,14 @@ fn wire_policy(policy: &v1::ToolPolicy, noted: &mut impl FnMut(Fault)) {
             && time_in(time).is_none()
         {
             let (given, expected) = (format!("{} s {} ns", time.seconds, time.nanos), "a time from now on".to_owned());
-            noted(Fault::OutOfRange { field, given, expected });
+            noted(ManifestError::OutOfRange { field, given, expected });
         }
     }
     if let Some(jitter) = policy.backoff_jitter_percent.filter(|jitter| *jitter > 100) {
         let (given, expected) = (jitter.to_string(), "at most 100".to_owned());
-        noted(Fault::OutOfRange { field: "policy.backoff_jitter_percent", given, expected });
+        noted(ManifestError::OutOfRange { field: "policy.backoff_jitter_percent", given, expected });
     }
     if v1::AfterPartialOutput::try_from(policy.after_partial_output).is_err() {
-        noted(Fault::Unknown { field: "policy.after_partial_output", value: policy.after_partial_output });
+        noted(ManifestError::Unknown { field: "policy.after_partial_output", value: policy.after_partial_output });
     }
 }

@@ -47,17 +47,17 @@ impl Upload {
 
 /// A worker wants a chunk of a file of a call that it executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WantedChunk {
+pub struct ChunkRequest {
     pub run: RunId,
     pub call: CallIndex,
     pub object: ObjectId,
     pub chunk: u64,
 }
 
-impl WantedChunk {
+impl ChunkRequest {
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        wire::WantedChunk {
+        wire::ChunkRequest {
             version: VERSION,
             run_id: self.run.to_string(),
             call: u32::from(self.call.0),
@@ -71,7 +71,7 @@ impl WantedChunk {
     /// # Errors
     /// When the message is none.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
-        let wire = wire::WantedChunk::decode(payload)?;
+        let wire = wire::ChunkRequest::decode(payload)?;
         check_version(wire.version)?;
         let (run, call, object) = (wire.run_id.parse()?, index_in(wire.call)?, wire.object_id.parse()?);
         Ok(Self { run, call, object, chunk: wire.chunk })
@@ -80,7 +80,7 @@ impl WantedChunk {
 
 /// What a worker gets that wants a chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GivenChunk {
+pub enum ChunkReply {
     Data(Bytes),
     /// It does not get it, and why.
     Refused(String),
@@ -88,23 +88,23 @@ pub enum GivenChunk {
     AskAgain,
 }
 
-impl GivenChunk {
+impl ChunkReply {
     #[must_use]
     pub fn encode(self) -> Bytes {
-        use wire::given_chunk::Given;
+        use wire::chunk_reply::Given;
         let given = match self {
             Self::Data(data) => Given::Data(data),
             Self::Refused(reason) => Given::Refused(reason),
             Self::AskAgain => Given::AskAgain(wire::AskAgain {}),
         };
-        wire::GivenChunk { version: VERSION, given: Some(given) }.encode_to_vec().into()
+        wire::ChunkReply { version: VERSION, given: Some(given) }.encode_to_vec().into()
     }
 
     /// # Errors
     /// When the message is none.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
-        use wire::given_chunk::Given;
-        let wire = wire::GivenChunk::decode(payload)?;
+        use wire::chunk_reply::Given;
+        let wire = wire::ChunkReply::decode(payload)?;
         check_version(wire.version)?;
         Ok(match wire.given.ok_or(InvalidMessage::Missing("the chunk"))? {
             Given::Data(data) => Self::Data(data),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
-use nats::unstored::Unstored;
+use nats::unstored::AppendFailure;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
 use run::PoolId;
@@ -50,7 +50,7 @@ async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), PublishError> {
         Err(error) => Err(error),
     };
     match confirmed {
-        Err(error) if Unstored::of(&error) != Unstored::Conflict => Err(error),
+        Err(error) if AppendFailure::of(&error) != AppendFailure::Conflict => Err(error),
         Ok(_) | Err(_) => Ok(()),
     }
 }

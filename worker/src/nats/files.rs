@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_nats::Client;
-use proto::convert::object::{GivenChunk, WantedChunk};
+use proto::convert::object::{ChunkReply, ChunkRequest};
 use proto::names;
 use run::PoolId;
 use tokio::time::{Instant, sleep, timeout};
@@ -24,15 +24,15 @@ pub(super) fn source(client: Client, pool: PoolId) -> Source {
     })
 }
 
-async fn ask(client: &Client, pool: &PoolId, wanted: WantedChunk) -> Result<bytes::Bytes, String> {
+async fn ask(client: &Client, pool: &PoolId, wanted: ChunkRequest) -> Result<bytes::Bytes, String> {
     let (subject, payload) = (names::file_question(pool, wanted.run.shard()), wanted.encode());
     let (give_up, mut pause) = (Instant::now() + PATIENCE, PAUSE);
     loop {
         match timeout(ANSWER_PATIENCE, client.request(subject.clone(), payload.clone())).await {
-            Ok(Ok(answer)) => match GivenChunk::decode(answer.payload) {
-                Ok(GivenChunk::Data(data)) => return Ok(data),
-                Ok(GivenChunk::Refused(reason)) => return Err(reason),
-                Ok(GivenChunk::AskAgain) => {}
+            Ok(Ok(answer)) => match ChunkReply::decode(answer.payload) {
+                Ok(ChunkReply::Data(data)) => return Ok(data),
+                Ok(ChunkReply::Refused(reason)) => return Err(reason),
+                Ok(ChunkReply::AskAgain) => {}
                 Err(error) => tracing::warn!(run.id = %wanted.run, %error, "passing over a chunk of a file"),
             },
             Ok(Err(error)) => tracing::debug!(run.id = %wanted.run, %error, "no owner gives out files yet"),

@@ -3,10 +3,10 @@
 use proto::v1;
 use tonic::{Request, Response, Status};
 
-use crate::api::Door;
+use crate::api::Api;
 
 #[derive(Debug)]
-pub(in crate::api) struct FleetDoor(pub(in crate::api) Door);
+pub(in crate::api) struct FleetDoor(pub(in crate::api) Api);
 
 #[tonic::async_trait]
 impl v1::fleet_service_server::FleetService for FleetDoor {

@@ -5,10 +5,10 @@ use proto::v1;
 use tonic::{Request, Response, Status};
 
 use super::runs::Streamed;
-use crate::api::Door;
+use crate::api::Api;
 
 #[derive(Debug)]
-pub(in crate::api) struct IndexDoor(pub(in crate::api) Door);
+pub(in crate::api) struct IndexDoor(pub(in crate::api) Api);
 
 #[tonic::async_trait]
 impl v1::index_service_server::IndexService for IndexDoor {

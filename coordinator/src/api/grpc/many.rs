@@ -13,7 +13,7 @@ use tonic::{Status, Streaming};
 
 use crate::api::output::{HEARTBEAT, Piece, pieces};
 use crate::api::port::status::refusal;
-use crate::api::{Door, Fault};
+use crate::api::{Api, ApiError};
 
 /// Runs of one stream in progress; the next request waits until one has ended.
 const RUNS_MAX: usize = 4096;
@@ -35,10 +35,10 @@ struct Many<R, E> {
 /// The stream of the pieces of all runs, as they are requested.
 pub(in crate::api) fn execute(
     requests: Streaming<v1::ExecuteRunsRequest>,
-    door: Door,
+    api: Api,
 ) -> impl Stream<Item = Result<v1::ExecuteRunsResponse, Status>> + Send {
-    let stopped = door.stop.clone().cancelled_owned();
-    Many::new(requests, move |request| run(door.clone(), request).boxed(), stopped)
+    let stopped = api.stop.clone().cancelled_owned();
+    Many::new(requests, move |request| run(api.clone(), request).boxed(), stopped)
 }
 
 impl<R, E> Many<R, E>
@@ -119,15 +119,15 @@ where
 }
 
 /// One of the runs, from its request to its last piece.
-fn run(door: Door, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
+fn run(api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
     let v1::ExecuteRunsRequest { tag, run } = request;
     let refused = move |fault| v1::RunPiece { tag, refusal: Some(refusal(fault)), ..v1::RunPiece::default() };
-    let stop = door.stop.clone();
+    let stop = api.stop.clone();
     // Boxed apart from the rest, because accepting needs more memory than what follows, and that is freed when it is
     // done.
     let accepted = Box::pin(async move {
-        let run = run.ok_or_else(|| Fault::malformed("run", "it is missing: name the run to execute".to_owned()))?;
-        door.execute_run(run).await
+        let run = run.ok_or_else(|| ApiError::malformed("run", "it is missing: name the run to execute".to_owned()))?;
+        api.execute_run(run).await
     });
     stream::once(accepted).flat_map(move |accepted| match accepted {
         Ok(reader) => {

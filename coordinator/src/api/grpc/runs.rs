@@ -7,12 +7,12 @@ use proto::v1;
 use tonic::{Request, Response, Status};
 
 use super::many;
-use crate::api::Door;
+use crate::api::Api;
 use crate::api::output::{Piece, pieces, watched};
 use crate::api::port::deadline::Deadline;
 
 #[derive(Debug, Clone)]
-pub(in crate::api) struct RunDoor(pub(in crate::api) Door);
+pub(in crate::api) struct RunDoor(pub(in crate::api) Api);
 
 pub(in crate::api) type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -51,14 +51,14 @@ impl v1::run_service_server::RunService for RunDoor {
         &self,
         request: Request<tonic::Streaming<v1::ExecuteRunsRequest>>,
     ) -> Result<Response<Self::ExecuteRunsStream>, Status> {
-        let door = self.0.by(request.extensions());
-        Ok(Response::new(Box::pin(many::execute(request.into_inner(), door))))
+        let api = self.0.by(request.extensions());
+        Ok(Response::new(Box::pin(many::execute(request.into_inner(), api))))
     }
 
     async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
         let deadline = Deadline::of(&request);
-        let door = self.0.by(request.extensions());
-        let opening = async move { door.watch_run(request.into_inner()).await };
+        let api = self.0.by(request.extensions());
+        let opening = async move { api.watch_run(request.into_inner()).await };
         let stream = watched(opening, self.0.stop.clone(), deadline).await?.map(|piece| {
             let Piece { events, heartbeat, end } = piece?;
             Ok(v1::WatchRunResponse { events, heartbeat, end })

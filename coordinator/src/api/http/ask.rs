@@ -14,7 +14,7 @@ use proto::{Reason, v1};
 
 use crate::api::port::bodies::refusal;
 use crate::api::problem::{Place, Problem, pointer};
-use crate::api::{Fault, REQUEST_BYTES_MAX};
+use crate::api::{ApiError, REQUEST_BYTES_MAX};
 
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -136,7 +136,7 @@ impl Ask {
     }
 
     /// A fault of this request.
-    pub(crate) fn problem(&self, fault: Fault) -> Problem {
+    pub(crate) fn problem(&self, fault: ApiError) -> Problem {
         Problem::of(fault, |field| self.place(field))
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::response::Response;
 use bytes::Bytes;
 use formats::tools::{self, Format};
-use formats::turns::{Answer, Arguments, Form, PassedOver, Reason, Turn};
+use formats::turns::{Answer, Arguments, Form, Reason, SkippedItem, Turn};
 use proto::convert::api;
 use proto::v1;
 use proto::v1::run_event::Event;
@@ -24,12 +24,12 @@ use self::heard::Heard;
 use super::ask::Ask;
 use super::routes::text_response;
 use super::sse;
-use crate::admission::accept::Asked;
+use crate::admission::accept::RequestedCall;
 use crate::admission::custom::CustomTools;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::api::output::{HEARTBEAT, Piece, broken};
 use crate::api::problem::{Place, Problem};
-use crate::api::{Door, Fault};
+use crate::api::{Api, ApiError};
 use crate::readers::{Reader, WatchError};
 use crate::runs::{NewRun, Runs};
 
@@ -42,17 +42,17 @@ const FLOOR: FloorPolicy = FloorPolicy::Interleaved;
 /// How long a stored run may take to appear.
 const OPENING_MAX: Duration = Duration::from_secs(10);
 
-pub(super) async fn batch(door: Door, ask: Ask) -> Result<Response, Problem> {
+pub(super) async fn batch(api: Api, ask: Ask) -> Result<Response, Problem> {
     let terms = Terms::read(&ask)?;
     let turn = Turn::parse(&ask.body, terms.form).map_err(unreadable)?;
-    let (calls, refused) = asked(&turn, &door.runs)?;
+    let (calls, refused) = asked(&turn, &api.runs)?;
     let turn = Answering { turn, refused };
     if calls.is_empty() {
         return Ok(turn.response(None));
     }
     let new = terms.run(calls);
-    let reader = door.runs.execute(new, FLOOR).await.map_err(|refusal| ask.problem(refusal.into()))?;
-    let mut waiting = Waiting { door, reader, until: Instant::now() + terms.wait, heard: Heard::default(), acts: None };
+    let reader = api.runs.execute(new, FLOOR).await.map_err(|refusal| ask.problem(refusal.into()))?;
+    let mut waiting = Waiting { api, reader, until: Instant::now() + terms.wait, heard: Heard::default(), acts: None };
     if ask.wants_events() {
         return Ok(events(turn, waiting));
     }
@@ -154,7 +154,7 @@ impl Terms {
         Ok(terms)
     }
 
-    fn run(&self, calls: Vec<Asked>) -> NewRun {
+    fn run(&self, calls: Vec<RequestedCall>) -> NewRun {
         NewRun {
             calls,
             keep_open: false,
@@ -191,7 +191,7 @@ fn unreadable(error: formats::turns::Error) -> Problem {
 }
 
 /// The calls to execute, and the errors of the others by the ids of their calls.
-type Sorted = (Vec<Asked>, HashMap<String, String>);
+type Sorted = (Vec<RequestedCall>, HashMap<String, String>);
 
 fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
     let (mut calls, mut refused) = (Vec::new(), HashMap::new());
@@ -209,7 +209,7 @@ fn asked(turn: &Turn, runs: &Runs) -> Result<Sorted, Problem> {
         };
         let malformed =
             |error: run::InvalidId| Problem::malformed(Place::Body(call.pointer.clone()), error.to_string());
-        calls.push(Asked {
+        calls.push(RequestedCall {
             id: Some(call.id.parse().map_err(malformed)?),
             tool,
             arguments: arguments.into(),
@@ -256,7 +256,7 @@ fn tool(call: &formats::turns::Call, form: Form, runs: &Runs) -> Option<ToolName
 
 /// A run whose client waits for it.
 struct Waiting {
-    door: Door,
+    api: Api,
     reader: Box<Reader>,
     until: Instant,
     heard: Heard,
@@ -273,7 +273,7 @@ enum Word {
 }
 
 impl Waiting {
-    async fn next(&mut self) -> Result<Word, Fault> {
+    async fn next(&mut self) -> Result<Word, ApiError> {
         // Calls may have ended in the log whose events were not read yet.
         let is_heard = |run: &Arc<Run>| {
             let mut ended = run.calls().iter().filter(|call| call.outcome().is_some());
@@ -284,7 +284,7 @@ impl Waiting {
         }
         let now = Instant::now();
         let is_opened = self.reader.run().opened_at().is_some();
-        if is_opened && (self.until <= now || self.door.stop.is_cancelled()) {
+        if is_opened && (self.until <= now || self.api.stop.is_cancelled()) {
             return Ok(self.as_it_stands());
         }
         // The run is stored, so it will be opened; its state is not known before.
@@ -292,10 +292,10 @@ impl Waiting {
         let events = tokio::select! {
             biased;
             events = self.reader.next() => events,
-            () = self.door.stop.cancelled(), if is_opened => return Ok(self.as_it_stands()),
+            () = self.api.stop.cancelled(), if is_opened => return Ok(self.as_it_stands()),
             () = tokio::time::sleep_until(until) => {
                 let (run, reason) = (self.reader.run().id(), "the log does not show its opening yet".to_owned());
-                return if is_opened { Ok(Word::Nothing) } else { Err(Refusal::Unconfirmed { run, reason }.into()) };
+                return if is_opened { Ok(Word::Nothing) } else { Err(RequestError::Unconfirmed { run, reason }.into()) };
             }
         };
         match events {
@@ -308,7 +308,7 @@ impl Waiting {
                 if events.iter().any(asks) {
                     // The reader may be far behind, so a client may have acted since.
                     let id = self.reader.run().id();
-                    let run = self.door.runs.known(id).await.map_err(|refusal| refusal.of_stored(id))?.run;
+                    let run = self.api.runs.known(id).await.map_err(|refusal| refusal.of_stored(id))?.run;
                     self.acts = (run.status() == RunStatus::RequiresAction).then_some(run);
                 }
                 Ok(Word::Events(events))
@@ -391,7 +391,7 @@ impl Answering {
     }
 }
 
-fn passed(passed: &PassedOver) -> Passed<'_> {
+fn passed(passed: &SkippedItem) -> Passed<'_> {
     let reason = match passed.reason {
         Reason::ExecutedByVendor => "executed_by_vendor",
         Reason::Answered => "answered",

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::routes::answered;
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::api::objects::{Reading, Wanted};
 use crate::api::problem::{Place, Problem, pointer};
-use crate::api::{Door, Fault};
+use crate::api::{Api, ApiError};
 
 /// Objects hold untrusted data, so a browser must save them and not treat them as our pages.
 const SAFE: [(&str, &str); 4] = [
@@ -25,20 +25,20 @@ const SAFE: [(&str, &str); 4] = [
     ("cache-control", "private, no-store"),
 ];
 
-pub(super) async fn read_object(door: Door, ask: Ask) -> Result<Response, Problem> {
+pub(super) async fn read_object(api: Api, ask: Ask) -> Result<Response, Problem> {
     let request: v1::ReadObjectRequest = ask.read()?;
     let ranged = range(&ask.headers);
     let wanted = ranged.unwrap_or(Wanted::From(request.offset, request.length));
-    let reading = door.read_object(&request.object_id, wanted).await.map_err(|fault| ask.problem(fault))?;
+    let reading = api.read_object(&request.object_id, wanted).await.map_err(|fault| ask.problem(fault))?;
     Ok(response(reading, ranged.is_some()))
 }
 
 /// For the bearer of a link; the link identifies its issuer.
-pub(super) async fn read_linked(door: Door, ask: Ask) -> Result<Response, Problem> {
+pub(super) async fn read_linked(api: Api, ask: Ask) -> Result<Response, Problem> {
     let ranged = range(&ask.headers);
     let token = ask.path.first().map_or("", |(_, token)| token);
     let wanted = ranged.unwrap_or(Wanted::From(0, None));
-    let reading = door.read_linked(token, wanted).await.map_err(|fault| ask.problem(fault))?;
+    let reading = api.read_linked(token, wanted).await.map_err(|fault| ask.problem(fault))?;
     Ok(response(reading, ranged.is_some()))
 }
 
@@ -59,7 +59,7 @@ pub(super) fn described() -> Value {
 }
 
 /// The body is the object, with its content type.
-pub(super) async fn create_object(door: Door, request: Request) -> Result<Response, Problem> {
+pub(super) async fn create_object(api: Api, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let query: Vec<_> = form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes()).collect();
     let tenant = match query.as_slice() {
@@ -71,14 +71,14 @@ pub(super) async fn create_object(door: Door, request: Request) -> Result<Respon
         }
     };
     if body.size_hint().lower() > limit::OBJECT_BYTES_MAX {
-        return Err(Fault::from(Refusal::ObjectTooLarge).into());
+        return Err(ApiError::from(RequestError::ObjectTooLarge).into());
     }
     let media_type = parts.headers.get(header::CONTENT_TYPE).map_or(Ok(""), HeaderValue::to_str);
     let media_type = media_type.map_err(|_| {
         Problem::malformed(Place::Header("content-type"), "content-type: only visible ASCII is allowed")
     })?;
     let pieces = body.into_data_stream().map_err(|error| {
-        Fault::malformed(
+        ApiError::malformed(
             "",
             format!(
                 "reading the body failed: \
@@ -91,7 +91,7 @@ pub(super) async fn create_object(door: Door, request: Request) -> Result<Respon
         "media_type" => Place::Header("content-type"),
         _ => Place::Body(pointer(field)),
     };
-    let answer = door.create_object((media_type, tenant), pieces).await.map_err(|fault| Problem::of(fault, place))?;
+    let answer = api.create_object((media_type, tenant), pieces).await.map_err(|fault| Problem::of(fault, place))?;
     let mut response = answered(&answer);
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)

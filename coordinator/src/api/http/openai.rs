@@ -12,7 +12,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use bytes::Bytes;
-use formats::openai::Refused;
+use formats::openai::InputError;
 use futures::{Stream, StreamExt as _};
 use http::{HeaderValue, Method, StatusCode, header};
 use proto::{Reason, v1};
@@ -21,10 +21,10 @@ use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::{answering, sse};
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::api::output::{Piece, Streaming};
 use crate::api::problem::{Place, Problem};
-use crate::api::{Door, Fault};
+use crate::api::{Api, ApiError};
 use crate::auth::audit;
 use crate::auth::callers::{Denied, Role};
 use crate::metrics::refused;
@@ -39,7 +39,7 @@ pub(crate) struct Route {
     pub(crate) description: &'static str,
     /// Its caller must have one of these.
     roles: &'static [Role],
-    handler: fn() -> MethodRouter<Door>,
+    handler: fn() -> MethodRouter<Api>,
 }
 
 impl Route {
@@ -56,18 +56,18 @@ pub(crate) fn list_of_routes() -> impl Iterator<Item = &'static Route> {
 
 /// The routes under the paths that the SDKs use, whether their base address ends with `/v1` or not. The caller is
 /// checked before the request is read.
-pub(crate) fn routes(door: &Door) -> Router<Door> {
+pub(crate) fn routes(api: &Api) -> Router<Api> {
     list_of_routes().fold(Router::new(), |routes, route| {
-        let judge = move |door: Door, request: Request, next: Next| judged(route, door, request, next);
-        let handler = (route.handler)().route_layer(from_fn_with_state(door.clone(), judge));
+        let judge = move |api: Api, request: Request, next: Next| judged(route, api, request, next);
+        let handler = (route.handler)().route_layer(from_fn_with_state(api.clone(), judge));
         let handler = answering(handler, route.name);
         routes.route(route.path, handler.clone()).route(&format!("/v1{}", route.path), handler)
     })
 }
 
 /// Passes on a request if its caller has one of the roles.
-async fn judged(route: &'static Route, door: Door, request: Request, next: Next) -> Result<Response, Wrong> {
-    let caller = &door.runs.caller;
+async fn judged(route: &'static Route, api: Api, request: Request, next: Next) -> Result<Response, Wrong> {
+    let caller = &api.runs.caller;
     let denied = match route.roles {
         [] => None,
         // A token for one answer is not accepted for objects that consist of several requests.
@@ -76,7 +76,7 @@ async fn judged(route: &'static Route, door: Door, request: Request, next: Next)
     };
     if let Some(denied) = denied {
         audit::refused(caller, route.name, denied.reason);
-        return Err(Refusal::from(denied).into());
+        return Err(RequestError::from(denied).into());
     }
     Ok(next.run(request).await)
 }
@@ -112,7 +112,7 @@ impl Wrong {
 impl Wrong {
     /// A fault of a run. It names a place in a request that the client did not send, so it is mapped to the part of the
     /// client's request from which the run was made, or to its key.
-    fn of_run(fault: Fault, ask: &Ask, calls: &str) -> Self {
+    fn of_run(fault: ApiError, ask: &Ask, calls: &str) -> Self {
         let is_key =
             fault.reason == Reason::RequestIdTaken || fault.violations.iter().any(|(field, _)| field == "request_id");
         let wrong = Self::from(fault);
@@ -125,7 +125,7 @@ impl Wrong {
     }
 
     /// A fault of the answers to a run's calls, mapped to their place in the body.
-    fn of_answers(fault: Fault, answers: &str) -> Self {
+    fn of_answers(fault: ApiError, answers: &str) -> Self {
         let wrong = Self::from(fault);
         let is_theirs = wrong.status().is_client_error() && wrong.status() != StatusCode::FORBIDDEN;
         Self { param: is_theirs.then(|| answers.to_owned()), ..wrong }
@@ -140,15 +140,15 @@ impl Wrong {
     }
 }
 
-impl From<Refused> for Wrong {
-    fn from(refused: Refused) -> Self {
+impl From<InputError> for Wrong {
+    fn from(refused: InputError) -> Self {
         let param = Some(refused.pointer).filter(|pointer| !pointer.is_empty());
         Self::new(refused.reason, refused.message, param.as_deref())
     }
 }
 
-impl From<Fault> for Wrong {
-    fn from(fault: Fault) -> Self {
+impl From<ApiError> for Wrong {
+    fn from(fault: ApiError) -> Self {
         refused(fault.reason);
         let place = fault.violations.first().map(|(place, _)| place.as_str());
         let wrong = Self::new(fault.reason, fault.message, place);
@@ -156,9 +156,9 @@ impl From<Fault> for Wrong {
     }
 }
 
-impl From<Refusal> for Wrong {
-    fn from(refusal: Refusal) -> Self {
-        Fault::from(refusal).into()
+impl From<RequestError> for Wrong {
+    fn from(refusal: RequestError) -> Self {
+        ApiError::from(refusal).into()
     }
 }
 
@@ -227,8 +227,8 @@ fn malformed(parameter: &str, message: &str) -> Wrong {
 }
 
 /// The name of a worker's tool, for a name that a model was given.
-fn hosted(door: &Door) -> impl Fn(&str) -> Option<String> + 'static {
-    let registry = std::sync::Arc::clone(&door.runs.registry.borrow());
+fn hosted(api: &Api) -> impl Fn(&str) -> Option<String> + 'static {
+    let registry = std::sync::Arc::clone(&api.runs.registry.borrow());
     move |name| {
         let known = |name: &str| registry.catalog.find(&name.parse().ok()?).map(|entry| entry.name.to_string());
         known(name).or_else(|| known(&name.replace("__", ".")))
@@ -236,10 +236,10 @@ fn hosted(door: &Door) -> impl Fn(&str) -> Option<String> + 'static {
 }
 
 /// Reads a run from its beginning, in the order that these APIs need.
-async fn watch(door: &Door, run: RunId) -> Result<Box<Reader>, Wrong> {
+async fn watch(api: &Api, run: RunId) -> Result<Box<Reader>, Wrong> {
     let policy = v1::FloorPolicy::Arrival.into();
     let request = v1::WatchRunRequest { run_id: run.to_string(), after_sequence: None, floor_policy: policy };
-    Ok(door.watch_run(request).await?)
+    Ok(api.watch_run(request).await?)
 }
 
 /// A run's own id, from the path.
@@ -254,8 +254,8 @@ trait Face: Send + 'static {
 }
 
 /// A stream of a conversion's text, with comments while there is nothing to send for long.
-fn streamed<F: Face>(reader: Box<Reader>, door: &Door, face: F) -> Response {
-    let telling = (Streaming::new(reader, door.stop.clone(), None), face, false);
+fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F) -> Response {
+    let telling = (Streaming::new(reader, api.stop.clone(), None), face, false);
     let texts = futures::stream::unfold(telling, async |(mut streaming, mut face, ended)| {
         if ended {
             return None;

@@ -13,7 +13,7 @@ use super::ask::Ask;
 use super::{batch, objects, openapi, sse};
 use crate::api::needs::needs;
 use crate::api::problem::{Place, Problem};
-use crate::api::{Door, Told, output};
+use crate::api::{Api, MessageStream, output};
 use crate::auth::callers::Role;
 
 /// An operation of the HTTP API.
@@ -21,7 +21,7 @@ pub(crate) struct Operation {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
     pub(crate) meaning: Meaning,
-    pub(crate) handler: fn() -> MethodRouter<Door>,
+    pub(crate) handler: fn() -> MethodRouter<Api>,
 }
 
 pub(crate) enum Meaning {
@@ -64,8 +64,8 @@ type Answered = Result<Response, Problem>;
 macro_rules! unary {
     ($route:ident, $call:ident) => {
         || {
-            $route(|door: Door, ask: Ask| async move {
-                let answer = door.$call(ask.read()?).await.map_err(|fault| ask.problem(fault))?;
+            $route(|api: Api, ask: Ask| async move {
+                let answer = api.$call(ask.read()?).await.map_err(|fault| ask.problem(fault))?;
                 Answered::Ok(answered(&answer))
             })
         }
@@ -152,33 +152,33 @@ pub(crate) const OPERATIONS: &[Operation] = &[
 ];
 
 /// Accepts calls as a run. The answer is the accepted run, or its output if the client accepts events.
-async fn create_run(door: Door, mut ask: Ask) -> Answered {
+async fn create_run(api: Api, mut ask: Ask) -> Answered {
     let floor_policy = ask.take_floor_policy()?;
     let mut run: v1::CreateRunRequest = ask.read()?;
     run.request_id = ask.request_id(run.request_id)?;
     if ask.wants_events() {
         let request = v1::ExecuteRunRequest { run: Some(run), floor_policy };
-        let reader = door.execute_run(request).await.map_err(|fault| ask.problem(fault))?;
-        return Ok(sse::output(reader, door.stop.clone()));
+        let reader = api.execute_run(request).await.map_err(|fault| ask.problem(fault))?;
+        return Ok(sse::output(reader, api.stop.clone()));
     }
-    let answer = door.create_run(run).await.map_err(|fault| ask.problem(fault))?;
+    let answer = api.create_run(run).await.map_err(|fault| ask.problem(fault))?;
     let mut response = answered(&answer);
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
 }
 
-async fn events(door: Door, ask: Ask) -> Answered {
+async fn events(api: Api, ask: Ask) -> Answered {
     let mut request: v1::WatchRunRequest = ask.read()?;
     // The header is newer than the query: a browser that reconnects adds it to the same address.
     request.after_sequence = ask.last_event_id()?.or(request.after_sequence);
-    let stop = door.stop.clone();
-    let watched = output::watched(async move { door.watch_run(request).await }, stop, None).await;
+    let stop = api.stop.clone();
+    let watched = output::watched(async move { api.watch_run(request).await }, stop, None).await;
     Ok(sse::response(watched.map_err(|fault| ask.problem(fault))?.map(sse::text)))
 }
 
 /// Cancels calls. The answer is a stream of events if the client accepts them, and one list otherwise.
-async fn cancel_calls(door: Door, ask: Ask) -> Answered {
-    let mut pages = door.cancel_calls(ask.read()?).map_err(|fault| ask.problem(fault))?;
+async fn cancel_calls(api: Api, ask: Ask) -> Answered {
+    let mut pages = api.cancel_calls(ask.read()?).map_err(|fault| ask.problem(fault))?;
     if ask.wants_events() {
         return Ok(told(pages));
     }
@@ -194,14 +194,14 @@ async fn cancel_calls(door: Door, ask: Ask) -> Answered {
     Ok(answered(&all))
 }
 
-async fn verify_index(door: Door, ask: Ask) -> Answered {
-    Ok(told(door.verify_index(ask.read()?).map_err(|fault| ask.problem(fault))?))
+async fn verify_index(api: Api, ask: Ask) -> Answered {
+    Ok(told(api.verify_index(ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
 /// Tools by pages, or all of them in the form of a model vendor.
-async fn list_tools(door: Door, mut ask: Ask) -> Answered {
+async fn list_tools(api: Api, mut ask: Ask) -> Answered {
     let Some(at) = ask.query.iter().position(|(name, _)| name == "format") else {
-        return Ok(answered(&door.list_tools(&ask.read()?).map_err(|fault| ask.problem(fault))?));
+        return Ok(answered(&api.list_tools(&ask.read()?).map_err(|fault| ask.problem(fault))?));
     };
     let (name, wanted) = ask.query.remove(at);
     let Some((_, format)) = Format::ALL.into_iter().find(|(format, _)| *format == wanted) else {
@@ -216,7 +216,7 @@ async fn list_tools(door: Door, mut ask: Ask) -> Answered {
     }
     let mut tools = Vec::new();
     loop {
-        let page = door.list_tools(&request).map_err(|fault| ask.problem(fault))?;
+        let page = api.list_tools(&request).map_err(|fault| ask.problem(fault))?;
         tools.extend(page.tools);
         request.page_token = page.next_page_token;
         if request.page_token.is_empty() {
@@ -236,16 +236,16 @@ fn definitions(tools: &[v1::Tool], format: Format) -> Value {
     serde_json::json!({ "tools": definitions, "names": names })
 }
 
-async fn get_tool(door: Door, ask: Ask) -> Answered {
-    Ok(answered(&door.get_tool(&ask.read()?).map_err(|fault| ask.problem(fault))?))
+async fn get_tool(api: Api, ask: Ask) -> Answered {
+    Ok(answered(&api.get_tool(&ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
-async fn list_pauses(door: Door, ask: Ask) -> Answered {
-    Ok(answered(&door.list_pauses(ask.read()?).map_err(|fault| ask.problem(fault))?))
+async fn list_pauses(api: Api, ask: Ask) -> Answered {
+    Ok(answered(&api.list_pauses(ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
-async fn list_workers(door: Door, ask: Ask) -> Answered {
-    Ok(answered(&door.list_workers(&ask.read()?).map_err(|fault| ask.problem(fault))?))
+async fn list_workers(api: Api, ask: Ask) -> Answered {
+    Ok(answered(&api.list_workers(&ask.read()?).map_err(|fault| ask.problem(fault))?))
 }
 
 /// A message as a response.
@@ -265,7 +265,7 @@ pub(super) fn text_response(json: String) -> Response {
 }
 
 /// Messages as events, and a last one named `end`.
-fn told<M: prost::Message + prost::Name + 'static>(told: Told<M>) -> Response {
+fn told<M: prost::Message + prost::Name + 'static>(told: MessageStream<M>) -> Response {
     let words = told.map(|word| {
         let mut text = Vec::new();
         match word {

@@ -11,7 +11,7 @@ use http::{HeaderValue, header};
 use proto::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Fault;
+use crate::api::ApiError;
 use crate::api::output::{Piece, pieces};
 use crate::api::problem::Problem;
 use crate::readers::Reader;
@@ -34,7 +34,7 @@ pub(crate) fn response(events: impl Stream<Item = Bytes> + Send + 'static) -> Re
 }
 
 /// A piece of a run's output.
-pub(crate) fn text(piece: Result<Piece, Fault>) -> Bytes {
+pub(crate) fn text(piece: Result<Piece, ApiError>) -> Bytes {
     let mut text = Vec::new();
     match piece {
         Ok(Piece { events, heartbeat, end }) => {

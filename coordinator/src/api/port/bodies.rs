@@ -17,7 +17,7 @@ use tonic::Status;
 use super::gate::{HEALTH, REFLECTION};
 use super::is_grpc;
 use super::places::Room;
-use crate::api::{Fault, REQUEST_BYTES_MAX};
+use crate::api::{ApiError, REQUEST_BYTES_MAX};
 
 /// How long a message may take to arrive from its first byte on; the same as for a body over HTTP.
 const MESSAGE_WITHIN: Duration = Duration::from_secs(60);
@@ -90,7 +90,7 @@ fn kind(method: &Method, path: &str, headers: &HeaderMap) -> Kind {
 }
 
 /// The parsing state after `data`.
-fn follow(mut state: Message, mut data: &[u8], max: usize) -> Result<Message, Fault> {
+fn follow(mut state: Message, mut data: &[u8], max: usize) -> Result<Message, ApiError> {
     while !data.is_empty() {
         state = match state {
             Message::Prefix { mut bytes, mut length } => {
@@ -116,26 +116,26 @@ fn follow(mut state: Message, mut data: &[u8], max: usize) -> Result<Message, Fa
     Ok(state)
 }
 
-fn too_large(size: usize, max: usize) -> Fault {
+fn too_large(size: usize, max: usize) -> ApiError {
     let message = format!("the message has {size} bytes; the limit is {max} bytes: put large input in files");
-    Fault::new(Reason::PayloadTooLarge, message).with("limit", max)
+    ApiError::new(Reason::PayloadTooLarge, message).with("limit", max)
 }
 
-fn no_room() -> Fault {
+fn no_room() -> ApiError {
     let message = "this coordinator has no room for more unfinished requests: retry in a moment";
-    Fault::new(Reason::RequestsFull, message)
+    ApiError::new(Reason::RequestsFull, message)
 }
 
 /// The fault of a body that was rejected here; `None` if the body failed for another reason.
-pub(crate) fn refusal(error: &(dyn std::error::Error + 'static)) -> Option<Fault> {
+pub(crate) fn refusal(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let status = causes.find_map(|error| error.downcast_ref::<Status>())?;
     (status.code() == tonic::Code::ResourceExhausted).then(no_room)
 }
 
-fn too_slow() -> Fault {
+fn too_slow() -> ApiError {
     let message = format!("the message did not arrive within {} s", MESSAGE_WITHIN.as_secs());
-    Fault::new(Reason::RequestTimeout, message)
+    ApiError::new(Reason::RequestTimeout, message)
 }
 
 impl HttpBody for Received {

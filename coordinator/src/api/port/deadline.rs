@@ -12,7 +12,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::Service;
 
-use crate::api::Fault;
+use crate::api::ApiError;
 use crate::runs::AboutToOpen;
 
 /// When the client stops waiting.
@@ -63,7 +63,7 @@ where
             tokio::select! {
                 biased;
                 response = response => response,
-                () = overdue => Ok(Status::from(Fault::exceeded(about_to_open.get())).into_http()),
+                () = overdue => Ok(Status::from(ApiError::exceeded(about_to_open.get())).into_http()),
             }
         })
     }

@@ -12,8 +12,8 @@ use tonic::body::Body;
 use tower::Service;
 
 use super::incoming::Peer;
-use crate::admission::refusal::Refusal;
-use crate::api::Fault;
+use crate::admission::refusal::RequestError;
+use crate::api::ApiError;
 use crate::api::needs::needs;
 use crate::api::problem::Problem;
 use crate::auth::audit;
@@ -36,7 +36,7 @@ impl<S> Gate<S> {
         Self { inner, callers }
     }
 
-    fn admit<B>(&self, request: &Request<B>) -> Result<Caller, Fault> {
+    fn admit<B>(&self, request: &Request<B>) -> Result<Caller, ApiError> {
         let path = request.uri().path();
         if !path.starts_with(API) && (path.starts_with(HEALTH) || crate::api::http::is_open(path)) {
             return Ok(self.callers.unsaid());
@@ -50,7 +50,7 @@ impl<S> Gate<S> {
         })?;
         judge(&caller, path).map_err(|denied| {
             audit::refused(&caller, path, denied.reason);
-            Refusal::from(denied)
+            RequestError::from(denied)
         })?;
         Ok(caller)
     }

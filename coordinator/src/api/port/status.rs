@@ -9,12 +9,12 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::api::fault::Fault;
+use crate::api::fault::ApiError;
 use crate::metrics::refused;
 
-impl From<Fault> for Status {
-    fn from(fault: Fault) -> Self {
-        let Fault { reason, message, metadata, violations, retry_after } = fault;
+impl From<ApiError> for Status {
+    fn from(fault: ApiError) -> Self {
+        let ApiError { reason, message, metadata, violations, retry_after } = fault;
         refused(reason);
         let metadata: HashMap<String, String> =
             metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -30,7 +30,7 @@ impl From<Fault> for Status {
 }
 
 /// A fault as a part of a message.
-pub(in crate::api) fn refusal(fault: Fault) -> v1::RunRefusal {
+pub(in crate::api) fn refusal(fault: ApiError) -> v1::RunRefusal {
     refused(fault.reason);
     let run = fault.metadata.iter().find(|(name, _)| *name == "run_id");
     let run_id = run.map_or_else(String::new, |(_, run)| run.clone());
@@ -48,5 +48,5 @@ pub(in crate::api) fn with_reason(response: http::Response<Body>) -> http::Respo
     }
     let status = Status::from_header_map(headers);
     let reason = status.as_ref().map_or("", Status::message);
-    Status::from(Fault::malformed("", format!("the message cannot be decoded: {reason}"))).into_http()
+    Status::from(ApiError::malformed("", format!("the message cannot be decoded: {reason}"))).into_http()
 }

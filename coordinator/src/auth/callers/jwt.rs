@@ -37,7 +37,7 @@ struct Key {
 
 /// Why a token is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum TokenError {
     #[error("it is not a token")]
     Malformed,
     #[error("its algorithm is not supported: sign with RS, PS, ES (256, 384) or EdDSA")]
@@ -110,22 +110,22 @@ impl Key {
 }
 
 /// The claims of a valid token.
-pub(super) fn verify(token: &str, keys: &Keys, rules: &Rules) -> Result<Map<String, Value>, Fault> {
+pub(super) fn verify(token: &str, keys: &Keys, rules: &Rules) -> Result<Map<String, Value>, TokenError> {
     // An error means that it was installed before: it is the same provider.
     PROVIDER.install_default().ok();
     let header = decode_header(token).map_err(|error| match error.kind() {
         // "none" and unknown algorithms.
-        ErrorKind::Json(_) => Fault::Algorithm,
-        _ => Fault::Malformed,
+        ErrorKind::Json(_) => TokenError::Algorithm,
+        _ => TokenError::Malformed,
     })?;
     if verifier(header.alg).is_none() {
-        return Err(Fault::Algorithm);
+        return Err(TokenError::Algorithm);
     }
     if header.crit.is_some() {
         // The token has critical headers, and none are supported.
-        return Err(Fault::Malformed);
+        return Err(TokenError::Malformed);
     }
-    let key = keys.find(header.kid.as_deref(), header.alg).ok_or(Fault::KeyUnknown)?;
+    let key = keys.find(header.kid.as_deref(), header.alg).ok_or(TokenError::KeyUnknown)?;
     let mut validation = Validation::new(header.alg);
     validation.leeway = LEEWAY_S;
     validation.validate_nbf = true;
@@ -138,14 +138,16 @@ pub(super) fn verify(token: &str, keys: &Keys, rules: &Rules) -> Result<Map<Stri
     validation.set_required_spec_claims(&required.into_iter().collect::<Vec<_>>());
     let decoded = decode::<Map<String, Value>>(token, &key.key, &validation);
     decoded.map(|data| data.claims).map_err(|error| match error.kind() {
-        ErrorKind::InvalidSignature => Fault::Signature,
-        ErrorKind::ExpiredSignature => Fault::Expired,
-        ErrorKind::ImmatureSignature => Fault::TooEarly,
-        ErrorKind::InvalidAudience => Fault::Audience,
-        ErrorKind::InvalidIssuer => Fault::Issuer,
-        ErrorKind::MissingRequiredClaim(claim) | ErrorKind::InvalidClaimFormat(claim) => Fault::Claim(claim.clone()),
-        ErrorKind::InvalidAlgorithm | ErrorKind::InvalidKeyFormat => Fault::Algorithm,
-        _ => Fault::Malformed,
+        ErrorKind::InvalidSignature => TokenError::Signature,
+        ErrorKind::ExpiredSignature => TokenError::Expired,
+        ErrorKind::ImmatureSignature => TokenError::TooEarly,
+        ErrorKind::InvalidAudience => TokenError::Audience,
+        ErrorKind::InvalidIssuer => TokenError::Issuer,
+        ErrorKind::MissingRequiredClaim(claim) | ErrorKind::InvalidClaimFormat(claim) => {
+            TokenError::Claim(claim.clone())
+        }
+        ErrorKind::InvalidAlgorithm | ErrorKind::InvalidKeyFormat => TokenError::Algorithm,
+        _ => TokenError::Malformed,
     })
 }
 
@@ -246,18 +248,18 @@ mod tests {
         for token in [RS256, PS256] {
             let claims = verify(token, &keys(""), &rules("toolyard")).expect("it is sound");
             assert_eq!(claims.get("sub").and_then(Value::as_str), Some("ada"));
-            assert_eq!(verify(token, &keys(""), &rules("other")), Err(Fault::Audience));
+            assert_eq!(verify(token, &keys(""), &rules("other")), Err(TokenError::Audience));
             let (head, signature) = token.rsplit_once('.').expect("three parts");
             let first = if signature.starts_with('A') { "B" } else { "A" };
             let forged = format!("{head}.{first}{}", &signature[1..]);
-            assert_eq!(verify(&forged, &keys(""), &rules("toolyard")), Err(Fault::Signature));
+            assert_eq!(verify(&forged, &keys(""), &rules("toolyard")), Err(TokenError::Signature));
         }
     }
 
     #[test]
     fn a_key_is_used_for_what_its_issuer_says_alone() {
         assert!(verify(RS256, &keys("RS256"), &rules("toolyard")).is_ok());
-        assert_eq!(verify(PS256, &keys("RS256"), &rules("toolyard")), Err(Fault::KeyUnknown));
+        assert_eq!(verify(PS256, &keys("RS256"), &rules("toolyard")), Err(TokenError::KeyUnknown));
     }
 
     #[test]

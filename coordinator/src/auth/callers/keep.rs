@@ -32,7 +32,7 @@ struct FileContent {
 }
 
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct CallersReload {
     path: PathBuf,
     seen: [u8; 32],
     book: watch::Sender<Arc<Book>>,
@@ -45,7 +45,7 @@ pub(crate) struct Keeper {
 ///
 /// # Errors
 /// If a file cannot be read, or with every mistake in it.
-pub(crate) fn open(path: &Path) -> Result<(Callers, Keeper), CallersError> {
+pub(crate) fn open(path: &Path) -> Result<(Callers, CallersReload), CallersError> {
     let (seen, FileContent { book, keys, issuer }) = load(path)?;
     metrics::tenants::reserve(book.named_tenants());
     let (book, book_receiver) = watch::channel(Arc::new(book));
@@ -53,11 +53,11 @@ pub(crate) fn open(path: &Path) -> Result<(Callers, Keeper), CallersError> {
     let issuer = watch::Sender::new(issuer.map(Arc::new));
     let wanted = Arc::new(Notify::new());
     let shared = Shared { book: book_receiver, issuer: keys_receiver, wanted: Arc::clone(&wanted) };
-    let keeper = Keeper { path: path.to_owned(), seen, book, keys: Arc::new(keys), issuer, wanted };
+    let keeper = CallersReload { path: path.to_owned(), seen, book, keys: Arc::new(keys), issuer, wanted };
     Ok((Callers(Some(Arc::new(shared))), keeper))
 }
 
-impl Keeper {
+impl CallersReload {
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
         let fetching =
             issuer::keep(self.issuer.subscribe(), Arc::clone(&self.keys), Arc::clone(&self.wanted), stop.clone());

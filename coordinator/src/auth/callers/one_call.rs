@@ -30,7 +30,7 @@ struct Written {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(super) enum TokenError {
     #[error("it is not an answer token of this service")]
     Malformed,
     #[error("it has expired")]
@@ -51,13 +51,13 @@ pub(super) fn sign(one: &OneCall, key: &hmac::Key) -> String {
     format!("{body}.{tag}")
 }
 
-pub(super) fn verify(token: &str, key: &hmac::Key, now: Timestamp) -> Result<OneCall, Fault> {
-    let (body, tag) = token.split_once('.').ok_or(Fault::Malformed)?;
-    let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).map_err(|_| Fault::Malformed)?;
+pub(super) fn verify(token: &str, key: &hmac::Key, now: Timestamp) -> Result<OneCall, TokenError> {
+    let (body, tag) = token.split_once('.').ok_or(TokenError::Malformed)?;
+    let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).map_err(|_| TokenError::Malformed)?;
     // In constant time, and before anything of the body is parsed.
-    hmac::verify(key, body.as_bytes(), &tag).map_err(|_| Fault::Malformed)?;
-    let one = read(body).ok_or(Fault::Malformed)?;
-    if one.until <= now { Err(Fault::Expired) } else { Ok(one) }
+    hmac::verify(key, body.as_bytes(), &tag).map_err(|_| TokenError::Malformed)?;
+    let one = read(body).ok_or(TokenError::Malformed)?;
+    if one.until <= now { Err(TokenError::Expired) } else { Ok(one) }
 }
 
 fn read(body: &str) -> Option<OneCall> {
@@ -91,9 +91,9 @@ mod tests {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &[7; 32]);
         let token = sign(&one(), &key);
         assert_eq!(verify(&token, &key, Timestamp(999)), Ok(one()));
-        assert_eq!(verify(&token, &key, Timestamp(1000)), Err(Fault::Expired));
+        assert_eq!(verify(&token, &key, Timestamp(1000)), Err(TokenError::Expired));
         let other = hmac::Key::new(hmac::HMAC_SHA256, &[8; 32]);
-        assert_eq!(verify(&token, &other, Timestamp(0)), Err(Fault::Malformed));
+        assert_eq!(verify(&token, &other, Timestamp(0)), Err(TokenError::Malformed));
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
             let forged = String::from_utf8(forged).unwrap();
             let verified = verify(&forged, &key, Timestamp(0));
             // The last digit of base64 has unused bits; the decoder rejects them if they are set.
-            assert_eq!(verified, Err(Fault::Malformed), "byte {index}");
+            assert_eq!(verified, Err(TokenError::Malformed), "byte {index}");
         }
     }
 }

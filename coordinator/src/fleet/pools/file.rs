@@ -33,7 +33,7 @@ struct RawPool {
 
 /// Reloads the file when it changes. If it cannot be used, the previous rules stay in force.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct PoolsReload {
     path: PathBuf,
     text: String,
     rules: watch::Sender<Arc<PoolRules>>,
@@ -43,13 +43,13 @@ pub(crate) struct Keeper {
 ///
 /// # Errors
 /// If it cannot be read, or with every mistake in it.
-pub(crate) fn open(path: &Path) -> Result<(watch::Receiver<Arc<PoolRules>>, Keeper), PoolsError> {
+pub(crate) fn open(path: &Path) -> Result<(watch::Receiver<Arc<PoolRules>>, PoolsReload), PoolsError> {
     let text = read(path)?;
     let (rules, receiver) = watch::channel(Arc::new(parse(path, &text)?));
-    Ok((receiver, Keeper { path: path.to_owned(), text, rules }))
+    Ok((receiver, PoolsReload { path: path.to_owned(), text, rules }))
 }
 
-impl Keeper {
+impl PoolsReload {
     pub(crate) async fn keep(mut self, stop: CancellationToken) {
         let mut failed = None;
         loop {

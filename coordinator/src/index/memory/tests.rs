@@ -121,15 +121,15 @@ fn the_oldest_ended_runs_are_forgotten_and_that_is_told() {
 #[test]
 fn a_mark_moves_only_from_where_it_is_believed_to_stand() {
     let memory = Memory::default();
-    let (shard, mark) = (Shard(3), Mark::settled(7));
-    assert!(!memory.advance(shard, Some(mark), Mark::settled(9)));
+    let (shard, mark) = (Shard(3), Watermark::settled(7));
+    assert!(!memory.advance(shard, Some(mark), Watermark::settled(9)));
     assert!(memory.advance(shard, None, mark));
-    assert!(memory.advance(shard, Some(mark), Mark::settled(9)));
+    assert!(memory.advance(shard, Some(mark), Watermark::settled(9)));
     memory.wipe();
-    assert!(!memory.advance(shard, Some(Mark::settled(9)), Mark::settled(10)), "it was emptied meanwhile");
+    assert!(!memory.advance(shard, Some(Watermark::settled(9)), Watermark::settled(10)), "it was emptied meanwhile");
     for shard in (0..SHARDS).map(Shard) {
         assert!(!memory.coverage().complete);
-        assert!(memory.advance(shard, None, Mark::settled(1)));
+        assert!(memory.advance(shard, None, Watermark::settled(1)));
     }
     assert!(memory.coverage().complete);
 }

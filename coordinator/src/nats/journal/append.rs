@@ -9,10 +9,10 @@ use async_nats::jetstream;
 use async_nats::jetstream::context::PublishError;
 use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
-use nats::unstored::Unstored;
+use nats::unstored::AppendFailure;
 use proto::convert::log;
 use proto::names;
-use proto::subject::{Place, Subject};
+use proto::subject::{Subject, SubjectKind};
 use run::{CallSpec, Event, RunId, Timestamp};
 use telemetry::trace::Moment;
 use tokio::time::Instant;
@@ -75,7 +75,7 @@ impl<'events> Draft<'events> {
         job: Option<&'events CallSpec>,
         expected: u64,
     ) -> Result<Self, AppendError> {
-        let Some(place) = Place::of(events) else { return Err(AppendError::Conflict) };
+        let Some(place) = SubjectKind::of(events) else { return Err(AppendError::Conflict) };
         let subject = Subject { run, place }.to_string();
         let now = proto::now();
         let not_after = run::counts_until(run, events, now);
@@ -175,11 +175,11 @@ impl Journal {
                         break;
                     }
                 };
-                let refused = match Unstored::of(&error) {
-                    Unstored::Conflict => Some(AppendError::Conflict),
-                    Unstored::TooLarge => Some(AppendError::TooLarge),
-                    Unstored::Full => Some(AppendError::Full { is_certain: !sent }),
-                    Unstored::Unconfirmed => None,
+                let refused = match AppendFailure::of(&error) {
+                    AppendFailure::Conflict => Some(AppendError::Conflict),
+                    AppendFailure::TooLarge => Some(AppendError::TooLarge),
+                    AppendFailure::Full => Some(AppendError::Full { is_certain: !sent }),
+                    AppendFailure::Unconfirmed => None,
                 };
                 reason = error.to_string();
                 match refused {

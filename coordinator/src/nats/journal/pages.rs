@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use futures::future::try_join_all;
 use proto::names;
-use proto::subject::{self, Place, Subject};
+use proto::subject::{self, Subject, SubjectKind};
 use run::{Event, RunId};
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -181,7 +181,7 @@ impl RunPages {
         if self.through == 0 {
             // The opening first, on a subject that the broker looks up. With a wildcard it would search the log from
             // its beginning.
-            let opening = Subject { run: self.run, place: Place::Run }.to_string();
+            let opening = Subject { run: self.run, place: SubjectKind::Run }.to_string();
             all = self.journal.read_once(&opening, 0, (1, self.bytes)).await?;
             all.messages.retain(Stored::opens);
         }

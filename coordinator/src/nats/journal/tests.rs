@@ -28,7 +28,7 @@ pub(crate) fn fresh() -> RunId {
 async fn an_entry_is_known_again_behind_which_others_came() {
     let (_server, journal) = journal().await;
     let id = fresh();
-    let subject = Subject { run: id, place: Place::Run }.to_string();
+    let subject = Subject { run: id, place: SubjectKind::Run }.to_string();
     let events = [Event::RunClosed];
     let first = journal.append(id, &events, None, 0).await.expect("stored");
     let ours = log::encode_as(1, None, &events, None);

@@ -3,7 +3,7 @@
 use async_nats::jetstream::AckKind;
 use futures::StreamExt as _;
 use nats::Credentials;
-use proto::subject::{Place, Subject};
+use proto::subject::{Subject, SubjectKind};
 use run::{CallIndex, RunId, Shard};
 
 use super::*;
@@ -32,7 +32,7 @@ async fn broker() -> (local::Broker, Broker) {
 async fn add_jobs(broker: &Broker, pool: &PoolId, count: usize) {
     for _ in 0..count {
         let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-        let subject = Subject { run, place: Place::Job { call: CallIndex(0), pool: pool.clone() } };
+        let subject = Subject { run, place: SubjectKind::Job { call: CallIndex(0), pool: pool.clone() } };
         broker.client.publish(subject.to_string(), "a job".into()).await.expect("the broker is there");
     }
     broker.client.flush().await.expect("the broker is there");

@@ -23,10 +23,10 @@ impl Scene {
     }
 
     /// A registry that has received heartbeats for long enough.
-    async fn registry(&self, limits: Limits) -> Keeper {
+    async fn registry(&self, limits: Limits) -> RegistryTask {
         let (published, _) = watch::channel(Arc::default());
         let (_, rules) = watch::channel(Arc::default());
-        let mut registry = Keeper::new(&self.broker, published, (rules, Callers::default()), limits);
+        let mut registry = RegistryTask::new(&self.broker, published, (rules, Callers::default()), limits);
         registry.load().await.expect("the broker is there");
         registry.started = Instant::now().checked_sub(names::WORKER_LOST).expect("the machine runs for longer");
         registry
@@ -65,7 +65,7 @@ fn set(number: usize) -> String {
     set
 }
 
-fn lives(registry: &mut Keeper, pool_name: &str, worker: &str, set: &str) {
+fn lives(registry: &mut RegistryTask, pool_name: &str, worker: &str, set: &str) {
     let (tools, slots) = (set.parse().expect("the name of a set"), 1);
     let worker: WorkerId = worker.parse().expect("a name");
     registry.last_seen.insert((pool(pool_name), worker.clone()), Instant::now());
@@ -118,7 +118,7 @@ async fn a_set_that_is_hosted_again_is_deserted_anew_and_a_queue_with_jobs_stays
     assert_eq!(scene.keys().await.len(), 1, "it counts from when it was deserted again");
 
     let run = run::RunId::new(run::Shard(0), uuid::Uuid::now_v7());
-    let place = proto::subject::Place::Job { call: run::CallIndex(0), pool: pool("main") };
+    let place = proto::subject::SubjectKind::Job { call: run::CallIndex(0), pool: pool("main") };
     let job = proto::subject::Subject { run, place }.to_string();
     let sent = scene.broker.context.publish(job, "a job".into()).await.expect("it is sent");
     sent.await.expect("it is stored");

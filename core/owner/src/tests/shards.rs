@@ -62,12 +62,12 @@ fn a_snapshot_has_the_open_runs_and_those_of_newer_releases_with_their_last_entr
 #[test]
 fn jobs_of_a_run_that_a_newer_release_opened_are_left_to_it() {
     let mut story = Story::begin();
-    let place = Place::Job { call: CALL, pool: pool() };
-    let noted = |story: &mut Story, number, place: &Place, sequence| {
+    let place = SubjectKind::Job { call: CALL, pool: pool() };
+    let noted = |story: &mut Story, number, place: &SubjectKind, sequence| {
         story.owner.handle_unreadable((run_id(number), place.clone()), sequence, START, || false)
     };
     assert_eq!(noted(&mut story, 1, &place, 1), Noted::Kept);
-    assert_eq!(noted(&mut story, 2, &Place::Control { call: CALL }, 2), Noted::Stray, "that opens no run");
+    assert_eq!(noted(&mut story, 2, &SubjectKind::Control { call: CALL }, 2), Noted::Stray, "that opens no run");
     let question = Question { run: run_id(1), call: CALL, delivered: 1, sequence: 1, attempt: None, executed: false };
     assert_eq!(story.owner.verdict(&question, &pool(), 0, START, &story.world), None);
     let unknown = Question { run: run_id(2), ..question };
@@ -80,7 +80,7 @@ fn jobs_of_a_run_that_a_newer_release_opened_are_left_to_it() {
 fn an_entry_that_cannot_be_read_is_expected_by_the_next_append_on_its_subject() {
     let mut story = Story::begin();
     story.queued(run_id(1), spec("a"));
-    let place = Place::Control { call: CALL };
+    let place = SubjectKind::Control { call: CALL };
     assert_eq!(story.owner.handle_unreadable((run_id(1), place), 2, START, || false), Noted::Kept);
     story.sequence = 2;
     let actions = story.wait(600);

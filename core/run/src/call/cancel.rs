@@ -7,7 +7,7 @@
 use super::{Call, CallState, Cancelling};
 use crate::event::{Entry, Event, Outcome, Stopped};
 use crate::id::{CallIndex, Timestamp};
-use crate::run::{Heard, Run};
+use crate::run::{Fact, Run};
 
 impl Run {
     /// The calls whose jobs may be in the log behind this entry, although an event of the entry cancels them: their
@@ -25,7 +25,7 @@ impl Run {
         }
     }
 
-    pub(crate) fn cancel_calls(&mut self, at: Timestamp, reason: &str, turns: &[CallIndex], heard: &mut Vec<Heard>) {
+    pub(crate) fn cancel_calls(&mut self, at: Timestamp, reason: &str, turns: &[CallIndex], heard: &mut Vec<Fact>) {
         self.calls.iter_mut().for_each(|call| call.cancel_requested_at(at, reason, turns, heard));
     }
 }
@@ -38,7 +38,7 @@ impl Call {
         at: Timestamp,
         reason: &str,
         turns: &[CallIndex],
-        heard: &mut Vec<Heard>,
+        heard: &mut Vec<Fact>,
     ) {
         let may_run = match &self.state {
             CallState::Ended(_) => return,
@@ -47,7 +47,7 @@ impl Call {
                 let reason = reason.to_owned();
                 let (delivered_at, acknowledged_at) = (None, None);
                 self.cancel = Some(Cancelling { requested_at: at, reason, delivered_at, acknowledged_at });
-                return heard.push(Heard::CancelRequested { call: self.index });
+                return heard.push(Fact::CancelRequested { call: self.index });
             }
             CallState::Accepted => self.is_repeatable() && turns.contains(&self.index),
             CallState::Queued { .. } => self.is_repeatable(),
@@ -58,18 +58,18 @@ impl Call {
     }
 
     /// The owner stops waiting for a report of the attempt that it asked to stop.
-    pub(crate) fn cancelled(&mut self, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(crate) fn cancelled(&mut self, at: Timestamp, heard: &mut Vec<Fact>) {
         self.without_its_word(|call| call.end_cancelled(Stopped::Unconfirmed, at, heard));
     }
 
     /// The attempt reports that it stopped. For `others`, earlier attempts that were lost, there is no report, which
     /// matters if the tool is not safe to repeat.
-    pub(super) fn end_stopped(&mut self, others: u32, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(super) fn end_stopped(&mut self, others: u32, at: Timestamp, heard: &mut Vec<Fact>) {
         let sure = self.is_repeatable() || others == 0;
         self.end_cancelled(if sure { Stopped::Confirmed } else { Stopped::Unconfirmed }, at, heard);
     }
 
-    pub(super) fn end_cancelled(&mut self, stopped: Stopped, at: Timestamp, heard: &mut Vec<Heard>) {
+    pub(super) fn end_cancelled(&mut self, stopped: Stopped, at: Timestamp, heard: &mut Vec<Fact>) {
         let reason = self.cancel.as_ref().map_or_else(String::new, |cancel| cancel.reason.clone());
         self.end(Outcome::Cancelled { reason, stopped }, at, heard);
     }

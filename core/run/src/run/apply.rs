@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Heard, Run, RunStatus};
-use crate::call::{Call, CallState, Fate, Report};
+use super::{Fact, Run, RunStatus};
+use crate::call::{Call, CallState, Disposition, Report};
 use crate::chunks::Span;
 use crate::event::{CallSpec, DeadlineKind, Entry, Event, Outcome, Position, RunOpened};
 use crate::id::{CallIndex, Timestamp};
 
 impl Run {
     /// Applies the next entry of the log, and reports what of it was accepted.
-    pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Heard>) {
+    pub fn apply(&mut self, entry: &Entry, heard: &mut Vec<Fact>) {
         self.note_copies(entry);
         let turns = self.perhaps_dispatched(entry);
         for (event, number) in entry.events.iter().zip(0..) {
@@ -27,7 +27,7 @@ impl Run {
         if self.opened_at.is_some() && status != self.status {
             self.status = status;
             self.ended_at = status.is_final().then_some(entry.at);
-            heard.push(Heard::StatusChanged(status));
+            heard.push(Fact::StatusChanged(status));
         }
     }
 
@@ -36,7 +36,7 @@ impl Run {
     ///
     /// The run stays open until its owner closes it, because calls that are appended meanwhile are stored and must end
     /// too.
-    fn fail_if_asked_to(&mut self, at: Timestamp, turns: &[CallIndex], heard: &mut Vec<Heard>) {
+    fn fail_if_asked_to(&mut self, at: Timestamp, turns: &[CallIndex], heard: &mut Vec<Fact>) {
         let may_fail = self.fail_fast || self.rules.fails_with_call;
         if !may_fail || self.cancel_requested || self.expired || self.status.is_final() {
             return;
@@ -54,7 +54,7 @@ impl Run {
         self.cancel_calls(at, &reason, turns, heard);
     }
 
-    fn opened(&mut self, opened: &RunOpened, entry: &Entry, heard: &mut Vec<Heard>) {
+    fn opened(&mut self, opened: &RunOpened, entry: &Entry, heard: &mut Vec<Fact>) {
         // An event that is stored twice changes only the revision of its subject, which every command needs.
         let with_job = entry.events.iter().any(|event| matches!(event, Event::CallDispatched { .. }));
         if !with_job {
@@ -74,7 +74,7 @@ impl Run {
         self.rules = opened.rules;
         self.context.clone_from(&opened.context);
         self.erasure = opened.erasure;
-        heard.push(Heard::RunOpened);
+        heard.push(Fact::RunOpened);
         self.take_in(&opened.calls, entry.at, heard);
         if entry.is_late() {
             // The caller may have received an error for the run, so it ends as it begins.
@@ -83,7 +83,7 @@ impl Run {
         }
     }
 
-    fn take_in(&mut self, calls: &[Arc<CallSpec>], at: Timestamp, heard: &mut Vec<Heard>) {
+    fn take_in(&mut self, calls: &[Arc<CallSpec>], at: Timestamp, heard: &mut Vec<Fact>) {
         if self.calls.is_empty() {
             // Most runs have one, and get no more.
             self.calls.reserve_exact(calls.len());
@@ -96,7 +96,7 @@ impl Run {
         }
     }
 
-    fn apply_event(&mut self, event: &Event, at: (Position, Timestamp), turns: &[CallIndex], heard: &mut Vec<Heard>) {
+    fn apply_event(&mut self, event: &Event, at: (Position, Timestamp), turns: &[CallIndex], heard: &mut Vec<Fact>) {
         let ((position, at), sequence) = (at, at.0.sequence);
         match event {
             Event::RunOpened(_) => {}
@@ -105,7 +105,7 @@ impl Run {
                 if self.open {
                     let (first, count) = (self.calls.len(), calls.len());
                     if let (Ok(first), Ok(count)) = (u16::try_from(first), u16::try_from(count)) {
-                        heard.push(Heard::CallsAppended { first: CallIndex(first), count });
+                        heard.push(Fact::CallsAppended { first: CallIndex(first), count });
                         self.take_in(calls, at, heard);
                     }
                 }
@@ -113,7 +113,7 @@ impl Run {
             Event::RunClosed => {
                 self.revision = sequence;
                 if std::mem::take(&mut self.open) {
-                    heard.push(Heard::RunClosed);
+                    heard.push(Fact::RunClosed);
                 }
             }
             Event::RunCancelRequested { reason } => {
@@ -171,7 +171,7 @@ impl Run {
         at: Timestamp,
         sequence: u64,
         turns: &[CallIndex],
-        heard: &mut Vec<Heard>,
+        heard: &mut Vec<Fact>,
     ) {
         match event {
             Event::CallDispatched { call, .. } => self.with(*call, |call| call.dispatched(at, sequence)),
@@ -186,9 +186,9 @@ impl Run {
                 self.control(*call, sequence, |call| call.refused(error, at, heard));
             }
             Event::CallRedriven { call, into } => self.control(*call, sequence, |call| {
-                call.decide_fate(Fate::Redriven { into: *into });
+                call.decide_fate(Disposition::Redriven { into: *into });
             }),
-            Event::CallDropped { call } => self.control(*call, sequence, |call| call.decide_fate(Fate::Dropped)),
+            Event::CallDropped { call } => self.control(*call, sequence, |call| call.decide_fate(Disposition::Dropped)),
             Event::CallDecided { call, decision, by } => {
                 self.control(*call, sequence, |call| call.decide(decision, *by, at, heard));
                 self.join_turns(*call);
@@ -209,7 +209,7 @@ impl Run {
         }
     }
 
-    fn cancel(&mut self, at: Timestamp, reason: &str, turns: &[CallIndex], heard: &mut Vec<Heard>) {
+    fn cancel(&mut self, at: Timestamp, reason: &str, turns: &[CallIndex], heard: &mut Vec<Fact>) {
         if !self.status.is_final() {
             self.cancel_requested = true;
             self.open = false;

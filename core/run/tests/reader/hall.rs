@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use toolyard_run::{CallIndex, FloorPolicy, Heard, Run, Utterance};
+use toolyard_run::{CallIndex, Fact, FloorPolicy, OutputKind, Run};
 
 use super::log::pooled;
 
@@ -24,22 +24,22 @@ enum Waiting {
 }
 
 impl Hall {
-    pub(crate) fn hear(&mut self, fact: Heard) {
+    pub(crate) fn hear(&mut self, fact: Fact) {
         match fact {
-            Heard::AttemptStarted { attempt, continues: false } => {
+            Fact::AttemptStarted { attempt, continues: false } => {
                 self.waiting.retain(|(call, what)| *call != attempt.call || *what == Waiting::End);
             }
-            Heard::Output { attempt, .. } => self.waiting.push((attempt.call, Waiting::Output)),
-            Heard::ApprovalAsked { call } => drop(self.undecided.insert(call)),
-            Heard::Decided { call } => drop(self.undecided.remove(&call)),
-            Heard::CallEnded { call } => self.waiting.push((call, Waiting::End)),
+            Fact::Output { attempt, .. } => self.waiting.push((attempt.call, Waiting::Output)),
+            Fact::ApprovalAsked { call } => drop(self.undecided.insert(call)),
+            Fact::Decided { call } => drop(self.undecided.remove(&call)),
+            Fact::CallEnded { call } => self.waiting.push((call, Waiting::End)),
             _ => {}
         }
     }
 
-    pub(crate) fn speak(&mut self, what: Utterance, policy: FloorPolicy, run: &Run) {
+    pub(crate) fn speak(&mut self, what: OutputKind, policy: FloorPolicy, run: &Run) {
         match what {
-            Utterance::Speaks { call } => {
+            OutputKind::Speaks { call } => {
                 assert_eq!(self.speaker.replace(call), None);
                 match policy {
                     FloorPolicy::Arrival => assert_eq!(self.waiting.first().map(|(oldest, _)| *oldest), Some(call)),
@@ -51,8 +51,8 @@ impl Hall {
                     FloorPolicy::Interleaved => {}
                 }
             }
-            Utterance::Output { attempt, .. } => self.said(attempt.call, Waiting::Output),
-            Utterance::CallEnded { call } => {
+            OutputKind::Output { attempt, .. } => self.said(attempt.call, Waiting::Output),
+            OutputKind::CallEnded { call } => {
                 self.said(call, Waiting::End);
                 self.done.insert(call);
                 self.speaker = None;

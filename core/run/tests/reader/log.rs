@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use toolyard_run::{
-    AttemptId, AttemptNumber, AttemptOutcome, Call, CallIndex, CallState, Entry, Event, Heard, Nonce, Policy, PoolId,
+    AttemptId, AttemptNumber, AttemptOutcome, Call, CallIndex, CallState, Entry, Event, Fact, Nonce, Policy, PoolId,
     Route, Run, limit,
 };
 
 use crate::story::{pool, run_id};
 
 /// Each entry with the run as it was before, as it is after, and what was heard.
-pub(crate) fn for_each_entry(log: &[Entry], mut check: impl FnMut(&Entry, &Run, &Run, &[Heard])) {
+pub(crate) fn for_each_entry(log: &[Entry], mut check: impl FnMut(&Entry, &Run, &Run, &[Fact])) {
     let mut run = Run::new(run_id());
     for entry in log {
         let before = run.clone();
@@ -80,7 +80,7 @@ pub(crate) fn newest_attempts(log: &[Entry]) -> BTreeMap<CallIndex, AttemptId> {
     let mut newest = BTreeMap::new();
     for_each_entry(log, |_, _, _, heard| {
         newest.extend(heard.iter().filter_map(|fact| match fact {
-            Heard::AttemptStarted { attempt, .. } => Some((attempt.call, *attempt)),
+            Fact::AttemptStarted { attempt, .. } => Some((attempt.call, *attempt)),
             _ => None,
         }));
     });
@@ -96,7 +96,7 @@ pub(crate) fn continuing(log: &[Entry]) -> BTreeSet<(CallIndex, AttemptNumber)> 
     let mut continuing = BTreeSet::new();
     for_each_entry(log, |_, _, _, heard| {
         continuing.extend(heard.iter().filter_map(|fact| match fact {
-            Heard::AttemptStarted { attempt, continues: true } => Some((attempt.call, attempt.number)),
+            Fact::AttemptStarted { attempt, continues: true } => Some((attempt.call, attempt.number)),
             _ => None,
         }));
     });
@@ -117,7 +117,7 @@ pub(crate) fn chunks_that_count(log: &[Entry]) -> BTreeMap<CallIndex, (AttemptId
     });
     for_each_entry(&singly.collect::<Vec<_>>(), |entry, _, run, heard| {
         for fact in heard {
-            if let Heard::AttemptStarted { attempt, continues } = fact {
+            if let Fact::AttemptStarted { attempt, continues } = fact {
                 let before = stored.remove(&attempt.call).filter(|_| *continues).map(|(_, held)| held);
                 let held = before.map_or_else(BTreeSet::new, |held| (0..unbroken(&held)).collect());
                 stored.insert(attempt.call, (*attempt, held));

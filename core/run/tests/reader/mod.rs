@@ -6,7 +6,7 @@ pub(crate) mod log;
 use std::collections::{BTreeMap, BTreeSet};
 
 use toolyard_run::{
-    AttemptId, AttemptNumber, CallIndex, Chunk, Content, Entry, Event, FloorPolicy, Span, Spoken, Utterance,
+    AttemptId, AttemptNumber, CallIndex, Chunk, Content, Entry, Event, FloorPolicy, OutputEvent, OutputKind, Span,
 };
 
 use self::log::continuing;
@@ -15,7 +15,7 @@ use crate::story::{needs_floor, speak};
 /// What one number of the output stands for.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Piece {
-    Fact(Utterance),
+    Fact(OutputKind),
     Chunk { attempt: AttemptId, index: u32, body: String },
 }
 
@@ -30,22 +30,22 @@ pub(crate) fn pieces(log: &[Entry], policy: FloorPolicy) -> Vec<Piece> {
 }
 
 /// The output that follows number `after`, as a reader gets it who comes back: what lies before is cut off.
-pub(crate) fn resumed(spoken: &[Spoken], after: u64) -> impl Iterator<Item = Spoken> {
-    let known = move |spoken: &Spoken| after.saturating_add(1).saturating_sub(spoken.number);
+pub(crate) fn resumed(spoken: &[OutputEvent], after: u64) -> impl Iterator<Item = OutputEvent> {
+    let known = move |spoken: &OutputEvent| after.saturating_add(1).saturating_sub(spoken.number);
     spoken.iter().filter_map(move |&spoken| match spoken.what {
-        Utterance::Output { attempt, mut span } => {
+        OutputKind::Output { attempt, mut span } => {
             let cut = u32::try_from(known(&spoken)).ok().filter(|cut| *cut < span.count)?;
             (span.skip, span.count, span.first.0) = (span.skip + cut, span.count - cut, span.first.0 + cut);
             let number = spoken.number + u64::from(cut);
-            Some(Spoken { number, what: Utterance::Output { attempt, span }, ..spoken })
+            Some(OutputEvent { number, what: OutputKind::Output { attempt, span }, ..spoken })
         }
         _ => (spoken.number > after).then_some(spoken),
     })
 }
 
-pub(crate) fn unfold(log: &[Entry], spoken: &Spoken) -> Vec<Piece> {
+pub(crate) fn unfold(log: &[Entry], spoken: &OutputEvent) -> Vec<Piece> {
     match spoken.what {
-        Utterance::Output { attempt, span } => (0..span.count)
+        OutputKind::Output { attempt, span } => (0..span.count)
             .map(|nth| Piece::Chunk { attempt, index: span.first.0 + nth, body: body(log, &span, nth) })
             .collect(),
         fact => vec![Piece::Fact(fact)],
@@ -90,7 +90,7 @@ pub(crate) fn listen(log: &[Entry], policy: FloorPolicy) -> Transcript {
     let mut floor = None;
     for (number, piece) in pieces.iter().enumerate() {
         assert!(!transcript.run_ended, "{piece:?} after the end");
-        assert_eq!(number == 0, *piece == Piece::Fact(Utterance::RunOpened), "the run is opened first, and once");
+        assert_eq!(number == 0, *piece == Piece::Fact(OutputKind::RunOpened), "the run is opened first, and once");
         if let Some(call) = on_the_floor(piece)
             && policy != FloorPolicy::Interleaved
         {
@@ -100,7 +100,7 @@ pub(crate) fn listen(log: &[Entry], policy: FloorPolicy) -> Transcript {
             Piece::Chunk { attempt, index, body } => transcript.chunk(*attempt, *index, body),
             Piece::Fact(fact) => transcript.fact(*fact),
         }
-        if let Piece::Fact(Utterance::CallEnded { .. }) = piece {
+        if let Piece::Fact(OutputKind::CallEnded { .. }) = piece {
             floor = None;
         }
     }
@@ -111,7 +111,7 @@ fn on_the_floor(piece: &Piece) -> Option<CallIndex> {
     match piece {
         Piece::Chunk { attempt, .. } => Some(attempt.call),
         Piece::Fact(what) if needs_floor(what) => match *what {
-            Utterance::Speaks { call } | Utterance::Withdrawn { call, .. } | Utterance::CallEnded { call } => {
+            OutputKind::Speaks { call } | OutputKind::Withdrawn { call, .. } | OutputKind::CallEnded { call } => {
                 Some(call)
             }
             _ => None,
@@ -138,9 +138,9 @@ impl Transcript {
         voice.said.push(attempt);
     }
 
-    fn fact(&mut self, fact: Utterance) {
+    fn fact(&mut self, fact: OutputKind) {
         match fact {
-            Utterance::AttemptStarted { attempt, .. } => {
+            OutputKind::AttemptStarted { attempt, .. } => {
                 let continues = self.continuing.contains(&(attempt.call, attempt.number));
                 let voice = self.voice(attempt.call);
                 if !continues {
@@ -150,11 +150,11 @@ impl Transcript {
                 assert!(voice.newest.is_none_or(|newest| newest.number < attempt.number), "attempts rise");
                 voice.newest = Some(attempt);
             }
-            Utterance::AttemptEnded { attempt } => assert_eq!(self.voice(attempt.call).newest, Some(attempt)),
-            Utterance::Speaks { call } => {
+            OutputKind::AttemptEnded { attempt } => assert_eq!(self.voice(attempt.call).newest, Some(attempt)),
+            OutputKind::Speaks { call } => {
                 assert!(!std::mem::replace(&mut self.voice(call).spoke, true), "{call} is announced once");
             }
-            Utterance::Withdrawn { call, number } => {
+            OutputKind::Withdrawn { call, number } => {
                 let voice = self.voice(call);
                 assert!(!voice.said.is_empty(), "nothing to withdraw");
                 assert_eq!(voice.said.last().map(|said| said.number), Some(number));
@@ -162,25 +162,25 @@ impl Transcript {
                 voice.said.clear();
                 voice.withdrawals += 1;
             }
-            Utterance::CallEnded { call } => {
+            OutputKind::CallEnded { call } => {
                 let voice = self.voice(call);
                 assert!(voice.spoke, "{call} was not announced");
                 assert!(!std::mem::replace(&mut voice.ended, true), "{call} ends once");
             }
-            Utterance::RunEnded(status) => {
+            OutputKind::RunEnded(status) => {
                 assert!(status.is_final());
                 self.run_ended = true;
             }
-            Utterance::StatusChanged(status) => assert!(!status.is_final()),
-            Utterance::RunOpened
-            | Utterance::CallsAppended { .. }
-            | Utterance::RunClosed
-            | Utterance::ApprovalAsked { .. }
-            | Utterance::Decided { .. }
-            | Utterance::CallWaits { .. }
-            | Utterance::CancelRequested { .. }
-            | Utterance::AttemptStopping { .. }
-            | Utterance::Output { .. } => {}
+            OutputKind::StatusChanged(status) => assert!(!status.is_final()),
+            OutputKind::RunOpened
+            | OutputKind::CallsAppended { .. }
+            | OutputKind::RunClosed
+            | OutputKind::ApprovalAsked { .. }
+            | OutputKind::Decided { .. }
+            | OutputKind::CallWaits { .. }
+            | OutputKind::CancelRequested { .. }
+            | OutputKind::AttemptStopping { .. }
+            | OutputKind::Output { .. } => {}
         }
     }
 }

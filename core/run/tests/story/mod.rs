@@ -9,8 +9,8 @@ use bytes::Bytes;
 use toolyard_run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Call, CallError, CallId, CallIndex,
     CallSpec, Chunk, ChunkIndex, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    Entry, EraseRequest, ErrorKind, Event, FloorPolicy, Heard, Nonce, Policy, PoolId, Route, Rules, Run, RunId,
-    RunOpened, Sequencer, Spoken, StopStage, Timestamp, ToolName, Utterance, WorkerId,
+    Entry, EraseRequest, ErrorKind, Event, Fact, FloorPolicy, Nonce, OutputEvent, OutputKind, Policy, PoolId, Route,
+    Rules, Run, RunId, RunOpened, Sequencer, StopStage, Timestamp, ToolName, WorkerId,
 };
 
 pub(crate) const START: Timestamp = Timestamp(1_700_000_000_000);
@@ -264,7 +264,7 @@ impl Story {
     }
 
     /// Stores an event as an entry of its own, and says what of it was heard.
-    pub(crate) fn tell(&mut self, event: Event) -> Vec<Heard> {
+    pub(crate) fn tell(&mut self, event: Event) -> Vec<Fact> {
         self.tell_together([event])
     }
 
@@ -280,12 +280,12 @@ impl Story {
     }
 
     /// Stores events as one entry.
-    pub(crate) fn tell_together(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Heard> {
+    pub(crate) fn tell_together(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Fact> {
         self.tell_by(None, events)
     }
 
     /// Stores events as one entry that came a moment too late.
-    pub(crate) fn tell_late(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Heard> {
+    pub(crate) fn tell_late(&mut self, events: impl IntoIterator<Item = Event>) -> Vec<Fact> {
         self.tell_by(Some(Timestamp(self.now.0 - 1)), events)
     }
 
@@ -294,7 +294,7 @@ impl Story {
         &mut self,
         not_after: Option<Timestamp>,
         events: impl IntoIterator<Item = Event>,
-    ) -> Vec<Heard> {
+    ) -> Vec<Fact> {
         let sequence = self.log.last().map_or(1, |last| last.sequence + 10);
         let entry = Entry { sequence, at: self.now, not_after, events: events.into_iter().collect() };
         let mut heard = Vec::new();
@@ -332,7 +332,7 @@ pub(crate) fn opened(calls: impl IntoIterator<Item = CallSpec>, open: bool) -> E
 }
 
 /// What a reader hears who reads the log from its beginning.
-pub(crate) fn speak(log: &[Entry], policy: FloorPolicy) -> Vec<Spoken> {
+pub(crate) fn speak(log: &[Entry], policy: FloorPolicy) -> Vec<OutputEvent> {
     let (mut run, mut sequencer, mut spoken) = (Run::new(run_id()), Sequencer::new(policy), Vec::new());
     for entry in log {
         let mut heard = Vec::new();
@@ -342,49 +342,49 @@ pub(crate) fn speak(log: &[Entry], policy: FloorPolicy) -> Vec<Spoken> {
     spoken
 }
 
-pub(crate) fn needs_floor(what: &Utterance) -> bool {
+pub(crate) fn needs_floor(what: &OutputKind) -> bool {
     match what {
-        Utterance::Speaks { .. }
-        | Utterance::Output { .. }
-        | Utterance::Withdrawn { .. }
-        | Utterance::CallEnded { .. } => true,
-        Utterance::RunOpened
-        | Utterance::CallsAppended { .. }
-        | Utterance::RunClosed
-        | Utterance::ApprovalAsked { .. }
-        | Utterance::Decided { .. }
-        | Utterance::CallWaits { .. }
-        | Utterance::AttemptStarted { .. }
-        | Utterance::AttemptEnded { .. }
-        | Utterance::CancelRequested { .. }
-        | Utterance::AttemptStopping { .. }
-        | Utterance::StatusChanged(_)
-        | Utterance::RunEnded(_) => false,
+        OutputKind::Speaks { .. }
+        | OutputKind::Output { .. }
+        | OutputKind::Withdrawn { .. }
+        | OutputKind::CallEnded { .. } => true,
+        OutputKind::RunOpened
+        | OutputKind::CallsAppended { .. }
+        | OutputKind::RunClosed
+        | OutputKind::ApprovalAsked { .. }
+        | OutputKind::Decided { .. }
+        | OutputKind::CallWaits { .. }
+        | OutputKind::AttemptStarted { .. }
+        | OutputKind::AttemptEnded { .. }
+        | OutputKind::CancelRequested { .. }
+        | OutputKind::AttemptStopping { .. }
+        | OutputKind::StatusChanged(_)
+        | OutputKind::RunEnded(_) => false,
     }
 }
 
-fn in_words(what: Utterance) -> String {
+fn in_words(what: OutputKind) -> String {
     match what {
-        Utterance::RunOpened => "run opened".into(),
-        Utterance::CallsAppended { first, count } => format!("{count} more from {first}"),
-        Utterance::RunClosed => "run closed".into(),
-        Utterance::ApprovalAsked { call } => format!("{call} awaits approval"),
-        Utterance::Decided { call } => format!("{call} is decided"),
-        Utterance::CallWaits { call } => format!("{call} waits"),
-        Utterance::AttemptStarted { attempt, .. } => format!("{} attempt {} starts", attempt.call, attempt.number.0),
-        Utterance::AttemptEnded { attempt } => format!("{} attempt {} ends", attempt.call, attempt.number.0),
-        Utterance::CancelRequested { call } => format!("{call} shall stop"),
-        Utterance::AttemptStopping { attempt, stage } => {
+        OutputKind::RunOpened => "run opened".into(),
+        OutputKind::CallsAppended { first, count } => format!("{count} more from {first}"),
+        OutputKind::RunClosed => "run closed".into(),
+        OutputKind::ApprovalAsked { call } => format!("{call} awaits approval"),
+        OutputKind::Decided { call } => format!("{call} is decided"),
+        OutputKind::CallWaits { call } => format!("{call} waits"),
+        OutputKind::AttemptStarted { attempt, .. } => format!("{} attempt {} starts", attempt.call, attempt.number.0),
+        OutputKind::AttemptEnded { attempt } => format!("{} attempt {} ends", attempt.call, attempt.number.0),
+        OutputKind::CancelRequested { call } => format!("{call} shall stop"),
+        OutputKind::AttemptStopping { attempt, stage } => {
             format!("{} attempt {} is told to stop: {stage:?}", attempt.call, attempt.number.0)
         }
-        Utterance::Speaks { call } => format!("{call} speaks"),
-        Utterance::Output { attempt, span } => {
+        OutputKind::Speaks { call } => format!("{call} speaks"),
+        OutputKind::Output { attempt, span } => {
             let end = span.first.0 + span.count;
             format!("{} says {}..{end} of attempt {}", attempt.call, span.first.0, attempt.number.0)
         }
-        Utterance::Withdrawn { call, number } => format!("{call} withdraws attempt {}", number.0),
-        Utterance::CallEnded { call } => format!("{call} ended"),
-        Utterance::StatusChanged(status) => format!("run is {status:?}"),
-        Utterance::RunEnded(status) => format!("run ended {status:?}"),
+        OutputKind::Withdrawn { call, number } => format!("{call} withdraws attempt {}", number.0),
+        OutputKind::CallEnded { call } => format!("{call} ended"),
+        OutputKind::StatusChanged(status) => format!("run is {status:?}"),
+        OutputKind::RunEnded(status) => format!("run ended {status:?}"),
     }
 }

@@ -4,7 +4,7 @@ use crate::turns::{Arguments, Form, Problem, Turn};
 use proto::{Reason, v1};
 use serde_json::Value;
 
-use crate::openai::Refused;
+use crate::openai::InputError;
 use crate::openai::body::Body;
 use crate::openai::calls::ITEM;
 use crate::openai::refused::check_distinct;
@@ -24,20 +24,20 @@ impl Asked {
     ///
     /// # Errors
     /// With a JSON pointer, where the body is not of that form.
-    pub fn read(text: &[u8], hosted: Hosted<'_>) -> Result<Self, Refused> {
+    pub fn read(text: &[u8], hosted: Hosted<'_>) -> Result<Self, InputError> {
         let body = Body::read(text)?;
         let given = body.get("tool_calls").ok_or_else(|| {
             let message = "it is missing: there is no model here, so the calls to execute are given, as the `tool_calls` of a \
                            message of Chat Completions";
-            Refused::new(Reason::NoCalls, "/tool_calls", message)
+            InputError::new(Reason::NoCalls, "/tool_calls", message)
         })?;
         let place = |error: crate::turns::Error| {
-            let refused = Refused::from(error);
-            Refused { pointer: format!("/tool_calls{}", refused.pointer), ..refused }
+            let refused = InputError::from(error);
+            InputError { pointer: format!("/tool_calls{}", refused.pointer), ..refused }
         };
         let turn = Turn::parse(given.get().as_bytes(), Some(Form::Chat)).map_err(place)?;
         if turn.calls.is_empty() {
-            return Err(Refused::new(Reason::NoCalls, "/tool_calls", "it holds no call that can be executed"));
+            return Err(InputError::new(Reason::NoCalls, "/tool_calls", "it holds no call that can be executed"));
         }
         let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
         let metadata = metadata(&body.value("metadata")?)?;
@@ -82,22 +82,25 @@ impl Asked {
 ///
 /// # Errors
 /// With a JSON pointer, where the body is not of the API's form.
-pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsRequest, bool), Refused> {
+pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsRequest, bool), InputError> {
     let body = Body::read(text)?;
     let Value::Array(given) = body.value("tool_outputs")? else {
-        return Err(Refused::invalid("/tool_outputs", "a list of outputs was expected, one for each call that waits"));
+        return Err(InputError::invalid(
+            "/tool_outputs",
+            "a list of outputs was expected, one for each call that waits",
+        ));
     };
     let mut outputs = Vec::with_capacity(given.len());
     for (nth, output) in given.iter().enumerate() {
         let at = format!("/tool_outputs/{nth}");
         let call_id = output["tool_call_id"]
             .as_str()
-            .ok_or_else(|| Refused::invalid(format!("{at}/tool_call_id"), "the id of a call is missing"))?
+            .ok_or_else(|| InputError::invalid(format!("{at}/tool_call_id"), "the id of a call is missing"))?
             .to_owned();
         let text = match &output["output"] {
             Value::Null => String::new(),
             Value::String(text) => text.clone(),
-            _ => return Err(Refused::invalid(format!("{at}/output"), "a text was expected")),
+            _ => return Err(InputError::invalid(format!("{at}/output"), "a text was expected")),
         };
         let result = vec![v1::Content { body: Some(v1::content::Body::Text(text)) }];
         outputs.push((at, v1::ToolOutput { call_id, result, error: String::new() }));

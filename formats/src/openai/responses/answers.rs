@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::ResponseId;
 use super::items::{self, Carrier};
-use crate::openai::Refused;
+use crate::openai::InputError;
 use crate::openai::body::readable;
 use crate::openai::calls::{Calls, Failure, parts};
 
@@ -37,9 +37,9 @@ pub(super) struct Approval {
 
 type Answers = (Vec<(String, v1::ToolOutput)>, Vec<(String, Approval)>);
 
-pub(super) fn answers(input: &RawValue) -> Result<Answers, Refused> {
+pub(super) fn answers(input: &RawValue) -> Result<Answers, InputError> {
     let Value::Array(items) = readable(input, "/input")? else {
-        return Err(Refused::invalid("/input", "a list of items was expected: the outputs of the open calls"));
+        return Err(InputError::invalid("/input", "a list of items was expected: the outputs of the open calls"));
     };
     let (mut outputs, mut approvals) = (Vec::new(), Vec::new());
     for (nth, item) in items.iter().enumerate() {
@@ -48,10 +48,10 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, Refused> {
             "mcp_approval_response" => {
                 let text = |name: &str| item[name].as_str().map(str::to_owned);
                 let request_id = text("approval_request_id")
-                    .ok_or_else(|| Refused::invalid(format!("{at}/approval_request_id"), "it is missing"))?;
+                    .ok_or_else(|| InputError::invalid(format!("{at}/approval_request_id"), "it is missing"))?;
                 let approve = item["approve"]
                     .as_bool()
-                    .ok_or_else(|| Refused::invalid(format!("{at}/approve"), "true or false was expected"))?;
+                    .ok_or_else(|| InputError::invalid(format!("{at}/approve"), "true or false was expected"))?;
                 approvals.push((at, Approval { request_id, approve, reason: text("reason").unwrap_or_default() }));
             }
             output if output.ends_with("_call_output") => outputs.push((at.clone(), tool_output(item, output, &at)?)),
@@ -66,14 +66,19 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, Refused> {
                 if !is_answered {
                     let message = "new calls begin a response of their own: leave `previous_response_id` out, and send the \
                                    outputs of the open ones by themselves";
-                    return Err(Refused::unsupported(at, message));
+                    return Err(InputError::unsupported(at, message));
                 }
             }
-            _ => return Err(Refused::invalid(format!("{at}/type"), "an output of a call or an approval was expected")),
+            _ => {
+                return Err(InputError::invalid(
+                    format!("{at}/type"),
+                    "an output of a call or an approval was expected",
+                ));
+            }
         }
     }
     if outputs.is_empty() && approvals.is_empty() {
-        return Err(Refused::new(
+        return Err(InputError::new(
             Reason::NoAnswers,
             "/input",
             "it answers no call: give the outputs of the open calls",
@@ -82,14 +87,14 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, Refused> {
     Ok((outputs, approvals))
 }
 
-fn tool_output(item: &Value, kind: &str, at: &str) -> Result<v1::ToolOutput, Refused> {
+fn tool_output(item: &Value, kind: &str, at: &str) -> Result<v1::ToolOutput, InputError> {
     // The reference calls it `id` for a local shell, agents `call_id`.
     let id = item["call_id"].as_str().or_else(|| item["id"].as_str().filter(|_| kind == "local_shell_call_output"));
-    let call_id = id.ok_or_else(|| Refused::invalid(format!("{at}/call_id"), "it is missing"))?.to_owned();
+    let call_id = id.ok_or_else(|| InputError::invalid(format!("{at}/call_id"), "it is missing"))?.to_owned();
     let output = &item["output"];
     let content = |body| v1::Content { body: Some(body) };
     let text = |text: &str| content(v1::content::Body::Text(text.to_owned()));
-    let unexpected = || Refused::invalid(format!("{at}/output"), "a text or a list of parts was expected");
+    let unexpected = || InputError::invalid(format!("{at}/output"), "a text or a list of parts was expected");
     if kind == "apply_patch_call_output" && item["status"] == "failed" {
         let error = output.as_str().filter(|text| !text.is_empty()).unwrap_or("the patch was not applied").to_owned();
         return Ok(v1::ToolOutput { call_id, result: Vec::new(), error });
@@ -147,11 +152,11 @@ impl Continued {
         &self,
         run: &Run,
         previous: &Value,
-    ) -> Result<(Option<v1::SubmitToolOutputsRequest>, Option<v1::DecideCallsRequest>), Refused> {
+    ) -> Result<(Option<v1::SubmitToolOutputsRequest>, Option<v1::DecideCallsRequest>), InputError> {
         let open = open_items(previous);
         if open.is_empty() {
             let message = format!("nothing is open in response {}: there is no call to answer", self.previous);
-            return Err(Refused::new(Reason::ResponseNotWaiting, "/previous_response_id", message));
+            return Err(InputError::new(Reason::ResponseNotWaiting, "/previous_response_id", message));
         }
         let waits = |id: &str, is_approval: bool| {
             open.iter().any(|item| {
@@ -161,7 +166,7 @@ impl Continued {
         };
         let unknown = |at: &str, id: &str| {
             let message = format!("{id:?} is not open in response {}", self.previous);
-            Err(Refused::new(Reason::CallNotFound, at, message))
+            Err(InputError::new(Reason::CallNotFound, at, message))
         };
         for (at, output) in &self.outputs {
             if !waits(&output.call_id, false) {
@@ -191,7 +196,7 @@ impl Continued {
         if !missing.is_empty() {
             let message =
                 format!("all open calls are answered at once, and those of {} are missing", missing.join(", "));
-            return Err(Refused::new(Reason::AnswersMissing, "/input", message));
+            return Err(InputError::new(Reason::AnswersMissing, "/input", message));
         }
         let run_id = run.id().to_string();
         let outputs: Vec<_> = self.outputs.iter().map(|(_, output)| output.clone()).collect();

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::answers::{Continued, answers};
-use crate::openai::Refused;
+use crate::openai::InputError;
 use crate::openai::body::{Body, readable};
 use crate::openai::calls::{ITEM, OURS};
 use crate::openai::refused::check_distinct;
@@ -42,13 +42,14 @@ impl Asked {
     ///
     /// # Errors
     /// With a JSON pointer, where the body is not of the API's form or asks for what cannot be had here.
-    pub fn read(body: &[u8], hosted: Hosted<'_>) -> Result<Self, Refused> {
+    pub fn read(body: &[u8], hosted: Hosted<'_>) -> Result<Self, InputError> {
         let body = Body::read(body)?;
         check_honoured(&body)?;
-        let flag = |name: &str| Ok::<_, Refused>(body.flag(name)?.unwrap_or_default());
+        let flag = |name: &str| Ok::<_, InputError>(body.flag(name)?.unwrap_or_default());
         let (is_streamed, is_background, store) = (flag("stream")?, flag("background")?, body.flag("store")?);
-        let input =
-            body.get("input").ok_or_else(|| Refused::invalid("/input", "it is missing: give the calls to execute"))?;
+        let input = body
+            .get("input")
+            .ok_or_else(|| InputError::invalid("/input", "it is missing: give the calls to execute"))?;
         match body.value("previous_response_id")? {
             Value::Null => {
                 let run = v1::CreateRunRequest { store, ..opened(&body, input, hosted)? };
@@ -57,26 +58,26 @@ impl Asked {
             Value::String(previous) => {
                 let previous = previous
                     .parse()
-                    .map_err(|error: Refused| Refused { pointer: "/previous_response_id".into(), ..error })?;
+                    .map_err(|error: InputError| InputError { pointer: "/previous_response_id".into(), ..error })?;
                 let (outputs, approvals) = answers(input)?;
                 check_distinct(&outputs)?;
                 Ok(Self::Continued(Continued { previous, is_streamed, is_background, store, outputs, approvals }))
             }
-            _ => Err(Refused::invalid("/previous_response_id", "the id of a response was expected")),
+            _ => Err(InputError::invalid("/previous_response_id", "the id of a response was expected")),
         }
     }
 }
 
 /// What concerns a model (its name, instructions, sampling, …) is ignored, as there is none. What would be promised and
 /// not kept is refused.
-fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
+fn check_honoured(body: &Body<'_>) -> Result<(), InputError> {
     for (name, instead) in [
         ("conversation", "continue a response with `previous_response_id`"),
         ("prompt", "there is no model here: send the calls to execute as `input`"),
         ("context_management", "nothing is kept of a context here"),
     ] {
         if !body.value(name)?.is_null() {
-            return Err(Refused::unsupported(format!("/{name}"), format!("it is not known here: {instead}")));
+            return Err(InputError::unsupported(format!("/{name}"), format!("it is not known here: {instead}")));
         }
     }
     Ok(())
@@ -84,22 +85,22 @@ fn check_honoured(body: &Body<'_>) -> Result<(), Refused> {
 
 // ---- a new response ----
 
-fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::CreateRunRequest, Refused> {
+fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::CreateRunRequest, InputError> {
     let items: Vec<Value> = match readable(input, "/input")? {
         Value::Array(items) => items,
         Value::String(_) => {
             let message = "there is no model here that could read a text: give the calls to execute, as items";
-            return Err(Refused::unsupported("/input", message));
+            return Err(InputError::unsupported("/input", message));
         }
-        _ => return Err(Refused::invalid("/input", "a list of items was expected")),
+        _ => return Err(InputError::invalid("/input", "a list of items was expected")),
     };
     if let Some(nth) = items.iter().position(|item| item["type"] == "mcp_approval_response") {
         let message = "an approval goes with the `previous_response_id` of the response that asked for it";
-        return Err(Refused::invalid(format!("/input/{nth}"), message));
+        return Err(InputError::invalid(format!("/input/{nth}"), message));
     }
     let place = |error: crate::turns::Error| {
-        let refused = Refused::from(error);
-        Refused { pointer: format!("/input{}", refused.pointer), ..refused }
+        let refused = InputError::from(error);
+        InputError { pointer: format!("/input{}", refused.pointer), ..refused }
     };
     let turn = Turn::parse(input.get().as_bytes(), Some(Form::Responses)).map_err(place)?;
     let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
@@ -108,7 +109,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
     if turn.calls.is_empty() {
         let message = "no call is there to execute: items as `function_call` or `custom_tool_call` without an output were \
                        expected, or a `previous_response_id` with outputs";
-        return Err(Refused::new(Reason::NoCalls, "/input", message));
+        return Err(InputError::new(Reason::NoCalls, "/input", message));
     }
     let most = match body.value("max_tool_calls")? {
         Value::Null => 0,
@@ -116,7 +117,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
             .as_u64()
             .and_then(|most| u32::try_from(most).ok())
             .filter(|most| *most > 0)
-            .ok_or_else(|| Refused::invalid("/max_tool_calls", "a number of at least 1 was expected"))?,
+            .ok_or_else(|| InputError::invalid("/max_tool_calls", "a number of at least 1 was expected"))?,
     };
     let mut calls = Vec::with_capacity(turn.calls.len());
     for call in &turn.calls {
@@ -184,28 +185,31 @@ fn script(action: &Value) -> String {
 }
 
 /// What goes along with each call, and to its tool.
-pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, Refused> {
+pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, InputError> {
     let members = match value {
         Value::Null => return Ok(BTreeMap::new()),
         Value::Object(members) => members,
-        _ => return Err(Refused::invalid("/metadata", "an object of texts was expected")),
+        _ => return Err(InputError::invalid("/metadata", "an object of texts was expected")),
     };
     if members.len() > METADATA_MAX {
         let message = format!("{} pairs are here, at most {METADATA_MAX} are taken", members.len());
-        return Err(Refused::invalid("/metadata", message));
+        return Err(InputError::invalid("/metadata", message));
     }
     let mut metadata = BTreeMap::new();
     for (name, value) in members {
         let at = || format!("/metadata/{}", name.replace('~', "~0").replace('/', "~1"));
-        let Some(text) = value.as_str() else { return Err(Refused::invalid(at(), "a text was expected")) };
+        let Some(text) = value.as_str() else { return Err(InputError::invalid(at(), "a text was expected")) };
         if name.len() > METADATA_NAME_BYTES_MAX || text.len() > METADATA_VALUE_BYTES_MAX {
             let message = format!(
                 "a name may have {METADATA_NAME_BYTES_MAX} bytes and a value {METADATA_VALUE_BYTES_MAX}: make it shorter"
             );
-            return Err(Refused::invalid(at(), message));
+            return Err(InputError::invalid(at(), message));
         }
         if name.starts_with(OURS) {
-            return Err(Refused::invalid(at(), format!("names that begin with {OURS:?} are taken: use another one")));
+            return Err(InputError::invalid(
+                at(),
+                format!("names that begin with {OURS:?} are taken: use another one"),
+            ));
         }
         metadata.insert(name.clone(), text.to_owned());
     }

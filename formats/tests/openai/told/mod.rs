@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proto::convert::api;
 use proto::v1;
 use proto::v1::run_event::Event as Wire;
-use run::{CallSpec, Entry, Event, FloorPolicy, Run, Sequencer, Utterance};
+use run::{CallSpec, Entry, Event, FloorPolicy, OutputKind, Run, Sequencer};
 
 use crate::story::run_id;
 
@@ -26,7 +26,7 @@ pub(crate) fn tell(log: &[Entry]) -> Vec<Told> {
         sequencer.observe(entry.at, &heard, &mut spoken);
         for spoken in &spoken {
             let holder = match &spoken.what {
-                Utterance::Output { span, .. } => {
+                OutputKind::Output { span, .. } => {
                     log.iter().find(|entry| entry.sequence == span.position.sequence).expect("it is in the log")
                 }
                 _ => entry,

@@ -8,23 +8,23 @@ use std::time::Duration;
 use run::{CallError, Content, ErrorKind, Fields};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use toolyard_hooks::{Happened, Hook, Hooks, InvalidHooks, Question, Reply, Unanswered};
+use toolyard_hooks::{CallStage, Hook, HookError, HookRequest, Hooks, InvalidHooks, Reply};
 
 /// A hook that answers what its function does.
 pub(crate) struct By<F>(pub(crate) F);
 
 pub(crate) fn by<F>(answers: F) -> By<F>
 where
-    F: Fn(&Question) -> Result<Reply, Unanswered> + Send + Sync + 'static,
+    F: Fn(&HookRequest) -> Result<Reply, HookError> + Send + Sync + 'static,
 {
     By(answers)
 }
 
 impl<F> Hook for By<F>
 where
-    F: Fn(&Question) -> Result<Reply, Unanswered> + Send + Sync + 'static,
+    F: Fn(&HookRequest) -> Result<Reply, HookError> + Send + Sync + 'static,
 {
-    async fn ask(&self, question: &Question) -> Result<Reply, Unanswered> {
+    async fn ask(&self, question: &HookRequest) -> Result<Reply, HookError> {
         self.0(question)
     }
 }
@@ -33,14 +33,14 @@ where
 pub(crate) struct Slow(pub(crate) Duration);
 
 impl Hook for Slow {
-    async fn ask(&self, _: &Question) -> Result<Reply, Unanswered> {
+    async fn ask(&self, _: &HookRequest) -> Result<Reply, HookError> {
         tokio::time::sleep(self.0).await;
         Ok(Reply::Allow)
     }
 }
 
-pub(crate) fn about(tool: &str, happened: Happened) -> Question {
-    Question {
+pub(crate) fn about(tool: &str, happened: CallStage) -> HookRequest {
+    HookRequest {
         run: "run_00_01890000000070008000000000000000".parse().expect("a run id"),
         call: Some("call".parse().expect("a call id")),
         tool: tool.parse().expect("a tool name"),
@@ -53,18 +53,18 @@ pub(crate) fn about(tool: &str, happened: Happened) -> Question {
     }
 }
 
-pub(crate) fn asked(tool: &str) -> Question {
-    about(tool, Happened::Asked)
+pub(crate) fn asked(tool: &str) -> HookRequest {
+    about(tool, CallStage::Asked)
 }
 
-pub(crate) fn completed(text: &str) -> Question {
+pub(crate) fn completed(text: &str) -> HookRequest {
     let result = vec![Content::Text(text.to_owned())];
-    about("pay", Happened::Completed { result, extra_state: Fields::default(), output: None })
+    about("pay", CallStage::Completed { result, extra_state: Fields::default(), output: None })
 }
 
-pub(crate) fn failed(message: &str) -> Question {
+pub(crate) fn failed(message: &str) -> HookRequest {
     let error = CallError::new(ErrorKind::ToolFailed, message).retryable();
-    about("pay", Happened::Failed { error })
+    about("pay", CallStage::Failed { error })
 }
 
 /// The hooks of a file with this text.

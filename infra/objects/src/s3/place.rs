@@ -6,7 +6,7 @@ use object_store::aws::AmazonS3ConfigKey as Key;
 
 /// A bucket, or a prefix in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct BucketLocation {
     pub(super) bucket: String,
     /// Without a slash at either end; may be empty.
     pub(super) prefix: String,
@@ -49,7 +49,7 @@ pub(super) fn variables() -> [(&'static str, Key); 12] {
     ]
 }
 
-impl Place {
+impl BucketLocation {
     /// `url` is `s3://bucket` or `s3://bucket/prefix`. `endpoint` is the address of a store other than AWS; its buckets
     /// are named in the path.
     ///
@@ -86,7 +86,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for BucketLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s3://{}", self.bucket)?;
         if !self.prefix.is_empty() {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     fn place(url: &str, endpoint: Option<&str>, allow_http: bool) -> Result<String, String> {
-        let place = Place::parse(url, endpoint.map(str::to_owned), None, allow_http);
+        let place = BucketLocation::parse(url, endpoint.map(str::to_owned), None, allow_http);
         place.map(|place| place.to_string()).map_err(|error| error.to_string())
     }
 
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_half_key_is_refused_and_a_whole_one_shows_nowhere() {
-        let place = Place::parse("s3://ours", None, None, false).expect("a place");
+        let place = BucketLocation::parse("s3://ours", None, None, false).expect("a place");
         let var = |names: &'static [&str]| move |name: &str| names.contains(&name).then(|| "hidden".to_owned());
         let half = super::super::Bucket::new(place.clone(), var(&["AWS_ACCESS_KEY_ID"])).expect_err("half a key");
         assert!(!half.to_string().contains("hidden"), "{half}");

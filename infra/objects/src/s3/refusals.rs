@@ -46,7 +46,7 @@ async fn serve(listener: TcpListener, mut answer: impl FnMut(&str) -> (u16, &'st
 async fn with_store<T>(answer: impl FnMut(&str) -> (u16, &'static str), ask: impl AsyncFnOnce(Bucket) -> T) -> T {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let place = Place::parse("s3://ours", Some(url), None, true).expect("a place");
+    let place = BucketLocation::parse("s3://ours", Some(url), None, true).expect("a place");
     let bucket = Bucket::new(place, |name| name.starts_with("AWS_").then(|| "k".to_owned())).expect("a bucket");
     tokio::select! {
         () = serve(listener, answer) => unreachable!("it serves on"),
@@ -55,7 +55,7 @@ async fn with_store<T>(answer: impl FnMut(&str) -> (u16, &'static str), ask: imp
 }
 
 /// The result of the check for a key that may write and read.
-async fn checked(list: (u16, &'static str), removal: (u16, &'static str)) -> Result<(), Unfit> {
+async fn checked(list: (u16, &'static str), removal: (u16, &'static str)) -> Result<(), BucketError> {
     let mut is_there = false;
     let answer = move |line: &str| match line.split(' ').next() {
         Some("PUT") if std::mem::replace(&mut is_there, true) => {
@@ -74,7 +74,7 @@ async fn a_coordinators_key_that_cannot_remove_or_list_is_found_out() {
     checked((200, LISTED), (200, REMOVED)).await.expect("it may all");
     for (list, removal) in [((200, LISTED), (200, NOT_REMOVED)), ((403, DENIED), (200, REMOVED))] {
         let unfit = checked(list, removal).await.expect_err("it may not");
-        let Unfit::Refused { what: "list and remove", reason, .. } = &unfit else { panic!("{unfit:?}") };
+        let BucketError::Refused { what: "list and remove", reason, .. } = &unfit else { panic!("{unfit:?}") };
         assert_eq!(reason, "it says AccessDenied");
     }
 }

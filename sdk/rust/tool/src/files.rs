@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
-use proto::convert::object::WantedChunk;
+use proto::convert::object::ChunkRequest;
 use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
 use run::File;
@@ -23,10 +23,10 @@ type Asking = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 
 /// Whoever gives out chunks of files.
 #[derive(Clone)]
-pub struct Source(Arc<dyn Fn(WantedChunk) -> Asking + Send + Sync>);
+pub struct Source(Arc<dyn Fn(ChunkRequest) -> Asking + Send + Sync>);
 
 impl Source {
-    pub fn new(ask: impl Fn(WantedChunk) -> Asking + Send + Sync + 'static) -> Self {
+    pub fn new(ask: impl Fn(ChunkRequest) -> Asking + Send + Sync + 'static) -> Self {
         Self(Arc::new(ask))
     }
 }
@@ -68,7 +68,7 @@ impl Context {
             (self.execution.source.clone(), self.execution.run, self.execution.index, file.object.clone());
         let id = object.id.clone();
         let pieces = stream::iter(0..chunks(object.size)).map(move |chunk| {
-            let wanted = WantedChunk { run, call, object: id.clone(), chunk };
+            let wanted = ChunkRequest { run, call, object: id.clone(), chunk };
             (source.0)(wanted)
         });
         let (mut left, mut digest) = (object.size, digest::Context::new(&digest::SHA256));

@@ -23,7 +23,7 @@ pub use answer::{Image, IntoChunk, IntoOutput};
 pub use context::{Context, Left};
 pub use error::ToolError;
 pub use output::Output;
-pub use proto::convert::manifest::{Fault, InvalidManifest};
+pub use proto::convert::manifest::{InvalidManifest, ManifestError};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
 pub use run::{
     AfterPartialOutput, Alias, Backoff, CallError, CallId, Chunk, Concurrency, Content, Effects, ErrorKind, File,

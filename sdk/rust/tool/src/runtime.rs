@@ -1,7 +1,7 @@
 //! The other side of a tool, for a program that executes calls, as the worker does. Whoever writes tools needs nothing
 //! of it.
 
-pub use proto::convert::object::WantedChunk;
+pub use proto::convert::object::ChunkRequest;
 pub use run::{
     Approval, AttemptNumber, CallIndex, CallSpec, ChunkIndex, Completion, Fields, Nonce, PoolId, Route, Timestamp,
     WithoutWorker,

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use async_nats::jetstream;
 use async_nats::jetstream::message::PublishMessage;
-use nats::unstored::Unstored;
+use nats::unstored::AppendFailure;
 use owner::job::Stored;
 use proto::convert::log::{self, Job};
-use proto::subject::{Place, Subject};
+use proto::subject::{Subject, SubjectKind};
 use run::{Event, RunId};
 use tokio::time::Instant;
 
@@ -42,7 +42,7 @@ pub(super) async fn store(core: &Core, job: &Job, event: Event, expected: Option
 }
 
 fn subject(job: &Job) -> String {
-    let place = Place::Output { call: job.call, pool: job.pool.clone() };
+    let place = SubjectKind::Output { call: job.call, pool: job.pool.clone() };
     Subject { run: job.run, place }.to_string()
 }
 
@@ -68,25 +68,25 @@ async fn store_on(
             Err(error) => Err(error),
         };
         let Err(error) = confirmed else { return Stored::Confirmed };
-        let why = Unstored::of(&error);
+        let why = AppendFailure::of(&error);
         match why {
-            Unstored::Conflict => return Stored::Conflict { is_resent },
-            Unstored::TooLarge => {
+            AppendFailure::Conflict => return Stored::Conflict { is_resent },
+            AppendFailure::TooLarge => {
                 tracing::error!(run.id = %run, %error, "entry does not fit the log");
                 return Stored::TooLarge;
             }
-            Unstored::Full | Unstored::Unconfirmed if Instant::now() >= give_up => {
+            AppendFailure::Full | AppendFailure::Unconfirmed if Instant::now() >= give_up => {
                 tracing::error!(run.id = %run, ?why, %error, "storing entry failed, giving up the attempt");
                 return Stored::GivenUp;
             }
             // Accepted runs have reserved room for their ends. If that was used all the same, it may become free in
             // time.
-            Unstored::Full => {
+            AppendFailure::Full => {
                 tracing::warn!(run.id = %run, %error, "the log has no room for an entry, sending it again")
             }
             // Logged once: while a cluster of brokers elects its leader, this happens to every entry of every call.
-            Unstored::Unconfirmed if is_resent => {}
-            Unstored::Unconfirmed => {
+            AppendFailure::Unconfirmed if is_resent => {}
+            AppendFailure::Unconfirmed => {
                 tracing::warn!(run.id = %run, %error, "entry not confirmed, sending it again until it is");
             }
         }

@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use uuid::Builder;
 
 use super::{Face, Route, Wrong, answer, hosted, list, path, streamed, watch};
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::problem::Problem;
-use crate::api::{Door, Fault};
+use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
 use crate::readers::Reader;
 
@@ -62,20 +62,20 @@ async fn thread(ask: Asks) -> Answered {
     ))
 }
 
-async fn create(door: Door, ask: Asks) -> Answered {
+async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
-    let Asked { mut run, is_streamed } = Asked::read(&ask.body, &hosted(&door))?;
+    let Asked { mut run, is_streamed } = Asked::read(&ask.body, &hosted(&api))?;
     run.request_id = ask.request_id(String::new())?;
-    let reader = door.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/tool_calls"))?;
+    let reader = api.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/tool_calls"))?;
     let run = reader.run().id();
     let thread = match path(&ask, "thread_id") {
         "" => run.to_string().replacen("run_", "thread_", 1),
         thread => thread.to_owned(),
     };
     if is_streamed {
-        return Ok(streamed(reader, &door, Telling { stream: Stream::new(run, &thread), from: 0 }));
+        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, &thread), from: 0 }));
     }
-    Ok(answer(&standing(&door, reader, &thread).await?.run()))
+    Ok(answer(&standing(&api, reader, &thread).await?.run()))
 }
 
 fn named(ask: &Ask) -> Result<(RunId, &str), Wrong> {
@@ -85,44 +85,44 @@ fn named(ask: &Ask) -> Result<(RunId, &str), Wrong> {
     Ok((run, path(ask, "thread_id")))
 }
 
-async fn find(door: &Door, ask: &Ask) -> Result<Stream, Wrong> {
+async fn find(api: &Api, ask: &Ask) -> Result<Stream, Wrong> {
     let (run, thread) = named(ask)?;
-    let reader = watch(door, run).await.map_err(|wrong| wrong.if_gone("run_id"))?;
-    standing(door, reader, thread).await
+    let reader = watch(api, run).await.map_err(|wrong| wrong.if_gone("run_id"))?;
+    standing(api, reader, thread).await
 }
 
-async fn retrieve(door: Door, ask: Asks) -> Answered {
-    Ok(answer(&find(&door, &ask?).await?.run()))
+async fn retrieve(api: Api, ask: Asks) -> Answered {
+    Ok(answer(&find(&api, &ask?).await?.run()))
 }
 
-async fn steps(door: Door, ask: Asks) -> Answered {
+async fn steps(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
-    Ok(answer(&list(find(&door, &ask).await?.steps(), &ask)?))
+    Ok(answer(&list(find(&api, &ask).await?.steps(), &ask)?))
 }
 
-async fn submit(door: Door, ask: Asks) -> Answered {
+async fn submit(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, thread) = named(&ask)?;
     let (outputs, is_streamed) = tool_outputs(&ask.body, &run.to_string())?;
     // The stream has the events after the outputs. If the run has ended, the same outputs sent again return its last
     // part.
-    let before = find(&door, &ask).await?;
+    let before = find(&api, &ask).await?;
     let from = before.part() - u32::from(before.has_ended());
-    door.submit_tool_outputs(outputs).await.map_err(|fault| Wrong::of_answers(fault, "/tool_outputs"))?;
-    let reader = watch(&door, run).await?;
+    api.submit_tool_outputs(outputs).await.map_err(|fault| Wrong::of_answers(fault, "/tool_outputs"))?;
+    let reader = watch(&api, run).await?;
     if is_streamed {
-        return Ok(streamed(reader, &door, Telling { stream: Stream::new(run, thread), from }));
+        return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, thread), from }));
     }
-    Ok(answer(&standing(&door, reader, thread).await?.run()))
+    Ok(answer(&standing(&api, reader, thread).await?.run()))
 }
 
 /// The run is reported as cancelling until all of its calls have ended.
-async fn cancel(door: Door, ask: Asks) -> Answered {
+async fn cancel(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, _) = named(&ask)?;
     let request = v1::CancelRunRequest { run_id: run.to_string(), reason: "the run was cancelled".into() };
-    door.cancel_run(request).await.map_err(|fault| Wrong::from(fault).if_gone("run_id"))?;
-    let mut told = find(&door, &ask).await?.run();
+    api.cancel_run(request).await.map_err(|fault| Wrong::from(fault).if_gone("run_id"))?;
+    let mut told = find(&api, &ask).await?.run();
     if told["status"] == "in_progress" || told["status"] == "queued" {
         told["status"] = "cancelling".into();
     }
@@ -130,15 +130,15 @@ async fn cancel(door: Door, ask: Asks) -> Answered {
 }
 
 /// The run as the log has it.
-async fn standing(door: &Door, mut reader: Box<Reader>, thread: &str) -> Result<Stream, Wrong> {
-    let through = door.runs.journal.last_of_run(reader.run().id()).await.map_err(Refusal::from)?;
+async fn standing(api: &Api, mut reader: Box<Reader>, thread: &str) -> Result<Stream, Wrong> {
+    let through = api.runs.journal.last_of_run(reader.run().id()).await.map_err(RequestError::from)?;
     let mut stream = Stream::new(reader.run().id(), thread);
     let give_up = Instant::now() + READ_WAIT;
     loop {
         let events = tokio::time::timeout_at(give_up, reader.next_through(through)).await;
-        let events =
-            events.map_err(|_| Refusal::BrokerUnavailable("the log did not return entries that it holds".into()))?;
-        let Some(events) = events.map_err(Fault::from)? else { return Ok(stream) };
+        let events = events
+            .map_err(|_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into()))?;
+        let Some(events) = events.map_err(ApiError::from)? else { return Ok(stream) };
         for event in &events {
             stream.take(event, reader.run());
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use axum::routing::{self, get, post};
-use formats::openai::Refused;
+use formats::openai::InputError;
 use formats::openai::responses::{Asked, Continued, Event, Opened, ResponseId, Stream, input_items};
 use http::{Method, StatusCode};
 use proto::{Reason, v1};
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{Face, Route, Wrong, answer, hosted, list, malformed, path, streamed, watch};
-use crate::admission::refusal::Refusal;
+use crate::admission::refusal::RequestError;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::output::broken;
 use crate::api::problem::Problem;
-use crate::api::{Door, Fault};
+use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
 use crate::ledger::Stopped;
 use crate::nats::journal::ReadError;
@@ -52,40 +52,40 @@ pub(super) const ROUTES: &[Route] = &[
 type Asks = Result<Ask, Problem>;
 type Answered = Result<Response, Wrong>;
 
-async fn create(door: Door, ask: Asks) -> Answered {
+async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let shows_all = shows_all(&ask)?;
-    let asked = Asked::read(&ask.body, &hosted(&door))?;
+    let asked = Asked::read(&ask.body, &hosted(&api))?;
     let (reader, id, is_streamed, is_background) = match asked {
         Asked::Opened(Opened { mut run, is_streamed, is_background }) => {
             run.request_id = ask.request_id(String::new())?;
-            let reader = door.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/input"))?;
+            let reader = api.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
             (reader, id, is_streamed, is_background)
         }
         Asked::Continued(continued) => {
             let (is_streamed, is_background) = (continued.is_streamed, continued.is_background);
-            let (reader, id) = go_on(&door, &continued).await?;
+            let (reader, id) = go_on(&api, &continued).await?;
             (reader, id, is_streamed, is_background)
         }
     };
     if is_streamed {
-        return Ok(streamed(reader, &door, Telling { stream: Stream::new(id.run), id, after: None, shows_all }));
+        return Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run), id, after: None, shows_all }));
     }
     let mut told = Told::new(reader, id);
-    let response = if is_background { told.begun(&door).await? } else { told.ended(&door).await? };
+    let response = if is_background { told.begun(&api).await? } else { told.ended(&api).await? };
     Ok(answer(&response))
 }
 
 /// The response id in the path.
 fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
-    path(ask, "response_id").parse().map_err(|refused: Refused| Wrong::from(refused).if_gone("response_id"))
+    path(ask, "response_id").parse().map_err(|refused: InputError| Wrong::from(refused).if_gone("response_id"))
 }
 
 /// Answers the open calls of a response; what follows belongs to the next response.
-async fn go_on(door: &Door, continued: &Continued) -> Result<(Box<Reader>, ResponseId), Wrong> {
+async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, ResponseId), Wrong> {
     let previous = continued.previous;
-    let found = find(door, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
+    let found = find(api, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
     if !found.has_ended {
         let message = format!("response {previous} is still in progress: its calls can be answered when it has ended");
         return Err(Wrong::new(Reason::ResponseInProgress, message, Some("/previous_response_id")));
@@ -101,16 +101,16 @@ async fn go_on(door: &Door, continued: &Continued) -> Result<(Box<Reader>, Respo
     }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
     if let Some(submit) = submit {
-        door.submit_tool_outputs(submit).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
+        api.submit_tool_outputs(submit).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
     }
     if let Some(decide) = decide {
-        door.decide_calls(decide).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
+        api.decide_calls(decide).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
     }
     let next = ResponseId { part: previous.part + 1, ..previous };
-    Ok((watch(door, next.run).await?, next))
+    Ok((watch(api, next.run).await?, next))
 }
 
-async fn retrieve(door: Door, ask: Asks) -> Answered {
+async fn retrieve(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
     let parameter = |name: &str| ask.query.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
@@ -119,62 +119,62 @@ async fn retrieve(door: Door, ask: Asks) -> Answered {
     let shows_all = shows_all(&ask)?;
     match parameter("stream") {
         None | Some("false") if after.is_some() => Err(malformed("starting_after", "needs stream=true")),
-        None | Some("false") => Ok(answer(&find(&door, id).await?.response)),
+        None | Some("false") => Ok(answer(&find(&api, id).await?.response)),
         Some("true") => {
             // A missing response is an error of the request, not of the stream.
-            let found = find(&door, id).await?;
+            let found = find(&api, id).await?;
             if let Some(after) = after.filter(|after| found.next <= *after) {
                 let message =
                     format!("starting_after: response {id} has no event {after} yet, its next event is {}", found.next);
                 return Err(Wrong::new(Reason::UnknownSequenceNumber, message, Some("starting_after")));
             }
-            let reader = watch(&door, id.run).await?;
-            Ok(streamed(reader, &door, Telling { stream: Stream::new(id.run), id, after, shows_all }))
+            let reader = watch(&api, id.run).await?;
+            Ok(streamed(reader, &api, Telling { stream: Stream::new(id.run), id, after, shows_all }))
         }
         Some(_) => Err(malformed("stream", "true or false was expected")),
     }
 }
 
-async fn cancel(door: Door, ask: Asks) -> Answered {
+async fn cancel(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
-    let found = find(&door, id).await?;
+    let found = find(&api, id).await?;
     if !found.is_newest || found.run.status().is_final() {
         return Ok(answer(&found.response));
     }
-    door.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason: "the response was cancelled".into() })
+    api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason: "the response was cancelled".into() })
         .await?;
     if found.has_ended {
         // Its open calls will not be answered any more; its output so far stays.
         return Ok(answer(&found.response));
     }
-    let mut told = Told::new(watch(&door, id.run).await?, id);
-    match timeout(CANCEL_WAIT, told.ended(&door)).await {
+    let mut told = Told::new(watch(&api, id.run).await?, id);
+    match timeout(CANCEL_WAIT, told.ended(&api)).await {
         Ok(response) => Ok(answer(&response?)),
-        Err(_) => Ok(answer(&find(&door, id).await?.response)),
+        Err(_) => Ok(answer(&find(&api, id).await?.response)),
     }
 }
 
 /// The response is not found any more. The log keeps the run's entries until they age out.
-async fn delete(door: Door, ask: Asks) -> Answered {
+async fn delete(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
-    door.runs.caller.must(Role::Submit).map_err(Refusal::from)?;
-    let found = find(&door, id).await?;
+    api.runs.caller.must(Role::Submit).map_err(RequestError::from)?;
+    let found = find(&api, id).await?;
     if found.is_newest && !found.run.status().is_final() {
         let reason = "its response was deleted".to_owned();
-        door.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
+        api.cancel_run(v1::CancelRunRequest { run_id: id.run.to_string(), reason }).await?;
     }
     let taken = Taken { run: id.run, digest: Default::default() };
     // If the key exists, the response was deleted before.
-    door.runs.requests.put(&RequestKey::deleted(&id.to_string()), &taken, 0).await.map_err(Refusal::from)?;
+    api.runs.requests.put(&RequestKey::deleted(&id.to_string()), &taken, 0).await.map_err(RequestError::from)?;
     Ok(answer(&json!({ "id": id.to_string(), "object": "response", "deleted": true })))
 }
 
-async fn items(door: Door, ask: Asks) -> Answered {
+async fn items(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let id = named(&ask)?;
-    let found = find(&door, id).await?;
+    let found = find(&api, id).await?;
     Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
 }
 
@@ -200,17 +200,17 @@ struct Found {
     run: Run,
 }
 
-async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
+async fn find(api: &Api, id: ResponseId) -> Result<Found, Wrong> {
     let unknown = || {
         let message = format!("there is no response {id}");
         Wrong::new(Reason::ResponseNotFound, message, Some("response_id"))
     };
     let key = RequestKey::deleted(&id.to_string());
-    if door.runs.requests.find(&key).await.map_err(Refusal::from)?.taken.is_some() {
+    if api.runs.requests.find(&key).await.map_err(RequestError::from)?.taken.is_some() {
         return Err(unknown());
     }
-    let through = door.runs.journal.last_of_run(id.run).await.map_err(Refusal::from)?;
-    let reader = watch(door, id.run).await;
+    let through = api.runs.journal.last_of_run(id.run).await.map_err(RequestError::from)?;
+    let reader = watch(api, id.run).await;
     let reader = reader.map_err(|wrong| {
         if wrong.status() == StatusCode::NOT_FOUND { unknown() } else { wrong.if_gone("response_id") }
     })?;
@@ -219,9 +219,9 @@ async fn find(door: &Door, id: ResponseId) -> Result<Found, Wrong> {
     let give_up = Instant::now() + READ_WAIT;
     loop {
         let events = tokio::time::timeout_at(give_up, told.reader.next_through(through)).await;
-        let events =
-            events.map_err(|_| Refusal::BrokerUnavailable("the log did not return entries that it holds".into()))?;
-        let Some(events) = events.map_err(Fault::from)? else { break };
+        let events = events
+            .map_err(|_| RequestError::BrokerUnavailable("the log did not return entries that it holds".into()))?;
+        let Some(events) = events.map_err(ApiError::from)? else { break };
         for event in told.take(&events) {
             if event.part == id.part {
                 next = event.sequence + 1;
@@ -259,9 +259,9 @@ impl Told {
     }
 
     /// The response when it has ended.
-    async fn ended(&mut self, door: &Door) -> Result<Value, Wrong> {
+    async fn ended(&mut self, api: &Api) -> Result<Value, Wrong> {
         loop {
-            for event in self.next(door).await? {
+            for event in self.next(api).await? {
                 if event.part == self.id.part && event.is_last() {
                     return Ok(event.data["response"].clone());
                 }
@@ -270,9 +270,9 @@ impl Told {
     }
 
     /// The response as soon as it exists.
-    async fn begun(&mut self, door: &Door) -> Result<Value, Wrong> {
+    async fn begun(&mut self, api: &Api) -> Result<Value, Wrong> {
         loop {
-            let events = self.next(door).await?;
+            let events = self.next(api).await?;
             let mut of_part =
                 events.into_iter().filter(|event| event.part == self.id.part && event.data.get("response").is_some());
             if let Some(event) = of_part.next_back() {
@@ -282,9 +282,9 @@ impl Told {
         }
     }
 
-    async fn next(&mut self, door: &Door) -> Result<Vec<Event>, Wrong> {
+    async fn next(&mut self, api: &Api) -> Result<Vec<Event>, Wrong> {
         let events = tokio::select! {
-            () = door.stop.cancelled() => return Err(broken(&self.reader, WatchError::Stopped(Stopped)).into()),
+            () = api.stop.cancelled() => return Err(broken(&self.reader, WatchError::Stopped(Stopped)).into()),
             events = self.reader.next() => events,
         };
         match events {

@@ -62,9 +62,9 @@ const WIDE: &[&str] = &[
     "cli/tests/program/key.rs",
     "cli/tests/program/webhooks.rs",
     "coordinator/src/api/problem.rs",
-    "coordinator/src/ledger/erasure.rs",
-    "coordinator/src/ledger/log_bytes.rs",
-    "coordinator/src/ledger/takeover.rs",
+    "coordinator/src/owner/erasure.rs",
+    "coordinator/src/owner/log_bytes.rs",
+    "coordinator/src/owner/takeover.rs",
     "core/run/src/command.rs",
     "core/run/src/lib.rs",
     "core/run/src/turn.rs",
@@ -130,8 +130,8 @@ const WIDE: &[&str] = &[
 ];
 /// Files with comments that are divided by banners.
 const BANNERS: &[&str] = &[
-    "coordinator/src/ledger.rs",
-    "coordinator/src/ledger/takeover.rs",
+    "coordinator/src/owner.rs",
+    "coordinator/src/owner/takeover.rs",
     "core/run/tests/attempts.rs",
     "core/run/tests/calls.rs",
     "core/run/tests/commands.rs",
@@ -147,14 +147,7 @@ const BANNERS: &[&str] = &[
     "tests/torture/load/after.rs",
 ];
 /// Types whose name says that they do something with something.
-const VAGUE: &[&str] = &[
-    "coordinator/src/auth/callers/keep.rs: Keeper",
-    "coordinator/src/auth/tls.rs: Keeper",
-    "coordinator/src/fleet/pools/file.rs: Keeper",
-    "coordinator/src/index/projector.rs: Keeper",
-    "coordinator/src/nats/pauses.rs: Keeper",
-    "coordinator/src/nats/tools.rs: Keeper",
-];
+const VAGUE: &[&str] = &[];
 /// Files with phrases of [`RIDDLES`].
 const RIDDLING: &[&str] = &[
     "cli/src/bucket.rs",
@@ -164,11 +157,11 @@ const RIDDLING: &[&str] = &[
     "cli/src/nats_keys.rs",
     "cli/src/objects.rs",
     "cli/src/serve.rs",
-    "coordinator/src/ledger/by_hand.rs",
-    "coordinator/src/ledger/erasure.rs",
-    "coordinator/src/ledger/files.rs",
-    "coordinator/src/ledger/letters.rs",
-    "coordinator/src/ledger/takeover.rs",
+    "coordinator/src/owner/scripted.rs",
+    "coordinator/src/owner/erasure.rs",
+    "coordinator/src/owner/files.rs",
+    "coordinator/src/owner/notifications.rs",
+    "coordinator/src/owner/takeover.rs",
     "core/run/src/fields.rs",
     "core/run/src/limit.rs",
     "core/run/tests/erasure.rs",

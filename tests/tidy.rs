@@ -186,7 +186,7 @@ const COORDINATOR: [&[&str]; 12] = [
     &["runs"],
     &["objects", "readers"],
     &["admission"],
-    &["ledger"],
+    &["owner"],
     &["notifications", "quotas"],
     &["index"],
     &["nats"],

@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::door::Server;
+use crate::server::Server;
 use crate::{
     backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, nats_keys, objects, parked,
     pause, queues, runs, serve, submit, tools, webhooks, why, workers,

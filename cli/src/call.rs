@@ -4,13 +4,13 @@ use proto::{Reason, v1};
 use run::ToolName;
 
 use crate::arguments::{self, Pair};
-use crate::door::Server;
 use crate::exit::{self, Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
 use crate::json;
 use crate::plain::{Plain, Setting};
 use crate::prompt::Keyboard;
+use crate::server::Server;
 use crate::terminal::Terminal;
 use client::{Client, reason};
 

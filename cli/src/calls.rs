@@ -5,10 +5,10 @@ use std::time::Duration;
 use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
+use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{call_state, counted, error_kind, harmless};
 use client::Client;

@@ -9,12 +9,12 @@ use hooks::Hooks;
 use proto::v1;
 use serde_json::{Value, json};
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::follow::{Answers, Follow, Followed, View};
 use crate::interrupts::Interrupts;
 use crate::json::Object;
 use crate::prompt::Keyboard;
+use crate::server::Server;
 use crate::tally::Tally;
 use crate::terminal::Terminal;
 use crate::words::{counted, duration};

@@ -7,10 +7,10 @@ use proto::v1::call_decision::Decision;
 
 use crate::arguments;
 use crate::calls::line;
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
+use crate::server::Server;
 use crate::terminal::Terminal;
 use client::Client;
 

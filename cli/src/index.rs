@@ -6,9 +6,9 @@ use client::{Client, Status};
 use futures::TryStreamExt as _;
 use proto::v1;
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{columns, tell_coverage};
+use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{call_state, counted, run_status};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
+use crate::server::Server;
 use crate::terminal::Terminal;
 
 const NEW_EXAMPLES: &str = "\

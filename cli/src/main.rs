@@ -30,11 +30,11 @@ mod webhooks;
 mod why;
 
 mod arguments;
-mod door;
 mod follow;
 mod interrupts;
 mod observe;
 mod prompt;
+mod server;
 mod yard;
 
 mod json;
@@ -57,8 +57,8 @@ use clap::Parser as _;
 use telemetry::LevelFilter;
 
 use crate::args::{Cli, Command, Global, Output};
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
+use crate::server::Server;
 use crate::terminal::Terminal;
 
 /// What a call allocates on one thread it frees on another. Here whatever a thread frees it may use again itself; an

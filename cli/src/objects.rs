@@ -8,8 +8,8 @@ use proto::v1;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
+use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::harmless;
 use client::{Bytes, Client};

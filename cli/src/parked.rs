@@ -6,10 +6,10 @@ use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::calls::line;
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{LIMIT, ago, columns, span, tell_coverage};
 use crate::runs::show;
+use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, counted, error, harmless};
 use client::Client;

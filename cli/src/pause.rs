@@ -2,9 +2,9 @@
 
 use proto::v1;
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::{age, columns};
+use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{brief, harmless};
 

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use proto::v1;
 
-use crate::door::Server;
 use crate::erase::{self, Erase};
 use crate::exit::{Exit, Failure};
 use crate::follow::View;
 use crate::json;
 use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
+use crate::server::Server;
 use crate::tally::Tally;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, call_state, contents, counted, error, harmless, run_status};

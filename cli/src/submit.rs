@@ -3,9 +3,9 @@
 use proto::v1;
 use proto::v1::content::Body;
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::runs::show;
+use crate::server::Server;
 use crate::terminal::Terminal;
 
 const EXAMPLES: &str = "\

@@ -7,10 +7,10 @@ use formats::tools::{Format, export};
 use proto::v1;
 use serde_json::Value;
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
 use crate::reference;
+use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
 use crate::words::{brief, counted, duration, harmless};
 

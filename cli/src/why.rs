@@ -1,7 +1,7 @@
 //! `toolyard why`: what a call waits for, or why it ended as it did.
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
+use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::harmless;
 

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use proto::v1;
 
-use crate::door::Server;
 use crate::exit::{Exit, Failure};
 use crate::list::columns;
+use crate::server::Server;
 use crate::terminal::Terminal;
 use crate::words::{counted, harmless};
 

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use worker::Tool as _;
 use worker::tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
 
-use crate::door::Server;
 use crate::exit::Failure;
+use crate::server::Server;
 
 /// How long running calls may take to end. Somebody waits at the terminal.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);

@@ -3,5 +3,5 @@
 
 pub(crate) mod accept;
 pub(crate) mod custom;
+pub(crate) mod error;
 mod limits;
-pub(crate) mod refusal;

@@ -2,7 +2,7 @@
 //! their reasons. gRPC and HTTP only transport. No decisions about runs are made here.
 
 mod erase;
-pub(crate) mod fault;
+pub(crate) mod error;
 mod fleet;
 mod grpc;
 mod http;
@@ -26,13 +26,13 @@ use proto::v1;
 use run::CommandError;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::fault::ApiError;
+pub(crate) use self::error::ApiError;
 pub(crate) use self::port::places::affordable;
 use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
 pub(crate) use self::serve::serve;
 pub(crate) use self::webhooks::Notices;
 use crate::admission::custom::{self, CustomTools};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::index::Index;
 use crate::nats::scan::Log;
 use crate::objects::uploads::Uploads;

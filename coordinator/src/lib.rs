@@ -6,13 +6,13 @@ mod api;
 mod auth;
 mod fleet;
 mod index;
-mod ledger;
 mod metrics;
 mod monitor;
 mod nats;
 mod notifications;
 mod objects;
 mod offload;
+mod owner;
 mod quotas;
 mod readers;
 mod requests;
@@ -297,7 +297,7 @@ impl Coordinator {
         if !webhooks.is_on() {
             return Ok(self);
         }
-        let queue = nats::letters::Queue::make(&self.broker, &self.log).await?;
+        let queue = nats::notifications::Queue::make(&self.broker, &self.log).await?;
         Ok(Self { notices: Some(api::Notices { webhooks, queue }), ..self })
     }
 
@@ -355,7 +355,7 @@ impl Coordinator {
         let requests = nats::requests::Requests::new(&broker);
         let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
         let signals = nats::signals::Signals::new(&broker);
-        let rim = ledger::Rim {
+        let io = owner::Io {
             feeds: nats::feed::Feeds::new(&broker),
             journal: journal.clone(),
             requests: requests.clone(),
@@ -374,7 +374,7 @@ impl Coordinator {
             objects: objects.clone(),
             log: log.clone(),
         };
-        let (ledger, owner_task) = ledger::new(rim);
+        let (ledger, owner_task) = owner::new(io);
 
         // The order of shutdown: first the API, then the shards are released, then the parts that this needs.
         let (leave, inner) = (CancellationToken::new(), CancellationToken::new());
@@ -389,7 +389,7 @@ impl Coordinator {
         parts.spawn(index_keeper.keep(inner.clone()));
         parts.spawn({
             let requests = nats::files::FileRequests::new(&broker);
-            ledger::files::serve(requests, objects.clone(), ledger.clone(), owned.clone(), inner.clone())
+            owner::files::serve(requests, objects.clone(), ledger.clone(), owned.clone(), inner.clone())
         });
         let (tls, tls_keeper) = tls.unzip();
         if let Some(keeper) = tls_keeper {

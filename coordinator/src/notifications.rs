@@ -11,10 +11,10 @@
 //! them, and its snapshot has those that are not queued yet. So a crash repeats notifications and loses none. Runs
 //! never wait for them.
 
-mod bag;
-mod courier;
+mod deliverer;
 mod file;
-mod notice;
+mod notification;
+mod pending;
 mod sign;
 
 use std::collections::HashMap;
@@ -25,12 +25,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use self::courier::Deliverer;
+use self::deliverer::Deliverer;
 pub(crate) use self::file::Endpoint;
 pub use self::file::InvalidWebhooks;
-pub(crate) use self::notice::message_id;
+pub(crate) use self::notification::message_id;
 use crate::metrics;
-use crate::nats::letters::{Queue, QueuedNotification};
+use crate::nats::notifications::{Queue, QueuedNotification};
 use crate::shards::{Owned, every};
 use crate::tasks::finished;
 
@@ -53,12 +53,12 @@ impl Webhooks {
 
     /// The notifications that follow from an entry that changed the status of a run: one for each interested endpoint.
     pub(crate) fn letters(&self, run: &Run, status: RunStatus, entry: &Entry) -> Vec<QueuedNotification> {
-        let Some(kind) = notice::Kind::of(status) else { return Vec::new() };
+        let Some(kind) = notification::Kind::of(status) else { return Vec::new() };
         let wanting: Vec<_> = self.0.iter().filter(|endpoint| endpoint.wants(kind, run.tenant())).collect();
         if wanting.is_empty() {
             return Vec::new();
         }
-        let body = notice::body(kind, run, entry.at);
+        let body = notification::body(kind, run, entry.at);
         wanting
             .iter()
             .map(|endpoint| QueuedNotification::new(&endpoint.name, run.id(), entry.sequence, body.clone()))

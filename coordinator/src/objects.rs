@@ -13,7 +13,7 @@ use proto::object::{CHUNK_BYTES, chunks};
 use ring::digest;
 use run::{Object, ObjectId, limit};
 
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 
 /// Chunks that are read ahead of the reader.
 const AHEAD: usize = 4;

@@ -13,9 +13,9 @@ use run::{Entry, Fact, FloorPolicy, OutputEvent, OutputKind, Route, Run, RunId, 
 use tokio::time::Instant;
 
 use crate::auth::callers::Reading;
-use crate::ledger::{Before, Live, OVERDUE, OwnerHandle, Standing, Stopped};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, PAGE_ENTRIES, Page, ReadError, RunPages, WATCHED_PAGE_BYTES};
+use crate::owner::{Before, Live, OVERDUE, OwnerHandle, Standing, Stopped};
 
 /// Events returned together.
 const BATCH_EVENTS_MAX: usize = 512;

@@ -9,7 +9,7 @@ use run::{
 };
 use schema::InvalidSchema;
 use serde_json::{Value, json};
-use toolyard_proto::convert::manifest::{Fault, InvalidManifest, Usable, manifest_in};
+use toolyard_proto::convert::manifest::{InvalidManifest, ManifestError, Usable, manifest_in};
 use toolyard_proto::convert::worker::{decode_advertisement, encode_advertisement};
 use toolyard_proto::v1;
 
@@ -223,7 +223,10 @@ fn a_name_has_the_characters_that_every_vendor_could_be_told() {
     for name in ["", " ", "a b", "a/b", "a\0b", "a\nb", "größe", "名前", "a:b", "a@b", "*", "{a,b}", &"n".repeat(129)]
     {
         let error = refused(v1::Tool { name: name.to_owned(), ..tool() });
-        assert!(matches!(error.faults.as_slice(), [Fault::Malformed { field: "name", .. }]), "{name:?}: {error}");
+        assert!(
+            matches!(error.faults.as_slice(), [ManifestError::Malformed { field: "name", .. }]),
+            "{name:?}: {error}"
+        );
     }
 }
 
@@ -266,10 +269,10 @@ fn all_that_is_wrong_is_told_at_once() {
         ..tool()
     });
     let [
-        Fault::Malformed { field: "version", .. },
-        Fault::Malformed { field: "name", .. },
-        Fault::NotPlain { .. },
-        Fault::Schema { error: InvalidSchema::NotJson(_), .. },
+        ManifestError::Malformed { field: "version", .. },
+        ManifestError::Malformed { field: "name", .. },
+        ManifestError::NotPlain { .. },
+        ManifestError::Schema { error: InvalidSchema::NotJson(_), .. },
     ] = error.faults.as_slice()
     else {
         panic!("{error}");

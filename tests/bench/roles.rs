@@ -84,7 +84,7 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                 bucket: None,
                 redis_url,
                 redis_ca: None,
-                door: coordinator::ApiOptions::default(),
+                api: coordinator::ApiOptions::default(),
                 admin,
             };
             let coordinator = coordinator::Coordinator::bind(options).await?;

@@ -168,7 +168,7 @@ async fn a_coordinator_whose_key_is_wrong_does_not_begin() {
             redis_url: None,
             redis_ca: None,
             admin: None,
-            door: coordinator::ApiOptions::default(),
+            api: coordinator::ApiOptions::default(),
         };
         let error = coordinator::Coordinator::bind(options).await.expect_err("it may not");
         let coordinator::Error::Bucket(objects::BucketError::Refused { what: "write", .. }) = &error else {

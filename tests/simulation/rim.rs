@@ -1,4 +1,4 @@
-//! Times of the drivers, as the product has them: `coordinator/src/ledger.rs` and its folder, `worker/src/nats.rs`.
+//! Times of the drivers, as the product has them: `coordinator/src/owner.rs` and its folder, `worker/src/nats.rs`.
 
 use std::time::Duration;
 

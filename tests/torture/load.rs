@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::check::{self, Answer, Asking, Broken, Effect, Evidence, Violation};
-use crate::door::{Messages, Next, Replicas, passes};
 use crate::plan::{LONG, Plan, When, Work};
+use crate::replicas::{Messages, Next, Replicas, passes};
 use crate::seed::Seed;
 use crate::world::ERASE_AFTER;
 

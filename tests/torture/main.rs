@@ -3,11 +3,11 @@
 
 mod brokers;
 mod check;
-mod door;
 mod late;
 mod load;
 mod plan;
 mod process;
+mod replicas;
 mod report;
 mod schedule;
 mod seed;
@@ -117,7 +117,7 @@ async fn torture(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let folder = tempfile::Builder::new().prefix("torture-").tempdir()?;
     let size = Size { brokers: arguments.brokers, coordinators: arguments.coordinators, workers: arguments.workers };
     let world = Arc::new(World::start(&size, folder.path()).await?);
-    let door = door::Replicas::new(&world.doors())?;
+    let door = replicas::Replicas::new(&world.doors())?;
     let load = Arc::new(Load { door, effects: folder.path().join("effects") });
     for address in world.addresses() {
         harness::Client::connect(*address).await.wait_for_tool("echo").await;

@@ -17,7 +17,7 @@ pub(crate) struct Plan {
     pub(crate) number: u64,
     pub(crate) calls: Vec<PlannedCall>,
     pub(crate) policy: FloorPolicy,
-    pub(crate) door: Door,
+    pub(crate) door: Method,
     /// Requests carry an id, so that one whose answer was lost is sent again and makes one run.
     pub(crate) has_request_id: bool,
     /// The run is stored for as long as the log keeps it; otherwise it is erased some time after its end.
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum Method {
     Create,
     Execute,
 }
@@ -130,7 +130,7 @@ impl Plan {
         Self {
             number,
             policy: seed.weighted(&policies).unwrap_or(FloorPolicy::Arrival),
-            door: if seed.chance(50) { Door::Create } else { Door::Execute },
+            door: if seed.chance(50) { Method::Create } else { Method::Execute },
             has_request_id: seed.chance(60),
             is_kept: !seed.chance(15),
             redrives: seed.chance(60),

@@ -14,8 +14,8 @@ use run::{
 use schema::steps::Steps;
 
 use crate::admission::custom::{Custom, CustomTools};
+use crate::admission::error::RequestError;
 use crate::admission::limits;
-use crate::admission::refusal::RequestError;
 use crate::auth::callers::{Caller, Role, TenantTools};
 use crate::fleet::registry::{Entry, Registry, not_permitted};
 use crate::trace;

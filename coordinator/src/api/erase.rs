@@ -11,7 +11,7 @@ use run::{Event, RunId, Shard, TenantId, Timestamp};
 
 use super::read::{reason, run_id};
 use super::{Api, ApiError};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::index::wire::moment;

@@ -13,7 +13,7 @@ use run::{PoolId, Timestamp, WorkerId};
 use tokio::time::Instant;
 
 use super::{Api, ApiError, reason};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::fleet::paused::{Pausable, Word};

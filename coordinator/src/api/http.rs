@@ -22,7 +22,7 @@ use proto::Reason;
 
 use self::routes::{Needs, OPERATIONS};
 use super::problem::Problem;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::api::port::counted::Answers;
 use crate::api::{Api, ApiError};
 use crate::auth::audit;

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 
 use super::read::reason;
 use super::{Api, ApiError, MessageStream};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::callers::{Caller, Role};
 use crate::index::filter::{Ask, CallFilter, Coverage, Created, Page, Place, RunFilter, Token};
 use crate::index::summary::Summary;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::read::{malformed, timeout};
 use super::{Api, ApiError};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::objects::{BrokenObject, Span, read, take};
 use crate::runs::Runs;
 use crate::runs::objects::Room;

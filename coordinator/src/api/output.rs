@@ -12,8 +12,8 @@ use run::Run;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::fault::ApiError;
-use crate::admission::refusal::RequestError;
+use super::error::ApiError;
+use crate::admission::error::RequestError;
 use crate::readers::{Reader, WatchError};
 
 /// The longest time without a message on a stream.
@@ -142,7 +142,7 @@ impl Streaming {
             // A client that opened the run learns the run's id from the first event, so it is sent before the stream is
             // stopped.
             () = self.stop.cancelled(),
-                if !self.reader.answers_opening || is_opened => Err(WatchError::Stopped(crate::ledger::Stopped)),
+                if !self.reader.answers_opening || is_opened => Err(WatchError::Stopped(crate::owner::Stopped)),
             () = tokio::time::sleep_until(until) => {
                 if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                     return Err(ApiError::exceeded(Some(self.reader.run().id())));
@@ -225,7 +225,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_wrong_with_a_run_is_the_answer_if_it_is_known_soon_and_else_the_end_of_the_stream() {
         let run = run::RunId::new(run::Shard(0), uuid::Uuid::now_v7());
-        let unknown = move || ApiError::from(crate::admission::refusal::RequestError::RunNotFound(run));
+        let unknown = move || ApiError::from(crate::admission::error::RequestError::RunNotFound(run));
         let soon = watched(async move { Err(unknown()) }, CancellationToken::new(), None).await;
         assert!(soon.is_err());
         let late = async move {

@@ -8,7 +8,7 @@ use proto::Reason;
 use proto::reason::DOMAIN;
 use serde_json::{Map, Value, json};
 
-use crate::api::fault::ApiError;
+use crate::api::error::ApiError;
 use crate::metrics::refused;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/problem+json");

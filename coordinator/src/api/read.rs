@@ -14,7 +14,7 @@ use schema::pattern::Budget;
 
 use crate::admission::accept::{AskedApproval, RequestedCall};
 use crate::admission::custom::{self, Custom, CustomTools};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::runs::NewRun;
 use crate::runs::objects::AskedFile;
 

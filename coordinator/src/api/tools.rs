@@ -9,7 +9,7 @@ use run::limit::TOOL_NAME_BYTES_MAX;
 use run::{PoolId, ToolName};
 
 use super::{Api, ApiError};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::callers::Role;
 use crate::fleet::paused::Paused;
 use crate::fleet::registry::{Entry, Hosts, Refused, Registry};

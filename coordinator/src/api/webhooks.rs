@@ -4,10 +4,10 @@ use proto::convert::api;
 use proto::{Reason, v1};
 
 use super::Api;
-use super::fault::ApiError;
+use super::error::ApiError;
 use super::read::malformed;
-use crate::admission::refusal::RequestError;
-use crate::nats::letters::{Found, Queue};
+use crate::admission::error::RequestError;
+use crate::nats::notifications::{Found, Queue};
 use crate::notifications::{Webhooks, message_id};
 
 /// Notifications of a page, by default and at most.

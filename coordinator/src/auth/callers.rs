@@ -8,10 +8,10 @@
 mod book;
 mod issuer;
 mod jwt;
-mod keep;
 mod link;
 mod one_call;
 mod quota;
+mod reload;
 mod tenant;
 
 use std::collections::BTreeSet;
@@ -27,11 +27,11 @@ use crate::fleet::registry::{Entry, not_permitted};
 
 pub use self::book::new_key;
 pub(crate) use self::book::{Book, Reading, Rights};
-pub use self::keep::CallersError;
-pub(crate) use self::keep::{CallersReload, open};
 pub(crate) use self::link::Link;
 pub(crate) use self::one_call::OneCall;
 pub(crate) use self::quota::{Exceeded, Quota, UPLOAD_BYTES};
+pub use self::reload::CallersError;
+pub(crate) use self::reload::{CallersReload, open};
 pub(crate) use self::tenant::TenantTools;
 
 /// Bytes of a key or a token: tokens of large issuers have some 2 KiB.

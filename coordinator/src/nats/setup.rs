@@ -15,8 +15,8 @@ use run::{PoolId, limit};
 use tokio::time::Instant;
 
 use super::durability::{self, Durability, Synced};
-use super::letters;
 use super::memory;
+use super::notifications;
 
 /// How much longer than the longest run the log keeps events, so that none ages out during a run.
 const RETENTION_AFTER_END: Duration = Duration::from_secs(3600);
@@ -142,7 +142,7 @@ fn store_bytes(options: &LogOptions) -> i64 {
         names::PAUSES_BUCKET,
     ];
     let buckets: i64 = buckets.iter().map(|bucket| bucket_bytes(bucket, options.bytes_max)).sum();
-    options.bytes_max + options.objects_bytes_max + letters::BYTES_MAX + buckets
+    options.bytes_max + options.objects_bytes_max + notifications::BYTES_MAX + buckets
 }
 
 fn replicas(count: usize) -> String {

@@ -14,7 +14,7 @@ use run::TenantId;
 use serde::Deserialize;
 
 use super::Webhooks;
-use super::notice::Kind;
+use super::notification::Kind;
 use super::sign::{self, Secret};
 
 /// Endpoints of one deployment: each has a deliverer for every shard.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::callers::Exceeded;
 
 /// Concurrent uploads of a coordinator. If objects are in a bucket, each has at most three pieces of 4 MiB in memory:

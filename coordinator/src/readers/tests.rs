@@ -4,8 +4,8 @@ use futures::FutureExt as _;
 use run::{Event, Timestamp};
 
 use super::*;
-use crate::ledger::by_hand::{ByHand, Feed};
 use crate::nats::journal::tests::{fresh, journal};
+use crate::owner::scripted::{ByHand, Feed};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -4,7 +4,7 @@ use run::{Event, RequestId, RunId, TenantId};
 
 use super::{NewRun, Runs};
 use crate::admission::accept::Offer;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::{Caller, Role};
 use crate::offload;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use run::{CallId, CallState, CommandError, Run, RunId, Timestamp};
 
 use super::Runs;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use owner::Known;

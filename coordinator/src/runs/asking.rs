@@ -6,7 +6,7 @@ use run::{CallId, RunId};
 
 use super::Runs;
 use crate::admission::accept::RequestedCall;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Caller;
 

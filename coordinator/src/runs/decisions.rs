@@ -9,7 +9,7 @@ use run::{CallId, CallSpec, Command, CommandError, Decision, Route, Run, RunId, 
 
 use super::Runs;
 use crate::admission::accept;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::callers::Denied;
 use crate::fleet::registry::{Entry, Registry};
 use crate::offload;

@@ -4,7 +4,7 @@ use proto::subject::SubjectKind;
 use run::{Command, RunId, TenantId};
 
 use super::{DECISIONS_MAX, Runs};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::nats::journal::AppendError;
 
 /// The beginning of the reason with which the calls of an erased run are cancelled.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NewRun, Runs};
 use crate::admission::accept::{self, RequestedCall, Scope};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::offload;
 

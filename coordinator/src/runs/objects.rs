@@ -9,7 +9,7 @@ use uuid::{Builder, Uuid};
 
 use super::{NewRun, Runs};
 use crate::admission::accept::RequestedCall;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::auth::callers::Role;
 use crate::nats::requests::PutError;

@@ -17,7 +17,7 @@ use super::asking::{self, Asking};
 use super::digest::digest;
 use super::{NewRun, Runs, fresh_id};
 use crate::admission::accept::{self, Scope};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::callers::{Reading, Role};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{AppendError, NOTHING, Opened};

@@ -7,7 +7,7 @@ use run::{CallId, Command, CommandError, Disposition, Fields, Rules, Run, RunId,
 use super::{NewRun, Runs};
 use crate::admission::accept::{AskedApproval, RequestedCall, Unlisted};
 use crate::admission::custom::CustomTools;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::callers::Role;
 use crate::requests::RequestKey;
 use owner::Known;

@@ -8,8 +8,8 @@ use tonic::Code;
 
 use super::{ACT_LIMIT, Drive, GIVE_UP, LATE_LIMIT, RUN_TIMEOUT, name};
 use crate::check::{self, Answer, Asking, Broken, Evidence, Story, Violation};
-use crate::door::{Next, REQUEST_LIMIT, passes};
 use crate::plan::{Plan, Work};
+use crate::replicas::{Next, REQUEST_LIMIT, passes};
 
 /// How long replicas may show a run as it was before its end: their feed comes back some seconds after the broker,
 /// which may have stood still for 48 s.

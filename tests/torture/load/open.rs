@@ -7,8 +7,8 @@ use tonic::Status;
 
 use super::{Drive, RUN_TIMEOUT};
 use crate::check::{Answer, Asking, Broken, Violation};
-use crate::door::{Messages, Next, REQUEST_LIMIT, passes};
-use crate::plan::Replicas as Way;
+use crate::plan::Method as Way;
+use crate::replicas::{Messages, Next, REQUEST_LIMIT, passes};
 use crate::world::ERASE_AFTER;
 
 /// How long a run may be refused by everybody before the client gives up: longer than the longest stall of the broker.

@@ -26,7 +26,7 @@ use super::routes::text_response;
 use super::sse;
 use crate::admission::accept::RequestedCall;
 use crate::admission::custom::CustomTools;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::api::output::{HEARTBEAT, Piece, broken};
 use crate::api::problem::{Place, Problem};
 use crate::api::{Api, ApiError};

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::routes::answered;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::api::objects::{Reading, Wanted};
 use crate::api::problem::{Place, Problem, pointer};
 use crate::api::{Api, ApiError};

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::ask::Ask;
 use super::{answering, sse};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::api::output::{Piece, Streaming};
 use crate::api::problem::{Place, Problem};
 use crate::api::{Api, ApiError};

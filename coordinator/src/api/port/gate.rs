@@ -12,7 +12,7 @@ use tonic::body::Body;
 use tower::Service;
 
 use super::incoming::Peer;
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::api::ApiError;
 use crate::api::needs::needs;
 use crate::api::problem::Problem;

@@ -9,7 +9,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::api::fault::ApiError;
+use crate::api::error::ApiError;
 use crate::metrics::refused;
 
 impl From<ApiError> for Status {

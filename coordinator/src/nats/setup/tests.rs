@@ -116,7 +116,7 @@ async fn every_bucket_and_stream_that_is_made_has_a_limit_of_bytes() {
     let (_server, broker) = broker().await;
     ensure_objects(&broker.context, &small()).await.expect("it can be made");
     let mut streams = broker.context.streams();
-    let (mut count, mut bytes) = (0, letters::BYTES_MAX);
+    let (mut count, mut bytes) = (0, notifications::BYTES_MAX);
     while let Some(stream) = streams.next().await {
         let config = stream.expect("the broker is there").config;
         assert!(config.max_bytes > 0, "{}", config.name);

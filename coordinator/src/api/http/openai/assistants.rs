@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use uuid::Builder;
 
 use super::{Face, Route, Wrong, answer, hosted, list, path, streamed, watch};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::problem::Problem;

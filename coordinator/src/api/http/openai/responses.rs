@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
 
 use super::{Face, Route, Wrong, answer, hosted, list, malformed, path, streamed, watch};
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::api::http::ask::Ask;
 use crate::api::http::sse;
 use crate::api::output::broken;
 use crate::api::problem::Problem;
 use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
-use crate::ledger::Stopped;
 use crate::nats::journal::ReadError;
+use crate::owner::Stopped;
 use crate::readers::{Reader, WatchError};
 use crate::requests::{RequestKey, Taken};
 

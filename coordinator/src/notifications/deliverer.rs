@@ -13,11 +13,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::bag::PendingNotifications;
+use super::pending::PendingNotifications;
 use super::{Endpoint, message_id};
 use crate::metrics;
 use crate::nats::journal::ReadError;
-use crate::nats::letters::{Arrived, Queue};
+use crate::nats::notifications::{Arrived, Queue};
 use crate::shards::Owned;
 use crate::tasks::finished;
 

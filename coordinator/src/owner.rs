@@ -6,18 +6,18 @@
 
 mod act;
 mod answer;
-#[cfg(test)]
-pub(crate) mod by_hand;
 mod census;
 mod erasure;
 pub(crate) mod files;
-mod letters;
 mod log_bytes;
+mod notifications;
 mod overdue;
-mod places;
 mod recent;
-mod slice;
-mod standing;
+mod run_state;
+#[cfg(test)]
+pub(crate) mod scripted;
+mod shard;
+mod slots;
 mod surroundings;
 mod takeover;
 mod tally;
@@ -39,8 +39,8 @@ use tokio_util::sync::CancellationToken;
 use self::act::EffectDone;
 use self::census::Census;
 use self::erasure::Erasures;
-use self::letters::{Posted, owe_letters};
-use self::slice::ShardTask;
+use self::notifications::{Posted, owe_letters};
+use self::shard::ShardTask;
 use self::surroundings::Surroundings;
 use self::takeover::{Joined, Taken, Written};
 use self::tally::Lag;
@@ -53,7 +53,7 @@ use crate::index::projector::Projector;
 use crate::metrics::Ends;
 use crate::nats::feed::{Batch, Fed, Feeds};
 use crate::nats::journal::{Decoded, Journal, counted_bytes};
-use crate::nats::letters::Queue;
+use crate::nats::notifications::Queue;
 use crate::nats::queues::Queues;
 use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
@@ -118,7 +118,7 @@ impl OwnerHandle {
 }
 
 /// What the ledger needs of the world.
-pub(crate) struct Rim {
+pub(crate) struct Io {
     pub(crate) feeds: Feeds,
     pub(crate) journal: Journal,
     pub(crate) requests: Requests,
@@ -141,7 +141,7 @@ pub(crate) struct Rim {
 }
 
 pub(crate) struct OwnerTask {
-    rim: Rim,
+    io: Io,
     requests: mpsc::Receiver<Request>,
     /// To ask ourselves, from a task that had to wait for the broker first.
     own: OwnerHandle,
@@ -180,11 +180,11 @@ pub(crate) struct OwnerTask {
     lag: Lag,
 }
 
-pub(crate) fn new(rim: Rim) -> (OwnerHandle, OwnerTask) {
+pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
     let (sender, requests) = mpsc::channel(REQUESTS_MAX);
     let ledger = OwnerHandle(sender);
     let keeper = OwnerTask {
-        rim,
+        io,
         requests,
         own: ledger.clone(),
         owner: Owner::new(proto::names::SHARDS),
@@ -219,7 +219,7 @@ impl OwnerTask {
         let mut batch = Batch::default();
         let mut sweep = tokio::time::interval(SWEEP);
         let mut snapshot = tokio::time::interval(SNAPSHOT);
-        let mut questions = self.rim.signals.questions();
+        let mut questions = self.io.signals.questions();
         loop {
             // Not a branch below: those before it may always be ready.
             self.step_census();
@@ -235,11 +235,11 @@ impl OwnerTask {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Ok(()) = self.rim.owned.changed() => self.look_at_ownership(),
+                Ok(()) = self.io.owned.changed() => self.look_at_ownership(),
                 Some(done) = self.effects.join_next() => self.effect_done(finished(done)),
                 () = timer => self.check_due_runs(),
                 Some(request) = self.requests.recv() => self.answer(request),
-                () = self.rim.feeds.next_batch(&mut batch) => {
+                () = self.io.feeds.next_batch(&mut batch) => {
                     // A watcher asked before it appended, so its request is here before its entry.
                     while let Ok(request) = self.requests.try_recv() {
                         self.answer(request);
@@ -269,8 +269,8 @@ impl OwnerTask {
                     self.leave_unwatched();
                     self.erase_due();
                     self.post_letters_again();
-                    self.rim.feeds.look_at_connection();
-                    self.rim.feeds.merge();
+                    self.io.feeds.look_at_connection();
+                    self.io.feeds.merge();
                 }
                 asked = questions.next(|shard| leads(&self.owner, shard)) => self.question(asked),
                 () = census => {}
@@ -288,7 +288,7 @@ impl OwnerTask {
 
     /// The shard is ours, its runs are known, and our lease has not run out.
     fn may_act(&self, shard: Shard) -> bool {
-        leads(&self.owner, shard) && self.rim.owned.borrow().holds(shard)
+        leads(&self.owner, shard) && self.io.owned.borrow().holds(shard)
     }
 
     fn answer(&mut self, request: Request) {
@@ -362,12 +362,12 @@ impl OwnerTask {
         let before =
             if traces { self.owner.run(id).and_then(|known| trace::before(&known.run, &entry.events)) } else { None };
         self.heard.clear();
-        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, &self.owner, self.limited);
         let open = match self.owner.handle_entry(id, entry, &mut self.heard, proto::now(), &world) {
             Applied::Ignored | Applied::Unread => return,
             Applied::Closed => {
                 if !slice.take_erase_request(id, entry) {
-                    self.rim.index.note_late(id, entry);
+                    self.io.index.note_late(id, entry);
                     self.note_stray(id, entry.sequence);
                 }
                 return;
@@ -375,26 +375,26 @@ impl OwnerTask {
             Applied::Open(open) => open,
         };
         let mut is_beyond = false;
-        if self.rim.quotas.counts_log()
+        if self.io.quotas.counts_log()
             && let Some(tenant) = open.known.run.tenant()
         {
             let stored = counted_bytes(bytes);
             slice.log_bytes.add(tenant, entry.at, stored);
             if leads {
-                is_beyond = log_bytes::spend(&mut self.log_left, tenant, stored, &self.rim.quotas);
+                is_beyond = log_bytes::spend(&mut self.log_left, tenant, stored, &self.io.quotas);
             }
             erasure::count_entry(open, entry, stored);
         }
         let run = &open.known.run;
         if let Some(before) = before {
-            trace::after(&before, run, &self.rim.registry.borrow(), entry.at);
+            trace::after(&before, run, &self.io.registry.borrow(), entry.at);
         }
-        self.rim.index.note(run, entry, &self.heard);
-        if self.rim.webhooks.is_on() && entry.sequence > slice.lettered {
-            owe_letters(&mut slice.letters, &self.rim.webhooks, run, entry, &self.heard);
+        self.io.index.note(run, entry, &self.heard);
+        if self.io.webhooks.is_on() && entry.sequence > slice.lettered {
+            owe_letters(&mut slice.letters, &self.io.webhooks, run, entry, &self.heard);
         }
         if leads {
-            count_ends(&mut self.ends, run, entry, &self.heard, &self.rim.registry);
+            count_ends(&mut self.ends, run, entry, &self.heard, &self.io.registry);
         }
         let is_final = run.status().is_final();
         let matters = self.heard.iter().any(|heard| !matches!(heard, Fact::Output { .. }));
@@ -414,11 +414,11 @@ impl OwnerTask {
 
     /// What each tenant has under way in our shards, where anybody wants to know.
     fn count_for_quotas(&self) {
-        if !self.rim.quotas.counts() {
+        if !self.io.quotas.counts() {
             return;
         }
         let open = self.owner.shards().iter().filter(|shard| shard.phase().leads()).flat_map(|shard| shard.runs());
-        self.rim.quotas.look(open.filter_map(|(id, open)| {
+        self.io.quotas.look(open.filter_map(|(id, open)| {
             let run = &open.known.run;
             let calls = run.calls().iter().filter(|call| call.outcome().is_none()).count();
             Some((id, run.tenant()?.clone(), u32::try_from(calls).unwrap_or(u32::MAX)))
@@ -439,7 +439,7 @@ impl OwnerTask {
     fn forget_gone(&mut self, id: RunId) {
         let Some(OpenRun { known, .. }) = self.close(id) else { return };
         tracing::warn!(run.id = %id, "forgetting an open run whose entries have left the log");
-        self.rim.index.erase(id, known.last);
+        self.io.index.erase(id, known.last);
         let Some(slice) = self.slice_mut(id.shard()) else { return };
         slice.snapshot.outdated = true;
         slice.recent.forget(id);
@@ -449,7 +449,7 @@ impl OwnerTask {
     /// The run is open no more.
     fn close(&mut self, id: RunId) -> Option<OpenRun> {
         let open = self.owner.close(id)?;
-        self.rim.quotas.ended(id, open.known.run.tenant());
+        self.io.quotas.ended(id, open.known.run.tenant());
         Some(open)
     }
 }

@@ -22,14 +22,14 @@ impl OwnerTask {
             match action {
                 Action::Append(append) => self.append(append),
                 Action::Stop { run, attempt, pool } => {
-                    let signals = self.rim.signals.clone();
+                    let signals = self.io.signals.clone();
                     self.effects.spawn(async move {
                         signals.stop(&pool, run, attempt).await;
                         (run, Effect::Stop { attempt }, Ok(()))
                     });
                 }
                 Action::StopLate { run, attempt, pool } => {
-                    let signals = self.rim.signals.clone();
+                    let signals = self.io.signals.clone();
                     self.send(async move { signals.stop(&pool, run, attempt).await });
                 }
                 Action::HandBack { run, attempt, job } => self.hand_back(run, attempt, job),
@@ -51,12 +51,12 @@ impl OwnerTask {
 
     /// Performs what is outstanding for a run.
     pub(super) fn check_run(&mut self, id: RunId) {
-        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, &self.owner, self.limited);
         self.owner.check_run(id, proto::now(), &world);
     }
 
     pub(super) fn check_due_runs(&mut self) {
-        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, &self.owner, self.limited);
         self.owner.handle_timeout(proto::now(), &world);
     }
 
@@ -68,7 +68,7 @@ impl OwnerTask {
             Effect::Decide { call } => run.map(|run| (run, call)),
             _ => None,
         };
-        let (journal, signals) = (self.rim.journal.clone(), self.rim.signals.clone());
+        let (journal, signals) = (self.io.journal.clone(), self.io.signals.clone());
         self.effects.spawn(async move {
             let appended = append_effect(&journal, id, event, job.as_deref(), expected).await;
             if let (Ok(_), Some(job)) = (&appended, hand_back) {
@@ -90,7 +90,7 @@ impl OwnerTask {
             }
             Err(EffectError::Gone) => self.forget_gone(id),
         }
-        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, &self.owner, self.limited);
         self.owner.handle_effect_done(id, effect, proto::now(), &world);
     }
 
@@ -103,7 +103,7 @@ impl OwnerTask {
             let call = &call.spec().id;
             tracing::warn!(run.id = %id, call.id = %call, worker.id = %worker, "handing back a lost worker's call");
         }
-        let (signals, pool) = (self.rim.signals.clone(), job.pool.clone());
+        let (signals, pool) = (self.io.signals.clone(), job.pool.clone());
         if self.send(async move { signals.hand_back(&job.pool, &job.lease).await }) {
             metrics::handed_back(&pool);
         } else {

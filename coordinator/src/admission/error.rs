@@ -5,10 +5,10 @@ use proto::Reason;
 use run::{CallError, CallId, CommandError, ObjectId, PoolId, RunId, ToolName, Violation, WorkerId};
 
 use crate::auth::callers::{Denied, Exceeded};
-use crate::ledger::Stopped;
 use crate::nats::journal::{AppendError, Bound, ROOM_PERCENT, ReadError};
 use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
+use crate::owner::Stopped;
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]

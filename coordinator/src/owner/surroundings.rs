@@ -7,12 +7,12 @@ use std::sync::Arc;
 use owner::{Slot, Workers, World};
 use run::{Call, CallError, CallSpec, PoolId, Route, Run, Shard, TenantId, WorkerId};
 
-use super::{OwnerTask, Rim};
+use super::{Io, OwnerTask};
 use crate::fleet::registry::Registry;
 
 /// Cheap to make: the registry is borrowed when it is first needed.
 pub(super) struct Surroundings<'a> {
-    rim: &'a Rim,
+    io: &'a Io,
     registry: OnceCell<Arc<Registry>>,
     /// The calls that run of limited tenants and tools are counted.
     limited: bool,
@@ -21,15 +21,15 @@ pub(super) struct Surroundings<'a> {
 
 impl OwnerTask {
     pub(super) fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings::new(&self.rim, &self.owner, self.limited)
+        Surroundings::new(&self.io, &self.owner, self.limited)
     }
 }
 
 impl<'a> Surroundings<'a> {
-    pub(super) fn new(rim: &'a Rim, owner: &owner::Owner, limited: bool) -> Self {
+    pub(super) fn new(io: &'a Io, owner: &owner::Owner, limited: bool) -> Self {
         // What runs is not known before everything that is ours was read.
         let is_taking_over = limited && owner.shards().iter().any(|shard| shard.phase().is_taking_over());
-        Self { rim, registry: OnceCell::new(), limited, is_taking_over }
+        Self { io, registry: OnceCell::new(), limited, is_taking_over }
     }
 }
 
@@ -37,19 +37,19 @@ impl World for Surroundings<'_> {
     type Workers = Registry;
 
     fn workers(&self) -> &Registry {
-        self.registry.get_or_init(|| Arc::clone(&self.rim.registry.borrow()))
+        self.registry.get_or_init(|| Arc::clone(&self.io.registry.borrow()))
     }
 
     fn holds(&self, shard: Shard) -> bool {
-        self.rim.owned.borrow().holds(shard)
+        self.io.owned.borrow().holds(shard)
     }
 
     fn take_slot(&self, run: &Run, call: &Call) -> Slot {
         let registry = self.workers();
         if self.limited {
-            let is_free = self.rim.quotas.begin(run, call, registry, !self.is_taking_over);
+            let is_free = self.io.quotas.begin(run, call, registry, !self.is_taking_over);
             if is_free { Slot::Free } else { Slot::Full }
-        } else if self.rim.quotas.limits_running(registry) {
+        } else if self.io.quotas.limits_running(registry) {
             Slot::Uncounted
         } else {
             Slot::Free
@@ -67,16 +67,16 @@ impl World for Surroundings<'_> {
             Route::Pool { pool, .. } => registry.views.keeps_from(pool, &spec.tool, run.tenant()),
             Route::Client | Route::Refused(_) => None,
         };
-        self.rim.callers.keeps_from(run, &spec.tool, entry).or_else(closed)
+        self.io.callers.keeps_from(run, &spec.tool, entry).or_else(closed)
     }
 
     fn is_tool_paused(&self, call: &CallSpec) -> bool {
-        let paused = self.rim.paused.borrow();
+        let paused = self.io.paused.borrow();
         paused.tools().next().is_some() && paused.holds(self.workers().real_name(&call.tool))
     }
 
     fn is_pool_paused(&self, pool: &PoolId) -> bool {
-        self.rim.paused.borrow().stops(pool)
+        self.io.paused.borrow().stops(pool)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use run::RunId;
 use tokio::time::Instant;
 
-use crate::nats::letters::Arrived;
+use crate::nats::notifications::Arrived;
 
 #[derive(Debug, Default)]
 pub(super) struct PendingNotifications {

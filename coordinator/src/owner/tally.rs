@@ -162,7 +162,7 @@ impl OwnerTask {
             *refused.entry(it.hosts.0.as_str()).or_default() += 1;
         }
         metrics::TOOLS_REFUSED.replace(refused.into_iter().map(|(pool, count)| (vec![pool], f64::from(count))));
-        let paused = self.rim.paused.borrow();
+        let paused = self.io.paused.borrow();
         metrics::POOL_PAUSED.replace(paused.pools().map(|(pool, _)| (vec![pool.as_str()], 1.0)));
         metrics::TOOL_PAUSED.replace(paused.tools().map(|(tool, _)| (vec![tool.as_str()], 1.0)));
     }

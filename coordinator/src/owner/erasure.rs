@@ -20,10 +20,10 @@ use run::{Entry, EraseRequest, Event, RunId, Shard, Timestamp};
 use tokio::task::JoinSet;
 
 use super::OwnerTask;
-use super::slice::ShardTask;
+use super::shard::ShardTask;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, ReadError};
-use crate::nats::letters::Queue;
+use crate::nats::notifications::Queue;
 use crate::nats::requests::Requests;
 use crate::nats::scan::Log;
 use crate::requests::RequestKey;
@@ -295,8 +295,8 @@ impl OwnerTask {
             }
         }
         if !due.is_empty() {
-            let (journal, requests) = (self.rim.journal.clone(), self.rim.requests.clone());
-            let (objects, letters) = (self.rim.objects.clone(), self.rim.letters.clone());
+            let (journal, requests) = (self.io.journal.clone(), self.io.requests.clone());
+            let (objects, letters) = (self.io.objects.clone(), self.io.letters.clone());
             let places = Places { journal, requests, objects, letters };
             self.erasures.batches.spawn(async move { places.erase_all(due).await });
         }
@@ -305,7 +305,7 @@ impl OwnerTask {
     /// What the index has forgotten too is no longer owed.
     fn settle(&mut self, shard: Shard) {
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
-        let forgotten = slice.owed.left_in_index.iter().filter(|run| !self.rim.index.is_erasing(**run));
+        let forgotten = slice.owed.left_in_index.iter().filter(|run| !self.io.index.is_erasing(**run));
         for run in forgotten.copied().collect::<Vec<_>>() {
             slice.owed.remove(run);
             if slice.owed.refilling.is_some() {
@@ -323,7 +323,7 @@ impl OwnerTask {
         }
         let Some(from) = owed.behind.take() else { return };
         owed.refilling = Some(from);
-        let log = self.rim.log.clone();
+        let log = self.io.log.clone();
         self.erasures.refills.spawn(async move { refill(&log, shard, from).await });
     }
 
@@ -368,7 +368,7 @@ impl OwnerTask {
             slice.owed.is_at(run, step);
             if step != Step::Waiting(Left::All) {
                 self.owner.forget_ended(run);
-                self.rim.index.erase(run, through);
+                self.io.index.erase(run, through);
             }
             COUNTS.erasures_failed.add(u64::from(result.is_err()));
             failed = result.err().or(failed);
@@ -385,7 +385,7 @@ impl OwnerTask {
         let ready = self.erasures.strays.iter().filter(|(run, _)| self.may_act(run.shard()));
         for (run, sequence) in ready.map(|(run, sequence)| (*run, *sequence)).take(room).collect::<Vec<_>>() {
             self.erasures.strays.remove(&run);
-            let (journal, objects) = (self.rim.journal.clone(), self.rim.objects.clone());
+            let (journal, objects) = (self.io.journal.clone(), self.io.objects.clone());
             self.erasures.looks.spawn(async move {
                 if let Err(error) = erase_if_orphan(&journal, &objects, run, sequence).await {
                     tracing::warn!(run.id = %run, %error, "late entries of a run that was erased may be left");

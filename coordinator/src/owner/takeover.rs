@@ -17,13 +17,13 @@ use tokio::time::Instant;
 use super::erasure::Owed;
 use super::log_bytes::LogBytes;
 use super::recent::Recent;
-use super::slice::{Following, Posting, ShardTask};
+use super::shard::{Following, Posting, ShardTask};
 use super::surroundings::Surroundings;
 use super::watcher::{Before, Standing, Watcher};
 use super::{OwnerTask, claim, leads};
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Extent, Journal, ReadError};
-use crate::nats::letters::QueuedNotification;
+use crate::nats::notifications::QueuedNotification;
 use crate::nats::setup::RETENTION;
 use crate::nats::snapshots::{Snapshots, Stored, WriteError};
 use crate::shards::{ShardSet, every};
@@ -101,7 +101,7 @@ pub(super) struct Written {
 impl OwnerTask {
     /// Takes up what became ours and drops what is ours no more.
     pub(super) fn look_at_ownership(&mut self) {
-        let owned = *self.rim.owned.borrow_and_update();
+        let owned = *self.io.owned.borrow_and_update();
         let mut fresh = Vec::new();
         for shard in every() {
             let before = claim(&self.owner, shard);
@@ -129,7 +129,7 @@ impl OwnerTask {
                 slice.following = Following::No;
                 slice.takeover = Some(TakeoverAge::begins_now());
             }
-            let (journal, snapshots) = (self.rim.journal.clone(), self.rim.snapshots.clone());
+            let (journal, snapshots) = (self.io.journal.clone(), self.io.snapshots.clone());
             self.takeovers.spawn(async move { take_over(&journal, &snapshots, shard, claim).await });
         }
     }
@@ -166,7 +166,7 @@ impl OwnerTask {
                 written,
                 stored,
             } = taken;
-            let follows = self.rim.feeds.follows(shard);
+            let follows = self.io.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
             if !self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread }, proto::now()) {
                 continue;
@@ -177,7 +177,7 @@ impl OwnerTask {
                 slice.recent = Recent::default();
             }
             slice.seen = from;
-            slice.snapshot = super::slice::Snapshot { stored, through: written, log, ..Default::default() };
+            slice.snapshot = super::shard::Snapshot { stored, through: written, log, ..Default::default() };
             slice.owed = Owed::of(erasures, erasures_behind);
             slice.log_bytes = LogBytes::of(log_bytes);
             slice.lettered = written;
@@ -186,14 +186,14 @@ impl OwnerTask {
             slice.stands();
             for (run, last) in gone {
                 tracing::warn!(run.id = %run, "forgetting an open run whose entries have left the log");
-                self.rim.index.erase(run, last);
+                self.io.index.erase(run, last);
             }
             runs += self.owner.shard(shard).map_or(0, |shard| shard.runs().len());
             group.insert(shard);
             start = start.min(from);
         }
         tracing::info!(shards = group.len(), runs, "took shards over");
-        self.rim.feeds.follow(group, start);
+        self.io.feeds.follow(group, start);
         for shard in group.iter() {
             self.lead(shard);
         }
@@ -214,7 +214,7 @@ impl OwnerTask {
             }
         }
         tracing::debug!(%shard, "leads a shard");
-        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, &self.owner, self.limited);
         self.owner.check_shard(shard, proto::now(), &world);
         self.write_snapshot(shard);
     }
@@ -256,14 +256,14 @@ impl OwnerTask {
 
     fn let_go(&mut self, shard: Shard) {
         // The leases wait for this word, but not for ever.
-        if self.rim.written.try_send(shard).is_err() {
+        if self.io.written.try_send(shard).is_err() {
             tracing::warn!(%shard, "nobody hears that a shard was written down");
         }
     }
 
     /// The shard is not ours any more. Who watches goes on watching.
     fn lose(&mut self, shard: Shard) {
-        let follows = self.rim.feeds.follows(shard);
+        let follows = self.io.feeds.follows(shard);
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         self.owner.handle_lost(shard);
         (slice.expecting, slice.takeover) = (Vec::new(), None);
@@ -276,7 +276,7 @@ impl OwnerTask {
             slice.stands();
         } else {
             slice.recent = Recent::default();
-            self.rim.feeds.leave(shard);
+            self.io.feeds.leave(shard);
         }
         self.drop_strays(shard);
         if watched {
@@ -288,7 +288,7 @@ impl OwnerTask {
 
     pub(super) fn watch(&mut self, run: RunId, watcher: Watcher, standing: oneshot::Sender<Standing>) {
         let shard = run.shard();
-        let follows = self.rim.feeds.follows(shard);
+        let follows = self.io.feeds.follows(shard);
         let leads = leads(&self.owner, shard);
         // A shard that there is not has no entries: nothing is missed.
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else {
@@ -320,7 +320,7 @@ impl OwnerTask {
             return;
         }
         slice.following = Following::Joining;
-        let journal = self.rim.journal.clone();
+        let journal = self.io.journal.clone();
         self.joins.spawn(async move {
             let extent = patiently(shard, || journal.extent()).await;
             Joined { shard, position: extent.last }
@@ -334,7 +334,7 @@ impl OwnerTask {
         if slice.following == Following::Joining {
             (slice.following, slice.seen, slice.recent) = (Following::Yes, position, Recent::default());
             slice.stands();
-            self.rim.feeds.follow([shard].into_iter().collect(), position);
+            self.io.feeds.follow([shard].into_iter().collect(), position);
         }
     }
 
@@ -350,7 +350,7 @@ impl OwnerTask {
             }
             if now.saturating_duration_since(*slice.unwatched.get_or_insert(now)) >= UNWATCHED_MAX {
                 (slice.following, slice.recent) = (Following::No, Recent::default());
-                self.rim.feeds.leave(shard);
+                self.io.feeds.leave(shard);
             }
         }
     }
@@ -372,7 +372,7 @@ impl OwnerTask {
     }
 
     fn write_snapshot(&mut self, shard: Shard) {
-        let snapshots = self.rim.snapshots.clone();
+        let snapshots = self.io.snapshots.clone();
         let Some(state) = self.owner.shard(shard) else { return };
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         let Some(claim) = state.phase().claim().filter(|_| !slice.snapshot.writing) else { return };

@@ -43,7 +43,7 @@ impl OwnerTask {
         let Some(mut census) = self.census.take_if(|census| census.next <= now) else { return };
         self.check_some(&mut census, now);
         if census.left.is_empty() {
-            let registry = Arc::clone(&self.rim.registry.borrow());
+            let registry = Arc::clone(&self.io.registry.borrow());
             self.tell_tallies(&census.tallies, &registry);
             self.owner.handle_all_checked(census.began.elapsed());
         } else {
@@ -53,7 +53,7 @@ impl OwnerTask {
     }
 
     fn check_some(&mut self, census: &mut Census, began: Instant) {
-        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, &self.owner, self.limited);
         let now = proto::now();
         while let Some(id) = census.left.pop() {
             self.owner.check_workers(id, now, &world);

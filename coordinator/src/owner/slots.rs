@@ -11,22 +11,22 @@ impl OwnerTask {
     /// Counts the running calls again, and checks the runs that wait for slots: other coordinators may have freed some,
     /// or limits changed.
     pub(super) fn count_running(&mut self) {
-        let registry = Arc::clone(&self.rim.registry.borrow());
-        let was_limited = std::mem::replace(&mut self.limited, self.rim.quotas.limits_running(&registry));
+        let registry = Arc::clone(&self.io.registry.borrow());
+        let was_limited = std::mem::replace(&mut self.limited, self.io.quotas.limits_running(&registry));
         if self.limited {
             let leading = self.owner.shards().iter().filter(|shard| shard.phase().leads());
             let runs = leading.flat_map(|shard| shard.runs()).map(|(_, open)| &*open.known.run);
-            self.rim.quotas.count_running(runs, &registry);
+            self.io.quotas.count_running(runs, &registry);
             self.check_next();
         } else if was_limited {
-            self.rim.quotas.forget_running().into_iter().for_each(|id| self.check_run(id));
+            self.io.quotas.forget_running().into_iter().for_each(|id| self.check_run(id));
         }
     }
 
     /// Counts the running calls of a run. Returns whether a slot became free.
     pub(super) fn see_running(&self, id: RunId) -> bool {
-        let registry = self.rim.registry.borrow();
-        self.owner.run(id).is_some_and(|known| self.rim.quotas.see_running(&known.run, &registry))
+        let registry = self.io.registry.borrow();
+        self.owner.run(id).is_some_and(|known| self.io.quotas.see_running(&known.run, &registry))
     }
 
     /// Checks runs that wait for slots if some may be free.
@@ -34,7 +34,7 @@ impl OwnerTask {
         if self.owner.shards().iter().any(|shard| shard.phase().is_taking_over()) {
             return;
         }
-        let next = self.rim.quotas.next_to_run(&self.rim.registry.borrow());
+        let next = self.io.quotas.next_to_run(&self.io.registry.borrow());
         next.into_iter().for_each(|id| self.check_run(id));
     }
 }

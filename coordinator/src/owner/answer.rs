@@ -18,7 +18,7 @@ impl OwnerTask {
         if self.questions.len() >= QUESTIONS_MAX || !self.may_act(asked.question.run.shard()) {
             return;
         }
-        let (journal, signals, ledger) = (self.rim.journal.clone(), self.rim.signals.clone(), self.own.clone());
+        let (journal, signals, ledger) = (self.io.journal.clone(), self.io.signals.clone(), self.own.clone());
         self.questions.spawn(async move {
             let answer = consider(&journal, &ledger, asked.question, asked.pool.clone()).await;
             signals.answer(&asked, answer.as_ref()).await;
@@ -36,7 +36,7 @@ impl OwnerTask {
         if self.questions.len() >= QUESTIONS_MAX {
             return;
         }
-        let (journal, ledger) = (self.rim.journal.clone(), self.own.clone());
+        let (journal, ledger) = (self.io.journal.clone(), self.own.clone());
         self.questions.spawn(async move {
             let question = Question::after_a_loss(run, call);
             let Some(answer) = consider(&journal, &ledger, question, pool.clone()).await else { return };

@@ -100,7 +100,7 @@ mod tests {
     use run::{CallIndex, CallSpec, Effects, Entry, Event, File, Object, Policy, RunOpened, Timestamp};
 
     use super::*;
-    use crate::ledger::by_hand;
+    use crate::owner::scripted;
 
     fn file() -> File {
         let id = "upl_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id");
@@ -111,7 +111,7 @@ mod tests {
     fn opened(events: &[Event]) -> Run {
         let pool = "main".parse().expect("a pool");
         let route = Route::Pool { pool, policy: Policy::of(Effects::default()), version: None };
-        let spec = CallSpec { route, files: vec![file()], ..by_hand::call("a") };
+        let spec = CallSpec { route, files: vec![file()], ..scripted::call("a") };
         let opened = RunOpened { deadline: Timestamp(u64::MAX), calls: vec![Arc::new(spec)], ..RunOpened::default() };
         let events = std::iter::once(Event::RunOpened(opened)).chain(events.iter().cloned()).collect();
         let mut run = Run::new("run_0f_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f".parse().expect("an id"));

@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 
 use run::{Entry, Fact, Run, Shard};
 
-use super::slice::Posting;
+use super::shard::Posting;
 use super::{OwnerTask, claim, leads};
 use crate::nats::journal::ReadError;
-use crate::nats::letters::QueuedNotification;
+use crate::nats::notifications::QueuedNotification;
 use crate::notifications::Webhooks;
 use crate::shards::every;
 
@@ -58,7 +58,7 @@ impl OwnerTask {
 
     /// Puts what is owed into the queue.
     pub(super) fn post_letters(&mut self) {
-        let Some(queue) = &self.rim.letters else { return };
+        let Some(queue) = &self.io.letters else { return };
         for (slice, shard) in self.slices.iter_mut().zip(every()) {
             if slice.posting != Posting::Idle || slice.letters.is_empty() || !leads(&self.owner, shard) {
                 continue;

@@ -92,7 +92,7 @@ pub(super) fn spend(left: &mut HashMap<TenantId, u64>, tenant: &TenantId, bytes:
 impl OwnerTask {
     /// Tells the quotas what tenants have in the log of our shards, and hears how much more they may write.
     pub(super) fn count_log_bytes(&mut self) {
-        if !self.rim.quotas.counts_log() {
+        if !self.io.quotas.counts_log() {
             return;
         }
         let now = proto::now();
@@ -106,7 +106,7 @@ impl OwnerTask {
                 }
             }
         }
-        self.log_left = self.rim.quotas.see_log(totals);
+        self.log_left = self.io.quotas.see_log(totals);
         self.stopping.clear();
     }
 
@@ -124,12 +124,12 @@ impl OwnerTask {
         }
         let Some(known) = self.owner.run(id) else { return };
         let (Some(call), Some(tenant)) = (known.run.call(index), known.run.tenant()) else { return };
-        let reason = self.rim.quotas.log_full_for(tenant);
+        let reason = self.io.quotas.log_full_for(tenant);
         let command = Command::CancelCall { call: call.spec().id.clone(), reason };
         let Ok(events) = known.run.decide(command, proto::now()) else { return };
         let Some(place) = SubjectKind::of(&events) else { return };
         tracing::warn!(run.id = %id, call = index.0, %tenant, "tenant is beyond its quota of the log: cancelling a call that writes output");
-        let (journal, revision) = (self.rim.journal.clone(), known.revision(&place));
+        let (journal, revision) = (self.io.journal.clone(), known.revision(&place));
         self.send(async move {
             // Where another command came first, the call's next output tries again.
             if let Err(error) = journal.append(id, &events, None, revision).await {

@@ -11,10 +11,10 @@ use tokio::time::Instant;
 use super::erasure::Owed;
 use super::log_bytes::LogBytes;
 use super::recent::Recent;
-use super::standing::Expecting;
+use super::run_state::Expecting;
 use super::takeover::TakeoverAge;
 use super::watcher::{Standing, Watcher};
-use crate::nats::letters::QueuedNotification;
+use crate::nats::notifications::QueuedNotification;
 use crate::nats::snapshots::Stored;
 
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proto::Reason;
 use run::{CallId, CommandError, RunId, Violation};
 
-use crate::admission::refusal::RequestError;
+use crate::admission::error::RequestError;
 use crate::auth::callers::Unknown;
 use crate::index::{RebuildError, Unavailable};
 use crate::readers::WatchError;

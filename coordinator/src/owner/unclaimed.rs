@@ -18,7 +18,7 @@ pub(super) type Look = HashMap<PoolId, Given>;
 
 impl OwnerTask {
     pub(super) fn ask_queues(&mut self, pools: Vec<PoolId>) {
-        let queues = self.rim.queues.clone();
+        let queues = self.io.queues.clone();
         self.looks.spawn(async move {
             let asked = stream::iter(pools).map(|pool| {
                 let queues = &queues;
@@ -31,13 +31,13 @@ impl OwnerTask {
     pub(super) fn queues_answered(&mut self, look: Look) {
         let through = look.iter().map(|(pool, given)| (pool.clone(), given.through)).collect();
         self.given = look;
-        let world = Surroundings::new(&self.rim, &self.owner, self.limited);
+        let world = Surroundings::new(&self.io, &self.owner, self.limited);
         self.owner.handle_queues(&through, proto::now(), &world);
     }
 
     pub(super) fn take_back(&mut self, pool: PoolId, job: u64) {
         let Some(given) = self.given.get(&pool).copied() else { return };
-        let queues = self.rim.queues.clone();
+        let queues = self.io.queues.clone();
         self.send(async move { queues.take_back(&pool, job, given).await });
     }
 }

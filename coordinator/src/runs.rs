@@ -261,7 +261,10 @@ impl Runs {
         known: Known,
         find: impl Fn(&Run) -> Result<T, RequestError>,
     ) -> Result<(Known, T), RequestError> {
-        let may_be_lifted = |found: &Result<T, RequestError>| matches!(found, Err(RequestError::Rejected(rejection)) if !rejection.lasts());
+        let may_be_lifted = |found: &Result<T, RequestError>| match found {
+            Err(RequestError::Rejected(rejection)) => !rejection.lasts(),
+            _ => false,
+        };
         let (id, mut known) = (known.run.id(), known);
         let mut found = find(&known.run);
         if may_be_lifted(&found) {

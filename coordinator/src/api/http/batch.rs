@@ -295,7 +295,10 @@ impl Waiting {
             () = self.api.stop.cancelled(), if is_opened => return Ok(self.as_it_stands()),
             () = tokio::time::sleep_until(until) => {
                 let (run, reason) = (self.reader.run().id(), "the log does not show its opening yet".to_owned());
-                return if is_opened { Ok(Word::Nothing) } else { Err(RequestError::Unconfirmed { run, reason }.into()) };
+                if is_opened {
+                    return Ok(Word::Nothing);
+                }
+                return Err(RequestError::Unconfirmed { run, reason }.into());
             }
         };
         match events {

@@ -13,10 +13,6 @@ const COLUMNS_MAX: usize = 120;
 
 /// Functions that are longer: lists of what is wired to what, or flat tables.
 const LONG: &[&str] = &[
-    "coordinator/src/api/http/openai/schemas.rs: item",
-    "coordinator/src/api/http/openapi.rs: of_method",
-    "coordinator/src/auth/callers/book.rs: add",
-    "coordinator/src/lib.rs: serve_in_place",
     "formats/src/openai/responses/input.rs: opened",
     "formats/src/openai/responses/items.rs: item",
     "formats/src/openai/responses/stream.rs: tell",
@@ -33,14 +29,8 @@ const LONG: &[&str] = &[
 ];
 /// Functions with more parameters.
 const MANY_PARAMETERS: &[&str] = &[
-    "coordinator/src/api/lists.rs: cancel",
-    "coordinator/src/api/objects.rs: store",
-    "coordinator/src/api/serve.rs: serve",
-    "coordinator/src/auth/audit.rs: command",
-    "coordinator/src/auth/audit.rs: write",
     "coordinator/src/quotas.rs: admit",
     "coordinator/src/quotas.rs: check",
-    "coordinator/src/runs/hooks.rs: question",
     "formats/src/turns/forms/responses.rs: read_call",
     "formats/tests/openai/mutated.rs: an_id_is_read_as_it_is_written_or_not_at_all",
     "proto/tests/round_trip.rs: what_owners_and_workers_say_comes_back",

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::error::ApiError;
 pub(crate) use self::port::places::affordable;
 use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
-pub(crate) use self::serve::serve;
+pub(crate) use self::serve::{Port, serve};
 pub(crate) use self::webhooks::Notices;
 use crate::admission::custom::{self, CustomTools};
 use crate::admission::error::RequestError;

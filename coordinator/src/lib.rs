@@ -18,18 +18,17 @@ mod readers;
 mod requests;
 mod runs;
 mod shards;
+mod start;
 mod tasks;
 mod trace;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch as watch_channel;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use ::nats::Credentials;
@@ -58,9 +57,6 @@ pub const ERASE_AFTER: Duration = Duration::from_secs(60);
 
 /// How long streams and requests may take to end after the process was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
-
-/// Capacity of the channel of shards that were saved: more than can be in progress.
-const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
 
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -317,178 +313,5 @@ impl Coordinator {
         // Boxed because the future holds all parts before they are spawned, which is too large to move with the
         // caller's future.
         Box::pin(self.serve_in_place(stop, ready)).await
-    }
-
-    async fn serve_in_place(self, stop: CancellationToken, ready: impl FnOnce() + Send) -> Result<(), Error> {
-        let Self {
-            listener,
-            address,
-            admin,
-            broker,
-            objects,
-            index,
-            tls,
-            callers,
-            pools,
-            hooks,
-            erase_after,
-            notices,
-            log: log_options,
-            hosts: [door_hosts, admin_hosts],
-            connections_max,
-        } = self;
-        let (callers, callers_keeper) = callers.unzip();
-        let callers = callers.unwrap_or_default();
-        let (rules, pools_keeper) = pools.unzip();
-        // Without a task that rereads the file, the rules stay as they are.
-        let rules = rules.unwrap_or_else(|| watch_channel::channel(Arc::default()).1);
-        let clock = nats::clock::begin(&broker).await?;
-        let (webhooks, letters) = notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
-        let (owned_sender, owned) = watch_channel::channel(shards::Owned::nothing());
-        let (registry_sender, registry) = watch_channel::channel(Arc::default());
-        let (written_sender, written) = tokio::sync::mpsc::channel(WRITTEN_MAX);
-        let journal = nats::journal::Journal::new(&broker);
-        let log = nats::scan::Log::new(&broker, journal.clone());
-        let (projector, index_keeper) = index::projector::new(index.clone(), log.clone(), owned.clone());
-        let (pauses, pauses_keeper) = nats::pauses::Pauses::load(&broker).await?;
-        let redis = index.redis();
-        let requests = nats::requests::Requests::new(&broker);
-        let quotas = quotas::Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
-        let signals = nats::signals::Signals::new(&broker);
-        let io = owner::Io {
-            feeds: nats::feed::Feeds::new(&broker),
-            journal: journal.clone(),
-            requests: requests.clone(),
-            snapshots: nats::snapshots::Snapshots::new(&broker),
-            signals: signals.clone(),
-            queues: nats::queues::Queues::new(&broker),
-            owned: owned.clone(),
-            written: written_sender,
-            registry: registry.clone(),
-            index: projector,
-            callers: callers.clone(),
-            quotas: quotas.clone(),
-            paused: pauses.current.clone(),
-            webhooks: webhooks.unwrap_or_default(),
-            letters,
-            objects: objects.clone(),
-            log: log.clone(),
-        };
-        let (ledger, owner_task) = owner::new(io);
-
-        // The order of shutdown: first the API, then the shards are released, then the parts that this needs.
-        let (leave, inner) = (CancellationToken::new(), CancellationToken::new());
-        let mut parts = JoinSet::new();
-        parts.spawn(nats::clock::keep(clock, inner.clone()));
-        parts.spawn(owner_task.keep(inner.clone()));
-        let limits = nats::tools::Limits::default();
-        let mut advertisements =
-            nats::tools::RegistryTask::new(&broker, registry_sender, (rules, callers.clone()), limits);
-        advertisements.load().await?;
-        parts.spawn(advertisements.keep(inner.clone()));
-        parts.spawn(index_keeper.keep(inner.clone()));
-        parts.spawn({
-            let requests = nats::files::FileRequests::new(&broker);
-            owner::files::serve(requests, objects.clone(), ledger.clone(), owned.clone(), inner.clone())
-        });
-        let (tls, tls_keeper) = tls.unzip();
-        if let Some(keeper) = tls_keeper {
-            parts.spawn(keeper.keep(inner.clone()));
-        }
-        parts.spawn(pauses_keeper.keep(registry.clone(), inner.clone()));
-        parts.spawn(quotas.clone().keep(redis, inner.clone()));
-        if let Some(keeper) = pools_keeper {
-            parts.spawn(keeper.keep(inner.clone()));
-        }
-        if let Some(keeper) = callers_keeper {
-            parts.spawn(keeper.keep(inner.clone()));
-        }
-        let (led_sender, led) = watch_channel::channel(tokio::time::Instant::now());
-        let (served_sender, served) = watch_channel::channel(false);
-        parts.spawn(journal.clone().watch_room(led_sender, inner.clone()));
-        parts.spawn(monitor::usage::keep((*broker).clone(), log_options.broker_memory, index.clone(), inner.clone()));
-        parts.spawn(monitor::health::keep(led, owned.clone(), served_sender, (stop.clone(), inner.clone())));
-        let told = (served.clone(), registry.clone(), signals.clone());
-        parts.spawn(monitor::health::tell_workers(told, (stop.clone(), inner.clone())));
-        let serving = Arc::new(AtomicBool::new(false));
-        telemetry::process::begin("coordinator");
-        if let Some(listener) = admin {
-            let process = process(&broker, registry.clone(), Arc::clone(&serving), served.clone(), stop.clone());
-            parts.spawn(telemetry::admin::serve(listener, process, admin_hosts, inner.clone()));
-        }
-        let who = format!("{address} {}", env!("CARGO_PKG_VERSION"));
-        let joining = nats::leases::Membership::join(&broker, who, owned_sender);
-        let membership = Box::pin(joining).await?;
-        let mut holding = JoinSet::new();
-        holding.spawn(membership.hold(written, leave.clone()));
-
-        if let Some(api::Notices { webhooks, queue }) = notices.clone() {
-            parts.spawn(notifications::keep(webhooks, queue, owned.clone(), inner.clone()));
-        }
-        let (skips, skipped) = tokio::sync::mpsc::channel(runs::hooks::SKIPS_MAX);
-        parts.spawn(runs::hooks::tell_skips(hooks.clone(), skipped, inner.clone()));
-        let serves = runs::Parts {
-            journal,
-            objects,
-            requests,
-            ledger,
-            registry,
-            owned,
-            hooks,
-            skips,
-            callers,
-            quotas,
-            pauses,
-            signals,
-            erase_after,
-        };
-        let runs = runs::Runs::new(serves);
-        let uploads = objects::uploads::Uploads::default();
-        let api = api::Api { runs, index, log: Arc::new(log), notices, uploads: uploads.clone(), stop: stop.clone() };
-        let doors = api::serve((listener, tls), (connections_max, door_hosts), api, served, || {
-            tracing::info!(%address, "serving");
-            serving.store(true, Ordering::Relaxed);
-            ready();
-        });
-        let overdue = async {
-            stop.cancelled().await;
-            tokio::time::sleep(DRAIN).await;
-        };
-        tokio::select! {
-            () = doors => {}
-            () = overdue => tracing::warn!("requests did not end within {DRAIN:?}, dropping them"),
-            _ = parts.join_next() => return Err(Error::Died),
-            _ = holding.join_next() => return Err(Error::Died),
-        }
-        leave.cancel();
-        holding.join_next().await;
-        inner.cancel();
-        let leave_broker = async {
-            uploads.end().await;
-            while parts.join_next().await.is_some() {}
-            broker.flush().await;
-        };
-        if tokio::time::timeout(DRAIN, leave_broker).await.is_err() {
-            tracing::warn!("shutdown did not finish within the drain time; the broker was not told");
-        }
-        Ok(())
-    }
-}
-
-/// The state that the admin port reports: ready while requests are served and what they need can be stored.
-fn process(
-    broker: &Broker,
-    registry: watch_channel::Receiver<Arc<fleet::registry::Registry>>,
-    serving: Arc<AtomicBool>,
-    served: watch_channel::Receiver<bool>,
-    stop: CancellationToken,
-) -> telemetry::admin::Process {
-    let queues = nats::queues::Queues::new(broker);
-    telemetry::admin::Process {
-        is_ready: Box::new(move || serving.load(Ordering::Relaxed) && *served.borrow() && !stop.is_cancelled()),
-        stats: Box::new(move || {
-            let (queues, registry) = (queues.clone(), Arc::clone(&registry.borrow()));
-            Box::pin(async move { queues.stats(&registry).await })
-        }),
     }
 }

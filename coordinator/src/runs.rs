@@ -320,8 +320,8 @@ impl Runs {
                 if asks {
                     let registry = Arc::clone(&self.registry.borrow());
                     let scope = self.scope_in(&run, custom, &registry);
-                    Box::pin(self.resolve(&mut calls, scope.offer, run.tenant())).await;
-                    Box::pin(self.ask(&mut calls, &scope, id, run.tenant())).await;
+                    Box::pin(self.resolve(&mut calls, scope.offer)).await;
+                    Box::pin(self.ask(&mut calls, &scope, id)).await;
                 }
             }
             let is_quick = calls.iter().all(|call| match custom.get(&call.tool) {

@@ -151,12 +151,13 @@ impl Api {
             parked: false,
             created: created(request.created_from, request.created_before)?,
         };
+        let filters = states.into_iter().map(|state| CallFilter { state: Some(state), ..filter.clone() }).collect();
         let reason = reason(&request.reason)?.to_owned();
         let (sender, replies) = mpsc::channel(WORDS_AHEAD);
         // The work ends with the stream: dropping the set ends its tasks.
         let mut working = JoinSet::new();
         let why = (!request.dry_run).then_some(reason);
-        working.spawn(cancel(self.index.clone(), self.runs.clone(), (states, filter), why, sender));
+        working.spawn(cancel(self.index.clone(), self.runs.clone(), filters, why, sender));
         let stream = futures::stream::unfold((working, replies), async |(working, mut replies)| {
             let message = replies.recv().await?;
             Some((message, (working, replies)))
@@ -188,16 +189,15 @@ impl Api {
     }
 }
 
-/// Reads the pages of each state and cancels their calls, some at a time. Without a reason it only lists them.
+/// Reads the pages of each filter and cancels their calls, some at a time. Without a reason it only lists them.
 async fn cancel(
     index: Index,
     runs: Runs,
-    (states, filter): (Vec<v1::CallState>, CallFilter),
+    filters: Vec<CallFilter>,
     reason: Option<String>,
     replies: mpsc::Sender<Result<v1::CancelCallsResponse, ApiError>>,
 ) {
-    for state in states {
-        let filter = CallFilter { state: Some(state), ..filter.clone() };
+    for filter in filters {
         let mut behind = None;
         loop {
             let page = match index.list_calls(&filter, Ask { size: PAGE_MAX, behind }).await {

@@ -90,10 +90,11 @@ impl Api {
             "" => None,
             tenant => Some(tenant.parse().map_err(malformed("tenant"))?),
         };
-        let begun = self.runs.begin_upload(tenant, &self.uploads).await?;
-        let (runs, media_type) = (self.runs.clone(), media_type.to_owned());
+        let (id, tenant, room) = self.runs.begin_upload(tenant, &self.uploads).await?;
+        let upload = Upload { id, tenant, room, media_type: media_type.to_owned() };
+        let runs = self.runs.clone();
         let unconfirmed = self.runs.clone();
-        let store = move |gone| store(runs, begun, media_type, unbroken(pieces, gone));
+        let store = move |gone| store(runs, upload, unbroken(pieces, gone));
         let undo = async move |stored: Result<(Object, Timestamp), ApiError>| {
             let Ok((Object { id, .. }, _)) = stored else { return };
             if let Err(error) = unconfirmed.delete_upload(&id).await {
@@ -106,12 +107,20 @@ impl Api {
     }
 }
 
+/// An upload for which there is room.
+struct Upload {
+    id: ObjectId,
+    tenant: Option<TenantId>,
+    room: Room,
+    media_type: String,
+}
+
 async fn store(
     runs: Runs,
-    (id, tenant, mut room): (ObjectId, Option<TenantId>, Room),
-    media_type: String,
+    upload: Upload,
     pieces: impl Stream<Item = Result<Bytes, ApiError>> + Send,
 ) -> Result<(Object, Timestamp), ApiError> {
+    let Upload { id, tenant, mut room, media_type } = upload;
     let pieces = pieces.map(|piece| {
         let piece = piece?;
         room.grow(piece.len() as u64)?;

@@ -57,15 +57,20 @@ async fn report_health(
     }
 }
 
+/// The port of the API.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<crate::auth::tls::Current>,
+    pub(crate) connections_max: usize,
+    /// The host names under which HTTP is served.
+    pub(crate) hosts: telemetry::hosts::Hosts,
+}
+
 /// Serves until `stop`, then lets requests in progress end. Its health reports whether clients are
 /// [served](crate::monitor::health); `ready` is called when they first are.
-pub(crate) async fn serve(
-    (listener, tls): (TcpListener, Option<crate::auth::tls::Current>),
-    (connections_max, hosts): (usize, telemetry::hosts::Hosts),
-    api: Api,
-    served: watch::Receiver<bool>,
-    ready: impl FnOnce() + Send,
-) {
+pub(crate) async fn serve(port: Port, api: Api, served: watch::Receiver<bool>, ready: impl FnOnce() + Send) {
+    let Port { listener, tls, connections_max, hosts } = port;
     let (health, health_service) = tonic_health::server::health_reporter();
     let incoming = incoming::Incoming::new(listener, tls, places::Places::new(connections_max));
     let stopped = report_health(health, served, ready, api.stop.clone());

@@ -38,42 +38,42 @@ fn count_refusal(caller: &Caller) {
     }
 }
 
+/// A command, and what it is about.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Command<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) run: Option<RunId>,
+    pub(crate) call: Option<&'a CallId>,
+    pub(crate) tool: Option<&'a str>,
+}
+
+impl Command<'_> {
+    /// A command that is about no run.
+    pub(crate) fn new(name: &'static str) -> Self {
+        Self { name, ..Self::default() }
+    }
+}
+
 /// A command whose client disconnected before it was done.
-pub(crate) fn abandoned(
-    caller: &Caller,
-    command: &'static str,
-    (run, call): (Option<RunId>, Option<&CallId>),
-    tool: Option<&str>,
-) {
-    write(caller, command, (run, call), tool, (UNKNOWN, Some(CLIENT_GONE)));
+pub(crate) fn abandoned(caller: &Caller, command: Command<'_>) {
+    write(caller, command, UNKNOWN, Some(CLIENT_GONE));
 }
 
 /// A command and its outcome.
-pub(crate) fn command(
-    caller: &Caller,
-    command: &'static str,
-    (run, call): (Option<RunId>, Option<&CallId>),
-    tool: Option<&str>,
-    refusal: Option<Reason>,
-) {
+pub(crate) fn command(caller: &Caller, command: Command<'_>, refusal: Option<Reason>) {
     if refusal.is_some() {
         count_refusal(caller);
     }
-    let decision = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(refusal.code())));
-    write(caller, command, (run, call), tool, decision);
+    let (decision, reason) = refusal.map_or((ADMITTED, None), |refusal| (REFUSED, Some(refusal.code())));
+    write(caller, command, decision, reason);
 }
 
-fn write(
-    caller: &Caller,
-    command: &'static str,
-    (run, call): (Option<RunId>, Option<&CallId>),
-    tool: Option<&str>,
-    (decision, reason): (&str, Option<&str>),
-) {
+fn write(caller: &Caller, command: Command<'_>, decision: &str, reason: Option<&str>) {
     if matches!(caller, Caller::Anyone) {
         return;
     }
     let (name, tenant) = who(caller);
+    let Command { name: command, run, call, tool } = command;
     let run = run.map(tracing::field::display);
     let call = call.map(CallId::as_str);
     tracing::info!(

@@ -31,7 +31,7 @@ impl Runs {
         };
         let judged: Result<(), RequestError> = judged.await;
         if let Err(refusal) = &judged {
-            audit::command(&self.caller, command, (None, None), None, Some(refusal.reason()));
+            audit::command(&self.caller, audit::Command::new(command), Some(refusal.reason()));
         }
         judged
     }
@@ -49,7 +49,8 @@ impl Runs {
         };
         let judged: Result<(), RequestError> = judged.await;
         if let Err(refusal) = &judged {
-            audit::command(&self.caller, "AppendCalls", (Some(id), None), None, Some(refusal.reason()));
+            let command = audit::Command { run: Some(id), ..audit::Command::new("AppendCalls") };
+            audit::command(&self.caller, command, Some(refusal.reason()));
         }
         judged
     }

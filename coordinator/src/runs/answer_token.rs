@@ -38,13 +38,8 @@ impl Runs {
             Ok((token, until))
         };
         let made = made.await;
-        audit::command(
-            &self.caller,
-            "CreateAnswerToken",
-            (Some(id), Some(call)),
-            None,
-            made.as_ref().err().map(RequestError::reason),
-        );
+        let command = audit::Command { run: Some(id), call: Some(call), ..audit::Command::new("CreateAnswerToken") };
+        audit::command(&self.caller, command, made.as_ref().err().map(RequestError::reason));
         made
     }
 }

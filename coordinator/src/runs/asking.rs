@@ -52,18 +52,22 @@ impl<'here> Asking<'here> {
         }
     }
 
+    fn audited(&self, run: Option<RunId>) -> audit::Command<'_> {
+        audit::Command { name: self.command, run, call: self.call, tool: self.tools.as_deref() }
+    }
+
     /// Writes the outcome. A refusal names the run only if the command was on one.
     pub(crate) fn done(mut self, run: Option<RunId>, refusal: Option<&RequestError>) {
         self.is_done = true;
         let refusal = refusal.map(RequestError::reason);
-        audit::command(&self.runs.caller, self.command, (run, self.call), self.tools.as_deref(), refusal);
+        audit::command(&self.runs.caller, self.audited(run), refusal);
     }
 }
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         if !self.is_done {
-            audit::abandoned(&self.runs.caller, self.command, (self.run, self.call), self.tools.as_deref());
+            audit::abandoned(&self.runs.caller, self.audited(self.run));
         }
     }
 }

@@ -31,20 +31,14 @@ impl Runs {
         let mut calls = std::mem::take(&mut new.calls);
         let registry = Arc::clone(&self.registry.borrow());
         let scope = self.scope_of(new, &registry);
-        self.resolve(&mut calls, scope.offer, new.tenant.as_ref()).await;
-        self.ask(&mut calls, &scope, run, new.tenant.as_ref()).await;
+        self.resolve(&mut calls, scope.offer).await;
+        self.ask(&mut calls, &scope, run).await;
         new.calls = calls;
     }
 
     /// Asks about each call that would be executed or given to its client. If a hook changes the arguments, the call is
     /// checked again, and refused if they do not fit.
-    pub(crate) async fn ask(
-        &self,
-        calls: &mut [RequestedCall],
-        scope: &Scope<'_>,
-        run: RunId,
-        tenant: Option<&TenantId>,
-    ) {
+    pub(crate) async fn ask(&self, calls: &mut [RequestedCall], scope: &Scope<'_>, run: RunId) {
         // A request with too many calls is refused as a whole.
         if !self.hooks.has(HookPoint::PreToolUse) || calls.len() > limit::CALLS_PER_RUN_MAX {
             return;
@@ -52,8 +46,7 @@ impl Runs {
         let placed = calls.iter().zip(scope.first..);
         let is_quick = calls.iter().all(|call| scope.offer.is_quick(call));
         let mut steps = accept::steps_for(calls);
-        let questions =
-            || placed.map(|(call, index)| question(call, (index, &mut steps), scope, (run, tenant))).collect();
+        let questions = || placed.map(|(call, index)| question(call, index, &mut steps, scope, run)).collect();
         let questions: Vec<_> = offload::run_unless(is_quick, questions).await;
         let answers = stream::iter(questions).map(|question| async {
             match question {
@@ -178,9 +171,10 @@ impl Runs {
 /// The question to hooks about a call; `None` for a call that is refused anyway.
 fn question(
     call: &RequestedCall,
-    (index, steps): (usize, &mut Steps),
+    index: usize,
+    steps: &mut Steps,
     scope: &Scope<'_>,
-    (run, tenant): (RunId, Option<&TenantId>),
+    run: RunId,
 ) -> Option<HookRequest> {
     if call.arguments.len() > limit::ARGUMENTS_BYTES_MAX {
         return None;
@@ -197,7 +191,7 @@ fn question(
         call: call.id.clone(),
         alias_of: entry.and_then(|entry| entry.alias_of.clone()),
         tool: spec.tool,
-        tenant: tenant.cloned(),
+        tenant: scope.offer.tenant.cloned(),
         attempt: None,
         metadata: spec.metadata,
         arguments: spec.arguments,

@@ -87,9 +87,7 @@ impl Runs {
         let made = made.await;
         audit::command(
             &self.caller,
-            "CreateObjectLink",
-            (None, None),
-            None,
+            audit::Command::new("CreateObjectLink"),
             made.as_ref().err().map(RequestError::reason),
         );
         made
@@ -183,9 +181,7 @@ impl Runs {
         let deleted = deleted.await;
         audit::command(
             &self.caller,
-            "DeleteObject",
-            (None, None),
-            None,
+            audit::Command::new("DeleteObject"),
             deleted.as_ref().err().map(RequestError::reason),
         );
         deleted
@@ -207,7 +203,11 @@ impl Runs {
         } else if let Err(error) = self.remove_upload(&upload.object.id, upload.tenant.as_ref()).await {
             tracing::warn!(%error, "deleting a rejected upload failed; it expires with its age");
         }
-        audit::command(&self.caller, "CreateObject", (None, None), None, done.as_ref().err().map(RequestError::reason));
+        audit::command(
+            &self.caller,
+            audit::Command::new("CreateObject"),
+            done.as_ref().err().map(RequestError::reason),
+        );
         done.map(|()| until)
     }
 

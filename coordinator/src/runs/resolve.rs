@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream;
 use run::limit::{ARGUMENTS_BYTES_MAX, CALLS_PER_RUN_MAX, METADATA_BYTES_MAX};
-use run::{CallError, ErrorKind, TenantId, ToolName};
+use run::{CallError, ErrorKind, ToolName};
 use schema::describe;
 use serde_json::value::RawValue;
 
@@ -27,7 +27,7 @@ impl Runs {
     }
 
     /// Resolves calls of tools that are unknown here. An alias is replaced: its target is checked, stored and executed.
-    pub(crate) async fn resolve(&self, calls: &mut [RequestedCall], offer: Offer<'_>, tenant: Option<&TenantId>) {
+    pub(crate) async fn resolve(&self, calls: &mut [RequestedCall], offer: Offer<'_>) {
         // A request with more calls is refused as a whole.
         if !self.hooks.resolvers.are_there() || calls.len() > CALLS_PER_RUN_MAX {
             return;
@@ -35,7 +35,7 @@ impl Runs {
         let names: BTreeSet<ToolName> =
             calls.iter().map(|call| &call.tool).filter(|tool| offer.lacks(tool)).cloned().collect();
         let requested = stream::iter(names).map(|name| async {
-            let resolved = self.hooks.resolvers.resolve(&name, tenant).await;
+            let resolved = self.hooks.resolvers.resolve(&name, offer.tenant).await;
             (name, resolved)
         });
         let known: HashMap<ToolName, Resolved> = requested.buffer_unordered(NAMES_ASKED_MAX).collect().await;

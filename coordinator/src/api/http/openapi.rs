@@ -84,27 +84,31 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     let mut takes = None;
     if operation.method == Verb::GET {
         parameters.extend(method.parameters(&in_path, schemas));
-    } else {
+    } else if !matches!(method.name(), "CreateObject" | "DeleteObject") {
+        // The path of `DeleteObject` has all of its fields.
         takes = Some(method.takes(schemas));
     }
-    let mut content = json!({});
-    match method.streams() {
-        _ if method.name() == "ReadObject" => {
-            content["*/*"] = json!({ "schema": { "type": "string", "contentMediaType": "application/octet-stream" } });
-        }
-        true => content["text/event-stream"] = events(method, schemas),
-        false => content["application/json"] = json!({ "schema": method.gives(schemas) }),
+    if let Some(schema) = takes {
+        described["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
     }
+    add_peculiarities(method, &mut parameters, &mut described, schemas);
+    if !parameters.is_empty() {
+        described["parameters"] = parameters.into();
+    }
+    described["responses"] = responses(method, schemas);
+    described
+}
+
+/// What the HTTP API of a method has beside the fields of its message.
+fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &mut Value, schemas: &mut Schemas) {
     match method.name() {
         "CreateRun" => {
             parameters.push(header("Idempotency-Key", "The `request_id`, for clients that prefer a header."));
-            content["text/event-stream"] = json!({ "schema": message("RunEvent", schemas), "description": EVENTS });
             let watch = Method::find("RunService", "WatchRun").expect("the API has it");
             parameters.extend(watch.parameters(&["run_id", "after_sequence"], schemas));
             described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
         }
         "CreateObject" => {
-            takes = None;
             described["requestBody"] = json!({ "description": UPLOAD,
                 "content": { "*/*": { "schema": { "type": "string",
                     "contentMediaType": "application/octet-stream" } } } });
@@ -112,8 +116,6 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
             parameters.push(json!({ "name": "tenant", "in": "query", "description": tenant,
                 "schema": { "type": "string" } }));
         }
-        // Its path has all of its fields.
-        "DeleteObject" => takes = None,
         "ReadObject" => {
             parameters.push(header("Range", "One range of bytes; takes precedence over `offset` and `length`."));
             described["description"] = format!("{}\n\n{OBJECT}", method.description()).into();
@@ -129,24 +131,28 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
         })),
         _ => {}
     }
-    if let Some(schema) = takes {
-        described["requestBody"] = json!({ "content": { "application/json": { "schema": schema } } });
+}
+
+fn responses(method: &Method, schemas: &mut Schemas) -> Value {
+    let done = |content: Value| json!({ "description": "Done.", "content": content });
+    let bytes = json!({ "schema": { "type": "string", "contentMediaType": "application/octet-stream" } });
+    match method.name() {
+        "ReadObject" => {
+            json!({ "200": done(json!({ "*/*": bytes })), "206": objects::bytes("The requested range.") })
+        }
+        "CreateRun" => {
+            let created = done(json!({ "application/json": { "schema": method.gives(schemas) } }));
+            let events = json!({ "schema": message("RunEvent", schemas), "description": EVENTS });
+            let watched =
+                json!({ "description": "The output of the run.", "content": { "text/event-stream": events } });
+            json!({ "200": watched, "201": created })
+        }
+        _ if method.streams() => json!({ "200": done(json!({ "text/event-stream": events(method, schemas) })) }),
+        name => {
+            let status = if name == "CreateObject" { "201" } else { "200" };
+            json!({ status: done(json!({ "application/json": { "schema": method.gives(schemas) } })) })
+        }
     }
-    if !parameters.is_empty() {
-        described["parameters"] = parameters.into();
-    }
-    let status = if matches!(method.name(), "CreateRun" | "CreateObject") { "201" } else { "200" };
-    described["responses"] = json!({});
-    if method.name() == "CreateRun" {
-        let events = content.as_object_mut().and_then(|content| content.remove("text/event-stream"));
-        described["responses"]["200"] =
-            json!({ "description": "The output of the run.", "content": { "text/event-stream": events } });
-    }
-    if method.name() == "ReadObject" {
-        described["responses"]["206"] = objects::bytes("The requested range.");
-    }
-    described["responses"][status] = json!({ "description": "Done.", "content": content });
-    described
 }
 
 const EVENTS: &str = "Each event has its `sequence` as its id, and no name. A comment is sent after 15 seconds \

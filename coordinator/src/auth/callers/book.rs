@@ -380,52 +380,12 @@ impl Book {
             wrong("tenant", error.to_string());
             None
         });
-        let mut known_roles = Roles::new();
-        for (number, text) in raw.roles.iter().enumerate() {
-            match text.parse() {
-                Ok(role) => drop(known_roles.insert(role)),
-                Err(()) => wrong(&format!("roles[{number}]"), format!("{text:?} is not one of {}", roles())),
-            }
-        }
-        if known_roles.is_empty() {
-            wrong("roles", format!("name at least one of {}", roles()));
-        }
-        let has_tenant = raw.tenant.is_some() || raw.tenant_claim.is_some();
-        if !has_tenant && !known_roles.contains(&Role::Admin) {
-            wrong("tenant", "only an admin may have no tenant".to_owned());
-        }
-        if raw.tenant.is_some() && raw.tenant_claim.is_some() {
-            wrong(
-                "tenant_claim",
-                "set either the tenant, or the claim of the token that names it, not both".to_owned(),
-            );
-        }
-        if raw.tenant_claim.is_some() && !(raw.keys.is_empty() && raw.certificates.is_empty()) {
-            wrong("tenant_claim", "keys and certificates have no claims: give them a caller of their own".to_owned());
-        }
+        let known_roles = raw.known_roles(&mut wrong);
+        raw.check_tenant(&known_roles, &mut wrong);
         if !raw.jwt.is_empty() && !takes_tokens {
             wrong("jwt", "tokens need a section [jwt] with their issuer".to_owned());
         }
-        for (number, text) in raw.keys.iter().enumerate() {
-            match stored(text) {
-                Some(hash) => match self.by_key.insert(hash, index) {
-                    None => {}
-                    Some(_) => wrong(&format!("keys[{number}]"), "the key is listed twice".to_owned()),
-                },
-                None => wrong(
-                    &format!("keys[{number}]"),
-                    "is not the hash of a key: `toolyard key new` makes both".to_owned(),
-                ),
-            }
-        }
-        for (number, text) in raw.certificates.into_iter().enumerate() {
-            let field = format!("certificates[{number}]");
-            if !["CN=", "DNS:", "URI:"].iter().any(|kind| text.starts_with(kind)) {
-                wrong(&field, format!("{text:?} is not one of CN=…, DNS:…, URI:…"));
-            } else if self.by_certificate.insert(text, index).is_some() {
-                wrong(&field, "the name is listed twice".to_owned());
-            }
-        }
+        self.add_credentials(index, &raw, &mut wrong);
         let tools = raw.tools.into_iter().enumerate();
         let tools = tools
             .filter_map(|(number, rule)| rule.check(|field, what| wrong(&format!("tools[{number}]{field}"), what)));
@@ -440,6 +400,62 @@ impl Book {
             claims,
             readers: Arc::default(),
         }));
+    }
+    /// Maps the keys and certificates of a caller to it.
+    fn add_credentials(&mut self, index: usize, raw: &RawCaller, wrong: &mut impl FnMut(&str, String)) {
+        for (number, text) in raw.keys.iter().enumerate() {
+            match stored(text) {
+                Some(hash) => match self.by_key.insert(hash, index) {
+                    None => {}
+                    Some(_) => wrong(&format!("keys[{number}]"), "the key is listed twice".to_owned()),
+                },
+                None => wrong(
+                    &format!("keys[{number}]"),
+                    "is not the hash of a key: `toolyard key new` makes both".to_owned(),
+                ),
+            }
+        }
+        for (number, text) in raw.certificates.iter().enumerate() {
+            let field = format!("certificates[{number}]");
+            if !["CN=", "DNS:", "URI:"].iter().any(|kind| text.starts_with(kind)) {
+                wrong(&field, format!("{text:?} is not one of CN=…, DNS:…, URI:…"));
+            } else if self.by_certificate.insert(text.clone(), index).is_some() {
+                wrong(&field, "the name is listed twice".to_owned());
+            }
+        }
+    }
+}
+
+impl RawCaller {
+    /// The roles that exist; the others are mistakes.
+    fn known_roles(&self, wrong: &mut impl FnMut(&str, String)) -> Roles {
+        let mut known_roles = Roles::new();
+        for (number, text) in self.roles.iter().enumerate() {
+            match text.parse() {
+                Ok(role) => drop(known_roles.insert(role)),
+                Err(()) => wrong(&format!("roles[{number}]"), format!("{text:?} is not one of {}", roles())),
+            }
+        }
+        if known_roles.is_empty() {
+            wrong("roles", format!("name at least one of {}", roles()));
+        }
+        known_roles
+    }
+
+    fn check_tenant(&self, known_roles: &Roles, wrong: &mut impl FnMut(&str, String)) {
+        let has_tenant = self.tenant.is_some() || self.tenant_claim.is_some();
+        if !has_tenant && !known_roles.contains(&Role::Admin) {
+            wrong("tenant", "only an admin may have no tenant".to_owned());
+        }
+        if self.tenant.is_some() && self.tenant_claim.is_some() {
+            wrong(
+                "tenant_claim",
+                "set either the tenant, or the claim of the token that names it, not both".to_owned(),
+            );
+        }
+        if self.tenant_claim.is_some() && !(self.keys.is_empty() && self.certificates.is_empty()) {
+            wrong("tenant_claim", "keys and certificates have no claims: give them a caller of their own".to_owned());
+        }
     }
 }
 

@@ -132,27 +132,43 @@ fn item_of(kind: &str, required: &[&str], mut properties: Value) -> Value {
     object(&[&["type", "id"], required].concat(), properties)
 }
 
+fn status() -> Value {
+    json!({ "type": ["string", "null"], "enum": ["in_progress", "completed", "incomplete", "failed", null] })
+}
+
+fn call_id() -> Value {
+    text("The id of the call, as the client gave it.")
+}
+
 fn item() -> Value {
-    let status =
-        || json!({ "type": ["string", "null"], "enum": ["in_progress", "completed", "incomplete", "failed", null] });
-    let any_object = || json!({ "type": ["object", "null"] });
-    let call_id = || text("The id of the call, as the client gave it.");
-    let error = || json!({ "type": ["object", "string", "null"], "description": "Why the call failed." });
-    let shell = object(
+    let items = [items_of_the_server(), items_of_the_client()].concat();
+    json!({ "oneOf": items, "discriminator": { "propertyName": "type" } })
+}
+
+fn shell_action() -> Value {
+    object(
         &["commands"],
         json!({ "commands": list(text("")), "timeout_ms": { "type": ["integer", "null"] },
             "max_output_length": { "type": ["integer", "null"] } }),
-    );
+    )
+}
+
+fn command_output() -> Value {
     let outcome =
         object(&["type"], json!({ "type": one_of(&["exit", "timeout"]), "exit_code": { "type": "integer" } }));
-    let command_output = object(&[], json!({ "stdout": text(""), "stderr": text(""), "outcome": outcome }));
-    let output = || json!({ "type": ["string", "array"], "description": "A text, or parts." });
+    object(&[], json!({ "stdout": text(""), "stderr": text(""), "outcome": outcome }))
+}
+
+/// Messages, and calls that the server executes.
+fn items_of_the_server() -> Vec<Value> {
+    let any_object = || json!({ "type": ["object", "null"] });
+    let error = || json!({ "type": ["object", "string", "null"], "description": "Why the call failed." });
     let label = || text("The pool of the tool.");
     let message_part = object(
         &["type", "text"],
         json!({ "type": { "const": "output_text" }, "text": text(""), "annotations": list(json!({})) }),
     );
-    let items = [
+    vec![
         item_of(
             "message",
             &["role", "content", "status"],
@@ -187,12 +203,12 @@ fn item() -> Value {
         item_of(
             "shell_call",
             &["call_id", "action", "status"],
-            json!({ "call_id": call_id(), "action": shell, "environment": any_object(), "status": status() }),
+            json!({ "call_id": call_id(), "action": shell_action(), "environment": any_object(), "status": status() }),
         ),
         item_of(
             "shell_call_output",
             &["call_id", "output"],
-            json!({ "call_id": call_id(), "output": list(command_output), "max_output_length": { "type": ["integer",
+            json!({ "call_id": call_id(), "output": list(command_output()), "max_output_length": { "type": ["integer",
                 "null"] }, "status": status() }),
         ),
         item_of(
@@ -212,6 +228,14 @@ fn item() -> Value {
             &["call_id", "action", "status"],
             json!({ "call_id": call_id(), "action": { "type": "object" }, "status": status() }),
         ),
+    ]
+}
+
+/// Calls that the client executes, and their results.
+fn items_of_the_client() -> Vec<Value> {
+    let any_object = || json!({ "type": ["object", "null"] });
+    let output = || json!({ "type": ["string", "array"], "description": "A text, or parts." });
+    vec![
         item_of(
             "function_call",
             &["call_id", "name", "arguments", "status"],
@@ -253,8 +277,7 @@ fn item() -> Value {
             &["call_id", "status"],
             json!({ "call_id": call_id(), "output": output(), "status": status() }),
         ),
-    ];
-    json!({ "oneOf": items, "discriminator": { "propertyName": "type" } })
+    ]
 }
 
 fn response() -> Value {

@@ -1,0 +1,324 @@
+//! Starts the parts of a coordinator, each after those that it needs, and ends them in the reverse order: the API
+//! first, then the shards are released, then the rest.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use ::objects::Objects;
+use run::Shard;
+
+use crate::auth::callers::{Callers, CallersReload};
+use crate::auth::tls::{CertificateReload, Current};
+use crate::fleet::pools::{PoolRules, PoolsReload};
+use crate::fleet::registry::Registry;
+use crate::index::Index;
+use crate::index::projector::Projector;
+use crate::nats::Broker;
+use crate::nats::journal::Journal;
+use crate::nats::pauses::Pauses;
+use crate::nats::requests::Requests;
+use crate::nats::scan::Log;
+use crate::nats::setup::LogOptions;
+use crate::nats::signals::Signals;
+use crate::objects::uploads::Uploads;
+use crate::owner::OwnerHandle;
+use crate::quotas::Quotas;
+use crate::shards::Owned;
+use crate::{Coordinator, DRAIN, Error, api, index, monitor, nats, notifications, owner, runs};
+
+/// Capacity of the channel of shards that were saved: more than can be in progress.
+const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
+
+/// The tasks of a coordinator beside its API.
+struct Tasks {
+    set: JoinSet<()>,
+    /// The process was told to stop.
+    stop: CancellationToken,
+    /// Ends the tasks of `set`, after the shards were released.
+    inner: CancellationToken,
+}
+
+impl Tasks {
+    fn new(stop: CancellationToken) -> Self {
+        Self { set: JoinSet::new(), stop, inner: CancellationToken::new() }
+    }
+
+    /// Starts a task that ends when its token is cancelled.
+    fn spawn<T: Future<Output = ()> + Send + 'static>(&mut self, task: impl FnOnce(CancellationToken) -> T) {
+        self.set.spawn(task(self.inner.clone()));
+    }
+
+    /// Ends all tasks and leaves the broker, within [`DRAIN`].
+    async fn end(mut self, uploads: Uploads, broker: &Broker) {
+        self.inner.cancel();
+        let leave_broker = async {
+            uploads.end().await;
+            while self.set.join_next().await.is_some() {}
+            broker.flush().await;
+        };
+        if tokio::time::timeout(DRAIN, leave_broker).await.is_err() {
+            tracing::warn!("shutdown did not finish within the drain time; the broker was not told");
+        }
+    }
+}
+
+/// What the options name and a running coordinator reads again when it changes.
+struct Files {
+    tls: Option<Current>,
+    callers: Callers,
+    rules: watch::Receiver<Arc<PoolRules>>,
+}
+
+impl Files {
+    fn follow(
+        tls: Option<(Current, CertificateReload)>,
+        callers: Option<(Callers, CallersReload)>,
+        pools: Option<(watch::Receiver<Arc<PoolRules>>, PoolsReload)>,
+        tasks: &mut Tasks,
+    ) -> Self {
+        let (tls, reload) = tls.unzip();
+        if let Some(reload) = reload {
+            tasks.spawn(|end| reload.keep(end));
+        }
+        let (callers, reload) = callers.unzip();
+        if let Some(reload) = reload {
+            tasks.spawn(|end| reload.keep(end));
+        }
+        let (rules, reload) = pools.unzip();
+        if let Some(reload) = reload {
+            tasks.spawn(|end| reload.keep(end));
+        }
+        // Without a task that rereads the file, the rules stay as they are.
+        let rules = rules.unwrap_or_else(|| watch::channel(Arc::default()).1);
+        Self { tls, callers: callers.unwrap_or_default(), rules }
+    }
+}
+
+/// What several parts of a coordinator use.
+struct Shared {
+    broker: Box<Broker>,
+    objects: Objects,
+    index: Index,
+    callers: Callers,
+    notices: Option<api::Notices>,
+    journal: Journal,
+    log: Log,
+    requests: Requests,
+    signals: Signals,
+    quotas: Quotas,
+    pauses: Pauses,
+    registry: watch::Receiver<Arc<Registry>>,
+    owned: watch::Receiver<Owned>,
+}
+
+impl Shared {
+    /// Starts the owner of this coordinator's shards, and what works for it.
+    fn start_owner(&self, written: mpsc::Sender<Shard>, tasks: &mut Tasks) -> OwnerHandle {
+        let (projector, index_task) = index::projector::new(self.index.clone(), self.log.clone(), self.owned.clone());
+        let (handle, owner_task) = owner::new(self.owner_io(projector, written));
+        tasks.spawn(|end| owner_task.keep(end));
+        tasks.spawn(|end| index_task.keep(end));
+        let files = nats::files::FileRequests::new(&self.broker);
+        tasks.spawn(|end| owner::files::serve(files, self.objects.clone(), handle.clone(), self.owned.clone(), end));
+        handle
+    }
+
+    /// What the owner of this coordinator's shards uses.
+    fn owner_io(&self, index: Projector, written: mpsc::Sender<Shard>) -> owner::Io {
+        let (webhooks, letters) = self.notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
+        owner::Io {
+            feeds: nats::feed::Feeds::new(&self.broker),
+            journal: self.journal.clone(),
+            requests: self.requests.clone(),
+            snapshots: nats::snapshots::Snapshots::new(&self.broker),
+            signals: self.signals.clone(),
+            queues: nats::queues::Queues::new(&self.broker),
+            owned: self.owned.clone(),
+            written,
+            registry: self.registry.clone(),
+            index,
+            callers: self.callers.clone(),
+            quotas: self.quotas.clone(),
+            paused: self.pauses.current.clone(),
+            webhooks: webhooks.unwrap_or_default(),
+            letters,
+            objects: self.objects.clone(),
+            log: self.log.clone(),
+        }
+    }
+
+    /// Reads the registry of tools and workers, and follows it.
+    async fn start_registry(
+        &self,
+        registry: watch::Sender<Arc<Registry>>,
+        rules: watch::Receiver<Arc<PoolRules>>,
+        tasks: &mut Tasks,
+    ) -> Result<(), Error> {
+        let (rules, limits) = ((rules, self.callers.clone()), nats::tools::Limits::default());
+        let mut advertisements = nats::tools::RegistryTask::new(&self.broker, registry, rules, limits);
+        advertisements.load().await?;
+        tasks.spawn(|end| advertisements.keep(end));
+        Ok(())
+    }
+
+    /// Starts what watches the broker, the workers and this process.
+    fn start_monitoring(&self, log: &LogOptions, served: watch::Sender<bool>, tasks: &mut Tasks) {
+        let (led_sender, led) = watch::channel(tokio::time::Instant::now());
+        let (told, stop) = (served.subscribe(), tasks.stop.clone());
+        tasks.spawn(|end| self.journal.clone().watch_room(led_sender, end));
+        tasks.spawn(|end| monitor::usage::keep((*self.broker).clone(), log.broker_memory, self.index.clone(), end));
+        tasks.spawn(|end| monitor::health::keep(led, self.owned.clone(), served, (stop.clone(), end)));
+        let told = (told, self.registry.clone(), self.signals.clone());
+        tasks.spawn(|end| monitor::health::tell_workers(told, (stop.clone(), end)));
+    }
+
+    /// The commands and readers of runs, for the API.
+    fn runs(&self, handle: OwnerHandle, hooks: ::hooks::Hooks, erase_after: Duration, tasks: &mut Tasks) -> runs::Runs {
+        let (skips, skipped) = mpsc::channel(runs::hooks::SKIPS_MAX);
+        tasks.spawn(|end| runs::hooks::tell_skips(hooks.clone(), skipped, end));
+        runs::Runs::new(runs::Parts {
+            journal: self.journal.clone(),
+            objects: self.objects.clone(),
+            requests: self.requests.clone(),
+            ledger: handle,
+            registry: self.registry.clone(),
+            owned: self.owned.clone(),
+            hooks,
+            skips,
+            callers: self.callers.clone(),
+            quotas: self.quotas.clone(),
+            pauses: self.pauses.clone(),
+            signals: self.signals.clone(),
+            erase_after,
+        })
+    }
+
+    /// The API, and its uploads in progress; starts the delivery of notifications.
+    fn api(&self, runs: runs::Runs, tasks: &mut Tasks) -> (api::Api, Uploads) {
+        if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
+            tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
+        }
+        let uploads = Uploads::default();
+        let api = api::Api {
+            runs,
+            index: self.index.clone(),
+            log: Arc::new(self.log.clone()),
+            notices: self.notices.clone(),
+            uploads: uploads.clone(),
+            stop: tasks.stop.clone(),
+        };
+        (api, uploads)
+    }
+
+    /// The state that the admin port reports: ready while requests are served and what they need can be stored.
+    fn process(
+        &self,
+        serving: Arc<AtomicBool>,
+        served: watch::Receiver<bool>,
+        stop: CancellationToken,
+    ) -> telemetry::admin::Process {
+        let (queues, registry) = (nats::queues::Queues::new(&self.broker), self.registry.clone());
+        telemetry::admin::Process {
+            is_ready: Box::new(move || serving.load(Ordering::Relaxed) && *served.borrow() && !stop.is_cancelled()),
+            stats: Box::new(move || {
+                let (queues, registry) = (queues.clone(), Arc::clone(&registry.borrow()));
+                Box::pin(async move { queues.stats(&registry).await })
+            }),
+        }
+    }
+}
+
+impl Coordinator {
+    /// As [`Coordinator::serve`].
+    pub(crate) async fn serve_in_place(
+        self,
+        stop: CancellationToken,
+        ready: impl FnOnce() + Send,
+    ) -> Result<(), Error> {
+        let Self { broker, objects, index, notices, log: log_options, address, .. } = self;
+        let mut tasks = Tasks::new(stop.clone());
+        let clock = nats::clock::begin(&broker).await?;
+        tasks.spawn(|end| nats::clock::keep(clock, end));
+        let files = Files::follow(self.tls, self.callers, self.pools, &mut tasks);
+        let (owned_sender, owned) = watch::channel(Owned::nothing());
+        let (registry_sender, registry) = watch::channel(Arc::default());
+        let (written_sender, written) = mpsc::channel(WRITTEN_MAX);
+        let (served_sender, served) = watch::channel(false);
+        let (pauses, pauses_watch) = nats::pauses::Pauses::load(&broker).await?;
+        tasks.spawn(|end| pauses_watch.keep(registry.clone(), end));
+        let (callers, redis) = (files.callers, index.redis());
+        let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
+        tasks.spawn(|end| quotas.clone().keep(redis, end));
+        let journal = Journal::new(&broker);
+        let shared = Shared {
+            log: Log::new(&broker, journal.clone()),
+            requests: Requests::new(&broker),
+            signals: Signals::new(&broker),
+            broker,
+            objects,
+            index,
+            callers,
+            notices,
+            journal,
+            quotas,
+            pauses,
+            registry,
+            owned,
+        };
+        let handle = shared.start_owner(written_sender, &mut tasks);
+        shared.start_registry(registry_sender, files.rules, &mut tasks).await?;
+        shared.start_monitoring(&log_options, served_sender, &mut tasks);
+        telemetry::process::begin("coordinator");
+        let serving = Arc::new(AtomicBool::new(false));
+        let [hosts, admin_hosts] = self.hosts;
+        if let Some(listener) = self.admin {
+            let process = shared.process(Arc::clone(&serving), served.clone(), stop.clone());
+            tasks.spawn(|end| telemetry::admin::serve(listener, process, admin_hosts, end));
+        }
+        let who = format!("{address} {}", env!("CARGO_PKG_VERSION"));
+        let membership = Box::pin(nats::leases::Membership::join(&shared.broker, who, owned_sender)).await?;
+        let leave = CancellationToken::new();
+        let mut holding = JoinSet::new();
+        holding.spawn(membership.hold(written, leave.clone()));
+        let runs = shared.runs(handle, self.hooks, self.erase_after, &mut tasks);
+        let (api, uploads) = shared.api(runs, &mut tasks);
+        let (listener, tls, connections_max) = (self.listener, files.tls, self.connections_max);
+        let requests = api::serve(api::Port { listener, tls, connections_max, hosts }, api, served, || {
+            tracing::info!(%address, "serving");
+            serving.store(true, Ordering::Relaxed);
+            ready();
+        });
+        until_stopped(requests, &mut tasks, &mut holding).await?;
+        leave.cancel();
+        holding.join_next().await;
+        tasks.end(uploads, &shared.broker).await;
+        Ok(())
+    }
+}
+
+/// Serves requests until the process was told to stop and they have ended, or had [`DRAIN`] to end.
+async fn until_stopped(
+    requests: impl Future<Output = ()>,
+    tasks: &mut Tasks,
+    holding: &mut JoinSet<()>,
+) -> Result<(), Error> {
+    let stop = tasks.stop.clone();
+    let overdue = async {
+        stop.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        () = requests => Ok(()),
+        () = overdue => {
+            tracing::warn!("requests did not end within {DRAIN:?}, dropping them");
+            Ok(())
+        }
+        _ = tasks.set.join_next() => Err(Error::Died),
+        _ = holding.join_next() => Err(Error::Died),
+    }
+}

@@ -181,7 +181,8 @@ fn a_tool_needs_no_broker_no_grpc_and_no_object_store() {
 }
 
 /// The coordinator's rooms from top to bottom. A room may use those below it, and no room above it or beside it.
-const COORDINATOR: [&[&str]; 12] = [
+const COORDINATOR: [&[&str]; 13] = [
+    &["start"],
     &["api", "monitor"],
     &["runs"],
     &["objects", "readers"],

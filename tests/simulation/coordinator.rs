@@ -15,7 +15,7 @@ use run::{
 use crate::SHARDS;
 use crate::fleet::Fleet;
 use crate::member::Member;
-use crate::net::{Flaw, Message, Net, Node, Place, Question, Settle};
+use crate::net::{Flaw, Message, Net, Node, Question, Settle};
 use crate::promises::pieces;
 use crate::rim::{
     CHECK_WORKERS, CLOCKS_APART, DECISIONS_MAX, EFFECT_PATIENCE, ORDER_PATIENCE, QUEUES_PATIENCE, WORKER_LOST,
@@ -62,6 +62,8 @@ struct Order {
     /// `None` for the opening of the run.
     command: Option<Command>,
     waiting: Vec<Event>,
+    /// The run as it was decided on: an entry that came since refuses the append.
+    decided_on: Option<Known>,
     append: u64,
     /// When it was sent.
     since: Timestamp,
@@ -164,8 +166,17 @@ impl Coordinator {
             Message::Create { token, opening } => self.create(from, token, opening, net),
             Message::Do { token, run, command } => {
                 let (waiting, append, since, decisions) = (Vec::new(), 0, net.now, 0);
-                let order =
-                    Order { client: from, token, run, command: Some(command), waiting, append, since, decisions };
+                let order = Order {
+                    client: from,
+                    token,
+                    run,
+                    command: Some(command),
+                    waiting,
+                    decided_on: None,
+                    append,
+                    since,
+                    decisions,
+                };
                 self.decide(order, false, net);
             }
             Message::Watch { watch, run, policy, after } => self.watch(from, watch, run, (policy, after), net),
@@ -370,7 +381,8 @@ impl Coordinator {
         let run = crate::run_id(Shard(shard), net.now, net.chance.next());
         let append = net.append(run, events, (net.flaw != Flaw::UnfencedOpening).then_some(0));
         let (waiting, since) = (Vec::new(), net.now);
-        self.orders.push(Order { client, token, run, command: None, waiting, append, since, decisions: 0 });
+        let (command, decided_on) = (None, None);
+        self.orders.push(Order { client, token, run, command, waiting, decided_on, append, since, decisions: 0 });
     }
 
     /// As `coordinator/src/nats/journal/append.rs`: answers when no copy counts any more.
@@ -387,15 +399,18 @@ impl Coordinator {
     /// Decides on the fold, or, where that refuses or was overtaken, on the log itself.
     fn decide(&mut self, mut order: Order, replay: bool, net: &mut Net<'_>) {
         let Some(command) = order.command.clone() else { return };
-        let known =
-            self.owner.run(order.run).filter(|_| !replay).and_then(|it| it.run.decide(command.clone(), net.now).ok());
-        let decided = match known {
-            Some(events) => Ok(events),
-            None => replayed(order.run, net).run.decide(command, net.now),
-        };
+        let own = self.owner.run(order.run).filter(|_| !replay).cloned();
+        let own = own.and_then(|known| Some((known.run.decide(command.clone(), net.now).ok()?, known)));
+        let decided = own.map_or_else(
+            || {
+                let known = replayed(order.run, net);
+                Ok((known.run.decide(command, net.now)?, known))
+            },
+            Ok,
+        );
         match decided {
-            Ok(events) => {
-                order.waiting = events;
+            Ok((events, known)) => {
+                (order.waiting, order.decided_on) = (events, Some(known));
                 order.decisions += 1;
                 self.append_next(order, net);
             }
@@ -410,13 +425,8 @@ impl Coordinator {
             return net.send(order.client, Message::Done { token: order.token, result: Ok(()) });
         }
         let events = vec![order.waiting.remove(0)];
-        let replayed = replayed(order.run, net);
-        let known = self.owner.run(order.run).filter(|_| order.decisions <= 1).unwrap_or(&replayed);
-        let run = &known.run;
-        let expected = match Place::of(&events) {
-            Place::Control(call) => run.call(call).map_or(0, run::Call::revision),
-            Place::Run | Place::Job(_) | Place::Output(_) => run.revision(),
-        };
+        let place = owner::SubjectKind::of(&events).expect("it has events");
+        let expected = order.decided_on.as_ref().map_or(0, |known| known.revision(&place));
         (order.append, order.since) = (net.append(order.run, events, Some(expected)), net.now);
         self.orders.push(order);
     }

@@ -12,7 +12,9 @@
 //! After every entry of the log and every piece that a client reads the promises are checked (`promises.rs`); in the
 //! end everybody leaves but one coordinator, and every call has to end by its deadline.
 //!
-//! `TOOLYARD_SEED=7 cargo test --test simulation` plays one world. `TOOLYARD_SEEDS=10000` plays so many.
+//! `TOOLYARD_SEED=7 cargo test -p toolyard-tests --test simulation` plays one world, and `TOOLYARD_SEEDS=10000` so many.
+//! `TOOLYARD_STEPS=10000000` plays world after world until they have taken so many steps, from `TOOLYARD_SEED` on, and
+//! prints how far it is. `tests/nightly` does that every night, from another seed each time.
 
 mod broker;
 mod chance;
@@ -39,6 +41,8 @@ const WORKERS: usize = 4;
 const CLIENTS: usize = 4;
 const POOLS: [&str; 2] = ["alpha", "beta"];
 const SEEDS: u64 = 200;
+/// Progress is printed after so many worlds.
+const WORLDS_REPORTED: u64 = 500;
 
 fn run_id(shard: Shard, now: Timestamp, chance: u64) -> RunId {
     let text = format!("run_{shard}_{:012x}7{:03x}8{:03x}{:012x}", now.0, chance & 0xfff, 0, chance >> 16);
@@ -49,10 +53,13 @@ fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    match from_environment("TOOLYARD_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..from_environment("TOOLYARD_SEEDS").unwrap_or(SEEDS),
+/// The seeds that are played, and how many steps are enough.
+fn seeds() -> (std::ops::Range<u64>, u64) {
+    let first = from_environment("TOOLYARD_SEED");
+    match (first, from_environment("TOOLYARD_STEPS")) {
+        (_, Some(steps)) => (first.unwrap_or(0)..u64::MAX, steps),
+        (Some(seed), None) => (seed..seed + 1, u64::MAX),
+        (None, None) => (0..from_environment("TOOLYARD_SEEDS").unwrap_or(SEEDS), u64::MAX),
     }
 }
 
@@ -71,9 +78,19 @@ fn first_broken(flaw: Flaw, seeds: u64) -> Option<u64> {
 
 #[test]
 fn the_promises_hold_whatever_happens() {
-    for seed in seeds() {
-        play_well(seed, Flaw::None);
+    let (seeds, enough) = seeds();
+    let (mut steps, mut worlds) = (0, 0);
+    for seed in seeds {
+        steps += play_well(seed, Flaw::None).steps;
+        worlds += 1;
+        if worlds % WORLDS_REPORTED == 0 {
+            println!("{steps} steps in {worlds} worlds, the last of seed {seed}");
+        }
+        if steps >= enough {
+            break;
+        }
     }
+    println!("{steps} steps in {worlds} worlds keep the promises");
 }
 
 #[test]

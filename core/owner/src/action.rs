@@ -9,7 +9,7 @@ use crate::lost::{no_worker_event, without_worker};
 use crate::world::Workers;
 
 /// Something that the driver should do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Action {
     /// Append an event, then report the result with [`crate::Owner::handle_effect_done`].
     Append(Append),
@@ -32,7 +32,7 @@ pub enum Action {
 }
 
 /// An event to append for an effect.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Append {
     pub run: RunId,
     pub effect: Effect,

@@ -12,7 +12,7 @@ use crate::known::Known;
 const CALLS_MAX: usize = 32;
 
 /// Runs that have just ended, the oldest first.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Ended {
     runs: VecDeque<Known>,
     calls: usize,

@@ -43,7 +43,7 @@ const NOT_HOSTED: Duration = Duration::from_millis(50);
 const NOT_HOSTED_LONGEST: Duration = Duration::from_secs(5);
 
 /// One job that was delivered to this worker.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Job {
     /// How often the broker has delivered it, this time included. The broker may forget; the log has the last word.
     delivered: u32,
@@ -56,7 +56,7 @@ pub struct Job {
     action: Option<Action>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum State {
     WaitingForSlot,
     Asking {
@@ -112,7 +112,7 @@ pub struct Go {
 }
 
 /// What the driver should do next.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Wait for a free slot of the tool: [`Job::handle_slot`].
     WaitForSlot,
@@ -129,7 +129,7 @@ pub enum Action {
 }
 
 /// An event of an attempt to be stored.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
     /// The attempt.
     pub attempt: AttemptId,
@@ -140,7 +140,7 @@ pub struct Entry {
 }
 
 /// The start or the end of an attempt.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Stage {
     /// It started, going on with this chunk.
     Started(ChunkIndex),

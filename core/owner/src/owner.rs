@@ -25,7 +25,7 @@ const EFFECTS_MAX: usize = 256;
 
 /// The owner of shards, without IO. It applies the entries that the log brings, in their order, and nothing else: an
 /// append counts when the log brings it back. Each input may add actions, which [`Self::poll_action`] returns.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Owner {
     shards: Vec<ShardState>,
     /// When to check which run again; each open run is here at most once.

@@ -57,7 +57,7 @@ impl Phase {
 }
 
 /// What was read of a shard that became ours.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Takeover {
     pub claim: u64,
     /// The shard is known up to this entry.
@@ -70,7 +70,7 @@ pub struct Takeover {
 }
 
 /// An open run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct OpenRun {
     pub known: Known,
     /// When the run is checked again.
@@ -86,7 +86,7 @@ impl OpenRun {
 }
 
 /// One shard.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ShardState {
     pub(crate) phase: Phase,
     pub(crate) applied: u64,

@@ -23,7 +23,7 @@ const GAP_MAX: Duration = Duration::from_secs(3);
 const WAS_PAUSED_MAX: usize = 256;
 
 /// A call that waits for a worker.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Waiting {
     run: RunId,
     call: CallIndex,
@@ -34,7 +34,7 @@ pub(crate) struct Waiting {
 }
 
 /// A job to take back.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct TakeBack {
     pub(crate) run: RunId,
     pub(crate) call: CallIndex,
@@ -44,7 +44,7 @@ pub(crate) struct TakeBack {
 }
 
 /// The jobs that are out, as far as the queues were asked without a gap.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Unclaimed {
     /// When the last answer came.
     answered: Option<Timestamp>,

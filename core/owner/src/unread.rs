@@ -11,7 +11,7 @@ use crate::SubjectKind;
 /// their queue is made again, and are not lost; such runs end when the log is read from its beginning.
 const RUNS_MAX: usize = 65_536;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Unread(BTreeMap<RunId, Last>);
 
 #[derive(Debug, Clone, Copy)]

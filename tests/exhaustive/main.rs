@@ -1,0 +1,78 @@
+//! Explores every state of small worlds: two coordinators, two workers, one run with one call, and every interleaving of
+//! messages, crashes, silences, losses, copies and the passing of time within a budget. The owner of the shard, the job
+//! protocol of the workers and the fold of the run are the product's own (`core/owner`, `core/run`).
+//!
+//! `tests/simulation` goes far with chance; this goes a short way and leaves nothing out. What the world itself leaves
+//! out, and the number of states, is in `docs/evidence/small-worlds.md`.
+
+mod coordinator;
+mod promises;
+mod search;
+mod step;
+#[cfg(test)]
+mod tests;
+mod worker;
+mod world;
+
+use std::time::Instant;
+
+use clap::Parser;
+
+use search::{Found, search};
+use world::{Budget, Flaw, Plan};
+
+/// Explores every state of a small world with one call, and checks the promises in each.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Crashes, silences, losses and copied messages together
+    #[arg(long, default_value_t = 1)]
+    faults: u8,
+    /// Steps of 7 s that may pass
+    #[arg(long, default_value_t = 2)]
+    short_steps: u8,
+    /// Steps of 31 s that may pass
+    #[arg(long, default_value_t = 0)]
+    long_steps: u8,
+    /// How often the client may cancel the call
+    #[arg(long, default_value_t = 0)]
+    cancels: u8,
+    /// The call is safe to repeat
+    #[arg(long)]
+    repeatable: bool,
+    /// The owner appends the job behind the opening of the run
+    #[arg(long)]
+    apart: bool,
+    /// Break a rule of the protocol on purpose
+    #[arg(long, value_enum, default_value = "none")]
+    flaw: Flaw,
+    /// Give up when more states than this were found
+    #[arg(long, default_value_t = 20_000_000)]
+    states_max: usize,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    let Args { faults, short_steps, long_steps, cancels, repeatable, apart, flaw, .. } = args;
+    let budget = Budget { short_steps, long_steps, cancels, ..Budget::with_faults(faults) };
+    let found = explore(Plan { repeatable, apart, flaw, budget }, args.states_max);
+    if let Some(broken) = found.broken {
+        anyhow::bail!("a promise is broken: {broken}");
+    }
+    anyhow::ensure!(found.is_complete, "gave up after {} states: raise --states-max", found.states);
+    Ok(())
+}
+
+/// Explores a world and prints what was seen.
+fn explore(plan: Plan, states_max: usize) -> Found {
+    let began = Instant::now();
+    let found = search(plan, states_max);
+    println!(
+        "{} states, {} transitions, at most {} steps, {} states drained, {:.1} s: {plan:?}",
+        found.states,
+        found.transitions,
+        found.depth,
+        found.drained,
+        began.elapsed().as_secs_f64()
+    );
+    found
+}

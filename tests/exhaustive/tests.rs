@@ -1,0 +1,82 @@
+use crate::explore;
+use crate::world::{Budget, Flaw, Plan};
+
+/// No search of a test sees more states: one that does has not explored its world.
+const STATES_MAX: usize = 1_000_000;
+
+/// Faults of any kinds, and one short step of time.
+fn faults(faults: u8) -> Budget {
+    Budget { short_steps: 1, ..Budget::with_faults(faults) }
+}
+
+fn plan(budget: Budget) -> Plan {
+    Plan { repeatable: false, apart: false, flaw: Flaw::None, budget }
+}
+
+/// Panics with a shortest counterexample if a promise is broken.
+fn keeps_its_promises(plan: Plan) {
+    let found = explore(plan, STATES_MAX);
+    if let Some(broken) = &found.broken {
+        panic!("{plan:?}: {broken}");
+    }
+    assert!(found.is_complete, "{plan:?}: more than {STATES_MAX} states");
+}
+
+#[test]
+fn a_call_that_is_not_safe_to_repeat_keeps_its_promises_whatever_two_faults_happen() {
+    keeps_its_promises(plan(faults(2)));
+}
+
+#[test]
+fn a_call_that_is_safe_to_repeat_keeps_its_promises_whatever_two_faults_happen() {
+    keeps_its_promises(Plan { repeatable: true, ..plan(faults(2)) });
+}
+
+#[test]
+fn a_call_whose_job_the_owner_appends_keeps_its_promises_whatever_fault_happens() {
+    keeps_its_promises(Plan { apart: true, ..plan(faults(1)) });
+}
+
+#[test]
+fn a_call_that_is_cancelled_keeps_its_promises_whatever_fault_happens() {
+    for repeatable in [false, true] {
+        keeps_its_promises(Plan { repeatable, ..plan(Budget { cancels: 1, ..Budget::with_faults(1) }) });
+    }
+}
+
+#[test]
+fn a_call_keeps_its_promises_when_leases_end_and_entries_come_too_late() {
+    for repeatable in [false, true] {
+        keeps_its_promises(Plan { repeatable, ..plan(Budget { long_steps: 1, ..faults(0) }) });
+        keeps_its_promises(Plan { repeatable, ..plan(Budget { long_steps: 1, ..Budget::with_faults(1) }) });
+    }
+}
+
+/// A search that cannot fail proves nothing: each of these rules is broken in turn, and a promise with it.
+#[test]
+fn every_rule_without_a_second_line_of_defense_is_missed_when_it_is_broken() {
+    let cancelled = Budget { cancels: 1, ..faults(1) };
+    let repeatable = Plan { repeatable: true, ..plan(faults(2)) };
+    let flaws = [
+        (Flaw::DeafWorker, plan(faults(1))),
+        (Flaw::UnconfirmedStart, plan(cancelled)),
+        (Flaw::EarlyAck, plan(faults(1))),
+        (Flaw::IdleOwner, Plan { apart: true, ..plan(faults(1)) }),
+        (Flaw::SilentReturn, plan(faults(1))),
+        (Flaw::ForgetfulOwner, plan(faults(1))),
+        (Flaw::AckSuperseded, plan(faults(1))),
+        (Flaw::HastyAck, repeatable),
+    ];
+    for (flaw, plan) in flaws {
+        let found = explore(Plan { flaw, ..plan }, STATES_MAX);
+        assert!(found.broken.is_some(), "no promise is broken with {flaw:?}");
+    }
+}
+
+#[test]
+fn a_counterexample_names_the_steps_that_lead_to_it() {
+    let found = explore(Plan { flaw: Flaw::UnconfirmedStart, ..plan(Budget { cancels: 1, ..faults(1) }) }, STATES_MAX);
+    let text = found.broken.expect("a promise is broken").to_string();
+    assert!(text.contains("its start does not count, after 5 steps:"), "{text}");
+    assert!(text.contains("the client cancels the call"), "{text}");
+}

@@ -128,8 +128,6 @@ const BANNERS: &[&str] = &[
     "core/run/tests/histories.rs",
     "core/run/tests/story/mod.rs",
     "core/run/tests/world/plan.rs",
-    "formats/src/openai/responses/input.rs",
-    "fuzz/src/targets.rs",
     "sdk/rust/tool/tests/interceptors.rs",
     "sdk/rust/tool/tests/tool_macro.rs",
     "tests/torture/check/tests.rs",

@@ -1,13 +1,13 @@
-//! The text of a grammar as definitions. Nothing is looked up yet.
+//! Parses the text of a grammar into definitions. Names are not resolved yet.
 
 use crate::{DEFINITIONS_MAX, DEPTH_MAX, GrammarError, REPEATS_MAX};
 
-/// What a grammar says, in its order.
+/// The contents of a grammar, in order.
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
     pub(super) rules: Vec<Definition>,
     pub(super) terminals: Vec<Definition>,
-    /// Terminals of the library, each with the name that it has here.
+    /// Terminals imported from the library, each with its local name.
     pub(super) imports: Vec<(String, String, u32)>,
     pub(super) ignored: Vec<Definition>,
 }
@@ -33,11 +33,11 @@ pub(super) enum Expression {
         flags: String,
         line: u32,
     },
-    /// One after the other.
+    /// A sequence.
     All(Vec<Self>),
-    /// One of them.
+    /// Alternatives.
     Any(Vec<Self>),
-    /// At least so often, and at most.
+    /// Repetitions: the minimum, and the maximum if there is one.
     Repeated(Box<Self>, u32, Option<u32>),
 }
 
@@ -53,18 +53,18 @@ enum Token {
         flags: String,
     },
     Number(u32),
-    /// `%import` and its kin, without the sign.
+    /// `%import` and other directives, without the sign.
     Directive(String),
     /// `->`
     Arrow,
     /// `..`
     Dots,
     Sign(char),
-    /// Lines end; the next does not begin with `|`.
+    /// The end of a line if the next line does not begin with `|`.
     End,
 }
 
-/// Whether a name is a terminal's.
+/// Whether a name is the name of a terminal.
 pub(super) fn is_terminal(name: &str) -> bool {
     !name.bytes().any(|byte| byte.is_ascii_lowercase())
 }
@@ -98,7 +98,7 @@ pub(super) fn read(text: &str) -> Result<Definitions, GrammarError> {
 }
 
 struct Reader {
-    /// Each with its line.
+    /// Each token with its line.
     tokens: Vec<(Token, u32)>,
     at: usize,
     depth: usize,
@@ -217,7 +217,7 @@ impl Reader {
             }
             Some(Token::Sign('[')) => return Err(GrammarError::new(line, "attributes of rules are not supported")),
             Some(Token::Sign('.')) => {
-                // Which of several readings is preferred is nothing to us.
+                // Priorities only choose among several derivations, so they are ignored.
                 self.at += 1;
                 self.takes(&Token::Sign('-'));
                 if !matches!(self.take(), Some((Token::Number(_), _))) {
@@ -252,7 +252,7 @@ impl Reader {
         Ok(Expression::Any(any))
     }
 
-    /// Something, and how often; nothing where a sequence ends.
+    /// An expression with its repetition; `None` at the end of a sequence.
     fn part(&mut self) -> Result<Option<Expression>, GrammarError> {
         let Some(atom) = self.atom()? else { return Ok(None) };
         let (least, most) = match self.peek() {
@@ -349,7 +349,7 @@ fn tokens(text: &str) -> Result<Vec<(Token, u32)>, GrammarError> {
         match token {
             Token::Sign('(' | '[') => within += 1,
             Token::Sign(')' | ']') => within = within.saturating_sub(1),
-            // A definition goes on within parentheses, and with `|`.
+            // A definition continues within parentheses and with `|`.
             Token::End if within > 0 => continue,
             Token::Sign('|') => {
                 if matches!(tokens.last(), Some((Token::End, _))) {
@@ -419,7 +419,7 @@ impl<'a> Scanner<'a> {
         word
     }
 
-    /// What stands between two of `quote`, and what follows it at once.
+    /// The text between two `quote` characters, and the flags that follow directly.
     fn quoted(&mut self, quote: char, what: &str) -> Result<(&'a str, &'a str), GrammarError> {
         let mut escaped = false;
         for (at, c) in self.rest.char_indices().skip(1) {
@@ -481,7 +481,7 @@ fn named(name: &str, line: u32) -> Result<String, GrammarError> {
     Ok(name.to_owned())
 }
 
-/// A string without its escapes, which are Python's; a backslash before anything else stands for itself.
+/// A string with its escapes resolved. The escapes are Python's; a backslash before any other character is literal.
 fn unescaped(inside: &str) -> Option<String> {
     let (mut text, mut chars) = (String::new(), inside.chars());
     while let Some(c) = chars.next() {

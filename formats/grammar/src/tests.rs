@@ -1,4 +1,4 @@
-//! Grammars, and what is of them.
+//! Tests of grammars and of matching.
 
 use proptest::prelude::*;
 use regex::Regex;
@@ -10,7 +10,7 @@ fn grammar(text: &str) -> Grammar {
     Grammar::read(text, &mut Budget::default()).unwrap_or_else(|fault| panic!("{fault} in {text}"))
 }
 
-/// What a grammar takes and what not.
+/// Checks that the grammar matches all texts of `taken` and none of `refused`.
 fn takes(text: &str, taken: &[&str], refused: &[&str]) {
     let grammar = grammar(text);
     for input in taken {
@@ -66,13 +66,13 @@ fn an_input_is_of_a_grammar_or_not() {
 
 #[test]
 fn what_makes_a_grammar_hard_changes_nothing() {
-    // Recursion at either end and in the middle, rules that may be empty, and rules that lead to themselves.
+    // Recursion at either end and in the middle, rules that may be empty, and rules that refer to themselves.
     takes("start: \"(\" start \")\" start |", &["", "()", "(()())()"], &["(", ")(", "(()"]);
     takes("start: start \"a\" | \"a\"", &["a", "aaaa"], &["", "ab"]);
     takes("start: \"a\" start | \"a\"", &["a", "aaaa"], &["", "ab"]);
     takes("start: start | b? start? b?\nb: c | \"x\"\nc: start", &["", "x", "xxx"], &["y"]);
     takes("start: a b c\na: \"a\"*\nb: a a\nc: b \"c\"?", &["", "aaac"], &["ca"]);
-    // Every length of a terminal counts, not the longest alone.
+    // Every match length of a terminal counts, not only the longest.
     takes("start: /[a-z]+/ \"x\"", &["ax", "xx", "axbx"], &["x", "ab"]);
     takes("start: WORD+ /[0-9]?/\nWORD: \"ab\" | \"b\"i~2..3", &["ab", "bBb", "abbbab7"], &["b", "7", "a", "abb"]);
 }
@@ -168,13 +168,12 @@ fn what_would_take_too_long_is_refused() {
     assert_eq!(ambiguous.check(&"a".repeat(5000)), Err(MismatchError::TooLong));
     let words = grammar("start: /[a-z]+/+");
     assert_eq!(words.check(&"a".repeat(5000)), Err(MismatchError::TooLong));
-    // As long as an input may be, where there is one way to read it.
+    // The longest permitted input, for an unambiguous grammar.
     let text = grammar("start: line*\nline: /[^\\n]*/ \"\\n\"");
     assert_eq!(text.check(&"a line of some length, as there are many\n".repeat(6000)), Ok(()));
 }
 
-/// An expression over `a` and `b`, in three forms that mean the same: in rules, in a terminal, and as a regular
-/// expression.
+/// An expression over `a` and `b` in three equivalent forms: as rules, as a terminal, and as a regular expression.
 fn expression() -> impl Strategy<Value = (String, String)> {
     let text = "[ab]{1,3}".prop_map(|text| (format!("\"{text}\""), text));
     text.prop_recursive(4, 24, 3, |inner| {

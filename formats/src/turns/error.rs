@@ -1,4 +1,4 @@
-//! Why a turn cannot be read: where, what was found, and what to do.
+//! Errors of reading a turn: the place, the problem, and the remedy.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::turns::limit::QUOTE_CHARS_MAX;
 /// A turn, or the arguments of a call, that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// A JSON pointer into the turn; empty for the whole of it.
+    /// A JSON pointer into the turn; empty for the whole turn.
     pub pointer: String,
     pub problem: Problem,
 }
@@ -54,7 +54,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The reason with which a request that contains the turn is refused.
+    /// The reason code of a request that contains the turn.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -97,7 +97,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A foreign text, shortened so that it can be repeated.
+/// A text from outside, shortened for messages.
 pub(crate) fn quote(text: &str) -> String {
     text.chars().take(QUOTE_CHARS_MAX).collect()
 }

@@ -47,14 +47,14 @@ fn two_texts(data: &[u8]) -> Option<(&str, &[u8])> {
 fn read_json<M: Message + Name + Default + PartialEq>(text: &[u8]) -> Option<M> {
     let message: M = json::read(text, &[]).ok()?;
     let written = json::write(&message);
-    let again: M = json::read(written.as_bytes(), &[]).expect("what we write we read");
+    let again: M = json::read(written.as_bytes(), &[]).expect("written JSON reads back");
     assert_eq!(json::write(&again), written, "it is written alike");
     Some(message)
 }
 
 fn read_binary<M: Message + Default>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(bytes).ok()?;
-    let again = M::decode(message.encode_to_vec().as_slice()).expect("what we encode we decode");
+    let again = M::decode(message.encode_to_vec().as_slice()).expect("an encoded message decodes");
     assert_eq!(again.encode_to_vec(), message.encode_to_vec(), "it is encoded alike");
     Some(message)
 }
@@ -186,7 +186,7 @@ pub fn worker_messages(data: &[u8]) {
         ($decode:path, $encode:path) => {
             if let Ok(read) = $decode(payload) {
                 let written = $encode(&read);
-                let read = $decode(written.clone()).expect("what we encode we decode");
+                let read = $decode(written.clone()).expect("an encoded message decodes");
                 assert_eq!($encode(&read), written, "it is encoded alike");
             }
         };
@@ -212,7 +212,7 @@ pub fn manifests(data: &[u8]) {
     };
     let Some(Ok(usable)) = tool.map(manifest_in) else { return };
     let written = manifest_out(&usable.manifest);
-    let again = manifest_in(written.clone()).expect("what a manifest is written as can be used");
+    let again = manifest_in(written.clone()).expect("a written manifest is valid");
     assert_eq!(manifest_out(&again.manifest), written, "it is written alike");
 }
 

@@ -31,9 +31,9 @@ pub const VERSION: u32 = 1;
 pub enum InvalidMessage {
     #[error(transparent)]
     Subject(#[from] InvalidSubject),
-    #[error("the message does not decode: {0}")]
+    #[error("decoding the message failed: {0}")]
     Decode(#[from] prost::DecodeError),
-    #[error("the message has version {0}, this program knows version {VERSION}: upgrade it")]
+    #[error("the message has version {0}, but this program supports version {VERSION}: upgrade it")]
     Version(u32),
     #[error(transparent)]
     Id(#[from] InvalidId),

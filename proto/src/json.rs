@@ -80,7 +80,7 @@ pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> 
     for (name, said) in path {
         let Some(field) = message.descriptor().get_field_by_name(name) else { continue };
         if let Some(other) = message.get_field(&field).as_str().filter(|other| !other.is_empty() && other != said) {
-            let reason = format!("is {other:?} here and {said:?} in the path: say it in the path alone");
+            let reason = format!("is {other:?} in the body and {said:?} in the path: send it in the path only");
             return Err(Unreadable::new(*name, reason));
         }
         message.set_field(&field, Value::String((*said).to_owned()));
@@ -105,9 +105,9 @@ pub fn read_fields<'a, M: Message + Name + Default>(
             simple(&field, text).ok_or_else(|| Unreadable::new(name, format!("{text:?} is neither true nor false")))?;
         if field.is_list() {
             let list = object.entry(field.name()).or_insert_with(|| serde_json::Value::Array(Vec::new()));
-            list.as_array_mut().expect("it was made as a list").push(value);
+            list.as_array_mut().expect("the value was created as a list").push(value);
         } else if object.insert(field.name().to_owned(), value).is_some() {
-            return Err(Unreadable::new(name, "is there twice: say it once"));
+            return Err(Unreadable::new(name, "is repeated: send it once"));
         }
     }
     typed(&read_dynamic(&descriptor, serde_json::Value::Object(object))?)
@@ -116,7 +116,7 @@ pub fn read_fields<'a, M: Message + Name + Default>(
 /// The error for an unknown field, with the names of the message's fields.
 fn unknown(descriptor: &MessageDescriptor) -> String {
     let names: Vec<String> = descriptor.fields().map(|field| field.name().to_owned()).collect();
-    format!("is not known here: {} are", names.join(", "))
+    format!("is unknown; known fields: {}", names.join(", "))
 }
 
 /// The mapping reads numbers, enums and times from texts, but not booleans.
@@ -198,7 +198,7 @@ fn once(descriptor: &MessageDescriptor, text: &[u8]) -> Result<(), Unreadable> {
     Err(Unreadable::new(if place == "." { "" } else { place.as_str() }, error.to_string()))
 }
 
-const TWICE: &str = "is there twice";
+const TWICE: &str = "is repeated";
 
 /// JSON in which no object has a repeated member.
 #[derive(Clone)]
@@ -367,16 +367,16 @@ mod tests {
     #[test]
     fn a_member_that_is_there_twice_is_refused_wherever_it_stands() {
         let (_, reason) = refused(r#"{"tenant":"a","calls":[],"tenant":"b"}"#);
-        assert!(reason.starts_with(r#"is there twice: the member "tenant""#), "{reason}");
+        assert!(reason.starts_with(r#"is repeated: the member "tenant""#), "{reason}");
         let (field, reason) = refused(r#"{"calls":[{},{"tool":"a","tool":"a"}]}"#);
-        assert!(field.starts_with("calls[1]") && reason.starts_with("is there twice"), "{field}: {reason}");
+        assert!(field.starts_with("calls[1]") && reason.starts_with("is repeated"), "{field}: {reason}");
     }
 
     #[test]
     fn a_field_that_is_there_under_both_of_its_names_is_refused() {
         let (_, reason) = refused(r#"{"request_id":"a","requestId":"a"}"#);
         assert!(
-            reason.starts_with(r#"is there twice: the members "request_id" and "requestId" are one field"#),
+            reason.starts_with(r#"is repeated: the members "request_id" and "requestId" are one field"#),
             "{reason}"
         );
         let (field, reason) = refused(r#"{"calls":[{},{"queueTimeout":"1s","tool":"a","queue_timeout":"1s"}]}"#);

@@ -71,7 +71,7 @@ impl Compiler<'_> {
     fn produce(&mut self, rule: u32, symbols: Vec<Symbol>, line: u32) -> Result<(), GrammarError> {
         self.symbols += symbols.len() + 1;
         if self.symbols > SYMBOLS_MAX {
-            let what = format!("the grammar has more than {SYMBOLS_MAX} symbols, its repetitions written out");
+            let what = format!("the grammar has more than {SYMBOLS_MAX} symbols with its repetitions expanded");
             return Err(GrammarError::new(line, what));
         }
         let production = number(self.productions.len());
@@ -195,7 +195,7 @@ impl Compiler<'_> {
             return Ok(*symbol);
         }
         if self.compiled.len() >= TERMINALS_MAX {
-            return Err(GrammarError::new(line, format!("at most {TERMINALS_MAX} terminals are taken")));
+            return Err(GrammarError::new(line, format!("at most {TERMINALS_MAX} terminals are allowed")));
         }
         let terminal = self.terminals.compile(&pattern, label, line)?;
         self.compiled.push(terminal);

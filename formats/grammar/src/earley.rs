@@ -14,7 +14,7 @@ const EXPECTED_MAX: usize = 8;
 /// Why a text does not match a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MismatchError {
-    #[error("the input does not fit the grammar at line {line}, column {column}{}", follows(expected))]
+    #[error("the input does not match the grammar at line {line}, column {column}{}", follows(expected))]
     Text { line: usize, column: usize, expected: Vec<String> },
     #[error(
         "checking the input against the grammar takes too long: make the grammar less ambiguous, or the input shorter"

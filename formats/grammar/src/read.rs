@@ -85,13 +85,13 @@ pub(super) fn read(text: &str) -> Result<Definitions, GrammarError> {
             other => {
                 return Err(GrammarError::new(
                     line,
-                    format!("a rule, a terminal or a directive is expected, not {}", told(&other)),
+                    format!("expected a rule, a terminal or a directive, not {}", told(&other)),
                 ));
             }
         }
         let Definitions { rules, terminals, imports, ignored } = &definitions;
         if rules.len() + terminals.len() + imports.len() + ignored.len() > DEFINITIONS_MAX {
-            return Err(GrammarError::new(line, format!("at most {DEFINITIONS_MAX} definitions are taken")));
+            return Err(GrammarError::new(line, format!("at most {DEFINITIONS_MAX} definitions are allowed")));
         }
     }
     Ok(definitions)
@@ -131,7 +131,7 @@ impl Reader {
 
     fn unexpected(&self, wanted: &str) -> GrammarError {
         let found = self.peek().map_or("the end".to_owned(), told);
-        GrammarError::new(self.line(), format!("{wanted} is expected, not {found}"))
+        GrammarError::new(self.line(), format!("expected {wanted}, not {found}"))
     }
 
     fn name(&mut self, wanted: &str) -> Result<(String, u32), GrammarError> {
@@ -153,7 +153,7 @@ impl Reader {
                 Ok(number)
             }
             Some(Token::Number(_)) => {
-                Err(GrammarError::new(self.line(), format!("at most {REPEATS_MAX} repetitions are taken")))
+                Err(GrammarError::new(self.line(), format!("at most {REPEATS_MAX} repetitions are allowed")))
             }
             _ => Err(self.unexpected("a number")),
         }
@@ -188,10 +188,7 @@ impl Reader {
     fn import(&mut self, line: u32, definitions: &mut Definitions) -> Result<(), GrammarError> {
         let (library, _) = self.name("a library's name")?;
         if library != "common" {
-            return Err(GrammarError::new(
-                line,
-                format!("the library {library} is not there: only common can be imported from"),
-            ));
+            return Err(GrammarError::new(line, format!("unknown library {library}: only common can be imported")));
         }
         if self.takes(&Token::Sign('(')) {
             loop {
@@ -221,7 +218,7 @@ impl Reader {
                 self.at += 1;
                 self.takes(&Token::Sign('-'));
                 if !matches!(self.take(), Some((Token::Number(_), _))) {
-                    return Err(GrammarError::new(line, format!("the priority of {name} is no number")));
+                    return Err(GrammarError::new(line, format!("the priority of {name} is not a number")));
                 }
             }
             _ => {}
@@ -265,7 +262,10 @@ impl Reader {
                 let least = self.number()?;
                 let most = if self.takes(&Token::Dots) { self.number()? } else { least };
                 if most < least {
-                    return Err(GrammarError::new(line, format!("from {least} to {most} repetitions there are none")));
+                    return Err(GrammarError::new(
+                        line,
+                        format!("the minimum of {least} repetitions is above the maximum of {most}"),
+                    ));
                 }
                 return Ok(Some(Expression::Repeated(Box::new(atom), least, Some(most))));
             }
@@ -284,10 +284,7 @@ impl Reader {
                 self.at += 1;
                 self.depth += 1;
                 if self.depth > DEPTH_MAX {
-                    return Err(GrammarError::new(
-                        line,
-                        format!("at most {DEPTH_MAX} parentheses are taken within each other"),
-                    ));
+                    return Err(GrammarError::new(line, format!("at most {DEPTH_MAX} nested parentheses are allowed")));
                 }
                 let within = self.alternatives()?;
                 self.must(close)?;
@@ -309,11 +306,16 @@ impl Reader {
             }
             Some((Token::Text { text, any_case }, line)) if self.takes(&Token::Dots) => {
                 let Some((Token::Text { text: last, any_case: false }, _)) = self.take() else {
-                    return Err(GrammarError::new(line, "a range goes from one string to another"));
+                    return Err(GrammarError::new(line, "a range needs a string at both ends"));
                 };
                 match (single(&text), single(&last)) {
                     (Some(first), Some(last)) if first <= last && !any_case => Some(Expression::Range(first, last)),
-                    _ => return Err(GrammarError::new(line, "a range goes from one character to a later one")),
+                    _ => {
+                        return Err(GrammarError::new(
+                            line,
+                            "a range needs one character at both ends, the later one last",
+                        ));
+                    }
                 }
             }
             Some((Token::Text { text, any_case }, _)) => Some(Expression::Text { text, any_case }),
@@ -395,14 +397,14 @@ impl<'a> Scanner<'a> {
             '.' if self.rest.starts_with("..") => self.two(Token::Dots),
             '0'..='9' => {
                 let digits = self.word();
-                Token::Number(digits.parse().map_err(|_| GrammarError::new(line, format!("{digits} is no number")))?)
+                Token::Number(digits.parse().map_err(|_| GrammarError::new(line, format!("{digits} is not a number")))?)
             }
             'a'..='z' | 'A'..='Z' | '_' => Token::Name(named(self.word(), line)?),
             sign if ":|()[]{}?*+~,.!<>@&-".contains(sign) => {
                 self.rest = &self.rest[1..];
                 Token::Sign(sign)
             }
-            other => return Err(GrammarError::new(line, format!("{other:?} means nothing here"))),
+            other => return Err(GrammarError::new(line, format!("unexpected {other:?}"))),
         };
         Ok(Some((token, line)))
     }
@@ -445,10 +447,12 @@ impl<'a> Scanner<'a> {
         let any_case = match flags {
             "" => false,
             "i" => true,
-            other => return Err(GrammarError::new(line, format!("a string has the flag i, not {other}"))),
+            other => {
+                return Err(GrammarError::new(line, format!("unknown flag {other} of a string: only i is supported")));
+            }
         };
         let text = unescaped(inside)
-            .ok_or_else(|| GrammarError::new(line, format!("\"{inside}\" ends in an escape that is none")))?;
+            .ok_or_else(|| GrammarError::new(line, format!("\"{inside}\" ends in an invalid escape")))?;
         if text.is_empty() {
             return Err(GrammarError::new(
                 line,
@@ -475,7 +479,7 @@ fn named(name: &str, line: u32) -> Result<String, GrammarError> {
     let (lower, upper) =
         (name.bytes().any(|byte| byte.is_ascii_lowercase()), name.bytes().any(|byte| byte.is_ascii_uppercase()));
     if lower == upper {
-        let what = format!("{name} is no name: those of rules are in lower case, those of terminals in upper case");
+        let what = format!("invalid name {name}: rules have lower-case names, terminals upper-case names");
         return Err(GrammarError::new(line, what));
     }
     Ok(name.to_owned())

@@ -94,7 +94,7 @@ impl<'budget> Terminals<'budget> {
     /// The meaning of a terminal as a regular expression that names no other terminal.
     pub(super) fn pattern(&mut self, meaning: &Expression, line: u32) -> Result<String, GrammarError> {
         if self.depth >= TERMINAL_DEPTH_MAX {
-            return Err(GrammarError::new(line, "terminals and their parentheses stand too deep within each other"));
+            return Err(GrammarError::new(line, "terminals and their parentheses are nested too deeply"));
         }
         self.depth += 1;
         let pattern = self.pattern_within(meaning, line);
@@ -120,7 +120,8 @@ impl<'budget> Terminals<'budget> {
             }
         };
         if pattern.len() > PATTERN_BYTES_MAX {
-            let what = format!("a terminal has more than {PATTERN_BYTES_MAX} bytes, what it names written out");
+            let what =
+                format!("a terminal has more than {PATTERN_BYTES_MAX} bytes with the terminals that it names expanded");
             return Err(GrammarError::new(line, what));
         }
         Ok(pattern)
@@ -142,10 +143,10 @@ impl<'budget> Terminals<'budget> {
 
     fn named(&mut self, name: &str, line: u32) -> Result<String, GrammarError> {
         if !is_terminal(name) {
-            return Err(GrammarError::new(line, format!("{name} is a rule: a terminal is made of terminals alone")));
+            return Err(GrammarError::new(line, format!("{name} is a rule: a terminal may only contain terminals")));
         }
         if self.within.iter().any(|other| other == name) {
-            return Err(GrammarError::new(line, format!("the terminal {name} is made of itself: make it a rule")));
+            return Err(GrammarError::new(line, format!("the terminal {name} contains itself: make it a rule")));
         }
         let (meaning, line) = match self.defined.get(name) {
             None => return Err(GrammarError::new(line, format!("there is no terminal {name}"))),
@@ -156,7 +157,7 @@ impl<'budget> Terminals<'budget> {
         let pattern = self.pattern(&meaning, line)?;
         self.within.pop();
         if self.budget.take(pattern.len()).is_err() {
-            return Err(GrammarError::new(line, format!("the terminals are too large together, {name} as the last")));
+            return Err(GrammarError::new(line, format!("the terminals together are too large, up to {name}")));
         }
         self.defined.insert(name.to_owned(), Defined::Known(pattern.clone()));
         Ok(pattern)
@@ -199,13 +200,13 @@ impl<'budget> Terminals<'budget> {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             let name = label.as_deref().map(|label| format!(" {}", shortened(label))).unwrap_or_default();
             if cause.contains("limit") {
-                return GrammarError::new(line, format!("the terminals are too large together,{name} as the last"));
+                return GrammarError::new(line, format!("the terminals together are too large, up to{name}"));
             }
             GrammarError::new(line, format!("the terminal{name} cannot be compiled: {error}{cause}"))
         })?;
         if self.budget.take(automaton.get_nfa().memory_usage()).is_err() {
             let name = label.as_deref().map(shortened).unwrap_or_default();
-            return Err(GrammarError::new(line, format!("the terminals are too large together, {name} as the last")));
+            return Err(GrammarError::new(line, format!("the terminals together are too large, up to {name}")));
         }
         Ok(Terminal { label, automaton })
     }

@@ -61,7 +61,7 @@ impl FromStr for ResponseId {
             InputError::new(
                 Reason::ResponseNotFound,
                 "",
-                format!("there is no response {shown:?}: it is no id of ours"),
+                format!("there is no response {shown:?}: it is not the id of a response"),
             )
         })
     }

@@ -65,7 +65,7 @@ impl Tools {
                     (Some("grammar"), Some("regex")) => Format::Regex(grammar.as_str().unwrap_or_default().to_owned()),
                     (Some("grammar"), Some("lark")) => Format::Lark(grammar.as_str().unwrap_or_default().to_owned()),
                     _ => {
-                        let message = "of custom tools text and grammars in the syntax regex or lark are taken";
+                        let message = "custom tools may have the format text, or a grammar in the syntax regex or lark";
                         return Err(InputError::unsupported(format!("{at}/format"), message));
                     }
                 };
@@ -75,8 +75,8 @@ impl Tools {
             "shell" => match tool["environment"]["type"].as_str() {
                 None | Some("local") => self.own.push(own("shell", any_object())),
                 Some(_) => {
-                    let message = "only a local shell can be had, which the client runs: leave the tool out to have a worker's \
-                                   bash run shell calls";
+                    let message = "only local shells, which the client runs, are supported: leave the tool out to let \
+                                   a worker's bash run shell calls";
                     return Err(InputError::unsupported(format!("{at}/environment"), message));
                 }
             },
@@ -84,7 +84,7 @@ impl Tools {
             "" => return Err(InputError::invalid(format!("{at}/type"), "the type of the tool is missing")),
             kind => {
                 let message = format!(
-                    "tools of type {:?} are not known here: tools of workers need not be listed, and others are functions",
+                    "tools of type {:?} are not supported: leave workers' tools out, and list others as functions",
                     kind.chars().take(64).collect::<String>()
                 );
                 return Err(InputError::unsupported(format!("{at}/type"), message));
@@ -97,7 +97,7 @@ impl Tools {
     fn attach(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), InputError> {
         for member in ["server_url", "connector_id", "authorization", "headers"] {
             if !tool[member].is_null() {
-                let message = "no MCP server is connected to from here: the tools are those of the workers";
+                let message = "connections to MCP servers are not supported: the tools are those of the workers";
                 return Err(InputError::unsupported(format!("{at}/{member}"), message));
             }
         }

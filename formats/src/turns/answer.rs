@@ -106,7 +106,10 @@ impl<'a> Part<'a> {
             Self::Data { media_type, data } => match as_text(media_type, data) {
                 Some(text) => text.to_owned(),
                 None => {
-                    format!("[{media_type}, {} bytes: not shown, this form of results cannot carry it]", data.len())
+                    format!(
+                        "[{media_type}, {} bytes: not shown because this form of results cannot carry it]",
+                        data.len()
+                    )
                 }
             },
         }

@@ -83,7 +83,7 @@ impl fmt::Display for Form {
 
 /// A name that is not the name of a form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no form: openai-chat, openai-responses, anthropic, gemini and mcp are")]
+#[error("unknown form {0:?}: the forms are openai-chat, openai-responses, anthropic, gemini and mcp")]
 pub struct UnknownName(String);
 
 impl FromStr for Form {

@@ -144,7 +144,7 @@ impl Turn {
             // server-sent event that carries the message. JSON strings contain none.
             let is_one_line = !message.contains(['\n', '\r']);
             let message = if is_one_line { message } else { message.replace(['\n', '\r'], " ") };
-            RawValue::from_string(message).expect("it was put together of JSON")
+            RawValue::from_string(message).expect("the message is composed of JSON")
         };
         messages.into_iter().map(raw).collect()
     }
@@ -241,7 +241,7 @@ impl Draft {
         }
         for (index, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
             let made = std::iter::once(format!("call_{index}")).chain((1..).map(|n| format!("call_{index}_{n}")));
-            call.id = made.into_iter().find(|id| !taken.contains(id)).expect("one of endlessly many is free");
+            call.id = made.into_iter().find(|id| !taken.contains(id)).expect("the sequence of ids is infinite");
             taken.insert(call.id.clone());
         }
         calls

@@ -36,17 +36,17 @@ pub struct InvalidManifest {
 pub enum ManifestError {
     #[error("{field}: {error}")]
     Malformed { field: &'static str, error: InvalidId },
-    #[error("{field} is {bytes} bytes, at most {limit} are taken")]
+    #[error("{field} has {bytes} bytes, at most {limit} are allowed")]
     TooLong { field: &'static str, bytes: usize, limit: usize },
-    #[error("{field} has {count} entries, at most {limit} are taken")]
+    #[error("{field} has {count} entries, at most {limit} are allowed")]
     TooMany { field: &'static str, count: usize, limit: usize },
-    #[error("{field} has an empty entry or a control character in it: give each a plain word")]
+    #[error("{field} has an entry that is empty or contains a control character: use plain words")]
     NotPlain { field: &'static str },
-    #[error("{field} has {entry:?} twice: say it once")]
+    #[error("{field} repeats {entry:?}: list it once")]
     Twice { field: &'static str, entry: String },
-    #[error("{field} is {given}, it must be {expected}")]
+    #[error("{field} is {given}, but must be {expected}")]
     OutOfRange { field: &'static str, given: String, expected: String },
-    #[error("{field} is {value}, which this program does not know: is it older than the worker?")]
+    #[error("{field} has the unknown value {value}: check whether this program is older than the worker")]
     Unknown { field: &'static str, value: i32 },
     #[error("{field}: {error}")]
     Schema { field: &'static str, error: InvalidSchema },

@@ -29,8 +29,8 @@ impl Asked {
     pub fn read(text: &[u8], hosted: Hosted<'_>) -> Result<Self, InputError> {
         let body = Body::read(text)?;
         let given = body.get("tool_calls").ok_or_else(|| {
-            let message = "it is missing: there is no model here, so the calls to execute are given, as the `tool_calls` of a \
-                           message of Chat Completions";
+            let message = "the calls to execute are missing, and there is no model to request them: send them like the \
+                           `tool_calls` of a Chat Completions message";
             InputError::new(Reason::NoCalls, "/tool_calls", message)
         })?;
         let place = |error: crate::turns::Error| {
@@ -39,7 +39,7 @@ impl Asked {
         };
         let turn = Turn::parse(given.get().as_bytes(), Some(Form::Chat)).map_err(place)?;
         if turn.calls.is_empty() {
-            return Err(InputError::new(Reason::NoCalls, "/tool_calls", "it holds no call that can be executed"));
+            return Err(InputError::new(Reason::NoCalls, "/tool_calls", "there is no call that can be executed"));
         }
         let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
         let metadata = metadata(&body.value("metadata")?)?;
@@ -88,10 +88,7 @@ impl Asked {
 pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsRequest, bool), InputError> {
     let body = Body::read(text)?;
     let Value::Array(given) = body.value("tool_outputs")? else {
-        return Err(InputError::invalid(
-            "/tool_outputs",
-            "a list of outputs was expected, one for each call that waits",
-        ));
+        return Err(InputError::invalid("/tool_outputs", "expected a list with one output for each waiting call"));
     };
     let mut outputs = Vec::with_capacity(given.len());
     for (nth, output) in given.iter().enumerate() {

@@ -165,7 +165,7 @@ impl Stream {
                     call.said.is_told = true;
                     self.adds(
                         index,
-                        "\n[the attempt was lost; what follows is said by another one, from its beginning]\n",
+                        "\n[the attempt was lost; the output of another attempt follows from its beginning]\n",
                     );
                 }
             }

@@ -64,8 +64,8 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, InputError> {
                         && other["call_id"] == item["call_id"]
                 });
                 if !is_answered {
-                    let message = "new calls begin a response of their own: leave `previous_response_id` out, and send the \
-                                   outputs of the open ones by themselves";
+                    let message = "new calls need a new response: leave `previous_response_id` out, and send the \
+                                   outputs of the open calls in a request of their own";
                     return Err(InputError::unsupported(at, message));
                 }
             }
@@ -81,7 +81,7 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, InputError> {
         return Err(InputError::new(
             Reason::NoAnswers,
             "/input",
-            "it answers no call: give the outputs of the open calls",
+            "the request answers no call: send the outputs of the open calls",
         ));
     }
     Ok((outputs, approvals))
@@ -156,7 +156,7 @@ impl Continued {
     ) -> Result<(Option<v1::SubmitToolOutputsRequest>, Option<v1::DecideCallsRequest>), InputError> {
         let open = open_items(previous);
         if open.is_empty() {
-            let message = format!("nothing is open in response {}: there is no call to answer", self.previous);
+            let message = format!("response {} has no open call to answer", self.previous);
             return Err(InputError::new(Reason::ResponseNotWaiting, "/previous_response_id", message));
         }
         let waits = |id: &str, is_approval: bool| {
@@ -195,8 +195,7 @@ impl Continued {
         };
         let missing: Vec<&str> = open.iter().filter(is_missing).filter_map(|item| item["call_id"].as_str()).collect();
         if !missing.is_empty() {
-            let message =
-                format!("all open calls are answered at once, and those of {} are missing", missing.join(", "));
+            let message = format!("all open calls must be answered in one request; missing: {}", missing.join(", "));
             return Err(InputError::new(Reason::AnswersMissing, "/input", message));
         }
         let run_id = run.id().to_string();

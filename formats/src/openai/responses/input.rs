@@ -72,12 +72,12 @@ impl Asked {
 /// request something which would not be done are rejected.
 fn check_honoured(body: &Body<'_>) -> Result<(), InputError> {
     for (name, instead) in [
-        ("conversation", "continue a response with `previous_response_id`"),
+        ("conversation", "to continue a response, send `previous_response_id`"),
         ("prompt", "there is no model here: send the calls to execute as `input`"),
-        ("context_management", "nothing is kept of a context here"),
+        ("context_management", "no context is stored"),
     ] {
         if !body.value(name)?.is_null() {
-            return Err(InputError::unsupported(format!("/{name}"), format!("it is not known here: {instead}")));
+            return Err(InputError::unsupported(format!("/{name}"), format!("it is not supported: {instead}")));
         }
     }
     Ok(())
@@ -87,13 +87,13 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
     let items: Vec<Value> = match readable(input, "/input")? {
         Value::Array(items) => items,
         Value::String(_) => {
-            let message = "there is no model here that could read a text: give the calls to execute, as items";
+            let message = "there is no model to read a text: send the calls to execute, as items";
             return Err(InputError::unsupported("/input", message));
         }
         _ => return Err(InputError::invalid("/input", "a list of items was expected")),
     };
     if let Some(nth) = items.iter().position(|item| item["type"] == "mcp_approval_response") {
-        let message = "an approval goes with the `previous_response_id` of the response that asked for it";
+        let message = "an approval needs the `previous_response_id` of the response that requested it";
         return Err(InputError::invalid(format!("/input/{nth}"), message));
     }
     let place = |error: crate::turns::Error| {
@@ -105,8 +105,8 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
     let metadata = metadata(&body.value("metadata")?)?;
     let is_serial = body.flag("parallel_tool_calls")? == Some(false);
     if turn.calls.is_empty() {
-        let message = "no call is there to execute: items as `function_call` or `custom_tool_call` without an output were \
-                       expected, or a `previous_response_id` with outputs";
+        let message = "there is no call to execute: send items such as `function_call` or `custom_tool_call` without \
+                       an output, or a `previous_response_id` with outputs";
         return Err(InputError::new(Reason::NoCalls, "/input", message));
     }
     let most = match body.value("max_tool_calls")? {
@@ -190,7 +190,7 @@ pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, InputE
         _ => return Err(InputError::invalid("/metadata", "an object of texts was expected")),
     };
     if members.len() > METADATA_MAX {
-        let message = format!("{} pairs are here, at most {METADATA_MAX} are taken", members.len());
+        let message = format!("{} pairs exceed the limit of {METADATA_MAX}: send fewer", members.len());
         return Err(InputError::invalid("/metadata", message));
     }
     let mut metadata = BTreeMap::new();
@@ -199,14 +199,14 @@ pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, InputE
         let Some(text) = value.as_str() else { return Err(InputError::invalid(at(), "a text was expected")) };
         if name.len() > METADATA_NAME_BYTES_MAX || text.len() > METADATA_VALUE_BYTES_MAX {
             let message = format!(
-                "a name may have {METADATA_NAME_BYTES_MAX} bytes and a value {METADATA_VALUE_BYTES_MAX}: make it shorter"
+                "limits: a name {METADATA_NAME_BYTES_MAX} bytes, a value {METADATA_VALUE_BYTES_MAX}: make it shorter"
             );
             return Err(InputError::invalid(at(), message));
         }
         if name.starts_with(OURS) {
             return Err(InputError::invalid(
                 at(),
-                format!("names that begin with {OURS:?} are taken: use another one"),
+                format!("names that begin with {OURS:?} are reserved: use another one"),
             ));
         }
         metadata.insert(name.clone(), text.to_owned());

@@ -52,9 +52,6 @@ const WIDE: &[&str] = &[
     "cli/tests/program/key.rs",
     "cli/tests/program/webhooks.rs",
     "coordinator/src/api/problem.rs",
-    "coordinator/src/owner/erasure.rs",
-    "coordinator/src/owner/log_bytes.rs",
-    "coordinator/src/owner/takeover.rs",
     "core/run/src/command.rs",
     "core/run/src/lib.rs",
     "core/run/src/turn.rs",
@@ -115,8 +112,6 @@ const WIDE: &[&str] = &[
 ];
 /// Files with comments that are divided by banners.
 const BANNERS: &[&str] = &[
-    "coordinator/src/owner.rs",
-    "coordinator/src/owner/takeover.rs",
     "core/run/tests/attempts.rs",
     "core/run/tests/calls.rs",
     "core/run/tests/commands.rs",
@@ -140,11 +135,6 @@ const RIDDLING: &[&str] = &[
     "cli/src/nats_keys.rs",
     "cli/src/objects.rs",
     "cli/src/serve.rs",
-    "coordinator/src/owner/scripted.rs",
-    "coordinator/src/owner/erasure.rs",
-    "coordinator/src/owner/files.rs",
-    "coordinator/src/owner/notifications.rs",
-    "coordinator/src/owner/takeover.rs",
     "core/run/src/fields.rs",
     "core/run/src/limit.rs",
     "core/run/tests/erasure.rs",

@@ -310,18 +310,18 @@ struct Limits {
 }
 
 impl Limits {
-    /// What is left for us of a limit.
+    /// The part of a limit that is left for us.
     fn left(&self, limit: u32, others: u32) -> u32 {
         if self.shared { limit.saturating_sub(others) } else { self.own(limit) }
     }
 
-    /// What the others leave of a rate, and never less than our part, because they may be about to leave more.
+    /// The part of a rate that the others leave, and never less than our part, because they may be about to leave more.
     fn rate(&self, limit: u32, others: u32) -> u32 {
         if self.shared { limit.saturating_sub(others).max(self.own(limit)) } else { self.own(limit) }
     }
 
-    /// What is left for us of the bytes that a tenant may have. A coordinator without shards counts as having one,
-    /// because it has just started.
+    /// The part of a tenant's bytes that is left for us. A coordinator without shards counts as having one, because it
+    /// has just started.
     fn bytes(&self, limit: u64, others: u64) -> u64 {
         if self.shared {
             return limit.saturating_sub(others);

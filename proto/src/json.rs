@@ -44,7 +44,6 @@ fn descriptor<M: Name>() -> MessageDescriptor {
 /// A message as JSON on one line, with its fields in the order of their numbers.
 ///
 /// # Panics
-///
 /// The message is not one of this crate's.
 #[must_use]
 pub fn write<M: Message + Name>(message: &M) -> String {
@@ -56,7 +55,6 @@ pub fn write<M: Message + Name>(message: &M) -> String {
 /// Appends the same JSON to `text`.
 ///
 /// # Panics
-///
 /// See [`write`].
 pub fn write_into<M: Message + Name>(text: &mut Vec<u8>, message: &M) {
     let mut dynamic = DynamicMessage::new(descriptor::<M>());
@@ -70,7 +68,6 @@ pub fn write_into<M: Message + Name>(text: &mut Vec<u8>, message: &M) {
 /// Reads a message. Fields given by the path of the request must not have other values in the text.
 ///
 /// # Errors
-///
 /// The text is not the message; the error names the field.
 pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> Result<M, Unreadable> {
     once(&descriptor::<M>(), text)?;
@@ -91,7 +88,6 @@ pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> 
 /// Reads a message whose fields are separate texts, as in the query of a URL. A repeated name is a list.
 ///
 /// # Errors
-///
 /// A field is unknown, invalid, or repeated without being a list; the error names it.
 pub fn read_fields<'a, M: Message + Name + Default>(
     fields: impl IntoIterator<Item = (&'a str, &'a str)>,

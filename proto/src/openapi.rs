@@ -79,7 +79,6 @@ impl Method {
 /// A reference to the schema of a message of the API, by its name; the schema is added to `schemas`.
 ///
 /// # Panics
-///
 /// There is no such message.
 pub fn message(name: &str, schemas: &mut Schemas) -> Value {
     let message = POOL.get_message_by_name(&format!("toolyard.v1.{name}")).expect("the message is one of the API's");

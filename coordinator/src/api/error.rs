@@ -11,10 +11,10 @@ use crate::auth::callers::Unknown;
 use crate::index::{RebuildError, Unavailable};
 use crate::readers::WatchError;
 
-/// When a client may retry after a temporary refusal.
+/// The retry hint of a temporary error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Values of a fault by their names, for programs.
+/// Values of an error by name, for programs.
 type Metadata = Vec<(&'static str, String)>;
 
 #[derive(Debug, Clone)]
@@ -23,10 +23,10 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// The values in the message, for programs.
     pub(crate) metadata: Metadata,
-    /// The wrong parts of the request and what is wrong with them: a field as `calls[0].tool`, or a JSON pointer into a
+    /// The wrong parts of the request and their errors: a field such as `calls[0].tool`, or a JSON pointer into a
     /// call's arguments.
     pub(crate) violations: Vec<(String, String)>,
-    /// When the client may retry; `None` if the same request would be refused again, or might be executed twice.
+    /// When the client may retry; `None` if the same request would fail again, or might be executed twice.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -36,7 +36,7 @@ impl ApiError {
         Self { reason, message: message.into(), metadata: Vec::new(), violations: Vec::new(), retry_after }
     }
 
-    /// A field of the request, or all of it, is not what it should be.
+    /// An error in a field of the request, or in the whole request.
     pub(crate) fn malformed(field: &str, message: String) -> Self {
         let violations = vec![(field.to_owned(), message.clone())];
         Self { violations, ..Self::new(Reason::Malformed, message) }.with("field", field)
@@ -48,7 +48,7 @@ impl ApiError {
         run.iter().fold(fault, |fault, run| fault.with("run_id", run))
     }
 
-    /// The fault with one more value for programs.
+    /// The error with one more value for programs.
     pub(crate) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.metadata.push((name, value.to_string()));
         self

@@ -163,7 +163,7 @@ impl Queue {
         }
     }
 
-    /// Whether a notification is still in the queue, as far as that is known.
+    /// Whether a notification is still in the queue, as far as this is known.
     pub(crate) async fn holds(&self, sequence: u64) -> bool {
         let Ok(stream) = self.stream().await else { return true };
         let found = stream.get_raw_message(sequence).await;

@@ -118,7 +118,7 @@ async fn what_the_ledger_knows_of_a_run_is_not_read_and_the_feed_goes_on_behind_
     standing.send(Standing::Following(before)).expect("the reader waits for the answer");
     feed.brings(entry(9));
     feed.brings(entry(12));
-    // None of these entries is in the log, so a reader that asked the broker would not get them.
+    // None of these entries is in the log, so a reader that queried the broker would not get them.
     for expected in [7, 9, 12] {
         let next = tokio::time::timeout(PATIENCE, source.next()).await.expect("it comes in time");
         assert_eq!(next.expect("it is known").sequence, expected);

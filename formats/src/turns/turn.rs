@@ -102,7 +102,6 @@ impl Turn {
     /// rejected.
     ///
     /// # Errors
-    ///
     /// An error with a JSON pointer if the turn is not of the form, exceeds a [limit](crate::turns::limit), repeats a
     /// member or an id, or holds several alternatives. Errors in the arguments of one call are reported in that call
     /// only.

@@ -47,7 +47,6 @@ pub fn without_worker(wire: v1::WithoutWorker) -> WithoutWorker {
 /// A client's content.
 ///
 /// # Errors
-///
 /// The content has no body.
 pub fn contents(wire: Vec<v1::Content>) -> Result<Vec<run::Content>, InvalidMessage> {
     wire.into_iter().map(content_in).collect()

@@ -49,7 +49,6 @@ pub fn fields_out(object: &Fields) -> String {
 /// Reads an object. Values keep their text, including digits. If a key is repeated, the last value counts.
 ///
 /// # Errors
-///
 /// The text is neither empty nor a JSON object, or is nested too deeply for other readers.
 pub fn fields_in(text: &str) -> Result<Fields, NotAnObject> {
     if text.is_empty() {

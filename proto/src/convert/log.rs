@@ -44,7 +44,6 @@ pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job
 /// Decodes a message of the log.
 ///
 /// # Errors
-///
 /// The message is not a log entry, or contains an event that is not allowed on its subject.
 pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -> Result<Entry, InvalidMessage> {
     let entry = wire::Entry::decode(payload)?;
@@ -71,7 +70,6 @@ pub struct Job {
 /// to count.
 ///
 /// # Errors
-///
 /// The message is not a dispatch.
 pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Option<Job>, InvalidMessage> {
     let SubjectKind::Job { call, pool } = &subject.place else {

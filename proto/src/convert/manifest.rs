@@ -195,7 +195,6 @@ pub fn permission_out(permission: Permission) -> v1::ToolPermission {
 /// `None` if it is not set.
 ///
 /// # Errors
-///
 /// The value comes from a newer program.
 pub fn permission_in(wire: i32) -> Result<Option<Permission>, ManifestError> {
     match v1::ToolPermission::try_from(wire) {
@@ -223,7 +222,6 @@ fn concurrency_in(wire: i32) -> Result<Option<Concurrency>, ManifestError> {
 /// Reads a tool from the wire.
 ///
 /// # Errors
-///
 /// The tool cannot be used. The error lists all problems.
 pub fn manifest_in(wire: v1::Tool) -> Result<Usable, InvalidManifest> {
     manifest_within(wire, &mut Budget::default())
@@ -232,7 +230,6 @@ pub fn manifest_in(wire: v1::Tool) -> Result<Usable, InvalidManifest> {
 /// Like [`manifest_in`], with a budget for patterns that the tools of a worker share.
 ///
 /// # Errors
-///
 /// See [`manifest_in`].
 pub fn manifest_within(wire: v1::Tool, patterns: &mut Budget) -> Result<Usable, InvalidManifest> {
     let mut faults = Vec::new();

@@ -34,7 +34,6 @@ impl Upload {
     /// Decodes the description.
     ///
     /// # Errors
-    ///
     /// The message is not a description of an upload.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::Upload::decode(payload)?;
@@ -74,7 +73,6 @@ impl ChunkRequest {
     /// Decodes the request.
     ///
     /// # Errors
-    ///
     /// The message is not a request for a chunk.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::ChunkRequest::decode(payload)?;
@@ -109,7 +107,6 @@ impl ChunkReply {
     /// Decodes the reply.
     ///
     /// # Errors
-    ///
     /// The message is not a reply to a request for a chunk.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         use wire::chunk_reply::Given;

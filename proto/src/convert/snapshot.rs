@@ -55,7 +55,6 @@ impl Head {
     /// Decodes the value of a shard's key.
     ///
     /// # Errors
-    ///
     /// The message is neither a snapshot nor the head of one.
     pub fn decode(payload: Bytes, shard: Shard) -> Result<Self, InvalidMessage> {
         let wire = wire::ShardSnapshot::decode(payload.clone())?;
@@ -126,7 +125,6 @@ impl Snapshot {
     /// Decodes a snapshot.
     ///
     /// # Errors
-    ///
     /// The message is not a snapshot.
     pub fn decode(payload: Bytes, shard: Shard) -> Result<Self, InvalidMessage> {
         let wire = wire::ShardSnapshot::decode(payload)?;

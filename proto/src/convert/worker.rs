@@ -59,7 +59,6 @@ impl Heartbeat {
     /// Decodes a heartbeat.
     ///
     /// # Errors
-    ///
     /// The message is not a heartbeat.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
@@ -73,7 +72,6 @@ impl Heartbeat {
 /// Encodes an advertisement and returns the id of its set of tools.
 ///
 /// # Panics
-///
 /// Never, because hexadecimal digits are a valid id.
 #[must_use]
 pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -> (ToolSetId, Bytes) {
@@ -86,7 +84,6 @@ pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -
 /// The tools of an advertisement. Each is validated separately.
 ///
 /// # Errors
-///
 /// The message is not an advertisement.
 pub fn decode_advertisement(payload: Bytes) -> Result<Vec<Result<Usable, InvalidManifest>>, InvalidMessage> {
     let wire = wire::Advertisement::decode(payload)?;
@@ -156,7 +153,6 @@ pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
 /// Decodes the answer.
 ///
 /// # Errors
-///
 /// The message is not an answer.
 pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, InvalidMessage> {
     use wire::job_answer::Verdict as Wire;
@@ -233,7 +229,6 @@ impl Stop {
     /// Decodes the message.
     ///
     /// # Errors
-    ///
     /// The message is not one of these.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::StopAttempt::decode(payload)?;

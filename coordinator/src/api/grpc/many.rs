@@ -56,7 +56,7 @@ where
         }
     }
 
-    /// Reads requests, as far as there is room. Fails if the client's stream failed.
+    /// Reads requests while there is room. Fails if the client's stream failed.
     fn take_in(&mut self, task: &mut Context<'_>) -> Result<(), Status> {
         if self.stopped.poll_unpin(task).is_ready() {
             self.requests = None;
@@ -123,8 +123,7 @@ fn run(api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunP
     let v1::ExecuteRunsRequest { tag, run } = request;
     let refused = move |fault| v1::RunPiece { tag, refusal: Some(refusal(fault)), ..v1::RunPiece::default() };
     let stop = api.stop.clone();
-    // Boxed apart from the rest, because accepting needs more memory than what follows, and that is freed when it is
-    // done.
+    // Boxed separately, because accepting needs more memory than the rest, and that memory is freed when it is done.
     let accepted = Box::pin(async move {
         let run = run.ok_or_else(|| ApiError::malformed("run", "it is missing: name the run to execute".to_owned()))?;
         api.execute_run(run).await

@@ -81,7 +81,7 @@ async fn judged(route: &'static Route, api: Api, request: Request, next: Next) -
     Ok(next.run(request).await)
 }
 
-/// Why a request was refused.
+/// The error of a rejected request.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     reason: Reason,
@@ -110,8 +110,8 @@ impl Wrong {
 }
 
 impl Wrong {
-    /// A fault of a run. It names a place in a request that the client did not send, so it is mapped to the part of the
-    /// client's request from which the run was made, or to its key.
+    /// An error of a run. It names a place in a request that the client did not send, so it is mapped to the part of
+    /// the client's request from which the run was made, or to its key.
     fn of_run(fault: ApiError, ask: &Ask, calls: &str) -> Self {
         let is_key =
             fault.reason == Reason::RequestIdTaken || fault.violations.iter().any(|(field, _)| field == "request_id");
@@ -124,7 +124,7 @@ impl Wrong {
         Self { param, ..wrong }
     }
 
-    /// A fault of the answers to a run's calls, mapped to their place in the body.
+    /// An error in the answers to a run's calls, mapped to their place in the body.
     fn of_answers(fault: ApiError, answers: &str) -> Self {
         let wrong = Self::from(fault);
         let is_theirs = wrong.status().is_client_error() && wrong.status() != StatusCode::FORBIDDEN;

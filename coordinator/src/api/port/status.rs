@@ -1,4 +1,4 @@
-//! The only place that makes gRPC statuses, from the faults of requests. Each carries `google.rpc.ErrorInfo` with a
+//! The only place that makes gRPC statuses, from the errors of requests. Each carries `google.rpc.ErrorInfo` with a
 //! stable reason.
 
 use std::collections::HashMap;
@@ -29,7 +29,7 @@ impl From<ApiError> for Status {
     }
 }
 
-/// A fault as a part of a message.
+/// An error as a part of a message.
 pub(in crate::api) fn refusal(fault: ApiError) -> v1::RunRefusal {
     refused(fault.reason);
     let run = fault.metadata.iter().find(|(name, _)| *name == "run_id");

@@ -63,7 +63,7 @@ fn behind_until(journal: &Journal) -> u64 {
     journal.behind_until.load(Relaxed)
 }
 
-/// Stands for the feed, by asking the broker.
+/// Replaces the feed by reads from the broker.
 async fn heard(journal: &Journal, id: RunId) -> u64 {
     loop {
         let last = journal.last_of_run(id).await.expect("the log can be asked");
@@ -205,7 +205,7 @@ fn a_page_that_lost_a_message_on_its_way_is_refused() {
     assert!(lost.to_string().contains("entry 9 was lost on its way"), "{lost}");
 }
 
-/// A run of so many calls whose entries are between those of others, and the positions of its entries.
+/// A run with this many calls whose entries are between those of others, and the positions of its entries.
 async fn scattered(journal: &Journal, calls: u16, rounds: usize) -> (RunId, Vec<u64>) {
     let id = fresh();
     let opened = Event::RunOpened(run::RunOpened { deadline: Timestamp(u64::MAX), ..run::RunOpened::default() });

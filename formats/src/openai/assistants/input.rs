@@ -24,7 +24,6 @@ impl Asked {
     /// ignored.
     ///
     /// # Errors
-    ///
     /// An error with a JSON pointer if the body is invalid.
     pub fn read(text: &[u8], hosted: Hosted<'_>) -> Result<Self, InputError> {
         let body = Body::read(text)?;
@@ -83,7 +82,6 @@ impl Asked {
 /// answered in one request.
 ///
 /// # Errors
-///
 /// An error with a JSON pointer if the body is invalid.
 pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsRequest, bool), InputError> {
     let body = Body::read(text)?;

@@ -147,7 +147,6 @@ impl Continued {
     /// state.
     ///
     /// # Errors
-    ///
     /// The answered calls and the open calls are not the same.
     pub fn requests(
         &self,

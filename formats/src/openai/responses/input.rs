@@ -40,7 +40,6 @@ impl Asked {
     /// Reads the body of `POST /responses`.
     ///
     /// # Errors
-    ///
     /// An error with a JSON pointer if the body is invalid or uses a feature that is not supported.
     pub fn read(body: &[u8], hosted: Hosted<'_>) -> Result<Self, InputError> {
         let body = Body::read(body)?;

@@ -1,4 +1,4 @@
-//! OpenAI's Assistants API, as far as runs go: their calls are steps, and client calls require action.
+//! The part of OpenAI's Assistants API that concerns runs: their calls are steps, and client calls require action.
 
 use std::time::Duration;
 

@@ -82,7 +82,7 @@ fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
     path(ask, "response_id").parse().map_err(|refused: InputError| Wrong::from(refused).if_gone("response_id"))
 }
 
-/// Answers the open calls of a response; what follows belongs to the next response.
+/// Answers the open calls of a response; the output after that belongs to the next response.
 async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, ResponseId), Wrong> {
     let previous = continued.previous;
     let found = find(api, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
@@ -178,7 +178,7 @@ async fn items(api: Api, ask: Asks) -> Answered {
     Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
 }
 
-/// Whether the client asks for the events that the API does not document.
+/// Whether the client requests the events that the API does not document.
 fn shows_all(ask: &Ask) -> Result<bool, Wrong> {
     match ask.query.iter().find(|(name, _)| name == "events").map(|(_, value)| value.as_str()) {
         None | Some("documented") => Ok(false),

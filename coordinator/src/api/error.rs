@@ -44,8 +44,8 @@ impl ApiError {
 
     /// The client stops waiting; the run goes on, if there is one.
     pub(crate) fn exceeded(run: Option<RunId>) -> Self {
-        let fault = Self::new(Reason::DeadlineExceeded, "the request's own deadline passed");
-        run.iter().fold(fault, |fault, run| fault.with("run_id", run))
+        let error = Self::new(Reason::DeadlineExceeded, "the request's own deadline passed");
+        run.iter().fold(error, |error, run| error.with("run_id", run))
     }
 
     /// The error with one more value for programs.
@@ -57,29 +57,29 @@ impl ApiError {
 
 impl From<RequestError> for ApiError {
     fn from(refusal: RequestError) -> Self {
-        let fault = Self::new(refusal.reason(), refusal.to_string());
+        let error = Self::new(refusal.reason(), refusal.to_string());
         match refusal {
-            RequestError::Malformed { field, .. } => Self::malformed(&field, fault.message),
-            RequestError::Rejected(rejection) => Self { metadata: metadata(&rejection), ..fault },
-            RequestError::Exceeded(exceeded) => Self { retry_after: Some(exceeded.retry_after), ..fault }
+            RequestError::Malformed { field, .. } => Self::malformed(&field, error.message),
+            RequestError::Rejected(rejection) => Self { metadata: metadata(&rejection), ..error },
+            RequestError::Exceeded(exceeded) => Self { retry_after: Some(exceeded.retry_after), ..error }
                 .with("what", exceeded.what)
                 .with("limit", exceeded.limit),
             RequestError::RunNotFound(run)
             | RequestError::EventsExpired(run)
             | RequestError::RequestIdTaken { run }
-            | RequestError::Unconfirmed { run, .. } => fault.with("run_id", run),
-            RequestError::ToolNotFound(tool) => fault.with("tool", tool),
-            RequestError::PoolNotFound(pool) => fault.with("pool", pool),
+            | RequestError::Unconfirmed { run, .. } => error.with("run_id", run),
+            RequestError::ToolNotFound(tool) => error.with("tool", tool),
+            RequestError::PoolNotFound(pool) => error.with("pool", pool),
             RequestError::WorkerNotFound(worker) | RequestError::WorkerSilent(worker) => {
-                fault.with("worker_id", worker)
+                error.with("worker_id", worker)
             }
-            RequestError::ObjectNotFound(id) => fault.with("object_id", id),
-            RequestError::UploadsFull { limit } => fault.with("limit", limit),
-            RequestError::TooManyUploads { limit } => fault.with("limit", limit),
-            RequestError::OutOfObject { size } => fault.with("size", size),
-            RequestError::Denied { call, .. } => fault.with("call_id", call),
+            RequestError::ObjectNotFound(id) => error.with("object_id", id),
+            RequestError::UploadsFull { limit } => error.with("limit", limit),
+            RequestError::TooManyUploads { limit } => error.with("limit", limit),
+            RequestError::OutOfObject { size } => error.with("size", size),
+            RequestError::Denied { call, .. } => error.with("call_id", call),
             RequestError::ArgumentsInvalid { call, violations } => {
-                Self { violations: places(violations), ..fault }.with("call_id", call)
+                Self { violations: places(violations), ..error }.with("call_id", call)
             }
             RequestError::NothingSelected
             | RequestError::NotPermitted(_)
@@ -93,7 +93,7 @@ impl From<RequestError> for ApiError {
             | RequestError::TooLarge
             | RequestError::Contended
             | RequestError::BrokerUnavailable(_)
-            | RequestError::ShuttingDown => fault,
+            | RequestError::ShuttingDown => error,
         }
     }
 }

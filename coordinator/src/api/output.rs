@@ -102,7 +102,7 @@ pub(crate) async fn watched(
                 () = stop.cancelled() => (one(Ok(Piece::end(v1::StreamEndReason::Shutdown))), None),
                 reader = &mut opening => match reader {
                     Ok(reader) => (pieces(reader, stop, deadline).boxed(), None),
-                    Err(fault) => (one(Err(fault)), None),
+                    Err(error) => (one(Err(error)), None),
                 },
                 () = tokio::time::sleep(HEARTBEAT) => (one(Ok(Piece::heartbeat())), Some(opening)),
             })

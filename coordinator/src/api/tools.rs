@@ -38,7 +38,7 @@ impl Api {
             ),
         };
         let permission = permission_in(request.permission);
-        let permission = permission.map_err(|fault| malformed("permission", fault.to_string()))?;
+        let permission = permission.map_err(|error| malformed("permission", error.to_string()))?;
         let pool: Option<PoolId> = match request.pool.as_str() {
             "" => None,
             pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),

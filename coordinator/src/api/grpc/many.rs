@@ -121,7 +121,7 @@ where
 /// One of the runs, from its request to its last piece.
 fn run(api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
     let v1::ExecuteRunsRequest { tag, run } = request;
-    let refused = move |fault| v1::RunPiece { tag, refusal: Some(refusal(fault)), ..v1::RunPiece::default() };
+    let refused = move |error| v1::RunPiece { tag, refusal: Some(refusal(error)), ..v1::RunPiece::default() };
     let stop = api.stop.clone();
     // Boxed separately, because accepting needs more memory than the rest, and that memory is freed when it is done.
     let accepted = Box::pin(async move {
@@ -135,12 +135,12 @@ fn run(api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunP
                     // The whole stream has a heartbeat of its own.
                     Ok(Piece { heartbeat: Some(_), .. }) => None,
                     Ok(Piece { events, end, .. }) => Some(v1::RunPiece { tag, events, end, refusal: None }),
-                    Err(fault) => Some(refused(fault)),
+                    Err(error) => Some(refused(error)),
                 }
             });
             pieces.left_stream()
         }
-        Err(fault) => stream::once(async move { refused(fault) }).right_stream(),
+        Err(error) => stream::once(async move { refused(error) }).right_stream(),
     })
 }
 

@@ -35,7 +35,7 @@ pub(in crate::api) enum Wire {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The other end of the connection, as far as the connection shows it. In the extensions of every request.
+/// The other end of the connection, as far as it is known. In the extensions of every request.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) address: Option<SocketAddr>,

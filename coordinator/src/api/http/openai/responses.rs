@@ -59,7 +59,7 @@ async fn create(api: Api, ask: Asks) -> Answered {
     let (reader, id, is_streamed, is_background) = match asked {
         Asked::Opened(Opened { mut run, is_streamed, is_background }) => {
             run.request_id = ask.request_id(String::new())?;
-            let reader = api.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/input"))?;
+            let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
             (reader, id, is_streamed, is_background)
         }
@@ -101,10 +101,10 @@ async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, Respons
     }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
     if let Some(submit) = submit {
-        api.submit_tool_outputs(submit).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
+        api.submit_tool_outputs(submit).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
     if let Some(decide) = decide {
-        api.decide_calls(decide).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
+        api.decide_calls(decide).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
     let next = ResponseId { part: previous.part + 1, ..previous };
     Ok((watch(api, next.run).await?, next))

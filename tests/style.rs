@@ -75,7 +75,6 @@ const WIDE: &[&str] = &[
     "formats/tests/turns/answers.rs",
     "formats/tests/turns/mutated.rs",
     "formats/tests/turns/properties.rs",
-    "formats/tests/turns/refused.rs",
     "formats/tests/turns/turns.rs",
     "infra/hooks/tests/asking.rs",
     "infra/nats/src/lib.rs",

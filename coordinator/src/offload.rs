@@ -23,7 +23,7 @@ pub(crate) struct Permit {
 
 impl Permit {
     pub(crate) async fn acquire() -> Self {
-        Self { _held: PERMITS.acquire().await.expect("nobody closes it") }
+        Self { _held: PERMITS.acquire().await.expect("the semaphore is never closed") }
     }
 
     /// Does the work on a thread of its own. Other tasks of this thread move to another thread meanwhile.

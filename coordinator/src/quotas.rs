@@ -507,7 +507,7 @@ mod tests {
         counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
         counted.admit_bytes(&tenant, 100, 1000, &alone).expect("half of the shards are ours");
         counted.admit_bytes(&tenant, 1, 1000, &alone).expect_err("that was our part");
-        assert_eq!(counted.usages()["acme"].log_bytes, 400, "the others are told of tenants without open runs, too");
+        assert_eq!(counted.usages()["acme"].log_bytes, 400, "tenants without open runs are reported, too");
     }
 
     #[test]
@@ -517,6 +517,6 @@ mod tests {
         let new = Limits { shards: 0, shared: false };
         counted.admit_bytes(&tenant, 62, 1000, &new).expect("a sixteenth");
         counted.admit_bytes(&tenant, 1, 1000, &new).expect_err("that was the part of a shard");
-        counted.admit_bytes(&tenant, 1, 0, &new).expect_err("nothing is nobody's part");
+        counted.admit_bytes(&tenant, 1, 0, &new).expect_err("a limit of 0 leaves no part");
     }
 }

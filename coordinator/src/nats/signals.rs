@@ -191,7 +191,7 @@ mod tests {
                 }
             }
         };
-        let asked = tokio::time::timeout(PATIENCE, asked).await.expect("it is heard");
+        let asked = tokio::time::timeout(PATIENCE, asked).await.expect("the question arrives");
         assert_eq!((asked.question.run, asked.pool), (run, pool));
     }
 }

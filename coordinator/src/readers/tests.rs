@@ -86,7 +86,7 @@ async fn a_new_runs_opening_is_told_of_once_it_is_heard_and_then_read_as_ever() 
     assert_eq!(reader.opening().now_or_never(), None, "there is nothing yet");
     feed.brings(Entry { sequence: 7, at: Timestamp(0), not_after: None, events: opened() });
     assert_eq!(reader.opening().now_or_never(), Some(7), "it is waited for once, so nothing is lost in between");
-    assert!(reader.run().opened_at().is_none(), "nothing was said of it yet");
+    assert!(reader.run().opened_at().is_none(), "no event was emitted yet");
     let said = tokio::time::timeout(PATIENCE, reader.next()).await.expect("it comes in time").expect("it can be read");
     assert!(said.is_some_and(|events| !events.is_empty()) && reader.run().opened_at().is_some());
 }

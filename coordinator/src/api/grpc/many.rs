@@ -163,6 +163,6 @@ mod tests {
         let said: Vec<_> = many.collect().await;
         let heard = said.iter().flatten().map(|said| said.pieces.len() as u64).sum::<u64>();
         assert_eq!(heard, asked);
-        assert_eq!(began.elapsed(), std::time::Duration::ZERO, "nobody waited for the heartbeat");
+        assert_eq!(began.elapsed(), std::time::Duration::ZERO, "no request waited for the heartbeat");
     }
 }

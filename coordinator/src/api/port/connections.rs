@@ -346,7 +346,7 @@ mod tests {
                 told.get_or_insert(began.elapsed());
             }
         }
-        within(told.expect("it is told to go"), IDLE_MAX);
+        within(told.expect("it is signalled to close"), IDLE_MAX);
         within(began.elapsed(), IDLE_MAX);
         assert!(pings >= 10, "{pings}");
     }

@@ -9,9 +9,9 @@ use std::time::Instant;
 /// The first reading of the machine's clock in this process. Time is counted from there, so later changes of that clock
 /// have no effect.
 static FIRST_LOOK: LazyLock<(Instant, i64)> = LazyLock::new(|| (Instant::now(), machine()));
-/// The correction of the counted time, in milliseconds.
+/// Added to the counted time, in milliseconds.
 static OFFSET: AtomicI64 = AtomicI64::new(0);
-/// The correction of the machine's clock, in milliseconds.
+/// Added to the time of the machine's clock, in milliseconds; 0 unless [`skew`] was called.
 static SKEW: AtomicI64 = AtomicI64::new(0);
 
 /// The broker's time as far as it is known. Before the first answer of the broker, the time of this machine.

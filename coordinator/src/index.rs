@@ -38,7 +38,7 @@ const PAGE: usize = 500;
 /// The store of the index. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Index {
-    /// In the memory of this process: it knows the runs of the shards that it owns.
+    /// In the memory of this process: it has the runs of the shards that it owns.
     Memory(Memory),
     /// Shared by all coordinators.
     Redis(RedisStore),
@@ -49,7 +49,7 @@ pub(crate) enum Index {
 #[error("the index cannot be read: {0}. Runs are executed without it")]
 pub(crate) struct Unavailable(pub(crate) String);
 
-/// The last log entry up to which the store knows a shard.
+/// The last log entry of a shard that the store includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Watermark {
     pub(crate) through: u64,
@@ -67,7 +67,7 @@ impl Watermark {
     }
 }
 
-/// The watermarks of all shards; `None` if the store does not know the shard.
+/// The watermarks of all shards; `None` for a shard that is not in the store.
 pub(crate) type Watermarks = [Option<Watermark>; SHARDS as usize];
 
 /// Numbers of runs and calls by state.
@@ -172,7 +172,7 @@ impl Index {
         }
     }
 
-    /// Forgets these runs, unless the store knows something of them that is newer than the given log entry.
+    /// Removes these runs, unless the store has something of them that is newer than the given log entry.
     async fn erase(&self, runs: &[(RunId, u64)]) -> Result<(), Unavailable> {
         match self {
             Self::Memory(memory) => {

@@ -55,7 +55,7 @@ pub use ::objects::Bucket;
 /// Default time for which a run with `store: false` can be read after its end: long enough to resume a broken stream.
 pub const ERASE_AFTER: Duration = Duration::from_secs(60);
 
-/// How long streams and requests may take to end after the process was told to stop.
+/// How long streams and requests may take to end after the signal to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -63,7 +63,7 @@ pub struct Options {
     /// The broker's address, for example `nats://127.0.0.1:4222`.
     pub nats_url: String,
     pub credentials: Credentials,
-    /// Where to serve gRPC and HTTP; port 0 picks a free one.
+    /// The address of gRPC and HTTP; port 0 picks a free one.
     pub listen: SocketAddr,
     pub log: LogOptions,
     /// The bucket of the objects; `None`: objects are stored at the broker. The same for all coordinators and workers.
@@ -82,8 +82,8 @@ pub struct Options {
 pub struct ApiOptions {
     /// `None`: traffic is not encrypted.
     pub tls: Option<TlsFiles>,
-    /// The file of callers and their rights (TOML, or JSON if its name ends in .json); `None`: everybody may do
-    /// everything.
+    /// The file of callers and their rights (TOML, or JSON if its name ends in .json); `None`: every client has all
+    /// rights.
     pub callers: Option<PathBuf>,
     /// The file that lists the tools that each pool may host and the tenants that it serves. `None`: a tool name
     /// belongs to the pool that registered it first, and every tenant may use every pool whose tools do not use the
@@ -104,7 +104,7 @@ impl Default for ApiOptions {
     }
 }
 
-/// Default of the connections of a coordinator. Each takes a file and some 100 KiB when it is used fully.
+/// Default of the connections of a coordinator. Each takes a file and about 100 KiB when it is used fully.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
 impl ApiOptions {
@@ -263,7 +263,7 @@ impl Coordinator {
         })
     }
 
-    /// Asks these hooks before calls are accepted, and notifies them of calls that are not executed.
+    /// Runs these hooks before calls are accepted, and notifies them of calls that are not executed.
     #[must_use]
     pub fn with_hooks(mut self, hooks: hooks::Hooks) -> Self {
         let elsewhere = hooks.asked_elsewhere(&[hooks::HookPoint::PreToolUse, hooks::HookPoint::ToolSkip]);

@@ -223,7 +223,7 @@ static REFUSALS: Family<Counter> = Family::new(
 )
 .exported_as("toolyard.refusals", "{refusal}");
 
-/// Counts a refusal.
+/// Counts an error by its reason.
 pub(crate) fn refused(reason: Reason) {
     REFUSALS.with(&[reason.code()]).add(1);
 }

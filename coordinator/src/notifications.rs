@@ -69,28 +69,28 @@ impl Webhooks {
 /// Runs a deliverer for each endpoint and each shard that we own.
 pub(crate) async fn keep(webhooks: Webhooks, queue: Queue, mut owned: watch::Receiver<Owned>, stop: CancellationToken) {
     webhooks.endpoints().iter().for_each(|endpoint| metrics::begin_webhook(&endpoint.name));
-    let mut couriers: HashMap<Shard, (u64, CancellationToken)> = HashMap::new();
+    let mut deliverers: HashMap<Shard, (u64, CancellationToken)> = HashMap::new();
     let mut tasks = JoinSet::new();
     loop {
         let now = *owned.borrow_and_update();
         for shard in every() {
             let claim = now.claim(shard).filter(|_| !now.leaving().contains(shard));
-            let (before, recalled) = couriers.get(&shard).map(|(claim, recalled)| (*claim, recalled.clone())).unzip();
+            let (before, recalled) = deliverers.get(&shard).map(|(claim, recalled)| (*claim, recalled.clone())).unzip();
             if claim == before {
                 continue;
             }
             if let Some(recalled) = recalled {
                 recalled.cancel();
-                couriers.remove(&shard);
+                deliverers.remove(&shard);
             }
             let Some(claim) = claim else { continue };
             let recalled = CancellationToken::new();
             for endpoint in webhooks.endpoints() {
-                let courier =
+                let deliverer =
                     Deliverer { endpoint: Arc::clone(endpoint), shard, queue: queue.clone(), owned: owned.clone() };
-                tasks.spawn(courier.carry(recalled.clone()));
+                tasks.spawn(deliverer.carry(recalled.clone()));
             }
-            couriers.insert(shard, (claim, recalled));
+            deliverers.insert(shard, (claim, recalled));
         }
         tokio::select! {
             () = stop.cancelled() => return,

@@ -5,8 +5,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Requests whose CPU-bound work runs concurrently: half of the cores, so the other half serves all others. Each is
-/// bounded by its steps and budgets, some 100 ms at most; the others wait in the order in which they came.
+/// Permits for CPU-bound work of requests: half of the cores, so the other half serves all other requests. Each piece
+/// of work is bounded by its steps and budgets, about 100 ms at most; the others wait in order of arrival.
 static PERMITS: LazyLock<Semaphore> = LazyLock::new(|| {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Semaphore::new((cores / 2).max(1))
@@ -23,7 +23,7 @@ pub(crate) struct Permit {
 
 impl Permit {
     pub(crate) async fn acquire() -> Self {
-        Self { _held: PERMITS.acquire().await.expect("nobody closes it") }
+        Self { _held: PERMITS.acquire().await.expect("the semaphore is never closed") }
     }
 
     /// Does the work on a thread of its own. Other tasks of this thread move to another thread meanwhile.

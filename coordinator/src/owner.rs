@@ -68,16 +68,16 @@ use crate::trace;
 pub(crate) use self::watcher::{Before, Live, Standing};
 pub(crate) use owner::OVERDUE;
 
-/// Requests to the ledger that may wait.
+/// The most requests that wait for the owner task.
 const REQUESTS_MAX: usize = 4096;
-/// How long the feed may take to bring what is in the log; then it is read.
+/// How long to wait for the feed to deliver what is in the log before reading the log.
 const STATE_PATIENCE: Duration = Duration::from_secs(2);
-/// How often all is done that is done for no entry and no request.
+/// The interval of the work that neither entries nor requests trigger.
 const SWEEP: Duration = Duration::from_secs(1);
-/// How often it is written down how far we came. The next owner reads so much of the log.
+/// The interval of snapshots. The next owner reads at most so much of the log.
 const SNAPSHOT: Duration = Duration::from_secs(5);
 
-/// A cheap handle to the ledger.
+/// A cheap handle to the owner task.
 #[derive(Debug, Clone)]
 pub(crate) struct OwnerHandle(mpsc::Sender<Request>);
 
@@ -89,25 +89,25 @@ enum Request {
     Verdict { question: Question, pool: PoolId, needed: u64, reply: oneshot::Sender<Option<Verdict>> },
 }
 
-/// The ledger has stopped: the process is shutting down.
+/// The owner task has stopped because the process is shutting down.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the coordinator is shutting down")]
 pub(crate) struct Stopped;
 
 impl OwnerHandle {
-    /// Every entry of the run that the feed brings, from when it stands. Ends early for a watcher that is too slow.
+    /// Every entry of the run that the feed delivers from its position on. Ends early for a watcher that is too slow.
     pub(crate) async fn watch(&self, run: RunId) -> Result<Live, Stopped> {
         let (watcher, standing, live) = watcher::pair();
         self.0.send(Request::Watch { run, watcher, standing }).await.map_err(|_| Stopped)?;
         Ok(live)
     }
 
-    /// The run as it stands; `None` when it is not among those that are ours, and open or only just ended.
+    /// The current state of the run; `None` unless the shard is ours and the run is open or has just ended.
     pub(crate) async fn state(&self, run: RunId) -> Result<Option<Known>, Stopped> {
         self.state_through(run, 0).await
     }
 
-    /// The same, once all is applied that stands in the log up to `through`; `None` also where that takes too long, or
+    /// The same, after all entries of the log up to `through` are applied. Also `None` if that takes too long, or if
     /// the shard is lost meanwhile.
     pub(crate) async fn state_through(&self, run: RunId, through: u64) -> Result<Option<Known>, Stopped> {
         let (reply, answer) = oneshot::channel();
@@ -117,7 +117,7 @@ impl OwnerHandle {
     }
 }
 
-/// What the ledger needs of the world.
+/// The IO of the owner task.
 pub(crate) struct Io {
     pub(crate) feeds: Feeds,
     pub(crate) journal: Journal,
@@ -126,7 +126,7 @@ pub(crate) struct Io {
     pub(crate) signals: Signals,
     pub(crate) queues: Queues,
     pub(crate) owned: watch::Receiver<Owned>,
-    /// Told which shards were written down after we began to leave them.
+    /// Receives the shards whose snapshots were stored after their release began.
     pub(crate) written: mpsc::Sender<Shard>,
     pub(crate) registry: watch::Receiver<Arc<Registry>>,
     pub(crate) index: Projector,
@@ -134,7 +134,7 @@ pub(crate) struct Io {
     pub(crate) quotas: Quotas,
     pub(crate) paused: watch::Receiver<Arc<Paused>>,
     pub(crate) webhooks: Webhooks,
-    /// Where there are webhooks.
+    /// The queue of webhooks, if there are webhooks.
     pub(crate) letters: Option<Queue>,
     pub(crate) objects: Objects,
     pub(crate) log: Log,
@@ -143,11 +143,11 @@ pub(crate) struct Io {
 pub(crate) struct OwnerTask {
     io: Io,
     requests: mpsc::Receiver<Request>,
-    /// To ask ourselves, from a task that had to wait for the broker first.
+    /// For tasks that first waited for the broker and then send a request to the owner task.
     own: OwnerHandle,
-    /// Decides what is done for the shards that are ours.
+    /// Decides the actions for the shards that are ours.
     owner: Owner,
-    /// What is kept of each shard beside that.
+    /// The further state of each shard.
     slices: Vec<ShardTask>,
     effects: JoinSet<EffectDone>,
     questions: JoinSet<()>,
@@ -157,13 +157,13 @@ pub(crate) struct OwnerTask {
     /// When the next round of checks of all calls begins.
     census_due: Instant,
     looks: JoinSet<Look>,
-    /// The last answers of queues.
+    /// The last answers about the queues.
     given: Look,
-    /// Runs of others in which what is overdue is being ended.
+    /// Runs of other owners in which overdue steps are being performed.
     overdue_runs: HashSet<RunId>,
     overdue_ends: JoinSet<RunId>,
     takeovers: JoinSet<Taken>,
-    /// Shards whose open runs were read and that are not followed yet.
+    /// Shards whose open runs were read but that are not followed yet.
     taken: Vec<Taken>,
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
@@ -174,7 +174,7 @@ pub(crate) struct OwnerTask {
     log_left: HashMap<TenantId, u64>,
     /// Calls that are being cancelled because their tenant is beyond its part of the log.
     stopping: HashSet<(RunId, CallIndex)>,
-    /// Of some tenant or tool only so many calls may run at once, and what runs is counted.
+    /// Whether a limit of concurrent calls exists for a tenant or tool, so that running calls are counted.
     limited: bool,
     ends: Ends,
     lag: Lag,
@@ -221,7 +221,7 @@ impl OwnerTask {
         let mut snapshot = tokio::time::interval(SNAPSHOT);
         let mut questions = self.io.signals.questions();
         loop {
-            // Not a branch below: those before it may always be ready.
+            // Not a branch of the `select!`, because the branches before it may always be ready.
             self.step_census();
             self.perform_actions();
             let due = self.owner.poll_timeout().map(|at| at.since(proto::now()));
@@ -240,7 +240,7 @@ impl OwnerTask {
                 () = timer => self.check_due_runs(),
                 Some(request) = self.requests.recv() => self.answer(request),
                 () = self.io.feeds.next_batch(&mut batch) => {
-                    // A watcher asked before it appended, so its request is here before its entry.
+                    // A watcher sends its request before it appends, so the request arrives before its entry.
                     while let Ok(request) = self.requests.try_recv() {
                         self.answer(request);
                     }
@@ -286,13 +286,13 @@ impl OwnerTask {
         self.slices.get_mut(usize::from(shard.0))
     }
 
-    /// The shard is ours, its runs are known, and our lease has not run out.
+    /// Whether the shard is ours, its runs are known, and our lease has not expired.
     fn may_act(&self, shard: Shard) -> bool {
         leads(&self.owner, shard) && self.io.owned.borrow().holds(shard)
     }
 
     fn answer(&mut self, request: Request) {
-        // The requester may have gone.
+        // The requester may have gone, so errors are ignored.
         match request {
             Request::Watch { run, watcher, standing } => self.watch(run, watcher, standing),
             Request::Overdue { run } => self.overdue(run),
@@ -302,8 +302,6 @@ impl OwnerTask {
             }
         }
     }
-
-    // ---- what the feed brings ----
 
     fn take_batch(&mut self, batch: &mut Batch) {
         if let Some(Fed { what: Decoded::Entry(_, newest), .. }) = batch.entries.last() {
@@ -412,7 +410,7 @@ impl OwnerTask {
         }
     }
 
-    /// What each tenant has under way in our shards, where anybody wants to know.
+    /// Counts what each tenant has in progress in our shards, if quotas need it.
     fn count_for_quotas(&self) {
         if !self.io.quotas.counts() {
             return;
@@ -446,7 +444,7 @@ impl OwnerTask {
         slice.watchers.remove(&id).into_iter().flatten().for_each(Watcher::end);
     }
 
-    /// The run is open no more.
+    /// Closes a run that is not open any more.
     fn close(&mut self, id: RunId) -> Option<OpenRun> {
         let open = self.owner.close(id)?;
         self.io.quotas.ended(id, open.known.run.tenant());
@@ -458,7 +456,7 @@ fn leads(owner: &Owner, shard: Shard) -> bool {
     owner.shard(shard).is_some_and(|shard| shard.phase().leads())
 }
 
-/// The claim under which the shard is ours.
+/// The claim by which the shard is ours.
 fn claim(owner: &Owner, shard: Shard) -> Option<u64> {
     owner.shard(shard).and_then(|shard| shard.phase().claim())
 }

@@ -310,18 +310,18 @@ struct Limits {
 }
 
 impl Limits {
-    /// What is left for us of a limit.
+    /// The part of a limit that is left for us.
     fn left(&self, limit: u32, others: u32) -> u32 {
         if self.shared { limit.saturating_sub(others) } else { self.own(limit) }
     }
 
-    /// What the others leave of a rate, and never less than our part, because they may be about to leave more.
+    /// The part of a rate that the others leave, and never less than our part, because they may be about to leave more.
     fn rate(&self, limit: u32, others: u32) -> u32 {
         if self.shared { limit.saturating_sub(others).max(self.own(limit)) } else { self.own(limit) }
     }
 
-    /// What is left for us of the bytes that a tenant may have. A coordinator without shards counts as having one,
-    /// because it has just started.
+    /// The part of a tenant's bytes that is left for us. A coordinator without shards counts as having one, because it
+    /// has just started.
     fn bytes(&self, limit: u64, others: u64) -> u64 {
         if self.shared {
             return limit.saturating_sub(others);
@@ -507,7 +507,7 @@ mod tests {
         counted.log.insert(tenant.clone(), LogUse { stored: 400, admitted: 0 });
         counted.admit_bytes(&tenant, 100, 1000, &alone).expect("half of the shards are ours");
         counted.admit_bytes(&tenant, 1, 1000, &alone).expect_err("that was our part");
-        assert_eq!(counted.usages()["acme"].log_bytes, 400, "the others are told of tenants without open runs, too");
+        assert_eq!(counted.usages()["acme"].log_bytes, 400, "tenants without open runs are reported, too");
     }
 
     #[test]
@@ -517,6 +517,6 @@ mod tests {
         let new = Limits { shards: 0, shared: false };
         counted.admit_bytes(&tenant, 62, 1000, &new).expect("a sixteenth");
         counted.admit_bytes(&tenant, 1, 1000, &new).expect_err("that was the part of a shard");
-        counted.admit_bytes(&tenant, 1, 0, &new).expect_err("nothing is nobody's part");
+        counted.admit_bytes(&tenant, 1, 0, &new).expect_err("a limit of 0 leaves no part");
     }
 }

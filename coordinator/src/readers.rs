@@ -27,8 +27,8 @@ const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// How long a replica of the broker may be behind: one that hung is replaced by others, or catches up.
 const REPLICA_PATIENCE: Duration = Duration::from_secs(30);
 const REPLICA_PAUSE: Duration = Duration::from_millis(50);
-/// The pauses before the log's leader is asked again how far a run has come. A leader that was replaced may not know it
-/// for some seconds.
+/// The pauses before the log's leader is queried again for the run's last entry. A leader that was replaced may not
+/// know it for some seconds.
 const ASK_AGAIN: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(4), Duration::from_secs(15)];
 
 #[derive(Debug)]
@@ -251,7 +251,7 @@ impl Reader {
     }
 
     /// Reads a page of the speaking call's entries, beginning with this one. A replica of the broker may be behind, so
-    /// if the entry is missing, this replica or another one is asked again.
+    /// if the entry is missing, this replica or another one is queried again.
     async fn read_again(&mut self, spoken: &OutputEvent) -> Result<Arc<Entry>, WatchError> {
         let OutputKind::Output { attempt, span } = &spoken.what else { return Err(WatchError::Unknown) };
         let sequence = span.position.sequence;
@@ -333,14 +333,14 @@ struct Source {
 enum Behind {
     /// None: the feed continues after the last entry.
     Nothing,
-    /// None according to the log's leader, who may have been replaced without knowing it. So the feed's first entry is
-    /// looked up in the log, and until it comes the leader is asked again several times.
+    /// There are none according to the log's leader, which may have been replaced without knowing it. So the feed's
+    /// first entry is looked up in the log, and until it arrives the leader is queried again several times.
     Presumably { asked: usize, again: Option<Instant> },
     /// None, if the feed was established when it was requested: the run was not opened yet.
     Unopened,
     /// Not known yet.
     Unknown,
-    /// The feed is established; the log's leader is still to be asked, for the `asked`th time.
+    /// The feed is established; the query of the log's leader, number `asked`, is still to be sent.
     Unasked { asked: usize },
     /// Entries up to this one; and no more, or no more according to the leader.
     Entries { through: u64, then: Then },
@@ -456,7 +456,7 @@ impl Source {
         }
     }
 
-    /// Waits until the feed is established, and finds out what precedes it.
+    /// Waits until the feed is established, and determines the entries before it.
     async fn join_feed(&mut self) -> Result<(), WatchError> {
         // The feed reports its position once, and this future may be dropped while it waits for the leader.
         self.behind = match (self.live.standing().await?, self.behind) {
@@ -523,7 +523,7 @@ impl Source {
     }
 }
 
-/// The state after the log's leader was asked for the `asked`th time.
+/// The state after query number `asked` of the log's leader.
 fn presumably(asked: usize) -> Behind {
     let again = ASK_AGAIN.get(asked).map(|pause| Instant::now() + *pause);
     Behind::Presumably { asked: asked + 1, again }

@@ -56,7 +56,7 @@ const DECISIONS_MAX: usize = 16;
 /// Bytes of the arguments of a call that is added to a run and checked on the serving thread.
 const QUICK_ARGUMENTS_MAX: usize = 4 * 1024;
 
-/// What serving requests needs.
+/// The dependencies of serving requests.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) journal: Journal,
@@ -80,7 +80,7 @@ pub(crate) struct Parts {
 #[derive(Debug, Clone)]
 pub(crate) struct Runs {
     parts: Arc<Parts>,
-    /// If callers are authenticated and none was set: [`Caller::Nobody`], who may do nothing.
+    /// If callers are authenticated and none was set: [`Caller::Nobody`], who has no rights.
     pub(crate) caller: Caller,
     /// Set for a request with a deadline.
     pub(crate) about_to_open: Option<AboutToOpen>,
@@ -125,7 +125,7 @@ pub(crate) struct NewRun {
     /// The tools that its calls may name; empty for all listed tools.
     pub(crate) tools: Vec<ToolName>,
     pub(crate) rules: Rules,
-    /// What its calls are given beside their arguments.
+    /// Context for its calls beside their arguments.
     pub(crate) context: Fields,
     /// `false`: the run is erased some time after its end.
     pub(crate) store: bool,
@@ -255,7 +255,7 @@ impl Runs {
     }
 
     /// Finds something in a run. The owner may be a moment behind the log, and so may a server of the broker that was
-    /// its leader. So a refusal that a newer state could lift is checked against both.
+    /// its leader. So an error that a newer state could lift is checked against both.
     async fn found_in<T>(
         &self,
         known: Known,
@@ -282,7 +282,7 @@ impl Runs {
         Ok((known, found?))
     }
 
-    /// New work is refused before the log is full, so that accepted calls have room to end.
+    /// New work is rejected before the log is full, so that accepted calls have room to end.
     fn check_room(&self) -> Result<(), RequestError> {
         self.journal.crowded().map_or(Ok(()), |bound| Err(RequestError::LogFull(Some(bound))))
     }

@@ -37,7 +37,7 @@ const WRITTEN_MAX: usize = 4 * proto::names::SHARDS as usize;
 /// The tasks of a coordinator beside its API.
 struct Tasks {
     set: JoinSet<()>,
-    /// The process was told to stop.
+    /// Cancelled when the process is signalled to stop.
     stop: CancellationToken,
     /// Ends the tasks of `set`, after the shards were released.
     inner: CancellationToken,
@@ -67,7 +67,7 @@ impl Tasks {
     }
 }
 
-/// What the options name and a running coordinator reads again when it changes.
+/// Files from the options that a running coordinator reads again when they change.
 struct Files {
     tls: Option<Current>,
     callers: Callers,
@@ -99,7 +99,7 @@ impl Files {
     }
 }
 
-/// What several parts of a coordinator use.
+/// State shared by several parts of a coordinator.
 struct Shared {
     broker: Box<Broker>,
     objects: Objects,
@@ -117,7 +117,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Starts the owner of this coordinator's shards, and what works for it.
+    /// Starts the owner of this coordinator's shards and the tasks that work for it.
     fn start_owner(&self, written: mpsc::Sender<Shard>, tasks: &mut Tasks) -> OwnerHandle {
         let (projector, index_task) = index::projector::new(self.index.clone(), self.log.clone(), self.owned.clone());
         let (handle, owner_task) = owner::new(self.owner_io(projector, written));
@@ -128,7 +128,7 @@ impl Shared {
         handle
     }
 
-    /// What the owner of this coordinator's shards uses.
+    /// The IO of the owner of this coordinator's shards.
     fn owner_io(&self, index: Projector, written: mpsc::Sender<Shard>) -> owner::Io {
         let (webhooks, letters) = self.notices.clone().map(|notices| (notices.webhooks, notices.queue)).unzip();
         owner::Io {
@@ -166,7 +166,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Starts what watches the broker, the workers and this process.
+    /// Starts the tasks that watch the broker, the workers and this process.
     fn start_monitoring(&self, log: &LogOptions, served: watch::Sender<bool>, tasks: &mut Tasks) {
         let (led_sender, led) = watch::channel(tokio::time::Instant::now());
         let (told, stop) = (served.subscribe(), tasks.stop.clone());
@@ -215,7 +215,7 @@ impl Shared {
         (api, uploads)
     }
 
-    /// The state that the admin port reports: ready while requests are served and what they need can be stored.
+    /// The state that the admin port reports: ready while requests are served and the broker can store entries.
     fn process(
         &self,
         serving: Arc<AtomicBool>,
@@ -301,7 +301,7 @@ impl Coordinator {
     }
 }
 
-/// Serves requests until the process was told to stop and they have ended, or had [`DRAIN`] to end.
+/// Serves requests until the process is signalled to stop and they have ended, or [`DRAIN`] has passed.
 async fn until_stopped(
     requests: impl Future<Output = ()>,
     tasks: &mut Tasks,

@@ -16,7 +16,7 @@ use telemetry::trace::{self, Kind, Moment, Span, SpanContext, TRACEPARENT, call_
 use crate::fleet::registry::Registry;
 
 /// Adds the trace context of a request to a call's metadata, unless the caller has set one for this call, or there is
-/// no room. Tracing never refuses a call.
+/// no room. Tracing never causes an error.
 pub(crate) fn carry_on(metadata: &mut BTreeMap<String, String>) {
     let Some(context) = trace::current() else { return };
     let traceparent = context.traceparent();

@@ -1,6 +1,6 @@
-//! The forms of other APIs. [`turns`] reads the tool calls of vendors' models and writes the messages that answer them;
-//! [`tools`] describes tools in the forms
-//! that models want; [`openai`] shows a run as OpenAI's Responses and Assistants APIs. No IO, no clock, no randomness.
+//! The formats of other APIs. [`turns`] reads the tool calls of models and writes the messages that answer them,
+//! [`tools`] describes tools in the formats of model vendors, and [`openai`] presents a run as OpenAI's Responses and
+//! Assistants APIs. No IO, no clock, no randomness.
 
 pub mod openai;
 pub mod tools;

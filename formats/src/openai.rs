@@ -1,14 +1,15 @@
-//! A run as other APIs tell it: [OpenAI's Responses](responses) and [Assistants](assistants). A face is a fold over the
-//! run's ordered output, and what it is asked for becomes requests of ours. No IO, no clock and no chance: every id is
-//! made of the run's and the call's, every time is the log's, so the same run gives the same bytes to every reader, on
-//! any coordinator and after every crash, and who comes back folds again from the beginning and skips what it has.
+//! A run presented as [OpenAI's Responses](responses) and [Assistants](assistants) APIs. Each is a fold over the run's
+//! ordered output, and its requests become requests of Toolyard's API. No IO, no clock and no randomness: every id is
+//! derived from the ids of the run and the call, and every time is the log's. The same run therefore gives the same
+//! bytes to every reader, on any coordinator and after every crash. A reader that reconnects folds again from the
+//! beginning and skips the events it has.
 //!
-//! Both faces cut a run into *parts*: a part ends where the run waits for nobody but its client (and approvals), or
-//! ends itself; the next one begins with the next thing that happens. A part is a response of the one API and a stream
-//! of the other.
+//! Both APIs cut a run into *parts*. A part ends when the run waits only for its client (or for approvals), or when the
+//! run ends. The next part begins with the next event. A part is a response of the Responses API and a stream of the
+//! Assistants API.
 //!
-//! Neither API can take back what it said. Output of a tool that may start over after it spoke is therefore held until
-//! its call ends; that of any other is passed on as it comes.
+//! Neither API can withdraw output. Output of a tool that may restart after partial output is therefore held until its
+//! call ends. Output of every other tool is forwarded immediately.
 
 pub mod assistants;
 mod body;
@@ -20,8 +21,8 @@ mod tools;
 pub use refused::InputError;
 pub use tools::Hosted;
 
-/// What a face says it is, where an API wants the name of a model or of an assistant.
+/// The value of fields that hold the name of a model or an assistant.
 pub const NAME: &str = "toolyard";
-/// Bytes of what a call said while it ran that a face shows. The rest is cut with a note; the run's own events have all
-/// of it.
+/// The most bytes of a call's streamed output that are shown. The rest is replaced by a note; the run's own events have
+/// all of it.
 pub const SAID_BYTES_MAX: usize = 256 * 1024;

@@ -1,8 +1,9 @@
-//! Tools as the vendors of models want them described. Pure: what a tool says of itself, in another form.
+//! Exports tool definitions in the formats of model vendors. No IO.
 //!
-//! A vendor may not allow a tool's name. Then it gets another one, by which the model calls it, and whoever exports
-//! must translate back: [`Exported::tool`] says what a [`Exported::name`] stands for. A dot becomes two underscores, a
-//! name that is too long is cut and ends in eight digits of its hash, and so does one that another tool has by then.
+//! If a vendor does not allow a tool's name, the tool is exported under another name. The model calls it by that name,
+//! and the caller of [`export`] must translate it back: [`Exported::name`] is the exported name and [`Exported::tool`]
+//! the tool's own name. A dot becomes two underscores. A name that is too long is cut and ends in eight digits of the
+//! hash of the tool's name, and so does a name that another tool already has.
 
 use std::collections::HashSet;
 
@@ -11,15 +12,14 @@ use sha2::{Digest as _, Sha256};
 
 use proto::v1;
 
-/// A form in which tools are described to a model.
+/// A vendor's format of tool definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// `OpenAI`'s Responses.
     OpenAi,
-    /// `OpenAI`'s Chat Completions, and the many that copy them.
+    /// `OpenAI`'s Chat Completions, and the many APIs that copy them.
     OpenAiChat,
-    /// Chat Completions with the types of `OpenAPI` in upper case, as older models of Google's and their friends want
-    /// them.
+    /// Chat Completions with the types of `OpenAPI` in upper case, for older models of Google and models like them.
     OpenAiUpper,
     /// Anthropic's Messages.
     Anthropic,
@@ -29,10 +29,10 @@ pub enum Format {
     Mcp,
 }
 
-/// Bytes of a tool's hash that tell its name from another's, as two digits each.
+/// Bytes of the hash that is appended to an exported name, two hex digits each.
 const MARK_BYTES: usize = 4;
 
-/// A tool in a vendor's form.
+/// A tool in a vendor's format.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Exported {
     /// The tool's own name.
@@ -52,7 +52,7 @@ impl Format {
         ("mcp", Self::Mcp),
     ];
 
-    /// Characters of a name.
+    /// The most characters a name may have.
     fn name_max(self) -> usize {
         match self {
             Self::OpenAi | Self::OpenAiChat | Self::OpenAiUpper | Self::Gemini => 64,
@@ -71,12 +71,12 @@ impl Format {
         if name.len() > self.name_max() { self.marked(&name, tool) } else { name }
     }
 
-    /// Says no only of names that are kept.
+    /// Whether the tool may be exported under another name. If this returns false, the name is certainly kept.
     fn may_rename(self, tool: &str) -> bool {
         tool.len() >= self.name_max() || tool.contains('.') || !tool.starts_with(|c: char| c.is_ascii_alphabetic())
     }
 
-    /// The name with a mark of its tool at its end, cut to what is allowed.
+    /// The name with a hash of the tool's name appended, cut to the maximum length.
     fn marked(self, name: &str, tool: &str) -> String {
         let mark: String = Sha256::digest(tool)[..MARK_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
         let kept: String = name.chars().take(self.name_max() - mark.len() - 1).collect();
@@ -84,10 +84,10 @@ impl Format {
     }
 }
 
-/// Describes tools in the order in which they are given.
+/// Exports tools in the given order.
 #[must_use]
 pub fn export(tools: &[v1::Tool], format: Format) -> Vec<Exported> {
-    // Who needs no other name keeps its own, wherever it stands in the list.
+    // A name that needs no change keeps priority over changed names, at any position in the list.
     let own = tools.iter().map(|tool| tool.name.as_str());
     let mut taken: HashSet<String> = own.filter(|name| format.name(name) == *name).map(str::to_owned).collect();
     let exported = tools.iter().map(|tool| {
@@ -102,10 +102,10 @@ pub fn export(tools: &[v1::Tool], format: Format) -> Vec<Exported> {
     exported.collect()
 }
 
-/// The tool that a model means by a name that is no tool's own, among those that were [exported](export), in their
-/// order. None is described for that.
+/// The tool that a model called by an exported name which is no tool's own name. `tools` are the names of the
+/// [exported](export) tools in their order. No definition is built for that.
 pub fn meant<'a>(tools: impl IntoIterator<Item = &'a str>, format: Format, called: &str) -> Option<&'a str> {
-    // Ends in a mark; only then is it worth to make marks.
+    // Hashes are only computed if the name ends like one.
     let is_marked = called.rsplit_once('_').is_some_and(|(_, mark)| mark.len() == 2 * MARK_BYTES);
     let mut others = None;
     for tool in tools.into_iter().filter(|tool| format.may_rename(tool)) {
@@ -127,7 +127,7 @@ fn definition(tool: &v1::Tool, name: &str, format: Format) -> Value {
     };
     let schema = schema(&tool.input_schema);
     match format {
-        // Unless told otherwise the vendor takes schemas for strict, which allow little of JSON Schema.
+        // By default the vendor treats schemas as strict, and strict schemas allow little of JSON Schema.
         Format::OpenAi => json!({
             "type": "function", "name": name, "description": description, "parameters": schema, "strict": false,
         }),
@@ -156,7 +156,7 @@ fn mcp(tool: &v1::Tool, name: &str, description: &str, input: &Value) -> Value {
             "openWorldHint": effects.open_world,
         },
     });
-    // The protocol knows results that are objects, and no others.
+    // The protocol only allows results that are objects.
     let output = schema(&tool.output_schema);
     if !tool.output_schema.is_empty() && output["type"] == "object" {
         definition["outputSchema"] = output;
@@ -164,7 +164,7 @@ fn mcp(tool: &v1::Tool, name: &str, description: &str, input: &Value) -> Value {
     definition
 }
 
-/// A schema without the word which dialect it is in, of which some vendors know nothing.
+/// A schema without its `$schema` keyword, which some vendors do not know.
 fn schema(text: &str) -> Value {
     let mut schema = serde_json::from_str(text).unwrap_or_else(|_| json!({ "type": "object" }));
     if let Some(schema) = schema.as_object_mut() {
@@ -173,7 +173,7 @@ fn schema(text: &str) -> Value {
     schema
 }
 
-/// The schema with its types in upper case. What only looks like a type, as a property of that name, stays.
+/// The schema with its types in upper case. A property that is named `type` and the like are unchanged.
 fn upper(schema: &Value) -> Value {
     let Some(schema) = schema.as_object() else { return schema.clone() };
     let each = |schemas: &Map<String, Value>| -> Value {
@@ -196,7 +196,7 @@ fn upper(schema: &Value) -> Value {
     turned.collect::<Map<_, _>>().into()
 }
 
-/// What a name says: `get_current_time` and `getCurrentTime` are "get current time".
+/// The words of a name: `get_current_time` and `getCurrentTime` become "get current time".
 fn words(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     let mut words = String::new();

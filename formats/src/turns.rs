@@ -1,6 +1,6 @@
-//! The forms in which vendors' models ask for tool calls, and in which they want the results: an assistant turn goes in
-//! [as it is](Turn::parse), the messages that answer it [come out](Turn::answers). No IO, and nothing of runs: who uses this
-//! executes the calls in between.
+//! The formats in which models request tool calls and expect the results. [`Turn::parse`] reads an assistant turn as
+//! the vendor sent it, and [`Turn::answers`] writes the messages that answer it. No IO, and no dependency on runs: the
+//! caller executes the calls in between.
 //!
 //! ```
 //! use formats::turns::{Answer, Part, Turn};
@@ -17,22 +17,22 @@
 //! # Ok::<(), formats::turns::Error>(())
 //! ```
 //!
-//! # What is read
+//! # Supported turns
 //!
-//! | form | turn | calls | passed over and reported |
+//! | form | turn | calls | skipped and reported |
 //! |---|---|---|---|
 //! | `openai-chat` | response with `choices`, choice, message, list of its calls | `tool_calls` (`function`, `custom`), `function_call` | other types |
-//! | `openai-responses` | response with `output`, list of its items, item | `function_call`, `custom_tool_call`, `shell_call`, `local_shell_call`, `apply_patch_call` | what the vendor executes (`mcp_call`, `web_search_call`, a `shell_call` in its container, …), what is answered in the same list, `mcp_approval_request`, `computer_call`, other types |
+//! | `openai-responses` | response with `output`, list of its items, item | `function_call`, `custom_tool_call`, `shell_call`, `local_shell_call`, `apply_patch_call` | items that the vendor executes (`mcp_call`, `web_search_call`, a `shell_call` in its container, …), calls answered in the same list, `mcp_approval_request`, `computer_call`, other types |
 //! | `anthropic` | message, list of its blocks, block | `tool_use` | `server_tool_use`, `mcp_tool_use` and their results, other types |
 //! | `gemini` | response with `candidates`, candidate, content, list of its parts, part | `functionCall`, with or without `id` | `executableCode`, `toolCall` |
 //! | `mcp` | JSON-RPC request, batch | `tools/call` | other methods, responses |
 //!
-//! Free text (a custom tool's) becomes `{"input": "…"}`. A shell call is a call of the tool `shell`, `local_shell` or
-//! `apply_patch` with its `action` or `operation` as arguments, as they are. A member that is null is taken as missing, one
-//! that is not known is ignored, one that occurs twice is refused. Arguments that are not JSON, or that a vendor says are
-//! unfinished, do not spoil the turn: see [`Arguments::Unreadable`].
+//! Free text (of a custom tool) becomes `{"input": "…"}`. A shell call is a call of the tool `shell`, `local_shell` or
+//! `apply_patch`, with its unchanged `action` or `operation` as arguments. A member that is null counts as missing. An
+//! unknown member is ignored, and a repeated member is an error. Arguments that are not JSON, or that the vendor marks
+//! as unfinished, do not invalidate the turn: see [`Arguments::Unreadable`].
 //!
-//! # What becomes of an answer
+//! # Conversion of answers
 //!
 //! | | text | JSON | image | PDF | other data | error |
 //! |---|---|---|---|---|---|---|
@@ -45,10 +45,10 @@
 //! | Gemini | `response.output` | the only part: as it is in `response.output`; else text | `inlineData` part | `inlineData` part | note | `response.error`, as text |
 //! | MCP | `text` | `text`; the only part also as `structuredContent` (before revision 2026-07-28 only an object) | `image` | `resource` | `audio`, or `resource` with a made `uri` | `isError` |
 //!
-//! A note is a text that names media type and size, and says that the form cannot carry the data. Images are PNG, JPEG and
-//! WebP, in Responses and Anthropic also GIF, in MCP of any type. Data of type `text/…` or `application/json` that is UTF-8 is
-//! text in every form, but for `application/json` in MCP. A shell's output is one, however many commands were asked for, and
-//! a timeout is an error.
+//! A note is a text with the media type and the size of data that the form cannot carry. Images are PNG, JPEG and WebP,
+//! in Responses and Anthropic also GIF, in MCP of any type. Data of type `text/…` or `application/json` that is UTF-8
+//! is text in every form, except `application/json` in MCP. A shell call has one output, independent of its number of
+//! commands, and a timeout is an error.
 
 mod answer;
 mod error;

@@ -1,5 +1,4 @@
-//! One program for all targets: the variable `FUZZ_TARGET` names the one that it runs. libFuzzer's options are its
-//! arguments.
+//! One program for all targets: the variable `FUZZ_TARGET` selects the target. Its arguments are libFuzzer's options.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! What is fuzzed. Each target reads bytes as a stranger may send them. It panics if the reader panics, or if something
-//! that was read is written in a form that is not read back alike. The suite replays `fuzz/corpus` through the same
-//! functions.
+//! The fuzz targets. Each target reads bytes as an untrusted sender may send them. It panics if the reader panics, or
+//! if a value that was read is written in a form that does not read back to the same value. The test suite replays
+//! `fuzz/corpus` through the same functions.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use proto::{json, v1};
 use run::{CallIndex, Run, Shard, Timestamp};
 use schema::Schema;
 
-/// A target's name, as its folder in `fuzz/corpus` has it, and what it does with an input.
+/// A target: its name, which is its folder in `fuzz/corpus`, and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
 pub const TARGETS: &[Target] = &[
@@ -33,35 +33,33 @@ pub const TARGETS: &[Target] = &[
     ("files", files),
 ];
 
-/// The first byte chooses among several readers; the rest is the input.
+/// The first byte selects one of several readers; the rest is the input.
 fn chosen(data: &[u8]) -> Option<(usize, &[u8])> {
     data.split_first().map(|(choice, rest)| (usize::from(*choice), rest))
 }
 
-/// Two texts of one input, divided by its first zero byte.
+/// Two texts in one input, separated by the first zero byte.
 fn two_texts(data: &[u8]) -> Option<(&str, &[u8])> {
     let at = data.iter().position(|byte| *byte == 0)?;
     Some((std::str::from_utf8(data.get(..at)?).ok()?, data.get(at + 1..)?))
 }
 
-// ---- requests ----
-
 fn read_json<M: Message + Name + Default + PartialEq>(text: &[u8]) -> Option<M> {
     let message: M = json::read(text, &[]).ok()?;
     let written = json::write(&message);
-    let again: M = json::read(written.as_bytes(), &[]).expect("what we write we read");
+    let again: M = json::read(written.as_bytes(), &[]).expect("written JSON reads back");
     assert_eq!(json::write(&again), written, "it is written alike");
     Some(message)
 }
 
 fn read_binary<M: Message + Default>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(bytes).ok()?;
-    let again = M::decode(message.encode_to_vec().as_slice()).expect("what we encode we decode");
+    let again = M::decode(message.encode_to_vec().as_slice()).expect("an encoded message decodes");
     assert_eq!(again.encode_to_vec(), message.encode_to_vec(), "it is encoded alike");
     Some(message)
 }
 
-/// What the rest of a request's way does with the message, as far as it needs no broker.
+/// The further processing of a request that needs no broker.
 fn into_domain(request: Request) {
     match request {
         Request::Create(request) => drop(coordinator::inputs::create_run(request)),
@@ -158,9 +156,7 @@ pub fn openai_bodies(data: &[u8]) {
     }
 }
 
-// ---- the log and the workers ----
-
-/// Entries of one run: each begins with its place and its length. They are decoded, folded, and written again.
+/// Entries of one run: each begins with its place and its length. They are decoded, folded, and encoded again.
 pub fn log_entries(data: &[u8]) {
     const RUN: &str = "ty.run.00.run_00_01a20454affe706292a3b95b68bd5058";
     const PLACES: [&str; 5] = ["_.run", "0.job.shell", "1.out.shell", "1.ctl", "0.out.shell"];
@@ -190,7 +186,7 @@ pub fn worker_messages(data: &[u8]) {
         ($decode:path, $encode:path) => {
             if let Ok(read) = $decode(payload) {
                 let written = $encode(&read);
-                let read = $decode(written.clone()).expect("what we encode we decode");
+                let read = $decode(written.clone()).expect("an encoded message decodes");
                 assert_eq!($encode(&read), written, "it is encoded alike");
             }
         };
@@ -216,11 +212,9 @@ pub fn manifests(data: &[u8]) {
     };
     let Some(Ok(usable)) = tool.map(manifest_in) else { return };
     let written = manifest_out(&usable.manifest);
-    let again = manifest_in(written.clone()).expect("what a manifest is written as can be used");
+    let again = manifest_in(written.clone()).expect("a written manifest is valid");
     assert_eq!(manifest_out(&again.manifest), written, "it is written alike");
 }
-
-// ---- schemas, grammars, files ----
 
 pub fn schemas(data: &[u8]) {
     let Some((schema, arguments)) = two_texts(data) else { return };
@@ -245,7 +239,7 @@ pub fn request_tools(data: &[u8]) {
     drop(coordinator::inputs::request_tool(format, input));
 }
 
-/// Files of an operator: not hostile, but wrong ones must be told and not end the process.
+/// Files of an operator. They are not hostile, but an invalid file must be reported and must not end the process.
 pub fn files(data: &[u8]) {
     let Some((choice, text)) = chosen(data) else { return };
     let name = ["callers.toml", "callers.json", "hooks.toml", "webhooks.toml"][choice % 4];

@@ -1,6 +1,6 @@
-//! How messages of the API are written to a gRPC stream and read from it: as [`tonic_prost`] does, but with buffers
-//! that begin small. Its own take 8 KiB for each direction of each request, where most streams carry a few hundred
-//! bytes.
+//! Encodes messages of the API to a gRPC stream and decodes them, like [`tonic_prost`] but with small initial buffers.
+//! The codec of `tonic_prost` allocates 8 KiB for each direction of each request, while most streams carry a few
+//! hundred bytes.
 
 use std::marker::PhantomData;
 
@@ -9,9 +9,9 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, EncodeBuf, Encoder};
 use tonic_prost::{ProstCodec, ProstDecoder};
 
-/// What a buffer has room for at first: most messages.
+/// The initial capacity of a buffer, which fits most messages.
 const BUFFER_BYTES: usize = 1024;
-/// As many bytes of messages that are ready go out together. The default of tonic.
+/// The number of bytes of ready messages that are sent together. It is tonic's default.
 const TOGETHER_BYTES: usize = 32 * 1024;
 
 fn settings() -> BufferSettings {
@@ -47,7 +47,7 @@ where
     }
 }
 
-/// Makes room for a message at once, where it needs more than a buffer has.
+/// Reserves the space of a message at once if it exceeds the buffer.
 #[derive(Debug)]
 pub struct MessageEncoder<T>(PhantomData<T>);
 

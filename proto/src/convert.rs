@@ -1,7 +1,7 @@
-//! The only conversions between the wire and the domain: `log` for what is stored, `manifest` for tools, `worker` for
-//! what coordinators and workers say besides, `object` for what is said of objects, `snapshot` for what owners leave to
-//! the next, `api` for what clients see, `fields` for those of JSON objects. Shared pieces (content, errors, policies)
-//! are here.
+//! The only conversions between the wire and the domain: `log` for log entries, `manifest` for tools, `worker` for
+//! other messages between coordinators and workers, `object` for messages about objects, `snapshot` for the snapshots
+//! of shard owners, `api` for the public API, `fields` for JSON objects. Shared types (content, errors, policies) are
+//! here.
 
 pub mod api;
 pub mod fields;
@@ -26,14 +26,14 @@ use crate::v1;
 /// The version of every wire message.
 pub const VERSION: u32 = 1;
 
-/// A message that cannot be understood. It is counted and passed over, never believed.
+/// A message that cannot be decoded. It is counted and skipped.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidMessage {
     #[error(transparent)]
     Subject(#[from] InvalidSubject),
-    #[error("the message does not decode: {0}")]
+    #[error("decoding the message failed: {0}")]
     Decode(#[from] prost::DecodeError),
-    #[error("the message has version {0}, this program knows version {VERSION}: upgrade it")]
+    #[error("the message has version {0}, but this program supports version {VERSION}: upgrade it")]
     Version(u32),
     #[error(transparent)]
     Id(#[from] InvalidId),
@@ -49,10 +49,10 @@ fn check_version(version: u32) -> Result<(), InvalidMessage> {
     if version == VERSION { Ok(()) } else { Err(InvalidMessage::Version(version)) }
 }
 
-/// Ten thousand years: no longer time can be written.
+/// Ten thousand years, the longest duration that the format can represent.
 const DURATION_SECONDS_MAX: i64 = 315_576_000_000;
 
-/// A domain duration as the wire's.
+/// A domain duration in wire form.
 #[must_use]
 pub fn duration(duration: Duration) -> prost_types::Duration {
     prost_types::Duration {
@@ -61,8 +61,8 @@ pub fn duration(duration: Duration) -> prost_types::Duration {
     }
 }
 
-/// A time from the wire; `None` when it is negative. The library's own conversion overflows at the edge of what it
-/// takes.
+/// A duration from the wire; `None` if it is negative. The library's own conversion overflows at the limit of its
+/// range.
 #[must_use]
 pub fn time_in(wire: prost_types::Duration) -> Option<Duration> {
     let (seconds, nanos) = (u64::try_from(wire.seconds).ok()?, u64::try_from(wire.nanos).ok()?);
@@ -133,7 +133,7 @@ fn progress_in(wire: v1::Progress) -> Progress {
     Progress { done: wire.done, total: wire.total, message: wire.message }
 }
 
-/// The kinds of errors, once for both directions.
+/// The kinds of errors, for both directions.
 const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 21] = [
     (ErrorKind::UnknownTool, v1::CallErrorKind::UnknownTool),
     (ErrorKind::ArgumentsInvalid, v1::CallErrorKind::ArgumentsInvalid),
@@ -158,7 +158,7 @@ const ERROR_KINDS: [(ErrorKind, v1::CallErrorKind); 21] = [
     (ErrorKind::NotPermitted, v1::CallErrorKind::NotPermitted),
 ];
 
-/// A kind of error in one word, as in `tool_failed`.
+/// A kind of error as one lower-case word, such as `tool_failed`.
 #[must_use]
 pub fn error_word(kind: ErrorKind) -> String {
     error_kind_out(kind).as_str_name().trim_start_matches("CALL_ERROR_KIND_").to_lowercase()
@@ -168,7 +168,7 @@ fn error_kind_out(kind: ErrorKind) -> v1::CallErrorKind {
     ERROR_KINDS.iter().find(|(known, _)| *known == kind).map(|(_, wire)| *wire).unwrap_or_default()
 }
 
-/// A kind of error in one word, as clients know it: `TOOL_FAILED`.
+/// A kind of error as one word for clients: `TOOL_FAILED`.
 #[must_use]
 pub fn error_kind_name(kind: ErrorKind) -> &'static str {
     let name = error_kind_out(kind).as_str_name();
@@ -189,7 +189,7 @@ fn error_out(error: &CallError) -> v1::CallError {
 }
 
 fn error_in(wire: v1::CallError) -> CallError {
-    // A kind that is newer than this program is the tool's failure as far as it can tell.
+    // A kind from a newer program counts as a failure of the tool.
     let kind =
         ERROR_KINDS.iter().find(|(_, known)| *known == wire.kind()).map_or(ErrorKind::ToolFailed, |(kind, _)| *kind);
     let violations = wire.violations.into_iter();
@@ -249,7 +249,7 @@ fn policy_in(wire: v1::ToolPolicy) -> Policy {
     }
 }
 
-/// Whether a call may run beside others; `None` where that was not said.
+/// Whether a call may run beside others; `None` if unspecified.
 #[must_use]
 pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
     match wire {
@@ -259,7 +259,7 @@ pub fn concurrency(wire: v1::ToolConcurrency) -> Option<Concurrency> {
     }
 }
 
-/// `None` where nothing differs from what holds without it.
+/// `None` if all rules have their defaults.
 pub(crate) fn rules_out(rules: Rules) -> Option<v1::RunRules> {
     let Rules { confirm, running_max, calls_max, fails_with_call } = rules;
     let error_policy = if fails_with_call { v1::ErrorPolicy::FailRun } else { v1::ErrorPolicy::Unspecified };
@@ -277,7 +277,7 @@ pub(crate) fn rules_out(rules: Rules) -> Option<v1::RunRules> {
     })
 }
 
-/// How a run's calls are run; what this program does not know is the default.
+/// The rules of a run's calls. Unknown values become the default.
 #[must_use]
 pub fn rules(wire: Option<v1::RunRules>) -> Rules {
     let wire = wire.unwrap_or_default();
@@ -301,7 +301,7 @@ pub(crate) fn approval_default_out(default: DefaultDecision) -> v1::ApprovalDefa
     }
 }
 
-/// What follows where nobody decides; what this program does not know is a rejection.
+/// The decision if none is made in time. An unknown value becomes a rejection.
 #[must_use]
 pub fn approval_default(wire: v1::ApprovalDefault) -> DefaultDecision {
     match wire {

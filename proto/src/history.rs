@@ -1,5 +1,5 @@
-//! The calls of a run that have ended, for a tool that wants to know of them: written where a call's job is stored,
-//! read by the worker that executes it.
+//! The ended calls of a run, for a tool that requests them. The history is written when a call's job is stored, and
+//! read by the worker that executes the call.
 
 use std::sync::Arc;
 
@@ -9,22 +9,23 @@ use serde_json::Value;
 
 use crate::convert::error_kind_name;
 
-/// The key of a context under which they stand. A tool declares it as any other; nobody can give it.
+/// The context key of the history. A tool declares it like any other key; callers cannot set it.
 pub const TOOL_CALL_HISTORY: &str = "TOOL_CALL_HISTORY";
-/// Levels of a value that is told as JSON, deeper ones as text: readers take 127, and the history has some of its own.
+/// The deepest nesting of a value that is included as JSON; deeper values are included as text. Readers take 127
+/// levels, and the history adds some of its own.
 const DEPTH_MAX: usize = 100;
-/// What stands there before the job is stored.
+/// The value of the key before the job is stored.
 pub const NONE: &str = "[]";
 
-/// A call that ended before another one began.
+/// A call that ended before another call began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PastCall {
     pub call_id: String,
     pub tool: String,
-    /// Those with which it was executed; for a tool that takes text, a string.
+    /// The arguments with which it was executed; a string for a tool that takes text.
     pub arguments: Value,
     pub outcome: PastOutcome,
-    /// There was no room for its arguments and its result: they are null and empty here.
+    /// Its arguments and its result did not fit; they are null and empty here.
     #[serde(default)]
     pub left_out: bool,
 }
@@ -37,7 +38,7 @@ pub enum PastOutcome {
         result: Vec<PastContent>,
     },
     Failed {
-        /// As `TOOL_FAILED`.
+        /// Such as `TOOL_FAILED`.
         kind: String,
         message: String,
     },
@@ -55,15 +56,15 @@ pub enum PastOutcome {
 pub enum PastContent {
     Text(String),
     Json(Value),
-    /// Of bytes only what and how many they are.
+    /// Only the media type and the size of binary data.
     Data {
         media_type: String,
         bytes: usize,
     },
 }
 
-/// A call as its job holds it: where its tool wants the history of the run, that is filled in as it stands now. The job
-/// is stored once, so every attempt finds the same.
+/// A call in the form that its job stores. If its tool requests the history of the run, the current history is filled
+/// in. The job is stored once, so every attempt gets the same history.
 #[must_use]
 pub fn job(run: &Run, call: &Call) -> Arc<CallSpec> {
     let spec = call.spec();
@@ -75,7 +76,7 @@ pub fn job(run: &Run, call: &Call) -> Arc<CallSpec> {
     Arc::new(spec)
 }
 
-/// In the order of the calls. Room is given to the latest first.
+/// In the order of the calls. The latest calls get space first.
 fn write(run: &Run, of: &Call) -> String {
     let ended = run.calls().iter().filter(|call| call.index() != of.index());
     let ended: Vec<(&CallSpec, &Outcome)> = ended.filter_map(|call| Some((&**call.spec(), call.outcome()?))).collect();
@@ -95,7 +96,7 @@ fn text(past: &PastCall) -> String {
     serde_json::to_string(past).expect("texts and JSON values serialize")
 }
 
-/// At least so many bytes it takes.
+/// The least number of bytes that the entry takes.
 fn size(spec: &CallSpec, outcome: &Outcome) -> usize {
     let result = match outcome {
         Outcome::Completed(result) => result.iter().map(|part| match part {
@@ -128,7 +129,7 @@ fn whole(spec: &CallSpec, outcome: &Outcome) -> PastCall {
     PastCall { call_id: spec.id.to_string(), tool: spec.tool.to_string(), arguments, outcome, left_out: false }
 }
 
-/// JSON that others can read inside of the history.
+/// JSON that other readers can parse inside the history.
 fn json(text: &[u8]) -> Option<Value> {
     serde_json::from_slice(text).ok().filter(|value| depth(value) <= DEPTH_MAX)
 }
@@ -141,7 +142,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// What there is always room for.
+/// The minimal entry, which always fits.
 fn named(spec: &CallSpec, outcome: &Outcome) -> PastCall {
     let nothing = String::new();
     let outcome = match outcome {

@@ -1,8 +1,9 @@
-//! The JSON form of the API's messages: the protobuf JSON mapping, made from the descriptors, so that there is no
-//! second list of fields anywhere.
+//! The JSON form of the API's messages: the protobuf JSON mapping, derived from the descriptors, so there is no second
+//! list of fields.
 //!
-//! Written are the names of the `.proto` files, 64-bit numbers as numbers, and fields that have no presence also where
-//! they are empty; read is all that the mapping allows. What is not known is refused, with the place where it stands.
+//! The writer uses the names of the `.proto` files, writes 64-bit numbers as numbers, and includes empty fields that
+//! have no presence. The reader accepts everything that the mapping allows. Unknown fields are rejected with their
+//! place.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -21,11 +22,11 @@ pub(crate) static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
     DescriptorPool::decode(DESCRIPTORS).expect("the descriptors were made by the build of this program")
 });
 
-/// JSON that is not the message that was wanted.
+/// JSON that is not the expected message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {reason}")]
 pub struct Unreadable {
-    /// Where it stands, as `calls[0].tool`; empty for the whole.
+    /// The place, such as `calls[0].tool`; empty for the whole message.
     pub field: String,
     pub reason: String,
 }
@@ -40,10 +41,10 @@ fn descriptor<M: Name>() -> MessageDescriptor {
     POOL.get_message_by_name(&M::full_name()).expect("every message of ours is among the descriptors")
 }
 
-/// A message as JSON on one line, its fields in the order of their numbers.
+/// A message as JSON on one line, with its fields in the order of their numbers.
 ///
 /// # Panics
-/// For a message that is not one of this crate's.
+/// The message is not one of this crate's.
 #[must_use]
 pub fn write<M: Message + Name>(message: &M) -> String {
     let mut text = Vec::new();
@@ -51,10 +52,10 @@ pub fn write<M: Message + Name>(message: &M) -> String {
     String::from_utf8(text).expect("JSON is text")
 }
 
-/// The same, at the end of what is there.
+/// Appends the same JSON to `text`.
 ///
 /// # Panics
-/// As [`write`].
+/// See [`write`].
 pub fn write_into<M: Message + Name>(text: &mut Vec<u8>, message: &M) {
     let mut dynamic = DynamicMessage::new(descriptor::<M>());
     dynamic.transcode_from(message).expect("a message fits its own descriptor");
@@ -64,10 +65,10 @@ pub fn write_into<M: Message + Name>(text: &mut Vec<u8>, message: &M) {
     dynamic.serialize_with_options(&mut serializer, &options).expect("times are in range, and memory does not fail");
 }
 
-/// Reads a message. What the path of the request says of it, it must not say otherwise.
+/// Reads a message. Fields given by the path of the request must not have other values in the text.
 ///
 /// # Errors
-/// With the field where the text stops being that message.
+/// The text is not the message; the error names the field.
 pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> Result<M, Unreadable> {
     once(&descriptor::<M>(), text)?;
     let mut json = serde_json::Deserializer::from_slice(text);
@@ -76,7 +77,7 @@ pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> 
     for (name, said) in path {
         let Some(field) = message.descriptor().get_field_by_name(name) else { continue };
         if let Some(other) = message.get_field(&field).as_str().filter(|other| !other.is_empty() && other != said) {
-            let reason = format!("is {other:?} here and {said:?} in the path: say it in the path alone");
+            let reason = format!("is {other:?} in the body and {said:?} in the path: send it in the path only");
             return Err(Unreadable::new(*name, reason));
         }
         message.set_field(&field, Value::String((*said).to_owned()));
@@ -84,11 +85,10 @@ pub fn read<M: Message + Name + Default>(text: &[u8], path: &[(&str, &str)]) -> 
     typed(&message)
 }
 
-/// Reads a message of which each field was said as a text of its own, as in the query of a URL. A list is a name that
-/// is repeated.
+/// Reads a message whose fields are separate texts, as in the query of a URL. A repeated name is a list.
 ///
 /// # Errors
-/// With the field that is not known, is not what it should be, or occurs twice.
+/// A field is unknown, invalid, or repeated without being a list; the error names it.
 pub fn read_fields<'a, M: Message + Name + Default>(
     fields: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> Result<M, Unreadable> {
@@ -101,21 +101,21 @@ pub fn read_fields<'a, M: Message + Name + Default>(
             simple(&field, text).ok_or_else(|| Unreadable::new(name, format!("{text:?} is neither true nor false")))?;
         if field.is_list() {
             let list = object.entry(field.name()).or_insert_with(|| serde_json::Value::Array(Vec::new()));
-            list.as_array_mut().expect("it was made as a list").push(value);
+            list.as_array_mut().expect("the value was created as a list").push(value);
         } else if object.insert(field.name().to_owned(), value).is_some() {
-            return Err(Unreadable::new(name, "is there twice: say it once"));
+            return Err(Unreadable::new(name, "is repeated: send it once"));
         }
     }
     typed(&read_dynamic(&descriptor, serde_json::Value::Object(object))?)
 }
 
-/// The names of a message's fields, for whoever used another.
+/// The error for an unknown field, with the names of the message's fields.
 fn unknown(descriptor: &MessageDescriptor) -> String {
     let names: Vec<String> = descriptor.fields().map(|field| field.name().to_owned()).collect();
-    format!("is not known here: {} are", names.join(", "))
+    format!("is unknown; known fields: {}", names.join(", "))
 }
 
-/// The mapping reads numbers, enums and times from texts, but not truth.
+/// The mapping reads numbers, enums and times from texts, but not booleans.
 fn simple(field: &FieldDescriptor, text: &str) -> Option<serde_json::Value> {
     match field.kind() {
         Kind::Bool => text.parse().ok().map(serde_json::Value::Bool),
@@ -137,7 +137,7 @@ where
     })
 }
 
-/// The field at a place as `calls[0].tool`.
+/// The field at a place such as `calls[0].tool`.
 fn field_at(descriptor: &MessageDescriptor, place: &str) -> Option<FieldDescriptor> {
     let mut steps = place.split('.').map(|step| step.split('[').next().unwrap_or_default());
     let find = |message: &MessageDescriptor, name: &str| {
@@ -151,7 +151,7 @@ fn field_at(descriptor: &MessageDescriptor, place: &str) -> Option<FieldDescript
     Some(field)
 }
 
-/// What is wrong with a field, in the words of whoever sends it.
+/// The error in a field, in terms of the JSON form.
 fn explained(field: Option<&FieldDescriptor>, error: String) -> String {
     let is_another_type = error.starts_with("invalid type");
     match field.map(FieldDescriptor::kind) {
@@ -178,8 +178,8 @@ fn explained(field: Option<&FieldDescriptor>, error: String) -> String {
     }
 }
 
-/// Refuses an object with a member that is there twice: which of them counts would be anybody's guess. A field of a
-/// message has two names, which count as one.
+/// Rejects an object with a repeated member, because it would be ambiguous which value counts. A field of a message has
+/// two names, which count as one.
 fn once(descriptor: &MessageDescriptor, text: &[u8]) -> Result<(), Unreadable> {
     let mut track = serde_path_to_error::Track::new();
     let mut json = serde_json::Deserializer::from_slice(text);
@@ -187,23 +187,23 @@ fn once(descriptor: &MessageDescriptor, text: &[u8]) -> Result<(), Unreadable> {
     let read = seed.deserialize(serde_path_to_error::Deserializer::new(&mut json, &mut track));
     let error = match read {
         Err(error) if error.to_string().starts_with(TWICE) => error,
-        // Whatever else is wrong is told by who reads the message.
+        // Other errors are reported when the message is read.
         Ok(()) | Err(_) => return Ok(()),
     };
     let place = track.path().to_string();
     Err(Unreadable::new(if place == "." { "" } else { place.as_str() }, error.to_string()))
 }
 
-const TWICE: &str = "is there twice";
+const TWICE: &str = "is repeated";
 
-/// JSON in which no object has a member twice.
+/// JSON in which no object has a repeated member.
 #[derive(Clone)]
 enum Once {
     /// A message, or a list of them.
     Message(MessageDescriptor),
-    /// An object whose values are such messages, and whose keys are the caller's.
+    /// An object whose values are such messages, and whose keys are chosen by the caller.
     Map(MessageDescriptor),
-    /// Anything else: each member has one name.
+    /// Any other value: each member has one name.
     Plain,
 }
 
@@ -214,14 +214,14 @@ impl Once {
         if field.is_map() {
             return message.map_entry_value_field().kind().as_message().map_or(Self::Plain, |of| Self::Map(of.clone()));
         }
-        // Those of protobuf have JSON forms of their own.
+        // The messages of protobuf itself have JSON forms of their own.
         match message.package_name() {
             "google.protobuf" => Self::Plain,
             _ => Self::Message(message.clone()),
         }
     }
 
-    /// The field that a member is, and what its value is.
+    /// The field of a member, and the kind of its value.
     fn member(&self, name: &str) -> (Option<FieldDescriptor>, Self) {
         match self {
             Self::Message(message) => {
@@ -363,16 +363,16 @@ mod tests {
     #[test]
     fn a_member_that_is_there_twice_is_refused_wherever_it_stands() {
         let (_, reason) = refused(r#"{"tenant":"a","calls":[],"tenant":"b"}"#);
-        assert!(reason.starts_with(r#"is there twice: the member "tenant""#), "{reason}");
+        assert!(reason.starts_with(r#"is repeated: the member "tenant""#), "{reason}");
         let (field, reason) = refused(r#"{"calls":[{},{"tool":"a","tool":"a"}]}"#);
-        assert!(field.starts_with("calls[1]") && reason.starts_with("is there twice"), "{field}: {reason}");
+        assert!(field.starts_with("calls[1]") && reason.starts_with("is repeated"), "{field}: {reason}");
     }
 
     #[test]
     fn a_field_that_is_there_under_both_of_its_names_is_refused() {
         let (_, reason) = refused(r#"{"request_id":"a","requestId":"a"}"#);
         assert!(
-            reason.starts_with(r#"is there twice: the members "request_id" and "requestId" are one field"#),
+            reason.starts_with(r#"is repeated: the members "request_id" and "requestId" are one field"#),
             "{reason}"
         );
         let (field, reason) = refused(r#"{"calls":[{},{"queueTimeout":"1s","tool":"a","queue_timeout":"1s"}]}"#);

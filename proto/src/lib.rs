@@ -19,14 +19,14 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/toolyard.v1.rs"));
 
     impl From<CreateRunRequest> for ExecuteRunRequest {
-        /// Asks for the output under the default floor policy.
+        /// Requests the output under the default floor policy.
         fn from(run: CreateRunRequest) -> Self {
             Self { run: Some(run), ..Self::default() }
         }
     }
 }
 
-/// The log's format and the messages between coordinators and workers.
+/// The format of the log and of the messages between coordinators and workers.
 pub mod wire {
     #[allow(clippy::all, reason = "generated code")]
     pub mod v1 {

@@ -1,34 +1,34 @@
-//! How objects lie at the broker: each in chunks of one size, each chunk under a subject of its own, so that any part
-//! of an object is read without what is before it, and is written once. The broker's permissions hang on the subjects'
-//! form: a pool's workers may write `ty.obj.*.*.<pool>.*.*` and nothing else.
+//! The layout of objects at the broker: chunks of a fixed size, each under a subject of its own, so any part of an
+//! object can be read without the parts before it, and is written once. The broker's permissions depend on the form of
+//! the subjects: a pool's workers may write `ty.obj.*.*.<pool>.*.*` and nothing else.
 
 use run::{ObjectId, PoolId, RunId};
 
 use crate::names::NAMESPACE;
 
-/// Bytes of each chunk but the last. Part of the format, as who reads counts with it.
+/// Bytes of each chunk except the last. It is part of the format, because readers compute positions with it.
 pub const CHUNK_BYTES: u64 = 256 * 1024;
-/// The media type of an object that was a text.
+/// The media type of an object that was stored as text.
 pub const TEXT: &str = "text/plain; charset=utf-8";
-/// The media type of an object that was JSON.
+/// The media type of an object that was stored as JSON.
 pub const JSON: &str = "application/json";
 
 /// Everything that is stored.
 pub const SUBJECTS: &str = "ty.obj.>";
 
-/// Where a chunk lies.
+/// The subject of a chunk.
 #[must_use]
 pub fn chunk(id: &ObjectId, index: u64) -> String {
     format!("{}{index}", stem(id))
 }
 
-/// Where it stands what an upload is.
+/// The subject of the description of an upload.
 #[must_use]
 pub fn about(id: &ObjectId) -> String {
     format!("{}about", stem(id))
 }
 
-/// Everything of an object.
+/// All subjects of an object.
 #[must_use]
 pub fn of_object(id: &ObjectId) -> String {
     format!("{}>", stem(id))
@@ -41,19 +41,19 @@ fn stem(id: &ObjectId) -> String {
     }
 }
 
-/// Everything of a run.
+/// All subjects of a run.
 #[must_use]
 pub fn of_run(run: RunId) -> String {
     format!("{NAMESPACE}.obj.{run}.>")
 }
 
-/// Everything that workers of a pool may write.
+/// All subjects that workers of a pool may write.
 #[must_use]
 pub fn of_pool(pool: &PoolId) -> String {
     format!("{NAMESPACE}.obj.*.*.{pool}.*.*")
 }
 
-/// Chunks of an object of so many bytes.
+/// The number of chunks of an object of this size.
 #[must_use]
 pub fn chunks(size: u64) -> u64 {
     size.div_ceil(CHUNK_BYTES)

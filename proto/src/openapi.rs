@@ -1,5 +1,5 @@
-//! The API's messages as JSON Schemas, and its methods as OpenAPI operations: made of the descriptors and their
-//! comments, as [`json`](crate::json) makes the messages themselves.
+//! The API's messages as JSON Schemas, and its methods as OpenAPI operations. Both are derived from the descriptors and
+//! their comments, like the messages in [`json`](crate::json).
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::json::POOL;
 
-/// Schemas by the names of their messages and enums, in the order of the names.
+/// Schemas by the names of their messages and enums, in alphabetical order.
 pub type Schemas = BTreeMap<String, Value>;
 
 /// A method of a service.
@@ -16,14 +16,14 @@ pub type Schemas = BTreeMap<String, Value>;
 pub struct Method(MethodDescriptor);
 
 impl Method {
-    /// Finds a method of the API by its service and its own name.
+    /// Finds a method of the API by the names of its service and of the method.
     #[must_use]
     pub fn find(service: &str, name: &str) -> Option<Self> {
         let service = POOL.get_service_by_name(&format!("toolyard.v1.{service}"))?;
         service.methods().find(|method| method.name() == name).map(Self)
     }
 
-    /// Every method of the API, as its service and its own name.
+    /// Every method of the API, as the names of its service and of the method.
     pub fn all() -> impl Iterator<Item = (String, String)> {
         let services = POOL.services().filter(|service| service.package_name() == "toolyard.v1");
         services.flat_map(|service| {
@@ -37,18 +37,18 @@ impl Method {
         self.0.name()
     }
 
-    /// What the method does, as its comment says.
+    /// The description of the method, from its comment.
     #[must_use]
     pub fn description(&self) -> String {
         comment(&self.0.parent_service().parent_file(), self.0.path())
     }
 
-    /// A reference to the schema of what it takes; the schema is put among the others.
+    /// A reference to the schema of its request; the schema is added to `schemas`.
     pub fn takes(&self, schemas: &mut Schemas) -> Value {
         reference(&self.0.input(), schemas)
     }
 
-    /// A reference to the schema of what it gives, and of each message where it streams.
+    /// A reference to the schema of its response, or of each message if it streams.
     pub fn gives(&self, schemas: &mut Schemas) -> Value {
         reference(&self.0.output(), schemas)
     }
@@ -58,7 +58,7 @@ impl Method {
         self.0.is_server_streaming()
     }
 
-    /// The fields of what it takes, as parameters of a query; but for those that stand in the path.
+    /// The fields of its request as query parameters, without the fields in the path.
     pub fn parameters(&self, path: &[&str], schemas: &mut Schemas) -> Vec<Value> {
         let input = self.0.input();
         let fields = input.fields().filter(|field| !path.contains(&field.name()));
@@ -69,17 +69,17 @@ impl Method {
         fields.map(parameter).collect()
     }
 
-    /// What a field of what it takes is for.
+    /// The description of a field of its request.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<String> {
         self.0.input().get_field_by_name(name).map(|field| described(&field))
     }
 }
 
-/// A reference to the schema of a message of the API, by its own name; the schema is put among the others.
+/// A reference to the schema of a message of the API, by its name; the schema is added to `schemas`.
 ///
 /// # Panics
-/// When there is no such message.
+/// There is no such message.
 pub fn message(name: &str, schemas: &mut Schemas) -> Value {
     let message = POOL.get_message_by_name(&format!("toolyard.v1.{name}")).expect("the message is one of the API's");
     reference(&message, schemas)
@@ -88,7 +88,7 @@ pub fn message(name: &str, schemas: &mut Schemas) -> Value {
 fn reference(message: &MessageDescriptor, schemas: &mut Schemas) -> Value {
     let name = message.name().to_owned();
     if !schemas.contains_key(&name) {
-        // Before its fields: messages may hold each other.
+        // Inserted before its fields are read, because messages may contain each other.
         schemas.insert(name.clone(), Value::Null);
         let schema = of_message(message, schemas);
         schemas.insert(name.clone(), schema);
@@ -109,14 +109,14 @@ fn of_message(message: &MessageDescriptor, schemas: &mut Schemas) -> Value {
         description.push_str(&format!("\n\nOnly one of these is there: {}.", names.join(", ")));
     }
     let mut schema = json!({ "type": "object", "description": description, "properties": properties });
-    // What is sent is refused with fields that are not known; what is answered may have more in a newer release.
+    // Requests with unknown fields are rejected. Responses of a newer release may have more fields.
     if message.name().ends_with("Request") {
         schema["additionalProperties"] = false.into();
     }
     schema
 }
 
-/// What an id of a run looks like; empty in an answer that has none.
+/// The pattern of a run's id; empty in a response without one.
 const RUN_ID: &str = "^(run_[0-9a-f]{2}_[0-9a-f]{32})?$";
 
 fn of_field(field: &FieldDescriptor, schemas: &mut Schemas) -> Value {
@@ -174,13 +174,13 @@ fn described(field: &FieldDescriptor) -> String {
     comment(&field.parent_message().parent_file(), field.path())
 }
 
-/// What stands before something in its file.
+/// The comment before a declaration in its file.
 fn comment(file: &FileDescriptor, path: &[i32]) -> String {
     let info = file.file_descriptor_proto().source_code_info.as_ref();
     let found = info.and_then(|info| info.location.iter().find(|location| location.path == path));
     let text = found.map(|location| location.leading_comments()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    // Lines of a comment are broken where the page ends; an empty one ends a paragraph.
+    // Lines of a comment are wrapped; an empty line ends a paragraph.
     let paragraphs = lines.split(|line| line.is_empty()).map(|lines| lines.join(" ")).filter(|text| !text.is_empty());
     paragraphs.collect::<Vec<_>>().join("\n\n")
 }

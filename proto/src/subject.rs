@@ -1,5 +1,5 @@
-//! Subjects of the log, built and parsed in one place. The broker's permissions hang on their form:
-//! a pool's workers may write `ty.run.*.*.*.out.<pool>` and nothing else.
+//! Subjects of the log, built and parsed in one place. The broker's permissions depend on their form: a pool's workers
+//! may write `ty.run.*.*.*.out.<pool>` and nothing else.
 
 use std::fmt;
 
@@ -75,14 +75,14 @@ pub fn of_shard(shard: Shard) -> String {
     format!("{NAMESPACE}.run.{shard}.>")
 }
 
-/// Where a coordinator leaves a mark in a shard, which is about no run: what it reads behind the mark's confirmation is
-/// no older than the mark.
+/// The subject on which a coordinator writes a barrier into a shard; it belongs to no run. Reads after the barrier's
+/// confirmation are no older than the barrier.
 #[must_use]
 pub fn mark(shard: Shard) -> String {
     format!("{NAMESPACE}.run.{shard}._.mark")
 }
 
-/// Whether a subject is that of a mark.
+/// Whether a subject is that of a barrier.
 #[must_use]
 pub fn is_mark(subject: &str) -> bool {
     subject.ends_with("._.mark")

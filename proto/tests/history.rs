@@ -1,4 +1,4 @@
-//! What a tool is told of the calls before its own: all that fits, in their order, and never more than a job can hold.
+//! The history that a tool receives of earlier calls: as many as fit, in order, and never more than a job can hold.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn spec(id: &str, route: Route) -> CallSpec {
     CallSpec::new(id.parse().expect("an id"), "tool".parse().expect("a tool"), r#"{"n":1}"#, route, Timestamp(9_000))
 }
 
-/// A run in which the client answered so, and a last call wants to know of it.
+/// A run in which the client gave these answers, and whose last call requests the history.
 fn asked(answers: Vec<Result<Vec<Content>, CallError>>) -> Vec<PastCall> {
     let route = Route::Pool {
         pool: "main".parse().expect("a pool"),
@@ -34,7 +34,7 @@ fn asked(answers: Vec<Result<Vec<Content>, CallError>>) -> Vec<PastCall> {
     };
     let mut run = Run::new("run_0b_0193a7b4c2d07e3f8a1b2c3d4e5f6071".parse().expect("a run"));
     let answered = (0..).zip(answers).map(|(call, answer)| Event::ClientAnswered { call: CallIndex(call), answer });
-    // The last is answered first.
+    // The calls are answered in reverse order.
     let mut events: Vec<Event> = answered.collect();
     events.reverse();
     run.apply(
@@ -87,7 +87,7 @@ fn what_does_not_fit_is_named_and_the_latest_fit_first() {
     let left_out: Vec<bool> = told.iter().map(|past| past.left_out).collect();
     assert_eq!(left_out, [true, false, false, false]);
     assert_eq!(told[0].outcome, PastOutcome::Completed { result: Vec::new() });
-    // Of the most that can be, each with the most that it can say, there is room for the names of all.
+    // Even with the highest number of calls and the largest contents, the names of all calls fit.
     let told = asked((0..127).map(|_| text("\u{1}".repeat(limit::RESULT_BYTES_MAX))).collect());
     assert_eq!((told.len(), told.iter().filter(|past| !past.left_out).count()), (127, 0));
 }

@@ -1,4 +1,4 @@
-//! A manifest comes back as it was advertised, and each thing that can be wrong with one is told for itself.
+//! A manifest decodes to what was advertised, and each possible error in it is reported on its own.
 
 use std::time::Duration;
 

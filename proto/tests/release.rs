@@ -1,6 +1,7 @@
-//! What earlier releases wrote is still read as they meant it: messages as bytes, in `tests/release`, one a line.
+//! Messages of earlier releases are still read with the same meaning. They are stored as bytes in `tests/release`, one
+//! per line.
 //!
-//! A line that stands there is never changed. A new kind of message gets a new line: the test says which.
+//! An existing line is never changed. A new kind of message gets a new line; the test prints it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::mem::discriminant;
@@ -110,7 +111,7 @@ fn opened() -> RunOpened {
     }
 }
 
-/// Entries of the log, by names.
+/// Entries of the log, by name.
 fn entries() -> Vec<(&'static str, Vec<Event>)> {
     let (call, pool) = (CallIndex(1), pool());
     let approved = Decision::Approved { arguments: Some(Bytes::from_static(b"{}")) };
@@ -298,7 +299,7 @@ fn snapshot_with_erasures() -> Snapshot {
     Snapshot { erasures: vec![owed], ..snapshot() }
 }
 
-/// All that is said, as this release says it.
+/// Every kind of message, as this release encodes it.
 fn all() -> BTreeMap<&'static str, Bytes> {
     let log = entries().into_iter().map(|(name, events)| (name, encode(&events, Some(&spec()))));
     let others = [

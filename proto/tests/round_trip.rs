@@ -1,4 +1,4 @@
-//! What goes out on the wire comes back the same, and what is none of ours is refused without a panic.
+//! Messages decode to the values that were encoded, and foreign bytes are rejected without a panic.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -320,20 +320,20 @@ proptest! {
         let decoded = log::decode_job(&subject, log::encode(&events, job), Timestamp(1)).expect("a job").expect("in time");
         prop_assert_eq!(&decoded.spec, &spec);
         prop_assert_eq!((decoded.run, decoded.call, decoded.pool), (run_id(), CallIndex(0), pool()));
-        // One that was stored too late is nobody's to execute.
+        // A job that was stored too late must not be executed.
         let until = |at: u64| log::decode_job(&subject, log::encode_as(7, Some(Timestamp(9)), &events, job), Timestamp(at));
         prop_assert!(until(9).expect("a job").is_some() && until(10).expect("a job").is_none());
     }
 
     #[test]
     fn an_entry_stops_nobody(events in prop_oneof![by_coordinators(), by_workers()], spec in spec()) {
-        // Whoever may pull a pool's jobs can have the broker bring them wherever words are heard.
+        // A client that may pull a pool's jobs can have the broker deliver them to any subject that is read.
         prop_assert!(Stop::decode(log::encode(&events, Some(&spec))).is_err());
     }
 
     #[test]
     fn events_are_not_taken_from_a_subject_where_they_do_not_belong(events in by_coordinators(), call in 0..9u16) {
-        // A worker can write to its pool's output alone.
+        // A worker can only write to its pool's output.
         let place = SubjectKind::Output { call: CallIndex(call), pool: pool() };
         let subject = Subject { run: run_id(), place };
         prop_assert!(log::decode(&subject, log::encode(&events, None), 1, Timestamp(1)).is_err());
@@ -344,7 +344,8 @@ proptest! {
         let payload = Bytes::from(bytes);
         for place in [SubjectKind::Run, SubjectKind::Output { call: CallIndex(0), pool: pool() }] {
             let subject = Subject { run: run_id(), place };
-            // Most of it is no message; whatever is one is no entry of a known version with events in their place.
+            // Most random bytes are no message. A message is not an entry of a known version with its events on their
+            // subject.
             let decoded = log::decode(&subject, payload.clone(), 1, Timestamp(1));
             prop_assert!(decoded.is_err() || decoded.is_ok_and(|entry| entry.events.is_empty()));
         }

@@ -284,7 +284,7 @@ async fn an_upload_that_is_deleted_is_gone_at_once_and_deleting_it_again_does_no
     let run = Run { client: yard.client.clone(), id: run.run_id };
     let ended = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
     let error = ended["a"].error.clone().expect("it cannot be opened");
-    assert!(error.message.contains("not kept any more"), "{error:?}");
+    assert!(error.message.contains("no longer stored"), "{error:?}");
 
     all.delete(&other).await;
     assert_eq!(lies(yard.broker.url()).await, before, "nothing is left");

@@ -41,7 +41,7 @@ pub(crate) struct RequestedCall {
     pub(crate) context: Fields,
     /// Objects that it may open.
     pub(crate) files: Vec<File>,
-    /// Why the call is refused, according to hooks and resolvers.
+    /// The error of the call, according to hooks and resolvers.
     pub(crate) refusal: Option<CallError>,
     /// How its tool is known, if it is not listed.
     pub(crate) unlisted: Option<Unlisted>,
@@ -54,7 +54,7 @@ pub(crate) enum Unlisted {
     Alias,
     /// The client answers its calls; their arguments were checked.
     Client,
-    /// Why no resolver could be asked about the name.
+    /// Why no resolver could be queried for the name.
     Unresolved(Arc<str>),
 }
 
@@ -83,7 +83,7 @@ impl<'a> Offer<'a> {
         self.registry.route(tool, self.tenant, fit).filter(|(_, entry)| self.holds(entry))
     }
 
-    /// The tool is unknown here and the run may name it, so resolvers may be asked.
+    /// The tool is unknown here and the run may name it, so resolvers may be queried.
     pub(crate) fn lacks(&self, tool: &ToolName) -> bool {
         let is_open = self.attached.is_empty() || self.attached.contains(tool);
         is_open && !self.custom.contains_key(tool) && self.registry.catalog.find(tool).is_none()
@@ -261,7 +261,7 @@ fn confirmation(entry: &Entry, scope: &Scope<'_>) -> Confirmation {
     }
 }
 
-/// Why a call is refused whose approval its caller waives: only a caller with the role `approve` may waive it. A tool
+/// Why a call is rejected whose approval its caller waives: only a caller with the role `approve` may waive it. A tool
 /// that requires approval keeps it, whatever the caller requests.
 fn waived(tool: &ToolName, entry: &Entry, approval: Option<AskedApproval>, scope: &Scope<'_>) -> Option<CallError> {
     let by_default = approval.is_some_and(|approval| approval.default == DefaultDecision::Approve);
@@ -297,7 +297,7 @@ struct Wanted<'a> {
 fn route(wanted: &Wanted<'_>, scope: &Scope<'_>, found: Option<(&PoolId, &Entry)>, steps: &mut Steps) -> Route {
     let Wanted { tool, arguments, without_worker, custom, unlisted } = *wanted;
     let registry = scope.offer.registry;
-    // Oversized arguments refuse the whole request later, so they are not checked here.
+    // Oversized arguments cause the whole request to be rejected later, so they are not checked here.
     let is_sized = arguments.len() <= run::limit::ARGUMENTS_BYTES_MAX;
     if let Some(Unlisted::Client) = unlisted {
         return Route::Client;
@@ -339,7 +339,7 @@ pub(crate) fn check_changed(
     let entry =
         registry.catalog_of(tenant).find(&spec.tool).ok_or_else(|| RequestError::ToolNotFound(spec.tool.clone()))?;
     let entry = entry.of(pool);
-    // Oversized arguments are refused by the run.
+    // Oversized arguments are rejected by the run.
     if arguments.len() > run::limit::ARGUMENTS_BYTES_MAX {
         return Ok(());
     }

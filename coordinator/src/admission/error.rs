@@ -1,4 +1,4 @@
-//! Why a request was refused, as commands report it; the API turns it into [faults](crate::api::ApiError).
+//! Why a request was rejected, as commands report it; the API turns it into [`ApiError`](crate::api::ApiError).
 
 use ::objects::StoreError;
 use proto::Reason;
@@ -10,7 +10,7 @@ use crate::nats::requests::PutError;
 use crate::nats::setup::RETENTION;
 use crate::owner::Stopped;
 
-/// Why a request was refused.
+/// Why a request was rejected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
     #[error("{field}: {reason}")]
@@ -62,7 +62,7 @@ pub(crate) enum RequestError {
     OutOfObject { size: u64 },
     #[error("the request id was used for another request, which opened run {run}: use another id")]
     RequestIdTaken { run: RunId },
-    /// With the bound that is reached; without one, the broker itself refused the entry.
+    /// With the bound that is reached; without one, the broker itself rejected the entry.
     #[error("the log is full: {}", why_full(.0.as_ref()))]
     LogFull(Option<Bound>),
     #[error(
@@ -121,8 +121,8 @@ impl RequestError {
         }
     }
 
-    /// The refusal of a request that is stored in a run although its answer cannot be given: repeated as a new request,
-    /// it would be done twice.
+    /// The error of a request that is stored in a run although its answer cannot be given. If the client repeated it as
+    /// a new request, the calls would be executed twice.
     pub(crate) fn of_stored(self, run: RunId) -> Self {
         match self {
             Self::BrokerUnavailable(_) | Self::ShuttingDown => Self::Unconfirmed { run, reason: self.to_string() },

@@ -18,7 +18,7 @@ use crate::index::wire::moment;
 use crate::runs::EraseOutcome;
 use crate::shards::every;
 
-/// Runs that one request selects at most: storing their erasure takes about a second.
+/// The most runs that one request selects: storing their erasure takes about a second.
 const RUNS_MAX: usize = 512;
 /// How long one request reads the log. After that the client requests the next part.
 const READ_TIME_MAX: Duration = Duration::from_secs(2);

@@ -11,10 +11,10 @@ use crate::auth::callers::Unknown;
 use crate::index::{RebuildError, Unavailable};
 use crate::readers::WatchError;
 
-/// When a client may retry after a temporary refusal.
+/// The retry hint of a temporary error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Values of a fault by their names, for programs.
+/// Values of an error by name, for programs.
 type Metadata = Vec<(&'static str, String)>;
 
 #[derive(Debug, Clone)]
@@ -23,10 +23,10 @@ pub(crate) struct ApiError {
     pub(crate) message: String,
     /// The values in the message, for programs.
     pub(crate) metadata: Metadata,
-    /// The wrong parts of the request and what is wrong with them: a field as `calls[0].tool`, or a JSON pointer into a
+    /// The wrong parts of the request and their errors: a field such as `calls[0].tool`, or a JSON pointer into a
     /// call's arguments.
     pub(crate) violations: Vec<(String, String)>,
-    /// When the client may retry; `None` if the same request would be refused again, or might be executed twice.
+    /// When the client may retry; `None` if the same request would fail again, or might be executed twice.
     pub(crate) retry_after: Option<Duration>,
 }
 
@@ -36,7 +36,7 @@ impl ApiError {
         Self { reason, message: message.into(), metadata: Vec::new(), violations: Vec::new(), retry_after }
     }
 
-    /// A field of the request, or all of it, is not what it should be.
+    /// An error in a field of the request, or in the whole request.
     pub(crate) fn malformed(field: &str, message: String) -> Self {
         let violations = vec![(field.to_owned(), message.clone())];
         Self { violations, ..Self::new(Reason::Malformed, message) }.with("field", field)
@@ -44,11 +44,11 @@ impl ApiError {
 
     /// The client stops waiting; the run goes on, if there is one.
     pub(crate) fn exceeded(run: Option<RunId>) -> Self {
-        let fault = Self::new(Reason::DeadlineExceeded, "the request's own deadline passed");
-        run.iter().fold(fault, |fault, run| fault.with("run_id", run))
+        let error = Self::new(Reason::DeadlineExceeded, "the request's own deadline passed");
+        run.iter().fold(error, |error, run| error.with("run_id", run))
     }
 
-    /// The fault with one more value for programs.
+    /// The error with one more value for programs.
     pub(crate) fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.metadata.push((name, value.to_string()));
         self
@@ -57,29 +57,29 @@ impl ApiError {
 
 impl From<RequestError> for ApiError {
     fn from(refusal: RequestError) -> Self {
-        let fault = Self::new(refusal.reason(), refusal.to_string());
+        let error = Self::new(refusal.reason(), refusal.to_string());
         match refusal {
-            RequestError::Malformed { field, .. } => Self::malformed(&field, fault.message),
-            RequestError::Rejected(rejection) => Self { metadata: metadata(&rejection), ..fault },
-            RequestError::Exceeded(exceeded) => Self { retry_after: Some(exceeded.retry_after), ..fault }
+            RequestError::Malformed { field, .. } => Self::malformed(&field, error.message),
+            RequestError::Rejected(rejection) => Self { metadata: metadata(&rejection), ..error },
+            RequestError::Exceeded(exceeded) => Self { retry_after: Some(exceeded.retry_after), ..error }
                 .with("what", exceeded.what)
                 .with("limit", exceeded.limit),
             RequestError::RunNotFound(run)
             | RequestError::EventsExpired(run)
             | RequestError::RequestIdTaken { run }
-            | RequestError::Unconfirmed { run, .. } => fault.with("run_id", run),
-            RequestError::ToolNotFound(tool) => fault.with("tool", tool),
-            RequestError::PoolNotFound(pool) => fault.with("pool", pool),
+            | RequestError::Unconfirmed { run, .. } => error.with("run_id", run),
+            RequestError::ToolNotFound(tool) => error.with("tool", tool),
+            RequestError::PoolNotFound(pool) => error.with("pool", pool),
             RequestError::WorkerNotFound(worker) | RequestError::WorkerSilent(worker) => {
-                fault.with("worker_id", worker)
+                error.with("worker_id", worker)
             }
-            RequestError::ObjectNotFound(id) => fault.with("object_id", id),
-            RequestError::UploadsFull { limit } => fault.with("limit", limit),
-            RequestError::TooManyUploads { limit } => fault.with("limit", limit),
-            RequestError::OutOfObject { size } => fault.with("size", size),
-            RequestError::Denied { call, .. } => fault.with("call_id", call),
+            RequestError::ObjectNotFound(id) => error.with("object_id", id),
+            RequestError::UploadsFull { limit } => error.with("limit", limit),
+            RequestError::TooManyUploads { limit } => error.with("limit", limit),
+            RequestError::OutOfObject { size } => error.with("size", size),
+            RequestError::Denied { call, .. } => error.with("call_id", call),
             RequestError::ArgumentsInvalid { call, violations } => {
-                Self { violations: places(violations), ..fault }.with("call_id", call)
+                Self { violations: places(violations), ..error }.with("call_id", call)
             }
             RequestError::NothingSelected
             | RequestError::NotPermitted(_)
@@ -93,7 +93,7 @@ impl From<RequestError> for ApiError {
             | RequestError::TooLarge
             | RequestError::Contended
             | RequestError::BrokerUnavailable(_)
-            | RequestError::ShuttingDown => fault,
+            | RequestError::ShuttingDown => error,
         }
     }
 }

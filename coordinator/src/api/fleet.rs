@@ -24,7 +24,7 @@ const PAGE_MAX: usize = 1000;
 /// How long a worker may take to confirm the drain. It confirms immediately, and the request is repeated in case it was
 /// lost.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a coordinator that has just started waits before it knows which workers are alive.
+/// How long after its start a coordinator does not know yet which workers are alive.
 const SURE: Duration = Duration::from_secs(WORKER_LOST.as_secs() + WORKER_HEARTBEAT.as_secs());
 /// How often the request is repeated.
 const DRAIN_REPEAT: Duration = Duration::from_secs(1);
@@ -144,7 +144,7 @@ impl Api {
         }
     }
 
-    /// A name that no worker advertises is refused, because pausing it would silently do nothing.
+    /// A name that no worker advertises is rejected, because pausing it would silently do nothing.
     fn tool_to_pause(&self, name: &str) -> Result<Pausable, RequestError> {
         let tool = named("tool", name)?;
         let registry = self.runs.registry.borrow();
@@ -159,7 +159,7 @@ impl Api {
     }
 
     /// A pause of this name, even if its workers are gone; otherwise a known tool. So resuming twice succeeds, and a
-    /// misspelled name is refused.
+    /// misspelled name is rejected.
     fn tool_to_resume(&self, name: &str) -> Result<Pausable, RequestError> {
         let tool = named("tool", name)?;
         if self.runs.pauses.current.borrow().holds(&tool) {

@@ -1,4 +1,4 @@
-//! gRPC: passes requests to the shared API, and turns its faults into statuses.
+//! gRPC: passes requests to the shared API, and turns its errors into statuses.
 
 pub(super) mod fleet;
 pub(super) mod index;

@@ -13,7 +13,7 @@ use crate::auth::callers;
 /// Parses a request that opens a run.
 ///
 /// # Errors
-/// Why the request is refused.
+/// The request is invalid.
 pub fn create_run(mut request: v1::CreateRunRequest) -> Result<(), String> {
     let tools = read::custom_tools(std::mem::take(&mut request.request_tools));
     tools.and_then(|tools| read::new_run(request, tools)).map(drop).map_err(|refusal| refusal.to_string())
@@ -22,7 +22,7 @@ pub fn create_run(mut request: v1::CreateRunRequest) -> Result<(), String> {
 /// Parses the calls that a request appends to a run.
 ///
 /// # Errors
-/// Why the request is refused.
+/// The request is invalid.
 pub fn append_calls(request: v1::AppendCallsRequest) -> Result<(), String> {
     read::asked(request.calls).map(drop).map_err(|refusal| refusal.to_string())
 }
@@ -30,7 +30,7 @@ pub fn append_calls(request: v1::AppendCallsRequest) -> Result<(), String> {
 /// Parses one answer of a client.
 ///
 /// # Errors
-/// Why the answer is refused.
+/// The answer is invalid.
 pub fn answer(output: v1::ToolOutput) -> Result<(), String> {
     read::answer(0, output).map(drop).map_err(|refusal| refusal.to_string())
 }
@@ -38,7 +38,7 @@ pub fn answer(output: v1::ToolOutput) -> Result<(), String> {
 /// Parses one decision about a call that awaits approval.
 ///
 /// # Errors
-/// Why the decision is refused.
+/// The decision is invalid.
 pub fn decision(decision: v1::CallDecision) -> Result<(), String> {
     read::decision(0, decision).map(drop).map_err(|refusal| refusal.to_string())
 }
@@ -46,7 +46,7 @@ pub fn decision(decision: v1::CallDecision) -> Result<(), String> {
 /// Compiles the format of a request's own tool: a schema, a pattern or a grammar. Then checks an input against it.
 ///
 /// # Errors
-/// Why the format is refused. An invalid input is not an error here.
+/// The format is invalid. An invalid input is not an error here.
 pub fn request_tool(format: v1::request_tool::Format, input: &[u8]) -> Result<bool, String> {
     let mut budget = Budget::new(Budget::REQUEST_BYTES);
     let custom = Custom::of(Some(format), &mut budget).map_err(|(field, reason)| format!("{field}: {reason}"))?;

@@ -167,7 +167,7 @@ fn too_slow() -> ApiError {
 /// The requested part of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// From this offset: so many bytes, or all.
+    /// From this offset: this many bytes, or all.
     From(u64, Option<u64>),
     /// So many bytes at its end.
     Last(u64),
@@ -208,7 +208,7 @@ mod tests {
             let taken: Vec<_> = unbroken(pieces, CancellationToken::new()).take(20).collect().await;
             let failed = taken.iter().find_map(|piece| piece.as_ref().err());
             assert_eq!(
-                failed.map(|fault| fault.reason),
+                failed.map(|error| error.reason),
                 (!is_whole).then_some(Reason::UploadTooSlow),
                 "{bytes} bytes each"
             );

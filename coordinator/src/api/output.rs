@@ -102,7 +102,7 @@ pub(crate) async fn watched(
                 () = stop.cancelled() => (one(Ok(Piece::end(v1::StreamEndReason::Shutdown))), None),
                 reader = &mut opening => match reader {
                     Ok(reader) => (pieces(reader, stop, deadline).boxed(), None),
-                    Err(fault) => (one(Err(fault)), None),
+                    Err(error) => (one(Err(error)), None),
                 },
                 () = tokio::time::sleep(HEARTBEAT) => (one(Ok(Piece::heartbeat())), Some(opening)),
             })
@@ -116,7 +116,7 @@ impl Streaming {
         Self { reader, stop, deadline, ended: false, sent: Instant::now(), quick: 0 }
     }
 
-    /// The run as far as it was streamed, or further.
+    /// The run up to the streamed position, or further.
     pub(crate) fn run(&self) -> &Run {
         self.reader.run()
     }
@@ -162,7 +162,7 @@ impl Streaming {
                 self.ended = true;
                 Ok(Piece::end(v1::StreamEndReason::RunEnded))
             }
-            // A client that does not know its run yet could not resume.
+            // A client that has not received its run's id yet could not resume.
             Err(WatchError::Stopped(_)) if !self.reader.answers_opening || is_opened => {
                 self.ended = true;
                 Ok(Piece::end(v1::StreamEndReason::Shutdown))
@@ -172,8 +172,8 @@ impl Streaming {
     }
 }
 
-/// The error for the client whose request opened the run, or found it opened, if its output cannot be read: repeated as
-/// a new request, it would be done twice.
+/// The error for the client whose request opened the run, or found it open, if its output cannot be read. If the client
+/// repeated it as a new request, the calls would be executed twice.
 pub(crate) fn broken(reader: &Reader, error: WatchError) -> ApiError {
     match error {
         WatchError::Stopped(_) | WatchError::Read(_) if reader.answers_opening() => {

@@ -13,7 +13,7 @@ pub(super) mod status;
 pub(super) mod trace;
 pub(super) mod unread;
 
-/// Whether the request is gRPC, which decides the form of a refusal.
+/// Whether the request is gRPC, which determines the form of an error.
 pub(super) fn is_grpc(headers: &http::HeaderMap) -> bool {
     let kind = headers.get(http::header::CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))

@@ -1,5 +1,5 @@
-//! The body of a refused request: RFC 9457 problem details with the reason that gRPC returns too, the wrong parts of
-//! the request, and what to do.
+//! The body of a rejected request: RFC 9457 problem details with the reason that gRPC returns too, the wrong parts of
+//! the request, and the remedy.
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -50,9 +50,9 @@ impl Problem {
         Self { errors, ..problem }
     }
 
-    /// A fault of a request, with `place` as the place of a field in it.
-    pub(crate) fn of(fault: ApiError, place: impl Fn(&str) -> Place) -> Self {
-        let ApiError { reason, message, metadata, violations, retry_after } = fault;
+    /// The problem details of an error, with `place` as the location of a field.
+    pub(crate) fn of(error: ApiError, place: impl Fn(&str) -> Place) -> Self {
+        let ApiError { reason, message, metadata, violations, retry_after } = error;
         let is_of_arguments = reason == Reason::ArgumentsInvalid;
         let place = |field: &str| if is_of_arguments { Place::Arguments(field.to_owned()) } else { place(field) };
         Self {
@@ -98,8 +98,8 @@ fn error(place: &Place, detail: &str) -> Value {
 }
 
 impl From<ApiError> for Problem {
-    fn from(fault: ApiError) -> Self {
-        Self::of(fault, |field| Place::Body(pointer(field)))
+    fn from(error: ApiError) -> Self {
+        Self::of(error, |field| Place::Body(pointer(field)))
     }
 }
 

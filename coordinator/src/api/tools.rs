@@ -16,7 +16,7 @@ use crate::fleet::registry::{Entry, Hosts, Refused, Registry};
 
 const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1000;
-/// Refused tools that are listed, and workers that are named for each: enough to find the cause.
+/// The most rejected tools that are listed, and the most workers named for each: enough to find the cause.
 const REFUSED_MAX: usize = 100;
 const WORKERS_NAMED_MAX: usize = 16;
 
@@ -38,7 +38,7 @@ impl Api {
             ),
         };
         let permission = permission_in(request.permission);
-        let permission = permission.map_err(|fault| malformed("permission", fault.to_string()))?;
+        let permission = permission.map_err(|error| malformed("permission", error.to_string()))?;
         let pool: Option<PoolId> = match request.pool.as_str() {
             "" => None,
             pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),
@@ -68,7 +68,7 @@ impl Api {
         let tools: Vec<_> = page.by_ref().take(size).map(|entry| tool(entry, &registry, &paused)).collect();
         let last = tools.last().map(|tool| tool.name.clone()).unwrap_or_default();
         let next_page_token = if page.next().is_some() { last } else { String::new() };
-        // Refused tools are shown to admins only.
+        // Rejected tools are shown to admins only.
         let is_told = after.is_none() && self.runs.caller.must(Role::Admin).is_ok();
         let refused = registry.catalog.refused.iter().filter(|_| is_told).take(REFUSED_MAX);
         let refused = refused.map(|it| refused_out(it, &registry)).collect();

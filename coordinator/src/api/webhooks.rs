@@ -31,7 +31,7 @@ type Parked = (Vec<Found>, Option<u64>);
 impl Notices {
     /// It is not delivered any more: it is too old, or its endpoint is not in the file.
     fn is_parked(&self, found: &Found) -> bool {
-        let age = proto::now().since(found.letter.at);
+        let age = proto::now().since(found.notification.at);
         self.webhooks.find(&found.endpoint).is_none_or(|endpoint| age >= endpoint.give_up_after)
     }
 
@@ -46,7 +46,7 @@ impl Notices {
         let (mut parked, mut after) = (Vec::new(), after);
         for _ in 0..LOOKED_AT_MAX {
             let Some(found) = self.queue.next(endpoint, after).await? else { return Ok((parked, None)) };
-            after = found.letter.sequence;
+            after = found.notification.sequence;
             if self.is_parked(&found) && wanted(&found) {
                 parked.push(found);
             }
@@ -83,9 +83,9 @@ impl Api {
         let (found, behind) = self.notices()?.parked(endpoint, after, most, |_| true).await?;
         let webhooks = found.into_iter().map(|found| v1::ParkedWebhook {
             webhook_id: id(&found),
-            run_id: found.letter.run.to_string(),
-            body: String::from_utf8_lossy(&found.letter.body).into_owned(),
-            queue_time: Some(api::timestamp(found.letter.at)),
+            run_id: found.notification.run.to_string(),
+            body: String::from_utf8_lossy(&found.notification.body).into_owned(),
+            queue_time: Some(api::timestamp(found.notification.at)),
             endpoint: found.endpoint,
         });
         let next_page_token = behind.map(|behind| behind.to_string()).unwrap_or_default();
@@ -122,7 +122,7 @@ impl Api {
 }
 
 fn id(found: &Found) -> String {
-    message_id(found.letter.run, found.letter.noted)
+    message_id(found.notification.run, found.notification.noted)
 }
 
 /// A name that is allowed in a subject.

@@ -38,7 +38,7 @@ fn count_refusal(caller: &Caller) {
     }
 }
 
-/// A command, and what it is about.
+/// A command and its subject.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Command<'a> {
     pub(crate) name: &'static str,
@@ -134,7 +134,7 @@ pub(crate) fn erased(
     );
 }
 
-/// A worker was told to drain.
+/// A worker received a request to drain.
 pub(crate) fn drained(caller: &Caller, worker: &WorkerId, refusal: Option<Reason>) {
     if matches!(caller, Caller::Anyone) {
         return;
@@ -165,7 +165,7 @@ fn who(caller: &Caller) -> (Option<&str>, Option<&str>) {
     (caller.name().map(CallerName::as_str), caller.tenant().map(TenantId::as_str))
 }
 
-/// Logs the default decision on a call that nobody decided in time.
+/// Logs the default decision on a call without a decision in time.
 pub(crate) fn note_default(run: &Run, call: CallIndex) {
     let Some(spec) = run.call(call).map(run::Call::spec) else { return };
     let decision = match spec.approval.map(|approval| approval.default) {

@@ -2,8 +2,8 @@
 //! if there is no file.
 //!
 //! The API identifies the caller ([`Callers::identify`]) and puts the [`Caller`] into the request's extensions;
-//! commands check it. A command without an identified caller is refused while callers are authenticated, so code that
-//! forgets to identify opens nothing.
+//! commands check it. If callers are authenticated, a command without an identified caller is rejected, so code that
+//! forgets to identify the caller gives no access.
 
 mod book;
 mod issuer;
@@ -97,7 +97,7 @@ pub(crate) struct Known {
     pub(crate) until: Option<Timestamp>,
 }
 
-/// What the caller may not do, and why.
+/// The action that the caller may not perform, and the reason.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Denied {
@@ -231,7 +231,7 @@ impl Caller {
         }
     }
 
-    /// Takes a place among the streams of an identified caller.
+    /// Takes one of an identified caller's stream slots.
     pub(crate) fn begin_reading(&self) -> Result<Option<Reading>, Exceeded> {
         match self {
             Self::Known(known) => known.rights.begin_reading().map(Some),
@@ -239,7 +239,7 @@ impl Caller {
         }
     }
 
-    /// The latest expiry of what the caller issues: what a token's bearer issues expires with the token.
+    /// The latest expiry of what the caller issues: anything issued by a token's bearer expires with the token.
     pub(crate) fn gives_until(&self, wanted: Timestamp) -> Timestamp {
         match self {
             Self::Known(known) => known.until.map_or(wanted, |until| until.min(wanted)),
@@ -265,7 +265,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) certificate: Option<&'a [u8]>,
 }
 
-/// Why the caller could not be identified. No message reveals more than the client knows.
+/// Why the caller could not be identified. The messages reveal nothing that the client does not know.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unknown {
     #[error("authentication required: send `authorization: Bearer KEY` with a key or a token")]

@@ -23,7 +23,7 @@ impl fmt::Display for Pausable {
     }
 }
 
-/// Who paused something, when and why.
+/// A pause: its author, its time and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Word {
     /// Empty if callers are not authenticated.

@@ -73,7 +73,7 @@ impl Projector {
         }
     }
 
-    /// The entries of a run up to this one were erased, so the index must forget what it knows from them.
+    /// The entries of a run up to this one were erased, so the index must remove what it has from them.
     pub(crate) fn erase(&self, run: RunId, through: u64) {
         self.waiting().erasing.insert(run, through);
     }
@@ -118,7 +118,7 @@ impl Waiting {
         }
     }
 
-    /// Queues again what could not be written, unless something newer came.
+    /// Queues again the summaries that could not be written, unless newer ones arrived.
     fn put_back(&mut self, summaries: Vec<Arc<Summary>>, again: HashSet<RunId>) {
         for summary in summaries {
             if self.changed.get(&summary.id).is_none_or(|newer| newer.sequence < summary.sequence) {
@@ -132,7 +132,7 @@ impl Waiting {
     }
 }
 
-/// How far the index knows a shard.
+/// How far the index includes a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     /// Another coordinator owns it.

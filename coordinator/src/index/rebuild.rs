@@ -35,7 +35,7 @@ pub(super) struct Rebuild {
     pub(super) log: Log,
 }
 
-/// A shard that the store knows up to its watermark.
+/// A shard that the store includes up to its watermark.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CaughtUp {
     pub(super) shard: Shard,
@@ -43,8 +43,8 @@ pub(super) struct CaughtUp {
 }
 
 impl Rebuild {
-    /// Reads what the store lacks of these shards. A shard that is missing in the result was changed by another process
-    /// meanwhile and must be read again.
+    /// Reads the entries of these shards that the store lacks. A shard that is missing in the result was changed by
+    /// another process meanwhile and must be read again.
     pub(super) async fn catch_up(self, shards: Vec<Shard>) -> Result<Vec<CaughtUp>, RebuildError> {
         let started = Instant::now();
         self.index.belong_to(&self.log.name().await?).await?;

@@ -139,7 +139,7 @@ impl Comparison {
         }
     }
 
-    /// Whether the index should know the run.
+    /// Whether the index should have the run.
     fn is_expected(&self, run: &Summary) -> bool {
         run.id.created_at() >= self.ignored_before
             && !(run.has_ended() && self.cut_before.is_some_and(|cut| run.id.created_at() < cut))

@@ -62,7 +62,7 @@ fn label(tenant: &TenantId) -> &str {
     if has_own { tenant.as_str() } else { OTHER }
 }
 
-/// Counts a refused request of a tenant's caller.
+/// Counts a rejected request of a tenant's caller.
 pub(crate) fn refused(tenant: &TenantId) {
     REFUSALS.with(&[label(tenant)]).add(1);
 }

@@ -50,8 +50,8 @@ pub(crate) async fn keep(
     }
 }
 
-/// Tells all workers while messages are not stored. Workers cannot see that, because the server to which they are
-/// connected may continue to answer them. A coordinator that never served, or that leaves, sends nothing.
+/// Informs all workers while messages are not stored. Workers cannot detect that, because the server to which they are
+/// connected may continue to answer them. A coordinator that never served, or that is shutting down, sends nothing.
 pub(crate) async fn tell_workers(
     (mut served, registry, signals): (watch::Receiver<bool>, watch::Receiver<Arc<Registry>>, Signals),
     (leaving, stop): (CancellationToken, CancellationToken),

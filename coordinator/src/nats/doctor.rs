@@ -31,7 +31,7 @@ const LISTEN: Duration = Duration::from_secs(3);
 /// The same, if a worker does not pull. A worker that has just started receives the broker's first answer, and reports
 /// it in its next heartbeat, within the time after which it would be considered lost.
 const LISTEN_LONGEST: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() + 1);
-/// From here on the log will soon refuse new work.
+/// Above this fill level the log will soon reject new work.
 const ROOM_SOON_PERCENT: u64 = 70;
 /// Workers compare the broker's time with their own clocks: the first difference is harmless, the second makes
 /// deadlines wrong.
@@ -48,10 +48,10 @@ pub enum Level {
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub level: Level,
-    /// What was checked, as `log` or `pool main`.
+    /// The checked item, such as `log` or `pool main`.
     pub what: String,
     pub found: String,
-    /// What to do; empty if nothing.
+    /// The remedy; empty if there is none.
     pub advice: String,
 }
 

@@ -1,4 +1,4 @@
-//! Durability profiles of the log, and what a client can find out about how its servers write to disk.
+//! Durability profiles of the log, and detection of how its servers write to disk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use nats::access::SETTINGS;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long the servers may take to answer: all are asked concurrently, and answer from memory.
+/// How long the servers may take to answer. All are queried concurrently, and answer from memory.
 const SETTINGS_PATIENCE: Duration = Duration::from_secs(2);
 const NO_RESPONDERS: u16 = 503;
 
@@ -79,7 +79,7 @@ pub(crate) enum Synced {
     NotSaid(Vec<String>),
 }
 
-/// Asks the servers. Most accounts get no answer, and the stream's own settings do not show it.
+/// Queries the servers. Most accounts get no answer, and the stream's own settings do not show it.
 pub(crate) async fn synced(client: &Client, log: &Info) -> Synced {
     judge(&holders(client, log), &settings(client).await)
 }

@@ -24,7 +24,7 @@ use crate::shards::{ShardSet, every};
 /// Entries passed on together: enough to save wake-ups, few enough to stay responsive.
 const BATCH_MAX: usize = 256;
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Feeds whose positions are this close to each other are merged: at most that many entries arrive twice for it.
+/// Feeds whose positions are at most this far apart are merged: at most that many entries arrive twice.
 const MERGE_WITHIN: u64 = 1024;
 
 /// The followed shards, with any number of consumers.

@@ -44,8 +44,8 @@ use owner::Known;
 pub(crate) const NOTHING: u64 = 0;
 /// How long reading a page of the log may take.
 const READ_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the broker may take to answer a read before it is asked again, at first and at most: the server that was
-/// asked may be lost, or the request or its answer.
+/// How long the broker may take to answer a read before the read is repeated, at first and at most: the server, the
+/// request or its answer may be lost.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 const ANSWER_PATIENCE_LONGEST: Duration = Duration::from_secs(4);
 /// The pause before a replica that lags behind is read again.
@@ -60,8 +60,8 @@ pub(crate) const PAGE_BYTES: usize = 1024 * 1024;
 /// Bytes of a page for a watcher: there may be thousands of watchers, and each keeps a page until its client has read
 /// it.
 pub(crate) const WATCHED_PAGE_BYTES: usize = 64 * 1024;
-/// Watchers that read the log concurrently. Others wait for their turn, so that thousands of watchers that reconnect do
-/// not keep the broker from the calls of others. One read takes some 0.2 ms.
+/// The most watchers that read the log concurrently. Others wait for their turn, so that thousands of watchers that
+/// reconnect do not keep the broker from the calls of others. One read takes about 0.2 ms.
 const READING_MAX: usize = 16;
 /// Statuses of a batched read.
 const END_OF_BATCH: u16 = 204;
@@ -93,7 +93,7 @@ pub(crate) struct Parts {
     last_mark: tokio::sync::Mutex<absent::LastMark>,
 }
 
-/// Turns of those who read the log for watchers.
+/// Turns of watchers' reads of the log.
 #[derive(Debug)]
 struct Turns(Semaphore);
 
@@ -116,7 +116,7 @@ pub(crate) enum AppendError {
     /// Another writer appended first: read again, then decide again.
     #[error("another writer appended first")]
     Conflict,
-    /// `is_certain`: the only copy was refused. Otherwise an earlier copy was not confirmed, and was not found in the
+    /// `is_certain`: the only copy was rejected. Otherwise an earlier copy was not confirmed, and was not found in the
     /// log.
     #[error("the log is full: new work is refused until entries have aged out")]
     Full { is_certain: bool },
@@ -231,8 +231,8 @@ impl Journal {
         patiently(again, self.takes_turns.then_some(&self.turns), read).await
     }
 
-    /// Whether the log holds a run whose opening is an entry of its own. Asks the log's leader about one subject only:
-    /// a search for any subject of the run would go through the whole log if there is none.
+    /// Whether the log holds a run whose opening is an entry of its own. Reads only one subject, from the log's leader:
+    /// without an entry, a search for all subjects of the run would go through the whole log.
     pub(crate) async fn opened(&self, run: RunId) -> Result<Opened, ReadError> {
         let subject = Subject { run, place: SubjectKind::Run }.to_string();
         let Some(last) = self.last_on(&subject).await? else { return Ok(Opened::No) };
@@ -245,12 +245,13 @@ impl Journal {
         Ok(if is_void { Opened::TooLate } else { Opened::Yes })
     }
 
-    /// The sequence of a run's last entry; 0 if the log has none. Asks the log's leader, so no replica's lag matters.
+    /// The sequence of a run's last entry; 0 if the log has none. Read from the log's leader, so no replica's lag
+    /// matters.
     pub(crate) async fn last_of_run(&self, run: RunId) -> Result<u64, ReadError> {
         Ok(self.last_on(&subject::of_run(run)).await?.map_or(0, |last| last.sequence))
     }
 
-    /// The sequence of a call's last output; 0 if it has none. Asks the log's leader, so no replica's lag matters.
+    /// The sequence of a call's last output; 0 if it has none. Read from the log's leader, so no replica's lag matters.
     pub(crate) async fn last_output(&self, subject: &Subject) -> Result<u64, ReadError> {
         Ok(self.last_on(&subject.to_string()).await?.map_or(0, |last| last.sequence))
     }
@@ -390,7 +391,7 @@ impl Journal {
         }
     }
 
-    /// The bound of the log at which new work is refused, if one is reached.
+    /// The bound of the log that is reached and at which new work is rejected, if any.
     pub(crate) fn crowded(&self) -> Option<Bound> {
         self.room.crowded()
     }

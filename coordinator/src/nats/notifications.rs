@@ -84,7 +84,7 @@ pub(crate) struct Arrived {
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     pub(crate) endpoint: String,
-    pub(crate) letter: Arrived,
+    pub(crate) notification: Arrived,
 }
 
 impl Queue {
@@ -96,16 +96,16 @@ impl Queue {
 
     /// Queues notifications in their order. On an error, returns how many of them, from the first on, are certainly
     /// stored.
-    pub(crate) async fn put(&self, letters: &[QueuedNotification]) -> Result<(), (usize, ReadError)> {
-        let (mut confirmed, mut waiting, mut lines) = (0, Vec::new(), HashSet::new());
-        for letter in letters {
+    pub(crate) async fn put(&self, notifications: &[QueuedNotification]) -> Result<(), (usize, ReadError)> {
+        let (mut confirmed, mut waiting, mut keys) = (0, Vec::new(), HashSet::new());
+        for notification in notifications {
             // The second notification of one run for one endpoint is not sent before the first is stored.
-            let line = letter.subject.rsplit_once('.').map(|(line, _)| line);
-            if !lines.insert(line) {
+            let key = notification.subject.rsplit_once('.').map(|(key, _)| key);
+            if !keys.insert(key) {
                 confirm(&mut waiting, &mut confirmed).await?;
-                lines = HashSet::from([line]);
+                keys = HashSet::from([key]);
             }
-            let sent = self.0.publish(letter.subject.clone(), letter.body.clone()).await;
+            let sent = self.0.publish(notification.subject.clone(), notification.body.clone()).await;
             waiting.push(sent.map_err(|error| (confirmed, ReadError::new(&error)))?);
         }
         confirm(&mut waiting, &mut confirmed).await
@@ -129,7 +129,7 @@ impl Queue {
         let consumer = self.0.create_consumer_on_stream(config, WEBHOOKS_STREAM).await;
         let consumer = consumer.map_err(|error| ReadError::new(&error))?;
         let messages = consumer.messages().await.map_err(|error| ReadError::new(&error))?;
-        let letters = messages.filter_map(async |message| match message {
+        let notifications = messages.filter_map(async |message| match message {
             Err(error) => Some(Err(ReadError::new(&error))),
             Ok(message) => {
                 let (_, run, noted) = names::letter_of(&message.subject)?;
@@ -139,7 +139,7 @@ impl Queue {
                 Some(Ok(Arrived { sequence, at, run, noted, body: message.payload }))
             }
         });
-        Ok(letters.boxed())
+        Ok(notifications.boxed())
     }
 
     async fn stream(&self) -> Result<Stream<()>, ReadError> {
@@ -163,7 +163,7 @@ impl Queue {
         }
     }
 
-    /// Whether a notification is still in the queue, as far as that is known.
+    /// Whether a notification is still in the queue, as far as this is known.
     pub(crate) async fn holds(&self, sequence: u64) -> bool {
         let Ok(stream) = self.stream().await else { return true };
         let found = stream.get_raw_message(sequence).await;
@@ -183,18 +183,18 @@ impl Queue {
             let (sequence, at) = (message.sequence, millis(message.time.unix_timestamp_nanos()));
             after = sequence;
             if let Some((endpoint, run, noted)) = names::letter_of(&message.subject) {
-                let letter = Arrived { sequence, at, run, noted, body: message.payload };
-                return Ok(Some(Found { endpoint, letter }));
+                let notification = Arrived { sequence, at, run, noted, body: message.payload };
+                return Ok(Some(Found { endpoint, notification }));
             }
         }
     }
 
     /// Queues a notification again, unless it was delivered or queued meanwhile. Returns whether it did.
     pub(crate) async fn redrive(&self, found: &Found) -> Result<bool, ReadError> {
-        let Found { endpoint, letter } = found;
-        let subject = names::letter(endpoint, letter.run, letter.noted);
-        let message = PublishMessage::build().payload(letter.body.clone());
-        let message = message.expected_last_subject_sequence(letter.sequence);
+        let Found { endpoint, notification } = found;
+        let subject = names::letter(endpoint, notification.run, notification.noted);
+        let message = PublishMessage::build().payload(notification.body.clone());
+        let message = message.expected_last_subject_sequence(notification.sequence);
         let sent = self.0.send_publish(subject, message).await.map_err(|error| ReadError::new(&error))?;
         match sent.await {
             Ok(_) => Ok(true),

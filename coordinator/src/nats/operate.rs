@@ -25,7 +25,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const RESTORED_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the broker may pause while it sends a copy of a stream.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Size of one message of a copy. The broker refuses more than its largest message.
+/// Size of one message of a copy. The broker rejects messages above its limit.
 const CHUNK_BYTES: usize = 128 << 10;
 /// The broker's error code for a missing stream.
 const NO_STREAM: u64 = 10_059;
@@ -212,17 +212,17 @@ impl Operator {
         Ok(Vec::from_iter(self.set(names::OBJECTS, "max_bytes", bytes).await?))
     }
 
-    /// New work is refused when the log is full to some percent, so more is needed.
+    /// New work is rejected when the log is filled to a percentage, so more is needed.
     async fn must_hold(&self, stream: &'static str, bytes: u64) -> Result<(), OperateError> {
         let used = self.needed(stream).await?.state.bytes;
         let least = least(used);
         if bytes < least { Err(OperateError::TooSmall { stream, used, asked: bytes, least }) } else { Ok(()) }
     }
 
-    /// Sets how long entries, and what belongs to them, are kept.
+    /// Sets how long entries and related data are kept.
     ///
     /// # Errors
-    /// If that is shorter than runs may last.
+    /// The time is shorter than runs may last.
     pub async fn retain(&self, age: Duration) -> Result<Vec<Changed>, OperateError> {
         if age < RETENTION {
             return Err(OperateError::TooShort);
@@ -245,7 +245,7 @@ impl Operator {
     /// Gives every stream the number of copies of the profile.
     ///
     /// # Errors
-    /// If the broker has too few servers.
+    /// The broker has too few servers.
     pub async fn replicate(&self, durability: Durability) -> Result<Vec<Changed>, OperateError> {
         let replicas = u64::try_from(durability.replicas()).unwrap_or(1);
         let mut changed = Vec::new();

@@ -71,7 +71,7 @@ impl Requests {
     }
 
     pub(super) async fn publish(&self, name: &str, message: PublishMessage) -> Result<Option<u64>, PutError> {
-        // The library would buffer the message, and send it after its caller was told that it failed.
+        // The library would buffer the message, and send it after the error was returned to the caller.
         if self.client.connection_state() != State::Connected {
             return Err(ReadError::new(&"there is no connection to the broker").into());
         }

@@ -1,4 +1,5 @@
-//! Creates what we need at the broker: the log, the buckets, and a consumer for each pool.
+//! Creates the streams, buckets and consumers of Toolyard at the broker: the log, the buckets, and a consumer for each
+//! pool.
 
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub(super) const REQUEST_ID_BYTES: i64 = 240;
 const LOG_BYTES_PER_SNAPSHOT_BYTE: i64 = 10;
 /// Minimum size of a bucket, however small the log is.
 const BUCKET_BYTES_MIN: i64 = 2 << 20;
-/// How long creating what we need is retried: a cluster that starts with us elects its leaders first, in 4-9 s.
+/// How long creating them is retried: a cluster that starts at the same time elects its leaders first, in 4-9 s.
 const SETUP_PATIENCE: Duration = Duration::from_secs(30);
 const SETUP_PAUSE: Duration = Duration::from_secs(1);
 /// How long reading a bucket may take.
@@ -70,13 +71,13 @@ const NOT_YET: [ErrorCode; 8] = [
 #[derive(Debug, Clone)]
 pub struct LogOptions {
     pub durability: Durability,
-    /// Bytes that the log may take. A full log refuses new work and keeps what it accepted.
+    /// The most bytes of the log. A full log rejects new work and keeps what it accepted.
     pub bytes_max: i64,
     /// Messages that the log may hold: each subject costs the broker memory, and a call has two. `None`: derived from
     /// `bytes_max`.
     pub messages_max: Option<i64>,
-    /// Bytes that objects may take, beside the log. When they are used up, calls whose results are too large for the
-    /// log fail.
+    /// The most bytes of objects, beside the log. When they are used up, calls whose results are too large for the log
+    /// fail.
     pub objects_bytes_max: i64,
     /// Bytes of memory that a server of the broker may use. It changes nothing at the broker: metrics and alerts
     /// compare the need with it.
@@ -208,10 +209,10 @@ impl Patience {
         Self { what, give_up: Instant::now() + SETUP_PATIENCE }
     }
 
-    /// Waits a moment after a refusal.
+    /// Waits a moment after an error.
     ///
     /// # Errors
-    /// The refusal, if it lasts or has lasted too long.
+    /// The error, if it is permanent or has lasted too long.
     pub(super) async fn after(&self, BrokerError { reason, not_yet }: BrokerError) -> Result<(), SetupError> {
         if !not_yet || Instant::now() >= self.give_up {
             return Err(SetupError::refused(self.what, reason));

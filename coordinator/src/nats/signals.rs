@@ -1,4 +1,4 @@
-//! Messages between owners and workers: stop this attempt, take this job back, what to do with this job.
+//! Messages between owners and workers: stopping attempts, taking jobs back, and workers' questions about jobs.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use run::{AttemptId, PoolId, RunId, Shard, ToolName, WorkerId};
 use super::Broker;
 use crate::fleet::registry::Hosts;
 
-/// The pause before the broker is asked again after an error.
+/// The pause before a request to the broker is repeated after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone)]
@@ -33,27 +33,29 @@ impl Signals {
         Self(broker.client.clone())
     }
 
-    /// Tells the pool to stop an attempt. Not confirmed: repeated until the log shows that it stopped.
+    /// Sends a request to stop an attempt to the pool. Not confirmed: repeated until the log shows that it stopped.
     pub(crate) async fn stop(&self, pool: &PoolId, run: RunId, attempt: AttemptId) {
         self.send(names::stop(pool), Stop::Attempt(run, attempt).encode()).await;
     }
 
-    /// Tells a worker of the pool to drain. Not confirmed: repeated until the worker's heartbeat confirms it.
+    /// Sends a request to drain to a worker of the pool. Not confirmed: repeated until the worker's heartbeat confirms
+    /// it.
     pub(crate) async fn drain(&self, pool: &PoolId, worker: WorkerId) {
         self.send(names::stop(pool), Stop::Worker(worker).encode()).await;
     }
 
-    /// Tells a pool which tools are paused, its own or not. Not confirmed: repeated while any tool is paused.
+    /// Informs a pool which tools are paused, its own or not. Not confirmed: repeated while any tool is paused.
     pub(crate) async fn held(&self, pool: &PoolId, tools: Vec<ToolName>) {
         self.send(names::stop(pool), Stop::Held(tools).encode()).await;
     }
 
-    /// Tells workers with a tool set which names they may not host. Not confirmed: repeated while any name is refused.
+    /// Informs workers with a tool set which names they may not host. Not confirmed: repeated while any name is
+    /// rejected.
     pub(crate) async fn refused(&self, (pool, set): &Hosts, names: Vec<(String, String)>) {
         self.send(names::stop(pool), Stop::Refused(set.clone(), names).encode()).await;
     }
 
-    /// Tells a pool whether the broker stores messages. Not confirmed: repeated while it does not.
+    /// Informs a pool whether the broker stores messages. Not confirmed: repeated while it does not.
     pub(crate) async fn storing(&self, pool: &PoolId, storing: bool) {
         self.send(names::stop(pool), Stop::Storing(storing).encode()).await;
     }
@@ -189,7 +191,7 @@ mod tests {
                 }
             }
         };
-        let asked = tokio::time::timeout(PATIENCE, asked).await.expect("it is heard");
+        let asked = tokio::time::timeout(PATIENCE, asked).await.expect("the question arrives");
         assert_eq!((asked.question.run, asked.pool), (run, pool));
     }
 }

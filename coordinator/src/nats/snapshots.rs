@@ -200,7 +200,7 @@ mod tests {
             stream.info().await.expect("the broker is there").state.messages
         };
         let mut stored = Stored::default();
-        // Each run takes some twenty bytes.
+        // Each run takes about twenty bytes.
         for (runs, in_parts) in [(120, true), (10, false), (380, true), (60, true), (0, false)] {
             let written = of(runs);
             let before = stored;
@@ -212,7 +212,7 @@ mod tests {
             assert_eq!(read.expect("it is there"), written);
             assert_eq!((found.revision, found.in_parts), (stored.revision, stored.in_parts));
             assert_eq!(messages().await, expected, "{runs} runs");
-            // An earlier owner's write is refused, and leaves nothing.
+            // An earlier owner's write is rejected, and leaves nothing.
             let late = snapshots.write(shard, &of(200), before).await;
             assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
             assert_eq!(messages().await, expected, "{runs} runs");

@@ -46,12 +46,12 @@ const FORGOTTEN_MAX: usize = 16;
 const REPORTED: Duration = Duration::from_secs(60);
 /// For how long heartbeats are collected before the registry is published, because many workers may start together.
 const GATHER: Duration = Duration::from_millis(20);
-/// How often workers are told which of their tools are refused, in case a message was lost or a worker has just
+/// How often workers are informed which of their tools are rejected, in case a message was lost or a worker has just
 /// started.
 const REFUSED_TOLD: Duration = Duration::from_secs(5);
-/// Refused names that are listed for a tool set: enough to find the cause, and small enough for a message.
+/// The most rejected names that are listed for a tool set: enough to find the cause, and small enough for a message.
 const REFUSED_TOLD_MAX: usize = 64;
-/// Workers that are named for refused tools.
+/// The most workers that are named for rejected tools.
 const WORKERS_TOLD_MAX: usize = 8;
 
 /// Limits of what a pool may have, and for how long.
@@ -67,7 +67,7 @@ pub(crate) struct Limits {
     /// Sets of one pool, and their bytes: a few releases, each with a few kinds of workers.
     sets_max: usize,
     set_bytes_max: usize,
-    /// Workers of one pool: far more than one queue of the broker serves.
+    /// The most workers of one pool: far more than one queue of the broker serves.
     workers_max: usize,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct RegistryTask {
     /// Which names and tenants each pool may serve.
     rules: watch::Receiver<Arc<PoolRules>>,
     callers: Callers,
-    /// When workers were last told which tools are refused.
+    /// When workers were last informed which tools are rejected.
     refused_told: Instant,
     last_seen: HashMap<(PoolId, WorkerId), Instant>,
     /// The subject of our echo, and when we last received it.
@@ -503,7 +503,7 @@ impl RegistryTask {
         pool
     }
 
-    /// Creates the queue of a pool, also if it was lost since.
+    /// Creates the queue of a pool, also if it was lost.
     async fn queue_for(&mut self, pool: &PoolId) {
         let checked = self.queues.get(pool);
         if checked.is_some_and(|checked| checked.elapsed() < self.limits.queues_checked) {

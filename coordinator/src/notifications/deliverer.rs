@@ -44,7 +44,7 @@ pub(super) struct Deliverer {
 
 /// The result of an attempt.
 struct Attempt {
-    letter: Arrived,
+    notification: Arrived,
     outcome: Result<Done, Untaken>,
 }
 
@@ -63,7 +63,7 @@ type Incoming = BoxStream<'static, Result<Arrived, ReadError>>;
 
 impl Deliverer {
     pub(super) async fn carry(self, recalled: CancellationToken) {
-        let mut bag = PendingNotifications::default();
+        let mut pending = PendingNotifications::default();
         let (mut posts, mut removals) = (JoinSet::new(), JoinSet::new());
         let (mut incoming, mut after): (Option<Incoming>, u64) = (None, 0);
         loop {
@@ -77,15 +77,15 @@ impl Deliverer {
             let may_act = self.owned.borrow().holds(self.shard);
             while may_act
                 && posts.len() < POSTS_MAX
-                && let Some(letter) = bag.take_due(now)
+                && let Some(notification) = pending.take_due(now)
             {
-                if self.gives_up(&letter) {
-                    self.park(&mut bag, &letter);
+                if self.gives_up(&notification) {
+                    self.park(&mut pending, &notification);
                     continue;
                 }
-                posts.spawn(post(Arc::clone(&self.endpoint), self.queue.clone(), letter));
+                posts.spawn(post(Arc::clone(&self.endpoint), self.queue.clone(), notification));
             }
-            let due = bag.next_due().filter(|_| posts.len() < POSTS_MAX);
+            let due = pending.next_due().filter(|_| posts.len() < POSTS_MAX);
             let due = due.map(|due| if may_act { due } else { now + OPEN_PAUSE });
             let wait = async {
                 match due {
@@ -96,16 +96,16 @@ impl Deliverer {
             tokio::select! {
                 () = recalled.cancelled() => return,
                 Some(attempt) = posts.join_next() => {
-                    if let Some(taken) = self.settle(&mut bag, finished(attempt)) {
+                    if let Some(taken) = self.settle(&mut pending, finished(attempt)) {
                         removals.spawn(remove(self.queue.clone(), taken.sequence));
                     }
                 }
                 Some(_) = removals.join_next() => {}
-                arrived = next(&mut incoming), if bag.count() < CARRIED_MAX => match arrived {
-                    Some(Ok(letter)) => {
-                        after = letter.sequence;
-                        if !self.gives_up(&letter) {
-                            bag.put(letter, Instant::now());
+                arrived = next(&mut incoming), if pending.count() < CARRIED_MAX => match arrived {
+                    Some(Ok(notification)) => {
+                        after = notification.sequence;
+                        if !self.gives_up(&notification) {
+                            pending.put(notification, Instant::now());
                         }
                     }
                     Some(Err(error)) => {
@@ -133,34 +133,34 @@ impl Deliverer {
         }
     }
 
-    fn gives_up(&self, letter: &Arrived) -> bool {
-        proto::now().since(letter.at) >= self.endpoint.give_up_after
+    fn gives_up(&self, notification: &Arrived) -> bool {
+        proto::now().since(notification.at) >= self.endpoint.give_up_after
     }
 
     /// Leaves the first notification of a run in the queue, from which it can be redriven.
-    fn park(&self, bag: &mut PendingNotifications, letter: &Arrived) {
-        let (endpoint, id) = (self.endpoint.name.as_str(), message_id(letter.run, letter.noted));
+    fn park(&self, pending: &mut PendingNotifications, notification: &Arrived) {
+        let (endpoint, id) = (self.endpoint.name.as_str(), message_id(notification.run, notification.noted));
         metrics::webhook(endpoint, "parked");
         tracing::warn!(endpoint, id, "notification not delivered in time; parked");
-        bag.finish(letter.run, Instant::now());
+        pending.finish(notification.run, Instant::now());
     }
 
     /// Returns the notification if it was accepted, or schedules a retry.
-    fn settle(&self, bag: &mut PendingNotifications, attempt: Attempt) -> Option<Arrived> {
-        let Attempt { letter: Arrived { run, noted, sequence, .. }, outcome } = attempt;
+    fn settle(&self, pending: &mut PendingNotifications, attempt: Attempt) -> Option<Arrived> {
+        let Attempt { notification: Arrived { run, noted, sequence, .. }, outcome } = attempt;
         let (now, endpoint) = (Instant::now(), self.endpoint.name.as_str());
-        let letter = bag.first(run)?;
+        let notification = pending.first(run)?;
         let Untaken { reason, retry_after } = match outcome {
             Ok(Done::Taken) => {
                 metrics::webhook(endpoint, "delivered");
-                return bag.finish(run, now);
+                return pending.finish(run, now);
             }
-            Ok(Done::Gone) if letter.sequence == sequence => {
-                bag.finish(run, now);
+            Ok(Done::Gone) if notification.sequence == sequence => {
+                pending.finish(run, now);
                 return None;
             }
             Ok(Done::Gone) => {
-                bag.put_off(run, now);
+                pending.put_off(run, now);
                 return None;
             }
             Err(untaken) => untaken,
@@ -168,11 +168,11 @@ impl Deliverer {
         metrics::webhook(endpoint, "refused");
         let id = message_id(run, noted);
         // The pause ends at the latest when the notification is too old, so that it is parked on time.
-        let age = proto::now().since(letter.at);
+        let age = proto::now().since(notification.at);
         let left = self.endpoint.give_up_after.saturating_sub(age);
         let pause = pause(age).max(retry_after.unwrap_or_default()).min(left);
         tracing::info!(endpoint, id, reason, ?pause, "delivering a notification failed, retrying");
-        bag.put_off(run, now + pause);
+        pending.put_off(run, now + pause);
         None
     }
 }
@@ -181,14 +181,17 @@ async fn next(incoming: &mut Option<Incoming>) -> Option<Result<Arrived, ReadErr
     incoming.as_mut()?.next().await
 }
 
-async fn post(endpoint: Arc<Endpoint>, queue: Queue, letter: Arrived) -> Attempt {
+async fn post(endpoint: Arc<Endpoint>, queue: Queue, notification: Arrived) -> Attempt {
     // A notification that was tried before may have been removed from the queue meanwhile.
-    if proto::now().since(letter.at) >= *PAUSE.start() && !queue.holds(letter.sequence).await {
-        return Attempt { letter, outcome: Ok(Done::Gone) };
+    if proto::now().since(notification.at) >= *PAUSE.start() && !queue.holds(notification.sequence).await {
+        return Attempt { notification, outcome: Ok(Done::Gone) };
     }
     let untaken = |reason: String| Untaken { reason, retry_after: None };
-    let outcome = match timeout(ANSWER_PATIENCE, endpoint.post(&message_id(letter.run, letter.noted), &letter.body))
-        .await
+    let outcome = match timeout(
+        ANSWER_PATIENCE,
+        endpoint.post(&message_id(notification.run, notification.noted), &notification.body),
+    )
+    .await
     {
         Ok(Ok(answer)) if answer.status.is_success() => Ok(Done::Taken),
         Ok(Ok(answer)) => {
@@ -200,7 +203,7 @@ async fn post(endpoint: Arc<Endpoint>, queue: Queue, letter: Arrived) -> Attempt
         Ok(Err(reason)) => Err(untaken(reason)),
         Err(_) => Err(untaken(format!("it did not answer within {} s", ANSWER_PATIENCE.as_secs()))),
     };
-    Attempt { letter, outcome }
+    Attempt { notification, outcome }
 }
 
 async fn remove(queue: Queue, sequence: u64) {

@@ -1,5 +1,6 @@
-//! The file of the endpoints, in TOML. It is checked as a whole when a coordinator starts, which refuses to start with
-//! an invalid file. Addresses come from this file only, so a caller cannot have notifications posted elsewhere.
+//! The file of the endpoints, in TOML. It is checked as a whole when a coordinator starts; with an invalid file the
+//! coordinator does not start. Addresses come from this file only, so a caller cannot have notifications posted
+//! elsewhere.
 
 use std::collections::HashSet;
 use std::io;

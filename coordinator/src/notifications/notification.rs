@@ -6,7 +6,7 @@ use proto::convert::api;
 use run::{Call, CallState, Run, RunId, RunStatus, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The event, by the name that receivers know.
+/// The event, under its public name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
     #[serde(rename = "run.requires_action")]

@@ -21,18 +21,18 @@ impl PendingNotifications {
         self.count
     }
 
-    pub(super) fn put(&mut self, letter: Arrived, now: Instant) {
-        let run = letter.run;
-        let line = self.runs.entry(run).or_default();
+    pub(super) fn put(&mut self, notification: Arrived, now: Instant) {
+        let run = notification.run;
+        let queue = self.runs.entry(run).or_default();
         // It was queued once more: the later message is the one to remove from the queue.
-        if let Some(known) = line.iter_mut().find(|known| known.noted == letter.noted) {
-            *known = letter;
+        if let Some(known) = queue.iter_mut().find(|known| known.noted == notification.noted) {
+            *known = notification;
             return;
         }
-        if line.is_empty() {
+        if queue.is_empty() {
             self.due.insert((now, run));
         }
-        line.push_back(letter);
+        queue.push_back(notification);
         self.count += 1;
     }
 
@@ -58,10 +58,10 @@ impl PendingNotifications {
 
     /// The first notification of the run is done, and the next one is returned.
     pub(super) fn finish(&mut self, run: RunId, now: Instant) -> Option<Arrived> {
-        let line = self.runs.get_mut(&run)?;
-        let done = line.pop_front()?;
+        let queue = self.runs.get_mut(&run)?;
+        let done = queue.pop_front()?;
         self.count -= 1;
-        if line.is_empty() {
+        if queue.is_empty() {
             self.runs.remove(&run);
         } else {
             self.due.insert((now, run));
@@ -79,40 +79,40 @@ mod tests {
 
     use super::*;
 
-    fn letter(run: RunId, noted: u64, sequence: u64) -> Arrived {
+    fn notification(run: RunId, noted: u64, sequence: u64) -> Arrived {
         Arrived { sequence, at: Timestamp(0), run, noted, body: Bytes::new() }
     }
 
     #[test]
     fn a_run_is_told_in_order_and_no_other_waits_for_it() {
         let [a, b] = [0, 0].map(|_| RunId::new(Shard(0), uuid::Uuid::now_v7()));
-        let (mut bag, now) = (PendingNotifications::default(), Instant::now());
+        let (mut pending, now) = (PendingNotifications::default(), Instant::now());
         for (run, noted) in [(a, 1), (a, 2), (b, 3)] {
-            bag.put(letter(run, noted, noted), now);
+            pending.put(notification(run, noted, noted), now);
         }
-        let tried = |bag: &mut PendingNotifications, now| {
-            std::iter::from_fn(|| bag.take_due(now)).map(|l| l.noted).collect::<Vec<_>>()
+        let tried = |pending: &mut PendingNotifications, now| {
+            std::iter::from_fn(|| pending.take_due(now)).map(|l| l.noted).collect::<Vec<_>>()
         };
-        let mut first = tried(&mut bag, now);
+        let mut first = tried(&mut pending, now);
         first.sort_unstable();
         assert_eq!(first, [1, 3]);
         let later = now + Duration::from_secs(5);
-        bag.put_off(a, later);
-        assert_eq!((bag.finish(b, now).map(|done| done.noted), bag.count()), (Some(3), 2));
-        assert_eq!((tried(&mut bag, now), bag.next_due()), (vec![], Some(later)));
-        assert_eq!(tried(&mut bag, later), [1]);
-        bag.finish(a, later);
-        assert_eq!(tried(&mut bag, later), [2]);
+        pending.put_off(a, later);
+        assert_eq!((pending.finish(b, now).map(|done| done.noted), pending.count()), (Some(3), 2));
+        assert_eq!((tried(&mut pending, now), pending.next_due()), (vec![], Some(later)));
+        assert_eq!(tried(&mut pending, later), [1]);
+        pending.finish(a, later);
+        assert_eq!(tried(&mut pending, later), [2]);
     }
 
     #[test]
     fn a_notice_that_comes_twice_is_carried_once() {
         let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-        let (mut bag, now) = (PendingNotifications::default(), Instant::now());
-        bag.put(letter(run, 1, 7), now);
-        assert!(bag.take_due(now).is_some());
-        bag.put(letter(run, 1, 9), now);
-        assert_eq!((bag.count(), bag.next_due()), (1, None), "it is being tried");
-        assert_eq!(bag.finish(run, now).map(|done| done.sequence), Some(9));
+        let (mut pending, now) = (PendingNotifications::default(), Instant::now());
+        pending.put(notification(run, 1, 7), now);
+        assert!(pending.take_due(now).is_some());
+        pending.put(notification(run, 1, 9), now);
+        assert_eq!((pending.count(), pending.next_due()), (1, None), "it is being tried");
+        assert_eq!(pending.finish(run, now).map(|done| done.sequence), Some(9));
     }
 }

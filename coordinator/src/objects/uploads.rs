@@ -21,7 +21,7 @@ use crate::auth::callers::Exceeded;
 const AT_ONCE_MAX: usize = 32;
 /// Concurrent uploads of one tenant at a coordinator, so that no tenant has all slots.
 const OF_TENANT_AT_ONCE_MAX: u32 = 8;
-/// How long an upload waits for a slot before it is refused.
+/// How long an upload waits for a slot before it is rejected.
 const WAIT: Duration = Duration::from_secs(10);
 /// The retry hint, because uploads may end at any moment.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -42,7 +42,7 @@ struct Tenant {
     bytes: Mutex<Bytes>,
 }
 
-/// Bytes of a tenant, since it last had no upload in progress here.
+/// The bytes of a tenant's uploads since it last had no upload in progress here.
 #[derive(Debug, Default)]
 struct Bytes {
     under_way: u64,

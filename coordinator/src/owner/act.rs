@@ -16,7 +16,7 @@ use crate::nats::journal::{AppendError, Journal, NOTHING};
 const MESSAGES_MAX: usize = 1024;
 
 impl OwnerTask {
-    /// Performs what the owner wants done.
+    /// Performs the actions that the owner has decided.
     pub(super) fn perform_actions(&mut self) {
         while let Some(action) = self.owner.poll_action() {
             match action {
@@ -49,7 +49,7 @@ impl OwnerTask {
         }
     }
 
-    /// Performs what is outstanding for a run.
+    /// Performs the outstanding effects of a run.
     pub(super) fn check_run(&mut self, id: RunId) {
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
         self.owner.check_run(id, proto::now(), &world);
@@ -132,7 +132,7 @@ fn job(run: &Run, effect: Effect, event: &Event) -> Option<Arc<CallSpec>> {
     None
 }
 
-/// An effect that was performed, or not.
+/// The result of performing an effect.
 pub(super) type EffectDone = (RunId, Effect, Result<(), EffectError>);
 
 /// Why an effect was not performed.
@@ -143,8 +143,8 @@ pub(super) enum EffectError {
     Gone,
 }
 
-/// Appends an event of an effect. A conflict is looked into: it is rare, and it never ends if the expected entry is
-/// gone.
+/// Appends an event of an effect. A conflict is examined, because it is rare, and would never end if the expected entry
+/// is gone.
 async fn append_effect(
     journal: &Journal,
     id: RunId,

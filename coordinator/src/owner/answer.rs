@@ -1,4 +1,4 @@
-//! Questions of workers about their jobs, which the owner answers once the call's output was read to its end.
+//! Questions of workers about their jobs. The owner answers them after the call's output is read to its end.
 
 use owner::Question;
 use proto::convert::worker::Answer;
@@ -10,7 +10,7 @@ use super::{OwnerHandle, OwnerTask, Request};
 use crate::nats::journal::{AppendError, Journal};
 use crate::nats::signals::Asked;
 
-/// Questions that are considered at once. A worker that gets no answer asks again.
+/// The most questions processed concurrently. A worker without an answer repeats its question.
 const QUESTIONS_MAX: usize = 1024;
 
 impl OwnerTask {
@@ -25,13 +25,13 @@ impl OwnerTask {
         });
     }
 
-    /// `None` while the feed has not come as far as `needed`, or the shard is not ours.
+    /// `None` while the feed has not delivered entries up to `needed`, or if the shard is not ours.
     pub(super) fn verdict(&self, question: &Question, pool: &PoolId, needed: u64) -> Option<Verdict> {
         self.owner.verdict(question, pool, needed, proto::now(), &self.surroundings())
     }
 
-    /// Ends an attempt that is not made again and whose worker is lost, as a worker would that is given its job now:
-    /// there may be none. If this fails, it is tried again when the job is next handed back.
+    /// Ends an attempt that is not retried and whose worker is lost. A worker that receives the job would do the same,
+    /// but there may be none. If this fails, it is retried when the job is next handed back.
     pub(super) fn end_lost(&mut self, run: RunId, call: CallIndex, pool: PoolId) {
         if self.questions.len() >= QUESTIONS_MAX {
             return;

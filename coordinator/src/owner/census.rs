@@ -1,7 +1,7 @@
-//! Once a second all open calls of our shards are checked: whether their worker is lost or their pool has none, whether
-//! their job was given out and not started, and what they wait for, for the metrics. A check takes half a millisecond
-//! at a time, and entries and requests have their turn in between: they do not wait until a hundred thousand calls are
-//! checked.
+//! Checks all open calls of our shards once a second: whether their worker is lost or their pool has none, whether
+//! their job was delivered but not started, and, for the metrics, the reason for which they wait. A step takes half a
+//! millisecond. Entries and requests are processed between the steps, so they do not wait until a hundred thousand
+//! calls are checked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use super::surroundings::Surroundings;
 use super::tally::Tallies;
 use super::{OwnerTask, leads};
 
-/// How often a look begins, unless the last one is not over.
+/// The interval of rounds. A round only begins after the previous one has ended.
 const PERIOD: Duration = Duration::from_secs(1);
-/// For how long runs are looked at in one step; one run is always looked at whole.
+/// The duration of one step. A run is always checked as a whole.
 const STEP: Duration = Duration::from_micros(500);
 /// The shortest pause between two steps. A longer step is followed by a pause of its own length.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// How far the look has come, and what was seen.
+/// The progress of a round and its results.
 pub(super) struct Census {
     began: Instant,
     next: Instant,
@@ -30,8 +30,8 @@ pub(super) struct Census {
 }
 
 impl OwnerTask {
-    /// Begins to look at every open call, or looks at the next runs, when it is time. Runs that were opened since a
-    /// look began have their turn in the next.
+    /// Begins a round over all open calls, or checks the next runs, if it is due. Runs opened after a round began are
+    /// checked in the next one.
     pub(super) fn step_census(&mut self) {
         let now = Instant::now();
         if self.census.is_none() && self.census_due <= now {
@@ -70,7 +70,7 @@ impl OwnerTask {
         }
     }
 
-    /// When it is time for the next step.
+    /// When the next step is due.
     pub(super) fn next_of_census(&self) -> Instant {
         self.census.as_ref().map_or(self.census_due, |census| census.next)
     }

@@ -29,30 +29,31 @@ use crate::nats::scan::Log;
 use crate::requests::RequestKey;
 use crate::shards::every;
 
-/// Runs that are erased together, and of those at once: the broker takes one after the other anyway.
+/// The most runs that are erased together, and of those concurrently. The broker processes the requests one after the
+/// other anyway.
 const BATCH_MAX: usize = 1024;
 const AT_ONCE_MAX: usize = 8;
 /// Erasures of a shard beside which an operator's request is kept in memory, some 3 MB of them. Further requests are
 /// read from the log again, as many as half of this, when half of them are done.
 const REQUESTED_MAX: usize = 16_384;
-/// How long requests are read from the log at once.
+/// How long requests may be read from the log in one go.
 const REFILL_TIME_MAX: Duration = Duration::from_secs(30);
-/// Runs with late entries that may wait to be looked at; of more, the entries stay until the log drops them.
+/// The most runs with late entries that wait for a check. Beyond that, the entries stay until the log drops them.
 const STRAYS_MAX: usize = 1024;
 
 /// Ended runs of a shard that are still to be erased.
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     runs: HashMap<RunId, Owing>,
-    /// Those of which all is left, and those of which only objects are, by when they are due.
+    /// Runs with everything left, and runs with only objects left, by due time.
     all_left: BTreeSet<(Timestamp, RunId)>,
     objects_left: BTreeSet<(Timestamp, RunId)>,
     left_in_index: HashSet<RunId>,
-    /// Operators' requests from this entry of the log on found no room here.
+    /// The first log entry with an operator's request that did not fit here.
     behind: Option<u64>,
     /// Requests from this entry of the log on are being read again.
     refilling: Option<u64>,
-    /// Runs that were erased since that reading began: their requests may have been read before.
+    /// Runs erased since that reading began, because their requests may have been read before.
     erased_meanwhile: HashSet<RunId>,
 }
 
@@ -66,48 +67,47 @@ struct Owing {
 enum Step {
     Waiting(Left),
     UnderWay,
-    /// Nothing is left but what the index knows.
+    /// Only the index still has the run.
     LeftInIndex,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Left {
     All,
-    /// The log has nothing of the run any more.
+    /// The log has no entries of the run any more.
     Objects,
 }
 
-/// What is being erased, for all shards.
+/// The erasures in progress, for all shards.
 #[derive(Debug, Default)]
 pub(super) struct Erasures {
     pub(super) batches: JoinSet<Erased>,
-    /// Runs that are not open, each with the last entry that came for it: of a run that was erased nothing may come
-    /// back.
+    /// Runs that are not open, each with the last late entry. An erased run must not come back.
     strays: BTreeMap<RunId, u64>,
     pub(super) looks: JoinSet<()>,
     pub(super) refills: JoinSet<Refilled>,
 }
 
-/// Operators' requests that were read from the log again, because there was no room for them before.
+/// Operators' requests that did not fit before and were read from the log again.
 #[derive(Debug)]
 pub(super) struct Refilled {
     shard: Shard,
     from: u64,
     requests: Vec<(RunId, Arc<Entry>)>,
-    /// The entry from which on requests are still to be read; `None` if all were.
+    /// The first entry whose requests are still to be read; `None` if all were.
     next: Option<u64>,
 }
 
-/// The end of an attempt to erase runs: of each whether it is done.
+/// The result of an attempt to erase runs: for each run whether it is done.
 #[derive(Debug)]
 pub(super) struct Erased(Vec<(OwedErasure, Result<(), Unerased>)>);
 
-/// What could not be erased of a run.
+/// The part of a run that could not be erased.
 #[derive(Debug, Clone, thiserror::Error)]
 enum Unerased {
     #[error("{0}")]
     Run(ReadError),
-    /// All else is gone.
+    /// Everything except the objects is erased.
     #[error("{0}")]
     Objects(::objects::ReadError),
 }
@@ -115,10 +115,10 @@ enum Unerased {
 impl Unerased {
     fn remedy(&self) -> &'static str {
         match self {
-            Self::Run(_) => "where this stays so: is the coordinator allowed to purge? `toolyard nats-config` says so",
+            Self::Run(_) => "if this persists, check that the coordinator may purge: see `toolyard nats-config`",
             Self::Objects(_) => {
-                "only objects are left, in the object store; where this stays so: does it answer, and is the coordinator \
-                 allowed to list and to delete there? docs/howto/objects.md has the rights"
+                "only objects are left. If this persists, check that the object store responds and that the \
+                 coordinator may list and delete objects: see docs/howto/objects.md"
             }
         }
     }
@@ -131,7 +131,7 @@ impl Owed {
         owed
     }
 
-    /// Requests from this entry of the log on are not on the list; 0 if all are.
+    /// The first log entry with a request that is not on the list; 0 if all are.
     pub(super) fn behind(&self) -> u64 {
         self.behind.into_iter().chain(self.refilling).min().unwrap_or(0)
     }
@@ -160,7 +160,7 @@ impl Owed {
         self.runs.remove(&run);
     }
 
-    /// Moves a run from the step at which it was.
+    /// Moves a run to another step.
     fn is_at(&mut self, run: RunId, step: Step) {
         let Some(owing) = self.runs.get_mut(&run) else { return };
         let key = (owing.erasure.due, run);
@@ -178,7 +178,7 @@ impl Owed {
         }
     }
 
-    /// Begins with at most `room` runs that are due, and of which a snapshot that was written says that they ended.
+    /// Begins at most `room` runs that are due and whose end is in a stored snapshot.
     fn begin(&mut self, left: Left, now: Timestamp, written: u64, room: usize) -> Vec<OwedErasure> {
         let waiting = match left {
             Left::All => &self.all_left,
@@ -191,7 +191,7 @@ impl Owed {
         due
     }
 
-    /// A run has ended. Most are kept.
+    /// Takes a run that has ended, if it is to be erased. Most are kept.
     pub(super) fn take(&mut self, known: &Known, bytes: u64) {
         let run = &known.run;
         let Some(due) = run.erase_at() else { return };
@@ -205,8 +205,8 @@ impl Owed {
         });
     }
 
-    /// An operator requested that a run is erased that has ended. If there is no room for it, it is read from the log
-    /// again later.
+    /// Takes an operator's request to erase a run that has ended. If it does not fit, it is read from the log again
+    /// later.
     fn take_request(&mut self, run: RunId, request: &EraseRequest, entry: &Entry) {
         let owed = self.runs.get(&run);
         if owed.is_none() && self.runs.len() >= REQUESTED_MAX {
@@ -226,7 +226,7 @@ impl Owed {
         });
     }
 
-    /// An entry came for a run after its end. Says whether the run is to be erased, and then that entry with it.
+    /// Takes an entry that arrived after its run's end. Returns whether the run, and so the entry, is to be erased.
     fn take_late(&mut self, run: RunId, sequence: u64) -> bool {
         let Some(owing) = self.runs.get(&run) else { return false };
         let erasure = OwedErasure { through: sequence, ..owing.erasure.clone() };
@@ -262,12 +262,12 @@ fn erase_request(entry: &Entry) -> Option<&EraseRequest> {
 }
 
 impl OwnerTask {
-    /// The shard is not ours any more.
+    /// Forgets the late entries of a shard that is not ours any more.
     pub(super) fn drop_strays(&mut self, shard: Shard) {
         self.erasures.strays.retain(|run, _| run.shard() != shard);
     }
 
-    /// An entry came for a run that is not open.
+    /// Notes an entry of a run that is not open.
     pub(super) fn note_stray(&mut self, run: RunId, sequence: u64) {
         let Some(slice) = self.slice_mut(run.shard()) else { return };
         if !slice.owed.take_late(run, sequence) && self.erasures.strays.len() < STRAYS_MAX {
@@ -275,7 +275,7 @@ impl OwnerTask {
         }
     }
 
-    /// Erases what is due, and late entries of what was erased.
+    /// Erases runs that are due, and late entries of erased runs.
     pub(super) fn erase_due(&mut self) {
         let now = proto::now();
         let ours: Vec<Shard> = every().filter(|shard| self.may_act(*shard)).collect();
@@ -286,7 +286,7 @@ impl OwnerTask {
             return;
         }
         let mut due = Vec::new();
-        // Objects that could not be removed before hold nothing else up.
+        // Objects that could not be removed before do not delay other runs.
         for left in [Left::All, Left::Objects] {
             for (slice, _) in self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard)) {
                 let room = BATCH_MAX.saturating_sub(due.len());
@@ -302,7 +302,7 @@ impl OwnerTask {
         }
     }
 
-    /// What the index has forgotten too is no longer owed.
+    /// Removes erasures that the index has completed too.
     fn settle(&mut self, shard: Shard) {
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
         let forgotten = slice.owed.left_in_index.iter().filter(|run| !self.io.index.is_erasing(**run));
@@ -315,7 +315,7 @@ impl OwnerTask {
         }
     }
 
-    /// Reads operators' requests from the log again that found no room, once there is room for many.
+    /// Reads operators' requests that did not fit from the log again, once there is room for many.
     fn refill(&mut self, shard: Shard) {
         let Some(owed) = self.slice_mut(shard).map(|slice| &mut slice.owed) else { return };
         if owed.refilling.is_some() || owed.runs.len() > REQUESTED_MAX / 2 {
@@ -337,7 +337,7 @@ impl OwnerTask {
         slice.owed.refilling = None;
         let erased = std::mem::take(&mut slice.owed.erased_meanwhile);
         for (run, entry) in requests {
-            // An open run knows of its request, and one that is being erased is not begun again.
+            // An open run already has its request, and an erasure in progress is not started again.
             if self.owner.run(run).is_none() && !slice.owed.holds(run) && !erased.contains(&run) {
                 slice.take_erase_request(run, &entry);
                 self.owner.forget_ended(run);
@@ -374,8 +374,8 @@ impl OwnerTask {
             failed = result.err().or(failed);
         }
         match failed {
-            Some(error) => tracing::warn!(%error, remedy = error.remedy(), "runs cannot be erased, trying again"),
-            // As many as there are, one batch after the other.
+            Some(error) => tracing::warn!(%error, remedy = error.remedy(), "erasing runs failed, trying again"),
+            // Continues with the next batch until none is left.
             None => self.erase_due(),
         }
     }
@@ -388,14 +388,14 @@ impl OwnerTask {
             let (journal, objects) = (self.io.journal.clone(), self.io.objects.clone());
             self.erasures.looks.spawn(async move {
                 if let Err(error) = erase_if_orphan(&journal, &objects, run, sequence).await {
-                    tracing::warn!(run.id = %run, %error, "late entries of a run that was erased may be left");
+                    tracing::warn!(run.id = %run, %error, "erasing late entries of an erased run failed");
                 }
             });
         }
     }
 }
 
-/// Where something of a run stands.
+/// The stores that hold parts of a run.
 struct Places {
     journal: Journal,
     requests: Requests,
@@ -403,7 +403,7 @@ struct Places {
     letters: Option<Queue>,
 }
 
-/// What could not be done for a run, so that it is not tried for those behind it.
+/// Erasures that failed for one run and are therefore not tried for the runs after it.
 #[derive(Default)]
 struct Refused {
     run: Option<ReadError>,
@@ -411,7 +411,7 @@ struct Refused {
 }
 
 impl Places {
-    /// What cannot be done for one is left for the rest, too, and tried again with it.
+    /// If a step fails for one run, it is skipped for the rest and retried later for all.
     async fn erase_all(&self, due: Vec<(OwedErasure, Left)>) -> Erased {
         let mut done = Vec::with_capacity(due.len());
         let mut refused = Refused::default();
@@ -428,7 +428,7 @@ impl Places {
         Erased(done)
     }
 
-    /// All that there is of a run, but for what the index knows; or only its objects.
+    /// Erases everything of a run except its entry in the index, or only its objects.
     async fn erase(&self, owed: &OwedErasure, left: Left, refused: &Refused) -> Result<(), Unerased> {
         if left == Left::Objects {
             return self.erase_objects(owed.run, refused).await.map_err(Unerased::Objects);
@@ -447,7 +447,7 @@ impl Places {
         if let Some(digest) = owed.request {
             self.requests.erase(&RequestKey(digest), run).await?;
         }
-        // That a response was deleted is noted under its id.
+        // The deletion of a response is recorded under its id.
         for part in 0..=owed.continuations {
             self.requests.erase(&RequestKey::deleted(&ResponseId { run, part }.to_string()), run).await?;
         }
@@ -465,7 +465,7 @@ impl Places {
     }
 }
 
-/// Operators' requests of a shard, from an entry of the log on, as many as there is room for.
+/// Reads the operators' requests of a shard from a log entry on, as many as fit.
 async fn refill(log: &Log, shard: Shard, from: u64) -> Refilled {
     let mut requests = Vec::new();
     let read = async {
@@ -483,14 +483,14 @@ async fn refill(log: &Log, shard: Shard, from: u64) -> Refilled {
     let next = match read.await {
         Ok((taken, through)) => (taken < through).then_some(taken + 1),
         Err(error) => {
-            tracing::warn!(%shard, %error, "reading requests to erase runs again");
+            tracing::warn!(%shard, %error, "reading requests to erase runs failed, trying again");
             Some(from)
         }
     };
     Refilled { shard, from, requests, next }
 }
 
-/// A worker that stood still may store output and objects of a run that was erased long ago.
+/// A worker that was paused may store output and objects of a run that was erased long ago.
 async fn erase_if_orphan(journal: &Journal, objects: &Objects, run: RunId, sequence: u64) -> Result<(), Unerased> {
     if !journal.is_orphan(run, sequence).await.map_err(Unerased::Run)? {
         return Ok(());
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(all.begin(Left::Objects, Timestamp(9), 9, 9), runs[1..2]);
         assert_eq!(all.begin(Left::All, Timestamp(9), 9, 9), runs[2..]);
         assert_eq!((all.len(), all.left_in_index.len()), (5, 1));
-        // An entry that came late is erased with the rest.
+        // A late entry is erased with the run.
         assert!(all.take_late(runs[0].run, 7) && !all.take_late(owed(1).run, 7));
         assert_eq!(all.begin(Left::All, Timestamp(9), 6, 9), []);
         let late = OwedErasure { through: 7, ..runs[0].clone() };

@@ -1,4 +1,4 @@
-//! Which files of which calls a pool's workers may read: those of calls that the pool is to execute, while it does.
+//! The files that a pool's workers may read: those of calls that the pool is executing or is to execute.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::OwnerHandle;
 use crate::nats::files::{FileRequest, FileRequests};
 use crate::shards::Owned;
 
-/// Chunks that are read at once, because each takes memory. A worker that waits longer asks again.
+/// The most chunks read concurrently, because each takes memory. A worker that waits longer repeats its request.
 const AT_ONCE: usize = 16;
-/// Pause before subscribing again after the broker refused.
+/// Pause before subscribing again after an error of the broker.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Gives workers the chunks of the files of the calls that they execute, until told to stop.
+/// Serves the chunks of files to the workers that execute their calls, until `stop`.
 pub(crate) async fn serve(
     requests: FileRequests,
     objects: Objects,
@@ -60,7 +60,7 @@ async fn read(ledger: &OwnerHandle, objects: &Objects, pool: &PoolId, wanted: &C
     }
     match objects.chunk(&wanted.object, wanted.chunk).await {
         Ok(Some(data)) => ChunkReply::Data(data),
-        Ok(None) => ChunkReply::Refused("it is not kept any more".to_owned()),
+        Ok(None) => ChunkReply::Refused("the object is no longer stored".to_owned()),
         Err(error) => {
             tracing::warn!(%error, "reading a chunk of a file failed");
             ChunkReply::AskAgain
@@ -68,12 +68,12 @@ async fn read(ledger: &OwnerHandle, objects: &Objects, pool: &PoolId, wanted: &C
     }
 }
 
-/// What is done about a chunk that a worker asks for.
+/// The decision about a request for a chunk.
 #[derive(Debug, PartialEq, Eq)]
 enum Judged {
     Give,
     Refuse(&'static str),
-    /// The log was not read so far yet.
+    /// The log has not been read far enough yet.
     Later,
 }
 

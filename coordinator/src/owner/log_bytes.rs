@@ -1,6 +1,5 @@
 //! Bytes that each tenant's runs take in one shard of the log. The count is derived: a snapshot holds it as of the
-//! place that the snapshot names, and the entries behind that place are counted as they are applied. So a takeover
-//! reads nothing for it.
+//! snapshot's position, and later entries are counted as they are applied. So a takeover reads nothing for it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,11 +12,11 @@ use crate::nats::setup::RETENTION;
 use crate::quotas::Quotas;
 
 /// The log drops entries by their age, so bytes are counted by the span of time in which they were stored. Nine spans
-/// cover the log's retention: few enough for a snapshot, and bytes stay counted at most one span longer than they are
-/// there.
+/// cover the log's retention. They are few enough for a snapshot, and bytes stay counted at most one span longer than
+/// their entries exist.
 const SPAN: Duration = Duration::from_secs(3 * 60 * 60);
-/// Tenants whose bytes are in a snapshot, those with the most: some 80 KiB beside the open runs. After a takeover the
-/// others are counted from zero.
+/// The most tenants whose bytes are in a snapshot, those with the most bytes: about 80 KiB beside the open runs. After
+/// a takeover the others are counted from zero.
 const TENANTS_MAX: usize = 512;
 
 #[derive(Debug, Default)]
@@ -54,7 +53,7 @@ impl LogBytes {
         *spans.entry(span(at)).or_default() += bytes;
     }
 
-    /// A run that began at `since` was erased, with so many bytes.
+    /// Subtracts the bytes of an erased run that began at `since`.
     pub(super) fn release(&mut self, tenant: &TenantId, since: Timestamp, mut bytes: u64) {
         let spans = self.0.get_mut(tenant).into_iter().flat_map(|spans| spans.range_mut(span(since)..));
         for (_, stored) in spans {
@@ -64,7 +63,7 @@ impl LogBytes {
         }
     }
 
-    /// Forgets what the log has dropped.
+    /// Removes spans that the log has dropped.
     pub(super) fn expire(&mut self, now: Timestamp) {
         let oldest = now.0.saturating_sub(millis(RETENTION)) / millis(SPAN);
         self.0.retain(|_, spans| {
@@ -79,7 +78,7 @@ impl LogBytes {
     }
 }
 
-/// Takes an entry off what a tenant may still write. Says whether nothing is left.
+/// Subtracts an entry from what a tenant may still write. Returns whether nothing is left.
 pub(super) fn spend(left: &mut HashMap<TenantId, u64>, tenant: &TenantId, bytes: u64, quotas: &Quotas) -> bool {
     let left = match left.get_mut(tenant) {
         Some(left) => left,
@@ -90,7 +89,7 @@ pub(super) fn spend(left: &mut HashMap<TenantId, u64>, tenant: &TenantId, bytes:
 }
 
 impl OwnerTask {
-    /// Tells the quotas what tenants have in the log of our shards, and hears how much more they may write.
+    /// Reports to the quotas what tenants have in the log of our shards, and receives how much more they may write.
     pub(super) fn count_log_bytes(&mut self) {
         if !self.io.quotas.counts_log() {
             return;
@@ -110,8 +109,8 @@ impl OwnerTask {
         self.stopping.clear();
     }
 
-    /// Output of a tenant was stored beyond its part of the log: the call that wrote it is cancelled. Calls that are
-    /// silent go on, and their ends find room in the reserve.
+    /// If output was stored beyond its tenant's part of the log, cancels the call that wrote it. Calls without output
+    /// continue, and their ends fit in the reserve.
     pub(super) fn stop_output(&mut self, id: RunId, entry: &Entry) {
         let ends = |event: &Event| matches!(event, Event::AttemptEnded { .. });
         let output = entry.events.iter().find_map(|event| match event {
@@ -128,10 +127,15 @@ impl OwnerTask {
         let command = Command::CancelCall { call: call.spec().id.clone(), reason };
         let Ok(events) = known.run.decide(command, proto::now()) else { return };
         let Some(place) = SubjectKind::of(&events) else { return };
-        tracing::warn!(run.id = %id, call = index.0, %tenant, "tenant is beyond its quota of the log: cancelling a call that writes output");
+        tracing::warn!(
+            run.id = %id,
+            call = index.0,
+            %tenant,
+            "log quota of the tenant exceeded, cancelling a call that writes output"
+        );
         let (journal, revision) = (self.io.journal.clone(), known.revision(&place));
         self.send(async move {
-            // Where another command came first, the call's next output tries again.
+            // If another command came first, the call's next output triggers another attempt.
             if let Err(error) = journal.append(id, &events, None, revision).await {
                 tracing::debug!(run.id = %id, %error, "cancelling a call beyond its tenant's quota failed");
             }

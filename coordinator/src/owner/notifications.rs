@@ -1,5 +1,5 @@
-//! What webhooks are owed: letters that the fold gave rise to, on their way into the queue. Until they are there they
-//! stand in the shard's snapshot, and what came after it follows from the log once more.
+//! Queues notifications for webhooks. Notifications follow from the fold. Until they are in the queue they are in the
+//! shard's snapshot, and those for later entries follow from the log again.
 
 use std::collections::VecDeque;
 
@@ -12,23 +12,23 @@ use crate::nats::notifications::QueuedNotification;
 use crate::notifications::Webhooks;
 use crate::shards::every;
 
-/// Letters that are put into the queue together.
+/// The most notifications put into the queue together.
 const BATCH_MAX: usize = 256;
-/// Letters of a shard that may wait while the queue takes none. Of more, the newest are lost: a queue that is away
-/// while the log is there needs somebody to look at it.
+/// The most notifications of a shard that wait while the queue does not accept any. Beyond that, the newest are lost,
+/// because a queue that is unavailable while the log is available needs an operator.
 const WAITING_MAX: usize = 16_384;
 
-/// The end of an attempt to put letters into the queue.
+/// The result of an attempt to queue notifications.
 #[derive(Debug)]
 pub(super) struct Posted {
     shard: Shard,
     claim: Option<u64>,
-    /// How many of them are there.
+    /// How many of them are in the queue.
     count: usize,
     error: Option<ReadError>,
 }
 
-/// An entry was taken in: whoever wants to know of it shall be told.
+/// Adds the notifications that an applied entry causes.
 pub(super) fn owe_letters(
     waiting: &mut VecDeque<QueuedNotification>,
     webhooks: &Webhooks,
@@ -40,7 +40,7 @@ pub(super) fn owe_letters(
         let Fact::StatusChanged(status) = heard else { continue };
         let letters = webhooks.letters(run, *status, entry);
         if waiting.len() + letters.len() > WAITING_MAX {
-            tracing::error!(run.id = %run.id(), "the queue of webhooks takes nothing: a notice is lost");
+            tracing::error!(run.id = %run.id(), "the queue of webhooks is unavailable, dropping a notification");
             continue;
         }
         waiting.extend(letters);
@@ -48,7 +48,7 @@ pub(super) fn owe_letters(
 }
 
 impl OwnerTask {
-    /// Tries once more what the queue did not take.
+    /// Retries after the queue accepted nothing.
     pub(super) fn post_letters_again(&mut self) {
         for slice in self.slices.iter_mut().filter(|slice| slice.posting == Posting::PutOff) {
             slice.posting = Posting::Idle;
@@ -56,7 +56,7 @@ impl OwnerTask {
         self.post_letters();
     }
 
-    /// Puts what is owed into the queue.
+    /// Puts pending notifications into the queue.
     pub(super) fn post_letters(&mut self) {
         let Some(queue) = &self.io.letters else { return };
         for (slice, shard) in self.slices.iter_mut().zip(every()) {
@@ -78,7 +78,7 @@ impl OwnerTask {
 
     pub(super) fn posted(&mut self, posted: Posted) {
         let Posted { shard, claim, count, error } = posted;
-        // What was posted for an earlier time at which the shard was ours is owed once more.
+        // Notifications posted under an earlier claim of the shard are pending again.
         if super::claim(&self.owner, shard) != claim {
             return;
         }
@@ -87,7 +87,7 @@ impl OwnerTask {
         slice.letters.drain(..count.min(slice.letters.len()));
         slice.snapshot.outdated |= count > 0;
         match error {
-            Some(error) => tracing::warn!(%shard, %error, "the queue of webhooks takes nothing, trying again"),
+            Some(error) => tracing::warn!(%shard, %error, "queueing notifications failed, trying again"),
             None => self.post_letters(),
         }
     }

@@ -1,4 +1,4 @@
-//! Ends what is overdue in runs whose shard has no owner for the moment, for readers that this coordinator serves.
+//! Performs overdue steps of runs whose shard temporarily has no owner, for readers that this coordinator serves.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use super::{OwnerHandle, OwnerTask, Request};
 use crate::fleet::registry::Registry;
 use crate::nats::journal::{AppendError, Journal, ReadError};
 
-/// Runs in which this is done at once.
+/// The most runs in which this is done concurrently.
 const RUNS_MAX: usize = 64;
 
 impl OwnerHandle {
-    /// Reports that something in a run has been overdue for longer than an owner takes. To be repeated while it is so.
+    /// Reports that a step of a run has been overdue for longer than an owner takes. The caller repeats it while that
+    /// is so.
     pub(crate) fn overdue(&self, run: RunId) {
         if self.0.try_send(Request::Overdue { run }).is_err() {
             tracing::debug!(run.id = %run, "owner's request queue is full; overdue check skipped");

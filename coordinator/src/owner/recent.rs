@@ -1,6 +1,6 @@
-//! What the feed brought of each run since it was opened, for as long as there is room: a reader that comes later
-//! begins with it and asks the broker for nothing. After a fault all readers come at once, and each would read its run
-//! from the log.
+//! The entries that the feed delivered of each run since its opening, as long as there is room. A reader that comes
+//! later starts with them and reads nothing from the broker. After a failure all readers reconnect at once, and
+//! otherwise each would read its run from the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use run::{Entry, Event, RunId};
 
 use crate::nats::journal::{WATCHED_PAGE_BYTES, stored_bytes};
 
-/// Of one shard; beyond that the oldest runs are forgotten, and read from the log.
+/// Limit of one shard. Beyond it the oldest runs are dropped, and are read from the log.
 const BYTES_MAX: usize = 1024 * 1024;
-/// Of one run: no more than a page, for it stays with a reader that does not read.
+/// Limit of one run: at most a page, because it stays with a reader that does not read.
 const RUN_BYTES_MAX: usize = WATCHED_PAGE_BYTES;
 const RUN_ENTRIES_MAX: usize = 256;
 
 /// Runs of one shard, each from its opening on.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
-    /// Ids begin with the time at which they were made, so the first is the oldest.
+    /// Ids begin with their creation time, so the first is the oldest.
     runs: BTreeMap<RunId, Told>,
     bytes: usize,
 }
@@ -30,7 +30,7 @@ struct Told {
 }
 
 impl Recent {
-    /// The feed brings an entry, maybe for the second time. Nothing was missed since the last one.
+    /// Adds an entry from the feed, possibly for the second time. No entry since the last one was missed.
     pub(super) fn note(&mut self, run: RunId, entry: &Arc<Entry>, payload: u32) {
         let first = entry.events.first();
         match first {
@@ -59,7 +59,7 @@ impl Recent {
         }
     }
 
-    /// All entries of a run up to the newest that the feed brought; `None` where they are not known.
+    /// All entries of a run up to the newest from the feed; `None` if they are not known.
     pub(super) fn of(&self, run: RunId) -> Option<Vec<Arc<Entry>>> {
         self.runs.get(&run).map(|told| told.entries.clone())
     }

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use super::OwnerTask;
 
-/// A request that waits until the feed has brought what is in the log already.
+/// A request that waits until the feed has delivered what is in the log already.
 #[derive(Debug)]
 pub(super) struct Expecting {
     through: u64,
@@ -30,7 +30,7 @@ impl OwnerTask {
         }
     }
 
-    /// The feed has brought more of a shard: answers the requests that waited for it.
+    /// Answers the requests that waited for further entries of a shard.
     pub(super) fn answer_expecting(&mut self, shard: Shard) {
         if self.slice(shard).is_none_or(|slice| slice.expecting.is_empty()) {
             return;

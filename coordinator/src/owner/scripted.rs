@@ -1,4 +1,4 @@
-//! A ledger whose words a test says, and a call of which they may be.
+//! A feed that a test controls, and a call for its entries.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) fn call(id: &str) -> CallSpec {
 
 pub(crate) struct ByHand(mpsc::Receiver<Request>);
 
-/// The line to one who watches.
+/// The sending side of a watcher.
 pub(crate) struct Feed(Watcher);
 
 impl ByHand {
@@ -24,17 +24,17 @@ impl ByHand {
         (OwnerHandle(sender), Self(requests))
     }
 
-    /// Waits for somebody who watches, and tells them that the feed stands from now on.
+    /// Waits for a watcher, and reports to it that the feed is established from now on.
     pub(crate) async fn joined(&mut self) -> Feed {
         let (feed, standing) = self.asked().await;
-        standing.send(Standing::Joined).expect("whoever watches waits for it");
+        standing.send(Standing::Joined).expect("the watcher waits for it");
         feed
     }
 
-    /// Waits for somebody who watches, and leaves it to the test when they are told where the feed stands.
+    /// Waits for a watcher, and lets the test decide when the feed's position is reported.
     pub(crate) async fn asked(&mut self) -> (Feed, oneshot::Sender<Standing>) {
         let Some(Request::Watch { watcher, standing, .. }) = self.0.recv().await else {
-            panic!("nobody asks for anything but to watch")
+            panic!("only watch requests are expected")
         };
         (Feed(watcher), standing)
     }

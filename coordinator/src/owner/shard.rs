@@ -1,5 +1,5 @@
-//! What this coordinator keeps of a shard beside the owner's state: who watches its runs, its snapshot, and what is
-//! still to be done about runs that have ended.
+//! The state of a shard besides the owner's: its watchers, its snapshot, and the remaining work for runs that have
+//! ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::nats::snapshots::Stored;
 #[derive(Debug, Default)]
 pub(super) struct ShardTask {
     pub(super) following: Following,
-    /// Every entry up to here was handed to those that watched then.
+    /// Every entry up to here was passed to the watchers at that time.
     pub(super) seen: u64,
-    /// What was handed out since the shard is followed without a gap.
+    /// The entries passed on since the shard has been followed without a gap.
     pub(super) recent: Recent,
     /// Ended runs that are still to be erased.
     pub(super) owed: Owed,
-    /// What tenants' runs take in the log.
+    /// Bytes of tenants' runs in the log.
     pub(super) log_bytes: LogBytes,
-    /// Letters that are not in the queue of webhooks yet.
+    /// Notifications that are not in the queue of webhooks yet.
     pub(super) letters: VecDeque<QueuedNotification>,
     pub(super) posting: Posting,
-    /// Letters for entries up to here are among these, or were posted by an earlier owner.
+    /// The notifications for entries up to here are in `letters`, or were posted by an earlier owner.
     pub(super) lettered: u64,
     pub(super) expecting: Vec<Expecting>,
     pub(super) watchers: HashMap<RunId, Vec<Watcher>>,
-    /// Those who watch already and wait to hear from where on.
+    /// Watchers that wait for the position from which the feed delivers.
     pub(super) waiting: Vec<oneshot::Sender<Standing>>,
-    /// Since when the shard is followed for nobody.
+    /// When the shard's last watcher left; `None` while it has one.
     pub(super) unwatched: Option<Instant>,
     pub(super) snapshot: Snapshot,
-    /// While the shard is ours and not led yet.
+    /// Set while the shard is ours and not led yet.
     pub(super) takeover: Option<TakeoverAge>,
 }
 
@@ -49,33 +49,33 @@ pub(super) struct ShardTask {
 pub(super) enum Following {
     #[default]
     No,
-    /// A run of it is watched; the broker is asked from where on it is followed.
+    /// A run of it has a watcher; the position from which it is followed has been requested from the broker.
     Joining,
-    /// Followed for those that watch.
+    /// Followed for watchers.
     Yes,
 }
 
-/// What the shard's snapshot says, and how it lies in the bucket.
+/// The content of the shard's snapshot and its location in the bucket.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) stored: Stored,
-    /// A large one is not written again before this.
+    /// A large snapshot is not written again before this time.
     pub(super) pause: Option<Instant>,
     pub(super) through: u64,
     /// When the log that it describes was created.
     pub(super) log: u64,
     pub(super) writing: bool,
-    /// It names runs that were erased since, or could not be written.
+    /// It names runs that were erased since, or the last attempt to write it failed.
     pub(super) outdated: bool,
 }
 
-/// The state of posting the letters to the queue of webhooks.
+/// The state of putting notifications into the queue of webhooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Posting {
     #[default]
     Idle,
     UnderWay,
-    /// The queue took nothing: it is tried again with the next sweep, not with every entry that comes.
+    /// The queue accepted nothing. The next sweep retries, not the next entry.
     PutOff,
 }
 
@@ -89,7 +89,7 @@ impl ShardTask {
         }
     }
 
-    /// Forgets watchers that have gone.
+    /// Removes watchers that have gone.
     pub(super) fn sweep_watchers(&mut self) {
         self.watchers.retain(|_, watchers| {
             watchers.retain(|watcher| !watcher.is_gone());

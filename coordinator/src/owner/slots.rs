@@ -1,5 +1,5 @@
-//! Concurrency slots for calls of tenants and tools that may have only so many running at once. Nothing is counted
-//! while there is no such limit.
+//! Concurrency slots for calls of tenants and tools with a limit of concurrent calls. Nothing is counted without such a
+//! limit.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! What the owner's decisions depend on beside the log, as this coordinator knows it: the registry, the lease, quotas
-//! and pauses.
+//! The inputs of the owner's decisions besides the log: the registry, the lease, quotas and pauses.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::fleet::registry::Registry;
 pub(super) struct Surroundings<'a> {
     io: &'a Io,
     registry: OnceCell<Arc<Registry>>,
-    /// The calls that run of limited tenants and tools are counted.
+    /// Whether running calls of limited tenants and tools are counted.
     limited: bool,
     is_taking_over: bool,
 }
@@ -27,7 +26,7 @@ impl OwnerTask {
 
 impl<'a> Surroundings<'a> {
     pub(super) fn new(io: &'a Io, owner: &owner::Owner, limited: bool) -> Self {
-        // What runs is not known before everything that is ours was read.
+        // The running calls are unknown until all shards that are ours were read.
         let is_taking_over = limited && owner.shards().iter().any(|shard| shard.phase().is_taking_over());
         Self { io, registry: OnceCell::new(), limited, is_taking_over }
     }

@@ -1,5 +1,6 @@
-//! How shards come to us and leave us. Taking one over costs what is open in it: the last owner wrote down how far it
-//! came and which runs were open then; those are read, and the shard is followed from there.
+//! Takes shards over and releases them. The cost of a takeover depends on the shard's open runs: the last owner's
+//! snapshot has its log position and the runs that were open then. Those runs are read, and the shard is followed from
+//! that position.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -28,29 +29,29 @@ use crate::nats::setup::RETENTION;
 use crate::nats::snapshots::{Snapshots, Stored, WriteError};
 use crate::shards::{ShardSet, every};
 
-/// Runs that are read at once.
+/// The most runs read concurrently.
 const READS_MAX: usize = 32;
-/// How fast a shard's snapshots are written at most, so that many open runs or owed erasures leave the broker its time:
-/// one of 1 MiB every 4 s.
+/// The highest rate of writing a shard's snapshots, so that many open runs or pending erasures do not overload the
+/// broker: one snapshot of 1 MiB every 4 s.
 const SNAPSHOT_BYTES_PER_S: u64 = 256 * 1024;
-/// The pause before what the broker refused is asked again.
+/// The pause before a request that failed at the broker is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
-/// After how many takeovers that failed at reading an open run, each after some seconds of trying, a shard is read from
-/// the log's beginning instead. That takes long, and needs no single run.
+/// The number of takeovers that failed at reading an open run, each after some seconds of trying, after which a shard
+/// is read from the log's beginning instead. That takes long, and does not depend on a single run.
 const UNREADABLE_MAX: u32 = 5;
 /// How long a takeover may take before it is reported as an error, and then how often.
 const TAKEOVER_LATE: Duration = Duration::from_secs(30);
-/// How long a shard is followed after the last who watched it has gone: another may come.
+/// How long a shard is followed after its last watcher has gone, because another may come.
 const UNWATCHED_MAX: Duration = Duration::from_secs(30);
 
-/// A shard that became ours, as it stood at some place in the log.
+/// A shard that became ours, with its state at a log position.
 #[derive(Debug)]
 pub(super) struct Taken {
     shard: Shard,
     claim: u64,
-    /// The shard is known up to here.
+    /// The shard's entries up to here are included.
     through: u64,
-    /// The mark that was left at its end.
+    /// The barrier that was stored at its end.
     tip: u64,
     open: Vec<Known>,
     /// Runs that the snapshot lists as open and whose entries have left the log; each with its last entry.
@@ -62,12 +63,12 @@ pub(super) struct Taken {
     letters: Vec<QueuedNotification>,
     log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
     log: u64,
-    /// What the snapshot in the bucket says, and how it lies there.
+    /// The log position of the snapshot in the bucket, and the snapshot's location.
     written: u64,
     stored: Stored,
 }
 
-/// Since when a shard is ours without being led, and since when nobody was told.
+/// How long a shard has been ours without being led, and when that was last reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TakeoverAge {
     began: Instant,
@@ -81,25 +82,25 @@ impl TakeoverAge {
     }
 }
 
-/// A shard that is to be followed from here for those who watch.
+/// A shard that is to be followed from here for watchers.
 #[derive(Debug)]
 pub(super) struct Joined {
     shard: Shard,
     position: u64,
 }
 
-/// The end of an attempt to write a snapshot.
+/// The result of an attempt to write a snapshot.
 #[derive(Debug)]
 pub(super) struct Written {
     shard: Shard,
     claim: u64,
     through: u64,
-    /// How it lies in the bucket; where it was not written, how another does, if that was found out.
+    /// Its location in the bucket. If it was not written, the location of the other one, if that is known.
     result: Result<Stored, Option<Stored>>,
 }
 
 impl OwnerTask {
-    /// Takes up what became ours and drops what is ours no more.
+    /// Begins takeovers of shards that became ours, and drops shards that are not ours any more.
     pub(super) fn look_at_ownership(&mut self) {
         let owned = *self.io.owned.borrow_and_update();
         let mut fresh = Vec::new();
@@ -171,7 +172,7 @@ impl OwnerTask {
             if !self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread }, proto::now()) {
                 continue;
             }
-            // Those who watch already may have seen less than is known; what comes twice they pass over.
+            // Existing watchers may have received less than is known; they skip entries that arrive twice.
             let from = if follows { through.min(slice.seen) } else { through };
             if !follows {
                 slice.recent = Recent::default();
@@ -199,7 +200,7 @@ impl OwnerTask {
         }
     }
 
-    /// Begins to act for a shard that has caught up. What was put off while it had no owner is due at once.
+    /// Begins to act for a shard that has caught up. Work that was postponed while it had no owner is due now.
     pub(super) fn lead(&mut self, shard: Shard) {
         if !self.owner.begin_to_lead(shard) {
             return;
@@ -229,13 +230,13 @@ impl OwnerTask {
             if takeover.reported.elapsed() >= TAKEOVER_LATE {
                 takeover.reported = Instant::now();
                 let (applied, phase) = (state.applied(), state.phase());
-                tracing::error!(%shard, ?age, ?phase, applied, "a shard is ours and its runs stand still: its takeover goes on");
+                tracing::error!(%shard, ?age, ?phase, applied, "a takeover is late, its runs make no progress");
             }
         }
         COUNTS.takeover_age.set(oldest.as_secs_f64());
     }
 
-    /// Stops acting for a shard at once, and lets it go when its snapshot is written.
+    /// Stops acting for a shard immediately, and releases it when its snapshot is written.
     fn leave(&mut self, shard: Shard) {
         let Some(state) = self.owner.shard(shard) else { return };
         let (phase, applied) = (state.phase(), state.applied());
@@ -246,7 +247,7 @@ impl OwnerTask {
         self.owner.handle_leaving(shard);
         match phase {
             Phase::Leaving { .. } => {}
-            // A snapshot that is being written is new enough.
+            // A snapshot that is already being written is recent enough.
             Phase::Leading { .. } if !is_written => self.write_snapshot(shard),
             Phase::Leading { .. } | Phase::NotOwned | Phase::Taking { .. } | Phase::Replaying { .. } => {
                 self.let_go(shard)
@@ -255,13 +256,13 @@ impl OwnerTask {
     }
 
     fn let_go(&mut self, shard: Shard) {
-        // The leases wait for this word, but not for ever.
+        // The lease task waits for this message, but not indefinitely.
         if self.io.written.try_send(shard).is_err() {
-            tracing::warn!(%shard, "nobody hears that a shard was written down");
+            tracing::warn!(%shard, "reporting a shard's snapshot to the lease task failed");
         }
     }
 
-    /// The shard is not ours any more. Who watches goes on watching.
+    /// Drops a shard that is not ours any more. Its watchers continue.
     fn lose(&mut self, shard: Shard) {
         let follows = self.io.feeds.follows(shard);
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
@@ -284,13 +285,11 @@ impl OwnerTask {
         }
     }
 
-    // ---- those who watch ----
-
     pub(super) fn watch(&mut self, run: RunId, watcher: Watcher, standing: oneshot::Sender<Standing>) {
         let shard = run.shard();
         let follows = self.io.feeds.follows(shard);
         let leads = leads(&self.owner, shard);
-        // A shard that there is not has no entries: nothing is missed.
+        // A shard that does not exist has no entries, so nothing is missed.
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else {
             drop(standing.send(Standing::Following(Before::Nothing)));
             return;
@@ -304,7 +303,7 @@ impl OwnerTask {
                 (None, Some(known)) => Before::Through(known.last),
                 (None, None) => Before::Nothing,
             };
-            // Whoever asked may have gone.
+            // The requester may have gone.
             drop(standing.send(Standing::Following(before)));
         } else {
             slice.waiting.push(standing);
@@ -312,7 +311,7 @@ impl OwnerTask {
         }
     }
 
-    /// Begins to follow a shard for those who watch, from where the log ends now.
+    /// Begins to follow a shard for watchers, from the current end of the log.
     fn join(&mut self, shard: Shard) {
         let is_ours = claim(&self.owner, shard).is_some();
         let Some(slice) = self.slice_mut(shard) else { return };
@@ -330,7 +329,7 @@ impl OwnerTask {
     pub(super) fn joined(&mut self, joined: Joined) {
         let Joined { shard, position } = joined;
         let Some(slice) = self.slice_mut(shard) else { return };
-        // If it became ours meanwhile, the takeover sees to those who wait.
+        // If it became ours meanwhile, the takeover answers the waiting watchers.
         if slice.following == Following::Joining {
             (slice.following, slice.seen, slice.recent) = (Following::Yes, position, Recent::default());
             slice.stands();
@@ -338,7 +337,7 @@ impl OwnerTask {
         }
     }
 
-    /// Stops following shards that are not ours and that nobody has watched for a while.
+    /// Stops following shards that are not ours and have had no watchers for a while.
     pub(super) fn leave_unwatched(&mut self) {
         let now = Instant::now();
         for shard in every() {
@@ -354,8 +353,6 @@ impl OwnerTask {
             }
         }
     }
-
-    // ---- snapshots ----
 
     pub(super) fn write_snapshots(&mut self) {
         // The log has dropped everything that is older.
@@ -387,9 +384,9 @@ impl OwnerTask {
             let result = match snapshots.write(shard, &snapshot, before).await {
                 Ok(stored) => Ok(stored),
                 Err(error) => {
-                    tracing::warn!(%shard, %error, "cannot write down how far a shard came, the older word stays");
+                    tracing::warn!(%shard, %error, "writing a snapshot failed, the previous one stays");
                     match error {
-                        // It may be our own, whose confirmation was lost.
+                        // It may be our own snapshot, whose confirmation was lost.
                         WriteError::Conflict => Err(snapshots.found(shard).await),
                         WriteError::Unavailable(_) => Err(None),
                     }
@@ -422,34 +419,34 @@ impl OwnerTask {
 }
 
 impl ShardTask {
-    /// Tells those who wait that the feed stands.
+    /// Reports to waiting watchers that the feed is established.
     fn stands(&mut self) {
         for standing in self.waiting.drain(..) {
-            // Whoever asked may have gone.
+            // The requester may have gone.
             drop(standing.send(Standing::Joined));
         }
     }
 }
 
-/// Asks until it is answered: without it nobody acts for the shard.
+/// Retries until it succeeds, because no owner acts for the shard without it.
 async fn patiently<T, F: Future<Output = Result<T, ReadError>>>(shard: Shard, mut ask: impl FnMut() -> F) -> T {
     loop {
         match ask().await {
             Ok(answer) => return answer,
-            Err(error) => tracing::warn!(%shard, %error, "cannot take up a shard, trying again"),
+            Err(error) => tracing::warn!(%shard, %error, "taking a shard over failed, trying again"),
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn take_over(journal: &Journal, snapshots: &Snapshots, shard: Shard, claim: u64) -> Taken {
-    // Reads of open runs that failed although the broker answers everything else.
+    // How often reading an open run failed although the broker answered all other requests.
     let unreadable = AtomicU32::new(0);
     patiently(shard, || take_over_once(journal, snapshots, shard, claim, &unreadable)).await
 }
 
-/// Nothing here depends on the word of the log's leader, who may have been replaced and not know it yet: the mark is
-/// where the shard ends, and the snapshot says where each run's entries do.
+/// Nothing here depends on the log's leader, which may have been replaced without knowing it yet. The barrier is the
+/// end of the shard, and the snapshot has the last entry of each run.
 async fn take_over_once(
     journal: &Journal,
     snapshots: &Snapshots,
@@ -457,13 +454,13 @@ async fn take_over_once(
     claim: u64,
     unreadable: &AtomicU32,
 ) -> Result<Taken, ReadError> {
-    // A leader that was replaced knows an older first entry: more is read than is needed.
+    // A leader that was replaced may return an older first entry; then more is read than needed.
     let Extent { log, first, .. } = journal.extent().await?;
     let tip = journal.mark(shard).await?;
     let (snapshot, stored) = snapshots.read(shard, log, tip).await?;
     let snapshot = snapshot.unwrap_or(Snapshot { log, ..Snapshot::default() });
     let written = snapshot.through;
-    // A shard in which nothing happened since is known up to the mark.
+    // A shard without entries since the snapshot is known up to the barrier.
     let mut through = if journal.first_of_shard(shard, written, tip).await? == tip { tip } else { written };
     let (erasures, erasures_behind) = (snapshot.erasures, snapshot.erasures_behind);
     let letters = snapshot.letters.into_iter().map(|(subject, body)| QueuedNotification { subject, body }).collect();
@@ -490,10 +487,10 @@ async fn take_over_once(
     } else {
         tracing::error!(
             %shard,
-            "the log's replicas contradict each other about the entries of an open run: reading the shard from the log's \
-             beginning, which may take minutes. `nats stream info ty-log` shows whether a replica lags"
+            "the log's replicas disagree about the entries of an open run: reading the shard from the \
+             log's beginning, which may take minutes. `nats stream info ty-log` shows whether a replica lags"
         );
-        // All bytes are counted once more.
+        // All bytes are counted again.
         (through, log_bytes) = (0, Vec::new());
     }
     Ok(Taken {

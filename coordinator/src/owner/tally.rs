@@ -1,4 +1,4 @@
-//! Counts what the calls of this coordinator's runs wait for. Each count starts from zero, so no error adds up.
+//! Counts why the calls of this coordinator's runs wait. Each count starts from zero, so errors do not add up.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ struct Tally {
     waiting: u32,
     runnable: u32,
     running: u32,
-    /// Of those that wait, the ones that no worker takes.
+    /// Of the waiting calls, those that no worker takes.
     without_worker: u32,
-    /// Whether workers take calls of the tool as it is known to those without a tenant.
+    /// Whether workers take calls of the tool's listed version for callers without a tenant.
     taken: Option<(Option<Version>, bool)>,
     oldest: Option<Timestamp>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Tallies {
     approvals: u32,
     /// By pool, and by the name under which the tool is counted.
     tools: BTreeMap<PoolId, BTreeMap<String, Tally>>,
-    /// Calls that wait and that run.
+    /// Waiting and running calls.
     tenants: BTreeMap<TenantId, (u32, u32)>,
 }
 
@@ -80,7 +80,7 @@ impl Tallies {
         *running += u32::from(runs);
     }
 
-    /// Most calls are of a tool that was met before: no name is copied for them.
+    /// Most calls are of a tool that was counted before, so no name is copied for them.
     fn of(&mut self, pool: &PoolId, tool: &str) -> &mut Tally {
         if !self.tools.get(pool).is_some_and(|tools| tools.contains_key(tool)) {
             self.tools.entry(pool.clone()).or_default().insert(tool.to_owned(), Tally::default());
@@ -89,15 +89,15 @@ impl Tallies {
     }
 }
 
-/// For how long a lag is shown at least: scrapes come less often than lags do.
+/// The shortest time for which a lag is shown, because scrapes are rarer than lags.
 const LAG_SHOWN: Duration = Duration::from_secs(20);
 
-/// How old the newest entry was when it came, at worst in the last 20 to 40 seconds.
+/// The age of the newest entry on arrival: the worst of the last 20 to 40 seconds.
 #[derive(Debug, Default)]
 pub(super) struct Lag {
     newer: Duration,
     older: Duration,
-    /// Since when lags are the newer ones.
+    /// The start of the interval of `newer`.
     since: Option<Instant>,
 }
 
@@ -115,7 +115,7 @@ impl Lag {
     fn turn(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         if now - since >= LAG_SHOWN {
-            // Of one that slept for longer, the older ones are too old as well.
+            // After a longer sleep, the older lags have expired as well.
             self.older = if now - since < 2 * LAG_SHOWN { self.newer } else { Duration::ZERO };
             (self.newer, self.since) = (Duration::ZERO, Some(now));
         }
@@ -123,7 +123,7 @@ impl Lag {
 }
 
 impl OwnerTask {
-    /// Shows what was counted, and what needs no counting.
+    /// Publishes the counts, and values that need no counting.
     pub(super) fn tell_tallies(&mut self, tallies: &Tallies, registry: &Registry) {
         let (mut shards, mut runs, mut erasures) = (0_u32, 0_u32, 0_u32);
         for (slice, shard) in self.slices.iter().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {

@@ -1,4 +1,4 @@
-//! Asks how far the queues of pools were given out, and takes jobs back.
+//! Reads how far the queues of pools were delivered, and takes jobs back.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use super::OwnerTask;
 use super::surroundings::Surroundings;
 use crate::nats::queues::Given;
 
-/// Queues that are asked at once.
+/// The most queues that are read concurrently.
 const ASKED_MAX: usize = 8;
 
-/// How far queues were given out.
+/// How far each queue was delivered.
 pub(super) type Look = HashMap<PoolId, Given>;
 
 impl OwnerTask {

@@ -1,4 +1,4 @@
-//! The line between the ledger and one who watches a run: entries as the feed brings them, of bounded number and size.
+//! The channel between the owner task and a watcher of a run: entries from the feed, bounded in number and size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,30 +10,30 @@ use super::Stopped;
 
 /// Entries that may wait for one watcher. A slower one is dropped from the live feed and reads from the log instead.
 const ENTRIES_MAX: usize = 256;
-/// Bytes that may wait for one watcher, as they came from the log; a single entry always fits. There may be thousands
-/// of watchers that do not read.
+/// The most bytes of entries, as stored in the log, that wait for one watcher; a single entry always fits. There may be
+/// thousands of watchers that do not read.
 const BYTES_MAX: usize = 512 * 1024;
 
-/// From where on the feed brings a run's entries.
+/// The position from which the feed delivers a run's entries.
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// From when the watcher asked.
+    /// From the time of the watcher's request.
     Following(Before),
-    /// From later on, for the shard was not followed: entries that were stored after the watcher asked may be missing.
+    /// From a later time, because the shard was not followed. Entries stored after the request may be missing.
     Joined,
 }
 
-/// What the ledger knows of a run's entries before those that the feed brings.
+/// The run's entries before those of the feed, as far as the owner task knows them.
 #[derive(Debug)]
 pub(crate) enum Before {
     Nothing,
-    /// Which one is the last.
+    /// The sequence of the last one.
     Through(u64),
     /// All of them.
     Entries(Vec<Arc<Entry>>),
 }
 
-/// The ledger's end.
+/// The owner task's end.
 #[derive(Debug)]
 pub(super) struct Watcher {
     entries: mpsc::Sender<(Arc<Entry>, u32)>,
@@ -64,7 +64,7 @@ pub(super) fn pair() -> (Watcher, oneshot::Sender<Standing>, Live) {
 }
 
 impl Watcher {
-    /// `false` for a watcher that has gone or is too slow.
+    /// Returns `false` for a watcher that has gone or is too slow.
     pub(super) fn hand(&self, entry: &Arc<Entry>, bytes: u32) -> bool {
         let size = bytes as usize;
         let before = self.shared.waiting.fetch_add(size, Ordering::Relaxed);
@@ -84,12 +84,12 @@ impl Watcher {
 }
 
 impl Live {
-    /// From where on the feed brings entries; asked once. May be dropped while it waits.
+    /// The position from which the feed delivers entries. Called once; may be dropped while waiting.
     pub(crate) async fn standing(&mut self) -> Result<Standing, Stopped> {
         (&mut self.standing).await.map_err(|_| Stopped)
     }
 
-    /// After the feed has ended: the run's entries have left the log, so it cannot be read on from there either.
+    /// After the feed has ended: the run's entries have left the log, so reading the log cannot continue either.
     pub(crate) fn run_is_gone(&self) -> bool {
         self.shared.gone.load(Ordering::Acquire)
     }
@@ -100,7 +100,7 @@ impl Live {
         Some(self.taken(entry, bytes))
     }
 
-    /// The next entry, if there is one at hand.
+    /// The next entry, if one is available now.
     pub(crate) fn try_recv(&mut self) -> Option<Arc<Entry>> {
         let (entry, bytes) = self.entries.try_recv().ok()?;
         Some(self.taken(entry, bytes))

@@ -67,7 +67,7 @@ impl Quotas {
     }
 }
 
-/// What a limit applies to.
+/// The subject of a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Whose {
     Tenant(TenantId),
@@ -181,7 +181,7 @@ impl Running {
         }
     }
 
-    /// Runs whose calls may have free slots now; a run that finds none is remembered again.
+    /// Runs whose calls may have free slots now. A run that finds none is added again.
     pub(super) fn next(&mut self, limits: &Limits, of: &LimitOf<'_>) -> Vec<RunId> {
         let mut next = Vec::new();
         let all: Vec<Whose> = self.held.keys().cloned().collect();

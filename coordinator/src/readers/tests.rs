@@ -86,7 +86,7 @@ async fn a_new_runs_opening_is_told_of_once_it_is_heard_and_then_read_as_ever() 
     assert_eq!(reader.opening().now_or_never(), None, "there is nothing yet");
     feed.brings(Entry { sequence: 7, at: Timestamp(0), not_after: None, events: opened() });
     assert_eq!(reader.opening().now_or_never(), Some(7), "it is waited for once, so nothing is lost in between");
-    assert!(reader.run().opened_at().is_none(), "nothing was said of it yet");
+    assert!(reader.run().opened_at().is_none(), "no event was emitted yet");
     let said = tokio::time::timeout(PATIENCE, reader.next()).await.expect("it comes in time").expect("it can be read");
     assert!(said.is_some_and(|events| !events.is_empty()) && reader.run().opened_at().is_some());
 }
@@ -118,7 +118,7 @@ async fn what_the_ledger_knows_of_a_run_is_not_read_and_the_feed_goes_on_behind_
     standing.send(Standing::Following(before)).expect("the reader waits for the answer");
     feed.brings(entry(9));
     feed.brings(entry(12));
-    // None of these entries is in the log, so a reader that asked the broker would not get them.
+    // None of these entries is in the log, so a reader that queried the broker would not get them.
     for expected in [7, 9, 12] {
         let next = tokio::time::timeout(PATIENCE, source.next()).await.expect("it comes in time");
         assert_eq!(next.expect("it is known").sequence, expected);

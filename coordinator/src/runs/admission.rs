@@ -1,4 +1,4 @@
-//! Checks role and quota before a request is compiled and checked, so that a refused request costs only reading it.
+//! Checks role and quota before a request is compiled and checked, so that a rejected request costs only reading it.
 
 use run::{Event, RequestId, RunId, TenantId};
 

@@ -10,7 +10,7 @@ use crate::auth::audit;
 use crate::auth::callers::Role;
 use owner::Known;
 
-/// Default lifetime of an answer token: enough for a person who was just asked.
+/// Default lifetime of an answer token: enough for a person who has just received the question.
 const ANSWER_TOKEN: Duration = Duration::from_secs(15 * 60);
 
 impl Runs {

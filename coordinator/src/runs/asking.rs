@@ -56,7 +56,7 @@ impl<'here> Asking<'here> {
         audit::Command { name: self.command, run, call: self.call, tool: self.tools.as_deref() }
     }
 
-    /// Writes the outcome. A refusal names the run only if the command was on one.
+    /// Writes the outcome. An error names the run only if the command was on one.
     pub(crate) fn done(mut self, run: Option<RunId>, refusal: Option<&RequestError>) {
         self.is_done = true;
         let refusal = refusal.map(RequestError::reason);

@@ -1,4 +1,4 @@
-//! Asks hooks about calls before they are accepted, and logs every decision on a call.
+//! Runs hooks on calls before they are accepted, and logs every decision on a call.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::admission::error::RequestError;
 use crate::auth::audit;
 use crate::offload;
 
-/// Calls of one request about which hooks are asked at once.
+/// The most calls of one request for which hooks run at once.
 const CALLS_ASKED_MAX: usize = 16;
 /// Queue of the calls that are not executed and about which hooks are still to be notified; beyond it, notifications
 /// are dropped.
@@ -26,7 +26,7 @@ pub(crate) const SKIPS_MAX: usize = 1024;
 const TOLD_MAX: usize = 16;
 
 impl Runs {
-    /// Asks hooks about the calls of a new run.
+    /// Runs hooks on the calls of a new run.
     pub(crate) async fn ask_about(&self, new: &mut NewRun, run: RunId) {
         let mut calls = std::mem::take(&mut new.calls);
         let registry = Arc::clone(&self.registry.borrow());
@@ -36,10 +36,10 @@ impl Runs {
         new.calls = calls;
     }
 
-    /// Asks about each call that would be executed or given to its client. If a hook changes the arguments, the call is
-    /// checked again, and refused if they do not fit.
+    /// Runs hooks on each call that would be executed or given to its client. If a hook changes the arguments, the call
+    /// is validated again, and rejected if they are invalid.
     pub(crate) async fn ask(&self, calls: &mut [RequestedCall], scope: &Scope<'_>, run: RunId) {
-        // A request with too many calls is refused as a whole.
+        // A request with too many calls is rejected as a whole.
         if !self.hooks.has(HookPoint::PreToolUse) || calls.len() > limit::CALLS_PER_RUN_MAX {
             return;
         }
@@ -72,8 +72,7 @@ impl Runs {
         }
     }
 
-    /// Asks hooks about arguments that a caller wants to put in the place of a call's own. Returns the arguments to
-    /// use.
+    /// Runs hooks on arguments with which a caller wants to replace a call's own. Returns the arguments to use.
     pub(crate) async fn ask_about_change(
         &self,
         run: &Run,
@@ -168,7 +167,7 @@ impl Runs {
     }
 }
 
-/// The question to hooks about a call; `None` for a call that is refused anyway.
+/// The input of hooks for a call; `None` for a call that is rejected anyway.
 fn question(
     call: &RequestedCall,
     index: usize,
@@ -207,7 +206,7 @@ fn too_large(size: usize) -> CallError {
     )
 }
 
-/// Why a call is refused whose arguments a hook changed.
+/// Why a call is rejected whose arguments a hook changed.
 fn misfit(call: &RequestedCall, scope: &Scope<'_>) -> Option<CallError> {
     let mut steps = accept::steps_for(std::slice::from_ref(call));
     match accept::accept_one(call.clone(), scope.first, scope, &mut steps).route {

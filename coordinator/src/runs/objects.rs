@@ -31,7 +31,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Takes space for more bytes, and refuses beyond the limit. Counts the tenant's concurrent uploads.
+    /// Takes space for more bytes, up to the limit. Counts the tenant's concurrent uploads.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), RequestError> {
         fits(self.held.saturating_add(self.place.grow(bytes)), self.limit)
     }

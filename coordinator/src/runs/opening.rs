@@ -1,10 +1,10 @@
-//! How a run is opened: its request is checked, takes its request id, and the run's opening is stored.
+//! Opens runs: the request is checked, takes its request id, and the run's opening is stored.
 //!
-//! A refused request stores nothing. So every check comes before the request id is taken, and the id is given back if
-//! the log refuses the opening. Each request writes the key of its id before it opens a run, by compare-and-set:
+//! A rejected request stores nothing. So every check comes before the request id is taken, and the id is given back if
+//! the log rejects the opening. Each request writes the key of its id before it opens a run, by compare-and-set:
 //!
 //! - If the key is free, or its run was never opened and never will be, the key gets a new run.
-//! - If the key has a run that may still be opened, an earlier request with the id is at work or has died. The key
+//! - If the key has a run that may still be opened, an earlier request with the id is in progress or has died. The key
 //!   keeps its run, so both requests store their opening on the same subject and the log takes one of them. The key's
 //!   new revision keeps the earlier request from giving the id back, because the later one may open the run.
 
@@ -59,7 +59,7 @@ struct Claim {
     alone: Option<u64>,
 }
 
-/// What the key of a request id holds, under a revision.
+/// The value of the key of a request id, with its revision.
 #[derive(Clone, Copy)]
 enum Found {
     /// No run, or one that was never opened and never will be.
@@ -276,7 +276,7 @@ impl Runs {
         }
     }
 
-    /// What the key of a request id holds. `newest`: read from the broker's leader; otherwise any replica answers.
+    /// Reads the key of a request id. `newest`: from the broker's leader; otherwise any replica answers.
     async fn look(&self, key: &RequestKey, digest: Digest, newest: bool) -> Result<Found, RequestError> {
         let held = if newest { self.requests.newest(key).await? } else { self.requests.find(key).await? };
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
@@ -296,7 +296,7 @@ impl Runs {
         if is_too_old { Err(RequestError::Contended) } else { Ok(found) }
     }
 
-    /// Performs every check that may refuse a request, and finds the id under which its run is to be opened. Stores
+    /// Performs every check that may reject a request, and finds the id under which its run is to be opened. Stores
     /// nothing.
     async fn prepare(&self, key: Option<RequestKey>, mut new: NewRun) -> Result<Placed<'_>, RequestError> {
         let (mut id, mut claim) = (fresh_id(self.pick_shard()), None);
@@ -317,7 +317,7 @@ impl Runs {
             Box::pin(self.give_files(&mut new)).await?;
         }
         if self.asks() {
-            // Checked before hooks are asked, so that hooks never see a request that is then refused.
+            // Checked before hooks run, so that hooks never see a request that is then rejected.
             self.quotas.check(None, new.tenant.as_ref(), new.calls.len())?;
             Box::pin(self.ask_about(&mut new, id)).await;
         }

@@ -1,4 +1,4 @@
-//! Resolves tool names that neither the request nor any worker knows. Resolvers are asked before anything is stored.
+//! Resolves tool names that neither the request nor any worker has. Resolvers run before anything is stored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,20 +15,20 @@ use serde_json::value::RawValue;
 use super::Runs;
 use crate::admission::accept::{Offer, RequestedCall, Unlisted};
 
-/// Names of one request about which resolvers are asked at once.
+/// The most names of one request that resolvers are queried for at once.
 const NAMES_ASKED_MAX: usize = 16;
 /// Key in a call's metadata for the name that the client used, if that is an alias of another tool.
 const CALLED_AS: &str = "toolyard.called_as";
 
 impl Runs {
-    /// Whether hooks or resolvers are asked about calls before they are accepted.
+    /// Whether hooks or resolvers run for calls before they are accepted.
     pub(crate) fn asks(&self) -> bool {
         self.hooks.has(HookPoint::PreToolUse) || self.hooks.resolvers.are_there()
     }
 
     /// Resolves calls of tools that are unknown here. An alias is replaced: its target is checked, stored and executed.
     pub(crate) async fn resolve(&self, calls: &mut [RequestedCall], offer: Offer<'_>) {
-        // A request with more calls is refused as a whole.
+        // A request with more calls is rejected as a whole.
         if !self.hooks.resolvers.are_there() || calls.len() > CALLS_PER_RUN_MAX {
             return;
         }

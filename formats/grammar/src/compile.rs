@@ -1,5 +1,5 @@
-//! Definitions as productions: what is repeated, optional or one of several becomes a rule of its own, and what is
-//! ignored a rule behind each terminal.
+//! Compiles definitions to productions. A part that is repeated, optional or a choice becomes a rule of its own.
+//! Ignored text becomes a rule after each terminal.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::read::{Definition, Definitions, Expression, is_terminal};
 use super::terminal::{Terminal, Terminals};
 use super::{Grammar, GrammarError, Production, SYMBOLS_MAX, TERMINALS_MAX};
 
-/// What a production consists of.
+/// A symbol of a production.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Symbol {
     Rule(u32),
@@ -50,15 +50,15 @@ pub(super) fn compile(definitions: Definitions, budget: &mut Budget) -> Result<G
 struct Compiler<'budget> {
     terminals: Terminals<'budget>,
     names: HashMap<String, u32>,
-    /// What stands for a terminal that has a name.
+    /// The symbol of each named terminal.
     named: HashMap<String, Symbol>,
-    /// What stands for a terminal in rules, by its pattern: itself, and behind it what is ignored.
+    /// The symbol of each terminal in rules, by its pattern: the terminal followed by ignored text.
     used: HashMap<String, Symbol>,
     compiled: Vec<Terminal>,
     productions: Vec<Production>,
     rules: Vec<Vec<u32>>,
     symbols: usize,
-    /// What is ignored, any number of times.
+    /// Ignored text, repeated any number of times.
     ignored: Option<Symbol>,
 }
 
@@ -71,7 +71,7 @@ impl Compiler<'_> {
     fn produce(&mut self, rule: u32, symbols: Vec<Symbol>, line: u32) -> Result<(), GrammarError> {
         self.symbols += symbols.len() + 1;
         if self.symbols > SYMBOLS_MAX {
-            let what = format!("the grammar has more than {SYMBOLS_MAX} symbols, its repetitions written out");
+            let what = format!("the grammar has more than {SYMBOLS_MAX} symbols with its repetitions expanded");
             return Err(GrammarError::new(line, what));
         }
         let production = number(self.productions.len());
@@ -82,7 +82,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// The rule of the whole text: it begins with what is ignored, and each terminal ends with it.
+    /// The rule of the whole text: it begins with ignored text, and ignored text follows each terminal.
     fn ignore(&mut self, ignored: &[Definition], start: u32) -> Result<u32, GrammarError> {
         let whole = self.rule();
         let Some(first) = ignored.first() else {
@@ -96,7 +96,7 @@ impl Compiler<'_> {
             let terminal = self.terminal(pattern, None, *line)?;
             self.produce(rest, vec![Symbol::Rule(rest), terminal], *line)?;
         }
-        // What was compiled so far is not to be followed by what is ignored: it is that.
+        // The terminals compiled so far belong to the ignored text itself, so no ignored text follows them.
         self.used.clear();
         self.ignored = Some(Symbol::Rule(rest));
         self.produce(whole, vec![Symbol::Rule(rest), Symbol::Rule(start)], first.line)?;
@@ -167,11 +167,11 @@ impl Compiler<'_> {
             None => {
                 let any = self.rule();
                 self.produce(any, Vec::new(), line)?;
-                // Recursion on the left costs each repetition the same.
+                // Left recursion has a constant cost per repetition.
                 self.produce(any, vec![Symbol::Rule(any), part], line)?;
                 Some(Symbol::Rule(any))
             }
-            // Each may come where the one before it came.
+            // Each repetition is nested in the one before it.
             Some(most) => (least..most).try_fold(None, |inner, _| {
                 let more = self.rule();
                 self.produce(more, Vec::new(), line)?;
@@ -195,7 +195,7 @@ impl Compiler<'_> {
             return Ok(*symbol);
         }
         if self.compiled.len() >= TERMINALS_MAX {
-            return Err(GrammarError::new(line, format!("at most {TERMINALS_MAX} terminals are taken")));
+            return Err(GrammarError::new(line, format!("at most {TERMINALS_MAX} terminals are allowed")));
         }
         let terminal = self.terminals.compile(&pattern, label, line)?;
         self.compiled.push(terminal);

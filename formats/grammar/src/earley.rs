@@ -1,5 +1,5 @@
-//! Earley's recogniser. For each place of the text it knows which productions may stand there and how far each has
-//! come; a terminal leads from a place to every place where it may end.
+//! Earley's recogniser. For each position of the text it holds the possible productions and their progress. A terminal
+//! leads from a position to every position at which it may end.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -8,13 +8,13 @@ use regex_automata::hybrid::dfa::Cache;
 use super::compile::Symbol;
 use super::{Grammar, STEPS_MAX, STEPS_PER_BYTE_MAX};
 
-/// Terminals that an error names.
+/// The most terminals named in an error.
 const EXPECTED_MAX: usize = 8;
 
-/// Why a text is not of a grammar.
+/// Why a text does not match a grammar.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MismatchError {
-    #[error("the input does not fit the grammar at line {line}, column {column}{}", follows(expected))]
+    #[error("the input does not match the grammar at line {line}, column {column}{}", follows(expected))]
     Text { line: usize, column: usize, expected: Vec<String> },
     #[error(
         "checking the input against the grammar takes too long: make the grammar less ambiguous, or the input shorter"
@@ -59,7 +59,7 @@ pub(super) fn check(grammar: &Grammar, text: &str) -> Result<(), MismatchError> 
     Err(MismatchError::Text { line, column, expected: chart.expected(&items) })
 }
 
-/// A production that began at `origin` and has come as far as its symbol `next`.
+/// A production that began at `origin` and has reached its symbol `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Item {
     production: u32,
@@ -75,9 +75,9 @@ impl Item {
 
 #[derive(Debug, Clone, Default)]
 struct Place {
-    /// Terminals that end here, and where each began.
+    /// Terminals that end here, and the position at which each began.
     ended: Vec<(u32, u32)>,
-    /// What waits here for a symbol, in the order of the symbols.
+    /// Items that wait for a symbol here, in the order of the symbols.
     waiting: Vec<(Symbol, Item)>,
 }
 
@@ -85,22 +85,22 @@ struct Chart<'a> {
     grammar: &'a Grammar,
     text: &'a [u8],
     places: Vec<Place>,
-    /// One for each terminal that was looked for.
+    /// One for each terminal that was searched for.
     caches: Vec<Option<Cache>>,
-    /// That may still be taken.
+    /// The remaining steps.
     steps: usize,
-    /// What stands at the place that is being filled.
+    /// The items at the current position.
     known: HashSet<Item>,
-    /// The last place where each rule was predicted.
+    /// The last position at which each rule was predicted.
     predicted: Vec<usize>,
-    /// The last place where each rule was found to be empty.
+    /// The last position at which each rule was found to be empty.
     emptied: Vec<usize>,
-    /// The last place where each terminal was looked for, and whether it was empty there.
+    /// The last position at which each terminal was searched for, and whether it was empty there.
     looked_for: Vec<(usize, bool)>,
 }
 
 impl Chart<'_> {
-    /// Gives what stands at a place; `None` where that took too many steps.
+    /// Computes the items of a position. `None` if that exceeds the step limit.
     fn fill(&mut self, at: usize) -> Option<Vec<Item>> {
         let ended = std::mem::take(&mut self.places[at].ended);
         if ended.is_empty() && at > 0 {
@@ -169,7 +169,7 @@ impl Chart<'_> {
             .try_for_each(|item| self.add(item, items))
     }
 
-    /// Whatever waits for the symbol since `from` goes on here.
+    /// Advances the items that have been waiting for the symbol since `from`.
     fn advance(&mut self, symbol: Symbol, from: usize, items: &mut Vec<Item>) -> Option<()> {
         let waiting = std::mem::take(&mut self.places[from].waiting);
         let first = waiting.partition_point(|(other, _)| *other < symbol);
@@ -187,7 +187,7 @@ impl Chart<'_> {
         if self.emptied[rule as usize] == at {
             return Some(());
         }
-        // It is empty here: what waits for it goes on, and so will what comes to wait for it.
+        // The rule is empty here: items that wait for it advance, now and later.
         self.emptied[rule as usize] = at;
         self.step(items.len())?;
         let waiting: Vec<Item> =
@@ -195,7 +195,7 @@ impl Chart<'_> {
         waiting.into_iter().try_for_each(|item| self.add(item.advanced(), items))
     }
 
-    /// Finds where a terminal may end that begins here. Says whether it may be empty.
+    /// Finds the positions at which a terminal that begins here may end. Returns whether it may be empty.
     fn look_for(&mut self, terminal: u32, at: usize) -> Option<bool> {
         let index = terminal as usize;
         if let (place, is_empty) = self.looked_for[index]

@@ -1,10 +1,10 @@
-//! Grammars in the syntax of Lark, and whether a text is of one.
+//! Reads grammars in the syntax of Lark and checks texts against them.
 //!
-//! A text is of a grammar when the grammar, as a context-free one over characters, derives it: a terminal stands for
-//! each text that it matches, not for the longest, and what `%ignore` names may stand before and after each terminal.
-//! That is all that Lark's Earley parser with its complete lexer takes, and at least what its other lexers take. What
-//! only shapes trees (aliases, `?`, `!`, priorities) changes nothing here; what is not understood is refused with its
-//! line.
+//! A text matches a grammar if the grammar derives it as a context-free grammar over characters. A terminal stands for
+//! each text that it matches, not only for the longest. Text of `%ignore` may precede and follow each terminal. The
+//! accepted language is that of Lark's Earley parser with its complete lexer, and includes what its other lexers
+//! accept. Features that only shape trees (aliases, `?`, `!`, priorities) have no effect. An unsupported feature is an
+//! error with its line.
 
 mod compile;
 mod earley;
@@ -21,26 +21,28 @@ use self::compile::Symbol;
 pub use self::earley::MismatchError;
 use self::terminal::Terminal;
 
-/// Rules and terminals that a grammar defines.
+/// The most rules and terminals of a grammar.
 const DEFINITIONS_MAX: usize = 1024;
-/// Parentheses within parentheses: what reading them takes of the stack.
+/// The deepest nesting of parentheses, because reading them uses the stack.
 const DEPTH_MAX: usize = 64;
-/// How often a part may be repeated where the grammar says how often.
+/// The highest explicit number of repetitions of a part.
 const REPEATS_MAX: u32 = 1000;
-/// Symbols of all productions, repetitions written out: what a step of the recogniser may have to look through.
+/// The most symbols of all productions with repetitions expanded, because one step of the recogniser may visit all of
+/// them.
 const SYMBOLS_MAX: usize = 64 * 1024;
-/// Different terminals that rules use.
+/// The most different terminals used in rules.
 const TERMINALS_MAX: usize = 512;
-/// Bytes of one terminal, the terminals that it names written out.
+/// The most bytes of one terminal with the terminals that it names expanded.
 const PATTERN_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that each may take for what is built while it matches.
+/// The most bytes of each terminal's cache, which is built while it matches.
 const CACHE_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of such a cache that cost as much as looking at one byte of the text.
+/// The number of cache bytes that cost as much as one byte of the text.
 const CACHE_BYTES_PER_STEP: usize = 8;
-/// How deep terminals may lead into each other and their parentheses: what following them takes of the stack.
+/// The deepest nesting of terminals and their parentheses, because following them uses the stack.
 const TERMINAL_DEPTH_MAX: usize = 256;
-/// Items and bytes that may be looked at for any input, and for each of its bytes as many again: what reads in one way
-/// takes some five a byte, and a request full of what does not must not take seconds.
+/// The base of the step limit for any input, in items and bytes; each byte of the input adds the same number. An
+/// unambiguous grammar takes about five steps per byte. The limit keeps a request full of ambiguous text from taking
+/// seconds.
 const STEPS_MAX: usize = 100_000;
 const STEPS_PER_BYTE_MAX: usize = 16;
 
@@ -51,7 +53,7 @@ pub struct Grammar {
     /// The productions of each rule.
     rules: Vec<Vec<u32>>,
     terminals: Vec<Terminal>,
-    /// What stands for the whole text.
+    /// The rule of the whole text.
     start: u32,
 }
 
@@ -61,7 +63,7 @@ struct Production {
     symbols: Vec<Symbol>,
 }
 
-/// What is wrong with a grammar, and where.
+/// An error in a grammar, with its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrammarError {
     line: u32,
@@ -81,13 +83,13 @@ impl fmt::Display for GrammarError {
 }
 
 impl Grammar {
-    /// Reads a grammar, whose rule `start` stands for the whole text. What its terminals take draws on the budget of
-    /// the request.
+    /// Reads a grammar. Its rule `start` stands for the whole text. Compiled terminals are charged to the budget of the
+    /// request.
     pub fn read(text: &str, budget: &mut Budget) -> Result<Self, GrammarError> {
         compile::compile(read::read(text)?, budget)
     }
 
-    /// Whether the whole text is of the grammar.
+    /// Checks that the whole text matches the grammar.
     pub fn check(&self, text: &str) -> Result<(), MismatchError> {
         earley::check(self, text)
     }

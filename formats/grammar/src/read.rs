@@ -1,13 +1,13 @@
-//! The text of a grammar as definitions. Nothing is looked up yet.
+//! Parses the text of a grammar into definitions. Names are not resolved yet.
 
 use crate::{DEFINITIONS_MAX, DEPTH_MAX, GrammarError, REPEATS_MAX};
 
-/// What a grammar says, in its order.
+/// The contents of a grammar, in order.
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
     pub(super) rules: Vec<Definition>,
     pub(super) terminals: Vec<Definition>,
-    /// Terminals of the library, each with the name that it has here.
+    /// Terminals imported from the library, each with its local name.
     pub(super) imports: Vec<(String, String, u32)>,
     pub(super) ignored: Vec<Definition>,
 }
@@ -33,11 +33,11 @@ pub(super) enum Expression {
         flags: String,
         line: u32,
     },
-    /// One after the other.
+    /// A sequence.
     All(Vec<Self>),
-    /// One of them.
+    /// Alternatives.
     Any(Vec<Self>),
-    /// At least so often, and at most.
+    /// Repetitions: the minimum, and the maximum if there is one.
     Repeated(Box<Self>, u32, Option<u32>),
 }
 
@@ -53,18 +53,18 @@ enum Token {
         flags: String,
     },
     Number(u32),
-    /// `%import` and its kin, without the sign.
+    /// `%import` and other directives, without the sign.
     Directive(String),
     /// `->`
     Arrow,
     /// `..`
     Dots,
     Sign(char),
-    /// Lines end; the next does not begin with `|`.
+    /// The end of a line if the next line does not begin with `|`.
     End,
 }
 
-/// Whether a name is a terminal's.
+/// Whether a name is the name of a terminal.
 pub(super) fn is_terminal(name: &str) -> bool {
     !name.bytes().any(|byte| byte.is_ascii_lowercase())
 }
@@ -85,20 +85,20 @@ pub(super) fn read(text: &str) -> Result<Definitions, GrammarError> {
             other => {
                 return Err(GrammarError::new(
                     line,
-                    format!("a rule, a terminal or a directive is expected, not {}", told(&other)),
+                    format!("expected a rule, a terminal or a directive, not {}", told(&other)),
                 ));
             }
         }
         let Definitions { rules, terminals, imports, ignored } = &definitions;
         if rules.len() + terminals.len() + imports.len() + ignored.len() > DEFINITIONS_MAX {
-            return Err(GrammarError::new(line, format!("at most {DEFINITIONS_MAX} definitions are taken")));
+            return Err(GrammarError::new(line, format!("at most {DEFINITIONS_MAX} definitions are allowed")));
         }
     }
     Ok(definitions)
 }
 
 struct Reader {
-    /// Each with its line.
+    /// Each token with its line.
     tokens: Vec<(Token, u32)>,
     at: usize,
     depth: usize,
@@ -131,7 +131,7 @@ impl Reader {
 
     fn unexpected(&self, wanted: &str) -> GrammarError {
         let found = self.peek().map_or("the end".to_owned(), told);
-        GrammarError::new(self.line(), format!("{wanted} is expected, not {found}"))
+        GrammarError::new(self.line(), format!("expected {wanted}, not {found}"))
     }
 
     fn name(&mut self, wanted: &str) -> Result<(String, u32), GrammarError> {
@@ -153,7 +153,7 @@ impl Reader {
                 Ok(number)
             }
             Some(Token::Number(_)) => {
-                Err(GrammarError::new(self.line(), format!("at most {REPEATS_MAX} repetitions are taken")))
+                Err(GrammarError::new(self.line(), format!("at most {REPEATS_MAX} repetitions are allowed")))
             }
             _ => Err(self.unexpected("a number")),
         }
@@ -188,10 +188,7 @@ impl Reader {
     fn import(&mut self, line: u32, definitions: &mut Definitions) -> Result<(), GrammarError> {
         let (library, _) = self.name("a library's name")?;
         if library != "common" {
-            return Err(GrammarError::new(
-                line,
-                format!("the library {library} is not there: only common can be imported from"),
-            ));
+            return Err(GrammarError::new(line, format!("unknown library {library}: only common can be imported")));
         }
         if self.takes(&Token::Sign('(')) {
             loop {
@@ -217,11 +214,11 @@ impl Reader {
             }
             Some(Token::Sign('[')) => return Err(GrammarError::new(line, "attributes of rules are not supported")),
             Some(Token::Sign('.')) => {
-                // Which of several readings is preferred is nothing to us.
+                // Priorities only choose among several derivations, so they are ignored.
                 self.at += 1;
                 self.takes(&Token::Sign('-'));
                 if !matches!(self.take(), Some((Token::Number(_), _))) {
-                    return Err(GrammarError::new(line, format!("the priority of {name} is no number")));
+                    return Err(GrammarError::new(line, format!("the priority of {name} is not a number")));
                 }
             }
             _ => {}
@@ -252,7 +249,7 @@ impl Reader {
         Ok(Expression::Any(any))
     }
 
-    /// Something, and how often; nothing where a sequence ends.
+    /// An expression with its repetition; `None` at the end of a sequence.
     fn part(&mut self) -> Result<Option<Expression>, GrammarError> {
         let Some(atom) = self.atom()? else { return Ok(None) };
         let (least, most) = match self.peek() {
@@ -265,7 +262,10 @@ impl Reader {
                 let least = self.number()?;
                 let most = if self.takes(&Token::Dots) { self.number()? } else { least };
                 if most < least {
-                    return Err(GrammarError::new(line, format!("from {least} to {most} repetitions there are none")));
+                    return Err(GrammarError::new(
+                        line,
+                        format!("the minimum of {least} repetitions is above the maximum of {most}"),
+                    ));
                 }
                 return Ok(Some(Expression::Repeated(Box::new(atom), least, Some(most))));
             }
@@ -284,10 +284,7 @@ impl Reader {
                 self.at += 1;
                 self.depth += 1;
                 if self.depth > DEPTH_MAX {
-                    return Err(GrammarError::new(
-                        line,
-                        format!("at most {DEPTH_MAX} parentheses are taken within each other"),
-                    ));
+                    return Err(GrammarError::new(line, format!("at most {DEPTH_MAX} nested parentheses are allowed")));
                 }
                 let within = self.alternatives()?;
                 self.must(close)?;
@@ -309,11 +306,16 @@ impl Reader {
             }
             Some((Token::Text { text, any_case }, line)) if self.takes(&Token::Dots) => {
                 let Some((Token::Text { text: last, any_case: false }, _)) = self.take() else {
-                    return Err(GrammarError::new(line, "a range goes from one string to another"));
+                    return Err(GrammarError::new(line, "a range needs a string at both ends"));
                 };
                 match (single(&text), single(&last)) {
                     (Some(first), Some(last)) if first <= last && !any_case => Some(Expression::Range(first, last)),
-                    _ => return Err(GrammarError::new(line, "a range goes from one character to a later one")),
+                    _ => {
+                        return Err(GrammarError::new(
+                            line,
+                            "a range needs one character at both ends, the later one last",
+                        ));
+                    }
                 }
             }
             Some((Token::Text { text, any_case }, _)) => Some(Expression::Text { text, any_case }),
@@ -349,7 +351,7 @@ fn tokens(text: &str) -> Result<Vec<(Token, u32)>, GrammarError> {
         match token {
             Token::Sign('(' | '[') => within += 1,
             Token::Sign(')' | ']') => within = within.saturating_sub(1),
-            // A definition goes on within parentheses, and with `|`.
+            // A definition continues within parentheses and with `|`.
             Token::End if within > 0 => continue,
             Token::Sign('|') => {
                 if matches!(tokens.last(), Some((Token::End, _))) {
@@ -395,14 +397,14 @@ impl<'a> Scanner<'a> {
             '.' if self.rest.starts_with("..") => self.two(Token::Dots),
             '0'..='9' => {
                 let digits = self.word();
-                Token::Number(digits.parse().map_err(|_| GrammarError::new(line, format!("{digits} is no number")))?)
+                Token::Number(digits.parse().map_err(|_| GrammarError::new(line, format!("{digits} is not a number")))?)
             }
             'a'..='z' | 'A'..='Z' | '_' => Token::Name(named(self.word(), line)?),
             sign if ":|()[]{}?*+~,.!<>@&-".contains(sign) => {
                 self.rest = &self.rest[1..];
                 Token::Sign(sign)
             }
-            other => return Err(GrammarError::new(line, format!("{other:?} means nothing here"))),
+            other => return Err(GrammarError::new(line, format!("unexpected {other:?}"))),
         };
         Ok(Some((token, line)))
     }
@@ -419,7 +421,7 @@ impl<'a> Scanner<'a> {
         word
     }
 
-    /// What stands between two of `quote`, and what follows it at once.
+    /// The text between two `quote` characters, and the flags that follow directly.
     fn quoted(&mut self, quote: char, what: &str) -> Result<(&'a str, &'a str), GrammarError> {
         let mut escaped = false;
         for (at, c) in self.rest.char_indices().skip(1) {
@@ -445,10 +447,12 @@ impl<'a> Scanner<'a> {
         let any_case = match flags {
             "" => false,
             "i" => true,
-            other => return Err(GrammarError::new(line, format!("a string has the flag i, not {other}"))),
+            other => {
+                return Err(GrammarError::new(line, format!("unknown flag {other} of a string: only i is supported")));
+            }
         };
         let text = unescaped(inside)
-            .ok_or_else(|| GrammarError::new(line, format!("\"{inside}\" ends in an escape that is none")))?;
+            .ok_or_else(|| GrammarError::new(line, format!("\"{inside}\" ends in an invalid escape")))?;
         if text.is_empty() {
             return Err(GrammarError::new(
                 line,
@@ -475,13 +479,13 @@ fn named(name: &str, line: u32) -> Result<String, GrammarError> {
     let (lower, upper) =
         (name.bytes().any(|byte| byte.is_ascii_lowercase()), name.bytes().any(|byte| byte.is_ascii_uppercase()));
     if lower == upper {
-        let what = format!("{name} is no name: those of rules are in lower case, those of terminals in upper case");
+        let what = format!("invalid name {name}: rules have lower-case names, terminals upper-case names");
         return Err(GrammarError::new(line, what));
     }
     Ok(name.to_owned())
 }
 
-/// A string without its escapes, which are Python's; a backslash before anything else stands for itself.
+/// A string with its escapes resolved. The escapes are Python's; a backslash before any other character is literal.
 fn unescaped(inside: &str) -> Option<String> {
     let (mut text, mut chars) = (String::new(), inside.chars());
     while let Some(c) = chars.next() {

@@ -1,4 +1,4 @@
-//! Terminals: regular languages, each compiled into an automaton that tells every length at which it matches.
+//! Terminals: regular languages. Each is compiled into an automaton that reports every length at which it matches.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use schema::pattern::{Budget, check_alone};
 use super::read::{Definition, Expression, is_terminal};
 use super::{CACHE_BYTES_MAX, CACHE_BYTES_PER_STEP, GrammarError, PATTERN_BYTES_MAX, TERMINAL_DEPTH_MAX};
 
-/// Characters of a terminal that an error names.
+/// The most characters of a terminal's name in an error.
 const LABEL_CHARS_MAX: usize = 64;
 
-/// Terminals of Lark's library `common`. A string ends at its first quote and a comment at its first end, which says
-/// the same as the library's patterns that match as little as they can.
+/// Terminals of Lark's library `common`. A string ends at its first quote and a comment at its first end, which is
+/// equivalent to the non-greedy patterns of the library.
 const COMMON: [(&str, &str); 23] = [
     ("DIGIT", "[0-9]"),
     ("HEXDIGIT", "[0-9A-Fa-f]"),
@@ -41,24 +41,24 @@ const COMMON: [(&str, &str); 23] = [
     ("C_COMMENT", r"/\*[^*]*\*+(?:[^/*][^*]*\*+)*/"),
 ];
 
-/// A terminal that rules use.
+/// A terminal used in rules.
 #[derive(Debug, Clone)]
 pub(super) struct Terminal {
-    /// As errors call it; nothing for what is ignored.
+    /// The name in errors; `None` for ignored text.
     pub(super) label: Option<String>,
     automaton: DFA,
 }
 
-/// What terminals are defined, and what is known of them.
+/// The defined terminals, and results computed for them.
 #[derive(Debug)]
 pub(super) struct Terminals<'budget> {
     defined: HashMap<String, Defined>,
-    /// Those whose definition is being looked at.
+    /// The definitions that are being expanded, to detect cycles.
     within: Vec<String>,
     depth: usize,
-    /// What the request may still spend on patterns.
+    /// The remaining budget of the request for patterns.
     budget: &'budget mut Budget,
-    /// Patterns that were looked at, by what they and their flags say.
+    /// Patterns that were checked already, by their text and flags.
     grouped: HashMap<(String, String), String>,
 }
 
@@ -91,10 +91,10 @@ impl<'budget> Terminals<'budget> {
         Ok(Self { defined, within: Vec::new(), depth: 0, budget, grouped: HashMap::new() })
     }
 
-    /// What a terminal means, as a regular expression in which no other is named.
+    /// The meaning of a terminal as a regular expression that names no other terminal.
     pub(super) fn pattern(&mut self, meaning: &Expression, line: u32) -> Result<String, GrammarError> {
         if self.depth >= TERMINAL_DEPTH_MAX {
-            return Err(GrammarError::new(line, "terminals and their parentheses stand too deep within each other"));
+            return Err(GrammarError::new(line, "terminals and their parentheses are nested too deeply"));
         }
         self.depth += 1;
         let pattern = self.pattern_within(meaning, line);
@@ -120,7 +120,8 @@ impl<'budget> Terminals<'budget> {
             }
         };
         if pattern.len() > PATTERN_BYTES_MAX {
-            let what = format!("a terminal has more than {PATTERN_BYTES_MAX} bytes, what it names written out");
+            let what =
+                format!("a terminal has more than {PATTERN_BYTES_MAX} bytes with the terminals that it names expanded");
             return Err(GrammarError::new(line, what));
         }
         Ok(pattern)
@@ -142,10 +143,10 @@ impl<'budget> Terminals<'budget> {
 
     fn named(&mut self, name: &str, line: u32) -> Result<String, GrammarError> {
         if !is_terminal(name) {
-            return Err(GrammarError::new(line, format!("{name} is a rule: a terminal is made of terminals alone")));
+            return Err(GrammarError::new(line, format!("{name} is a rule: a terminal may only contain terminals")));
         }
         if self.within.iter().any(|other| other == name) {
-            return Err(GrammarError::new(line, format!("the terminal {name} is made of itself: make it a rule")));
+            return Err(GrammarError::new(line, format!("the terminal {name} contains itself: make it a rule")));
         }
         let (meaning, line) = match self.defined.get(name) {
             None => return Err(GrammarError::new(line, format!("there is no terminal {name}"))),
@@ -156,13 +157,13 @@ impl<'budget> Terminals<'budget> {
         let pattern = self.pattern(&meaning, line)?;
         self.within.pop();
         if self.budget.take(pattern.len()).is_err() {
-            return Err(GrammarError::new(line, format!("the terminals are too large together, {name} as the last")));
+            return Err(GrammarError::new(line, format!("the terminals together are too large, up to {name}")));
         }
         self.defined.insert(name.to_owned(), Defined::Known(pattern.clone()));
         Ok(pattern)
     }
 
-    /// A pattern that stands on its own: one that closes our group would match what it should not.
+    /// Checks a pattern on its own, because a pattern that closes the surrounding group would match too much.
     fn grouped(&mut self, pattern: &str, flags: &str, line: u32) -> Result<String, GrammarError> {
         let key = (pattern.to_owned(), flags.to_owned());
         if let Some(grouped) = self.grouped.get(&key) {
@@ -190,7 +191,7 @@ impl<'budget> Terminals<'budget> {
                     .match_kind(MatchKind::All)
                     .cache_capacity(CACHE_BYTES_MAX)
                     .skip_cache_capacity_check(true)
-                    // One that needs more states than fit would be matched state by state.
+                    // Without this, a terminal that needs more states than fit would be matched state by state.
                     .minimum_cache_clear_count(Some(0)),
             )
             .thompson(thompson::Config::new().nfa_size_limit(Some(self.budget.left())))
@@ -199,19 +200,19 @@ impl<'budget> Terminals<'budget> {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             let name = label.as_deref().map(|label| format!(" {}", shortened(label))).unwrap_or_default();
             if cause.contains("limit") {
-                return GrammarError::new(line, format!("the terminals are too large together,{name} as the last"));
+                return GrammarError::new(line, format!("the terminals together are too large, up to{name}"));
             }
             GrammarError::new(line, format!("the terminal{name} cannot be compiled: {error}{cause}"))
         })?;
         if self.budget.take(automaton.get_nfa().memory_usage()).is_err() {
             let name = label.as_deref().map(shortened).unwrap_or_default();
-            return Err(GrammarError::new(line, format!("the terminals are too large together, {name} as the last")));
+            return Err(GrammarError::new(line, format!("the terminals together are too large, up to {name}")));
         }
         Ok(Terminal { label, automaton })
     }
 }
 
-/// The beginning of a terminal's name, which may be a long text.
+/// The beginning of a terminal's name, which may be long.
 fn shortened(label: &str) -> String {
     match label.char_indices().nth(LABEL_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &label[..end]),
@@ -224,8 +225,8 @@ impl Terminal {
         self.automaton.create_cache()
     }
 
-    /// Tells every place where a match ends that begins at `from`; gives how many bytes were looked at, at most
-    /// `budget` of them. `None` where that was not enough.
+    /// Reports every position at which a match that begins at `from` ends. Returns the number of bytes read, at most
+    /// `budget`. `None` if that was not enough.
     pub(super) fn ends(
         &self,
         cache: &mut Cache,
@@ -256,7 +257,7 @@ impl Terminal {
                 return None;
             }
             state = self.automaton.next_state(cache, state, *byte).ok()?;
-            // A match is told one byte late.
+            // The automaton reports a match one byte late.
             if state.is_match() {
                 end(at);
             }

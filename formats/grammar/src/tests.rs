@@ -1,4 +1,4 @@
-//! Grammars, and what is of them.
+//! Tests of grammars and of matching.
 
 use proptest::prelude::*;
 use regex::Regex;
@@ -10,7 +10,7 @@ fn grammar(text: &str) -> Grammar {
     Grammar::read(text, &mut Budget::default()).unwrap_or_else(|fault| panic!("{fault} in {text}"))
 }
 
-/// What a grammar takes and what not.
+/// Checks that the grammar matches all texts of `taken` and none of `refused`.
 fn takes(text: &str, taken: &[&str], refused: &[&str]) {
     let grammar = grammar(text);
     for input in taken {
@@ -66,13 +66,13 @@ fn an_input_is_of_a_grammar_or_not() {
 
 #[test]
 fn what_makes_a_grammar_hard_changes_nothing() {
-    // Recursion at either end and in the middle, rules that may be empty, and rules that lead to themselves.
+    // Recursion at either end and in the middle, rules that may be empty, and rules that refer to themselves.
     takes("start: \"(\" start \")\" start |", &["", "()", "(()())()"], &["(", ")(", "(()"]);
     takes("start: start \"a\" | \"a\"", &["a", "aaaa"], &["", "ab"]);
     takes("start: \"a\" start | \"a\"", &["a", "aaaa"], &["", "ab"]);
     takes("start: start | b? start? b?\nb: c | \"x\"\nc: start", &["", "x", "xxx"], &["y"]);
     takes("start: a b c\na: \"a\"*\nb: a a\nc: b \"c\"?", &["", "aaac"], &["ca"]);
-    // Every length of a terminal counts, not the longest alone.
+    // Every match length of a terminal counts, not only the longest.
     takes("start: /[a-z]+/ \"x\"", &["ax", "xx", "axbx"], &["x", "ab"]);
     takes("start: WORD+ /[0-9]?/\nWORD: \"ab\" | \"b\"i~2..3", &["ab", "bBb", "abbbab7"], &["b", "7", "a", "abb"]);
 }
@@ -91,7 +91,7 @@ fn flags_escapes_ranges_and_ends_of_lines_mean_what_they_mean_in_lark() {
 #[test]
 fn a_misfit_says_where_and_what_was_expected() {
     let misfit = grammar(ARITHMETIC).check("4 + x").unwrap_err();
-    assert_eq!(misfit.to_string(), "the input does not fit the grammar at line 1, column 5: expected INT");
+    assert_eq!(misfit.to_string(), "the input does not match the grammar at line 1, column 5: expected INT");
     let text = "start: \"a\" NL (\"b\" | /c+/)\nNL: \"\\n\"";
     let MismatchError::Text { line, column, expected } = grammar(text).check("a\n€").unwrap_err() else {
         panic!("it is short")
@@ -111,7 +111,7 @@ fn what_is_not_understood_is_refused_with_its_line() {
         ("start: a\n\nb: \"x\"", 1, "no rule a"),
         ("start: A", 1, "no terminal A"),
         ("start: \"a\"\nstart: \"b\"", 2, "defined twice"),
-        ("start: A\nA: B\nB: A", 3, "made of itself"),
+        ("start: A\nA: B\nB: A", 3, "contains itself"),
         ("start: A\n\nA: b\nb: \"x\"", 3, "b is a rule"),
         ("start: sep{a}\na: \"x\"", 1, "templates"),
         ("\nsep{x}: x\nstart: \"a\"", 2, "templates"),
@@ -126,9 +126,9 @@ fn what_is_not_understood_is_refused_with_its_line() {
         ("start: /a/l", 1, "flag l"),
         ("start: \"\"", 1, "empty string"),
         ("start: \"b\"..\"a\"", 1, "range"),
-        ("start: \"a\" ~ 3..2", 1, "none"),
+        ("start: \"a\" ~ 3..2", 1, "minimum"),
         ("start: \"a\" ~ 1001", 1, "1000"),
-        ("Start: \"a\"", 1, "no name"),
+        ("Start: \"a\"", 1, "invalid name"),
         ("start: (\"a\"\nb: \"c\"", 2, "expected"),
         ("start: \"a\" $", 1, "'$'"),
     ];
@@ -141,10 +141,10 @@ fn what_is_not_understood_is_refused_with_its_line() {
 #[test]
 fn what_would_take_too_long_is_refused() {
     let deep = format!("start: {}\"a\"{}", "(".repeat(1000), ")".repeat(1000));
-    assert!(Grammar::read(&deep, &mut Budget::default()).unwrap_err().to_string().contains("within each other"));
+    assert!(Grammar::read(&deep, &mut Budget::default()).unwrap_err().to_string().contains("nested parentheses"));
     let doubled: String = (0..40).map(|at| format!("T{at}: T{} T{}\n", at + 1, at + 1)).collect();
     let doubled = Grammar::read(&format!("start: T0\nT40: \"a\"\n{doubled}"), &mut Budget::default()).unwrap_err();
-    assert!(doubled.to_string().contains("written out"), "{doubled}");
+    assert!(doubled.to_string().contains("expanded"), "{doubled}");
     let large = Grammar::read("start: /[\\w ]{1000}{1000}/", &mut Budget::default()).unwrap_err();
     assert!(large.to_string().contains("line 1"), "{large}");
     let many: String = (0..600).map(|at| format!(" | \"{at}\"")).collect();
@@ -168,13 +168,12 @@ fn what_would_take_too_long_is_refused() {
     assert_eq!(ambiguous.check(&"a".repeat(5000)), Err(MismatchError::TooLong));
     let words = grammar("start: /[a-z]+/+");
     assert_eq!(words.check(&"a".repeat(5000)), Err(MismatchError::TooLong));
-    // As long as an input may be, where there is one way to read it.
+    // The longest permitted input, for an unambiguous grammar.
     let text = grammar("start: line*\nline: /[^\\n]*/ \"\\n\"");
     assert_eq!(text.check(&"a line of some length, as there are many\n".repeat(6000)), Ok(()));
 }
 
-/// An expression over `a` and `b`, in three forms that mean the same: in rules, in a terminal, and as a regular
-/// expression.
+/// An expression over `a` and `b` in three equivalent forms: as rules, as a terminal, and as a regular expression.
 fn expression() -> impl Strategy<Value = (String, String)> {
     let text = "[ab]{1,3}".prop_map(|text| (format!("\"{text}\""), text));
     text.prop_recursive(4, 24, 3, |inner| {

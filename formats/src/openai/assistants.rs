@@ -1,6 +1,6 @@
-//! OpenAI's Assistants API: a [stream](Stream) of a run's parts, and what is [asked](Asked) in its words. The API is
-//! deprecated and widely spoken. A run is a run, each of its calls a step; a thread is a name that the client gives and
-//! nobody keeps.
+//! OpenAI's Assistants API: a [stream](Stream) of a run's parts, and its [requests](Asked). The API is deprecated and
+//! widely used. A run is a run, and each of its calls is a step. A thread is a name chosen by the client; nothing is
+//! stored for it.
 
 mod input;
 mod stream;

@@ -1,4 +1,4 @@
-//! The body of a request, member by member: numbers keep their digits where a member is passed on.
+//! The body of a request, read member by member. Members that are passed on keep the digits of their numbers.
 
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ impl<'a> Body<'a> {
         self.0.get(name).copied()
     }
 
-    /// The member; null where there is none. One that is JSON and cannot be read all the same, for a number that is too
-    /// large or half of a surrogate pair, is refused: what it asks for would be passed over.
+    /// The member, or null if it is missing. A member that is JSON but cannot be read (a number that is too large, or
+    /// half of a surrogate pair) is an error, because otherwise it would be ignored silently.
     pub(crate) fn value(&self, name: &str) -> Result<Value, InputError> {
         self.get(name).map_or(Ok(Value::Null), |member| readable(member, &format!("/{name}")))
     }
 
-    /// The member, which is true or false where it is there.
+    /// The member as a boolean, if it is present.
     pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, InputError> {
         match self.value(name)? {
             Value::Null => Ok(None),
@@ -36,7 +36,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The value, which stands at `pointer`.
+/// Parses the value at `pointer`.
 pub(crate) fn readable(value: &RawValue, pointer: &str) -> Result<Value, InputError> {
     serde_json::from_str(value.get())
         .map_err(|error| InputError::invalid(pointer, format!("it cannot be read: {error}")))

@@ -1,4 +1,4 @@
-//! What both faces know of a run's calls: what they are, what they said so far, and how they ended.
+//! The state of a run's calls that both APIs share: their tools and arguments, their output so far, and how they ended.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use run::{AfterPartialOutput, CallId, Route, Run, RunId};
 
 use crate::openai::SAID_BYTES_MAX;
 
-/// The metadata by which a request's own call is told from another that looks like it.
+/// The metadata key with the item type of a call in its request, if the tool does not determine the type.
 pub(crate) const ITEM: &str = "toolyard.item";
-/// Metadata of this kind is ours and not the client's.
+/// Prefix of metadata keys that are reserved; the client cannot set them.
 pub(crate) const OURS: &str = "toolyard.";
 
-/// Where a call goes, as far as a face tells.
+/// Where a call is executed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
     Pool {
         name: String,
-        /// What it said may be withdrawn by another attempt.
+        /// Its output may be withdrawn by another attempt.
         may_restart: bool,
     },
     Client,
     Nowhere,
 }
 
-/// Where a call stands.
+/// The state of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     Accepted,
@@ -41,39 +41,40 @@ pub(crate) struct Call {
     pub(crate) tool: String,
     pub(crate) arguments: String,
     pub(crate) place: Place,
-    /// What its request called it, where that is not to be seen from it.
+    /// The item type in the request, if it does not follow from the tool.
     pub(crate) item: Option<String>,
-    /// Users are shown nothing of it but what the client must do.
+    /// Users see the call only when the client must act on it.
     pub(crate) hidden: bool,
     pub(crate) stage: Stage,
     pub(crate) said: Said,
 }
 
 impl Call {
-    /// The rest of every id that is made of the call's: unlike the client's id it is unique and of a form that we know.
+    /// The suffix of every id that is derived from the call's. Unlike the client's id it is unique and has a known
+    /// form.
     pub(crate) fn token(&self, run: RunId) -> String {
         format!("{}_{}", rest(run), self.index)
     }
 
-    /// Whether what it says may be shown before it ends.
+    /// Whether its output may be shown before it ends.
     pub(crate) fn is_live(&self) -> bool {
         !matches!(self.place, Place::Pool { may_restart: true, .. })
     }
 
-    /// The last part of the tool's name, in which a namespace may stand before it.
+    /// The last part of the tool's name, after an optional namespace.
     pub(crate) fn kind(&self) -> &str {
         let name = self.tool.rsplit('.').next().unwrap_or(&self.tool);
         name.rsplit("__").next().unwrap_or(name)
     }
 }
 
-/// A run's id without what says that it is one.
+/// A run's id without its prefix.
 pub(crate) fn rest(run: RunId) -> String {
     let id = run.to_string();
     id.strip_prefix("run_").map_or_else(|| id.clone(), str::to_owned)
 }
 
-/// The calls of a run in the order in which they were asked for.
+/// The calls of a run in the order in which they were requested.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub(crate) all: Vec<Call>,
@@ -81,9 +82,9 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Takes in calls that were accepted; gives their positions. Nothing that may change later is read of the run,
-    /// which may have come farther than what is told of it. Of hidden tools' calls nothing is told but what the client
-    /// must do.
+    /// Adds accepted calls and returns their positions. Only immutable state is read from the run, because the run may
+    /// be further ahead than the events read so far. Calls of hidden tools are skipped unless the client must act on
+    /// them.
     pub(crate) fn accept<'opened>(
         &mut self,
         opened: &'opened [v1::OpenedCall],
@@ -96,7 +97,8 @@ impl Calls {
             let accepted = call.call_id.parse::<CallId>().ok().and_then(|id| run.find(&id));
             let (place, item, arguments) = match accepted.map(run::Call::spec) {
                 Some(spec) => {
-                    // Those of a call that is to be approved come with the question, and may change with the answer.
+                    // The arguments of a call that needs approval come with the approval request and may change with
+                    // the decision.
                     let arguments = if call.awaits_approval { "" } else { &String::from_utf8_lossy(&spec.arguments) };
                     (place(&spec.route), spec.metadata.get(ITEM).cloned(), arguments.to_owned())
                 }
@@ -129,18 +131,18 @@ fn place(route: &Route) -> Place {
     }
 }
 
-/// What a call said, as far as it is shown.
+/// The output of a call, as far as it is shown.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
     is_cut: bool,
-    /// Some of it was told already.
+    /// Some of it was emitted already.
     pub(crate) is_told: bool,
 }
 
 impl Said {
-    /// Takes a piece in and gives what of it is shown.
+    /// Adds a piece and returns the part of it that is shown.
     pub(crate) fn take(&mut self, is_stderr: bool, text: &str) -> String {
         if self.is_cut {
             return String::new();
@@ -167,7 +169,7 @@ impl Said {
     }
 }
 
-/// A piece of output as text; none for progress.
+/// A piece of output as text, or `None` for progress.
 pub(crate) fn text_of(output: &v1::CallOutput) -> Option<(bool, String)> {
     let Some(v1::call_output::Piece::Content(content)) = &output.piece else { return None };
     Some((output.channel == "stderr", Answer::new(parts(std::slice::from_ref(content))).text()))
@@ -189,9 +191,9 @@ fn part(content: &v1::Content) -> Option<Part<'_>> {
 /// How a call ended without a result.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    /// As the API names it, without its prefix.
+    /// The API's name without its prefix.
     pub(crate) state: &'static str,
-    /// The kind of its error; empty where it has none.
+    /// The kind of its error, or empty if there is none.
     pub(crate) kind: &'static str,
     pub(crate) message: String,
 }
@@ -220,7 +222,7 @@ impl Failure {
         self.state == "EXPIRED" || matches!(self.kind, "ATTEMPT_TIMEOUT" | "IDLE_TIMEOUT")
     }
 
-    /// The call itself was wrong, and nothing was executed.
+    /// Whether the call itself was invalid, so that nothing was executed.
     pub(crate) fn is_callers(&self) -> bool {
         matches!(self.kind, "UNKNOWN_TOOL" | "ARGUMENTS_INVALID")
     }

@@ -1,16 +1,16 @@
-//! Why a request of another API is refused.
+//! Errors of requests of other APIs.
 
 use proto::Reason;
 use proto::v1::ToolOutput;
 
-/// A request that cannot be served, whoever asks.
+/// A request that cannot be served, independent of the caller.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct InputError {
     pub reason: Reason,
-    /// A JSON pointer to what is wrong; empty for the request as a whole.
+    /// A JSON pointer to the cause; empty for the request as a whole.
     pub pointer: String,
-    /// What was wrong and what to do.
+    /// What was wrong, and how to fix it.
     pub message: String,
 }
 
@@ -23,7 +23,7 @@ impl InputError {
         Self::new(Reason::Malformed, pointer, message)
     }
 
-    /// What is asked for exists and cannot be had here.
+    /// The feature exists in the API but is not supported here.
     pub(crate) fn unsupported(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Reason::Unsupported, pointer, message)
     }
@@ -35,7 +35,7 @@ impl From<crate::turns::Error> for InputError {
     }
 }
 
-/// Nobody is asked to answer a call twice.
+/// Rejects a request that answers a call twice.
 pub(crate) fn check_distinct(outputs: &[(String, ToolOutput)]) -> Result<(), InputError> {
     for (nth, (pointer, output)) in outputs.iter().enumerate() {
         if outputs.iter().take(nth).any(|(_, other)| other.call_id == output.call_id) {

@@ -1,4 +1,4 @@
-//! OpenAI's Responses API: a [stream](Stream) of a run's parts, and what is [asked](Asked) in its words.
+//! OpenAI's Responses API: a [stream](Stream) of a run's parts, and its [requests](Asked).
 
 mod answers;
 mod input;
@@ -22,14 +22,14 @@ pub use input::{Asked, Opened};
 pub use part::Event;
 pub use stream::Stream;
 
-/// What events that the API does not document begin with. A client gets them where it asks for them.
+/// The prefix of events that the API does not document. A client only receives them if it requests them.
 pub const SLUG: &str = "toolyard:";
 
 /// A response: a part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ResponseId {
     pub run: RunId,
-    /// From 0.
+    /// Zero-based.
     pub part: u32,
 }
 
@@ -55,13 +55,13 @@ impl FromStr for ResponseId {
             let run = format!("run_{shard}_{uuid}").parse().ok()?;
             Some(Self { run, part })
         };
-        // One that writes the number of the first part is not of our making.
+        // An id that spells out the number of the first part is not canonical.
         parse().filter(|id| id.to_string() == text).ok_or_else(|| {
             let shown: String = text.chars().take(64).collect();
             InputError::new(
                 Reason::ResponseNotFound,
                 "",
-                format!("there is no response {shown:?}: it is no id of ours"),
+                format!("there is no response {shown:?}: it is not the id of a response"),
             )
         })
     }

@@ -1,23 +1,23 @@
-//! The tools that a request lists: what the client answers itself, what it attaches, and what it wants to approve.
+//! The tools listed in a request: tools that the client answers itself, attached tools, and approval rules.
 
 use proto::v1;
 use serde_json::{Value, json};
 
 use crate::openai::InputError;
 
-/// Which tools workers host: gives a name that is taken here for one that a model was given. A vendor that forbids dots
-/// was given `__` in their place.
+/// Looks up hosted tools: maps a name used by the model to the name of a worker's tool. Vendors that forbid dots were
+/// given `__` in their place.
 pub type Hosted<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// What a list of tools comes to.
+/// The result of reading a list of tools.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
-    /// What no worker hosts: the client answers it.
+    /// Tools that no worker hosts; the client answers them.
     pub(crate) own: Vec<v1::RequestTool>,
     pub(crate) attached: Vec<String>,
     approve: Vec<Approve>,
-    /// Whether calls of dangerous tools are confirmed where nothing else asks for it; unspecified: as the deployment
-    /// has it.
+    /// Whether calls of dangerous tools must be confirmed if no other rule requires it. If unspecified, the
+    /// deployment's setting applies.
     confirmation: v1::Confirmation,
 }
 
@@ -48,7 +48,7 @@ impl Tools {
         let any_object = || Format::InputSchema(r#"{"type":"object"}"#.to_owned());
         match tool["type"].as_str().unwrap_or_default() {
             "function" => {
-                // Assistants put a function into a member of its own.
+                // Assistants nest the function in a member.
                 let function = if tool["function"].is_object() { &tool["function"] } else { tool };
                 let name = named(function, at)?;
                 if hosted(name).is_none() {
@@ -65,7 +65,7 @@ impl Tools {
                     (Some("grammar"), Some("regex")) => Format::Regex(grammar.as_str().unwrap_or_default().to_owned()),
                     (Some("grammar"), Some("lark")) => Format::Lark(grammar.as_str().unwrap_or_default().to_owned()),
                     _ => {
-                        let message = "of custom tools text and grammars in the syntax regex or lark are taken";
+                        let message = "custom tools may have the format text, or a grammar in the syntax regex or lark";
                         return Err(InputError::unsupported(format!("{at}/format"), message));
                     }
                 };
@@ -75,8 +75,8 @@ impl Tools {
             "shell" => match tool["environment"]["type"].as_str() {
                 None | Some("local") => self.own.push(own("shell", any_object())),
                 Some(_) => {
-                    let message = "only a local shell can be had, which the client runs: leave the tool out to have a worker's \
-                                   bash run shell calls";
+                    let message = "only local shells, which the client runs, are supported: leave the tool out to let \
+                                   a worker's bash run shell calls";
                     return Err(InputError::unsupported(format!("{at}/environment"), message));
                 }
             },
@@ -84,7 +84,7 @@ impl Tools {
             "" => return Err(InputError::invalid(format!("{at}/type"), "the type of the tool is missing")),
             kind => {
                 let message = format!(
-                    "tools of type {:?} are not known here: tools of workers need not be listed, and others are functions",
+                    "tools of type {:?} are not supported: leave workers' tools out, and list others as functions",
                     kind.chars().take(64).collect::<String>()
                 );
                 return Err(InputError::unsupported(format!("{at}/type"), message));
@@ -93,15 +93,15 @@ impl Tools {
         Ok(())
     }
 
-    /// The tools of workers are the one MCP server that there is.
+    /// Workers' tools are presented as the only MCP server.
     fn attach(&mut self, tool: &Value, at: &str, hosted: Hosted<'_>) -> Result<(), InputError> {
         for member in ["server_url", "connector_id", "authorization", "headers"] {
             if !tool[member].is_null() {
-                let message = "no MCP server is connected to from here: the tools are those of the workers";
+                let message = "connections to MCP servers are not supported: the tools are those of the workers";
                 return Err(InputError::unsupported(format!("{at}/{member}"), message));
             }
         }
-        // By whichever of its names a tool is meant.
+        // A tool may be named by any of its names.
         let named = |value: &Value, at: String| -> Result<Vec<String>, InputError> {
             Ok(names(value, &at)?.into_iter().map(|name| hosted(&name).unwrap_or(name)).collect())
         };
@@ -131,12 +131,12 @@ impl Tools {
         Ok(())
     }
 
-    /// Whether the client itself answers calls of this tool.
+    /// The client's own tool of this name, if there is one.
     pub(crate) fn own(&self, name: &str) -> Option<&v1::RequestTool> {
         self.own.iter().find(|tool| tool.name == name)
     }
 
-    /// How calls that are asked for with these tools are run.
+    /// The rules of a run with these tools.
     pub(crate) fn rules(&self, is_serial: bool, calls_max: u32) -> Option<v1::RunRules> {
         let running_max = u32::from(is_serial);
         let confirmation = self.confirmation.into();
@@ -144,7 +144,7 @@ impl Tools {
         (rules != v1::RunRules::default()).then_some(rules)
     }
 
-    /// What a call of this tool asks for before it is executed.
+    /// The approval that a call of this tool needs before it is executed.
     pub(crate) fn approval(&self, name: &str) -> Option<v1::ApprovalRequest> {
         let is_meant = |approve: &Approve| match approve {
             Approve::All => true,
@@ -159,7 +159,7 @@ fn named<'a>(tool: &'a Value, at: &str) -> Result<&'a str, InputError> {
     tool["name"].as_str().ok_or_else(|| InputError::invalid(format!("{at}/name"), "the name of the tool is missing"))
 }
 
-/// A list of names, or an object that has it.
+/// A list of names, or an object that contains one.
 fn names(value: &Value, at: &str) -> Result<Vec<String>, InputError> {
     let list = match value {
         Value::Null => return Ok(Vec::new()),

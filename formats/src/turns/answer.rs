@@ -1,4 +1,4 @@
-//! The answer to a call, richer than any form, and what becomes of it where a form is poorer.
+//! The answer to a call, richer than any form, and how it is reduced for forms with fewer features.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -8,9 +8,9 @@ use crate::turns::json;
 /// How a call ended, for the model.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// In their order. Of an error, what it says to the model.
+    /// The parts in order. For an error, the message to the model.
     pub parts: Vec<Part<'a>>,
-    /// The call failed, expired, or was cancelled or refused.
+    /// The call failed, expired, was cancelled or was rejected.
     pub is_error: bool,
 }
 
@@ -18,7 +18,7 @@ pub struct Answer<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
     Text(&'a str),
-    /// JSON, whose digits are kept. What is not JSON is taken for text.
+    /// JSON, with its digits preserved. Text that is not JSON is treated as text.
     Json(&'a str),
     Data {
         media_type: &'a str,
@@ -26,18 +26,18 @@ pub enum Part<'a> {
     },
 }
 
-/// What a part is for a form that may show images and documents.
+/// A part for a form that can show images and documents.
 #[derive(Debug)]
 pub(crate) enum Shown<'a> {
     Text(String),
-    /// Of a media type that the form takes.
+    /// Data of a media type that the form supports.
     Data {
         media_type: &'a str,
         base64: String,
     },
 }
 
-/// The images that every vendor's model can see.
+/// The image types that the models of every vendor support.
 pub(crate) const IMAGES: [&str; 3] = ["image/png", "image/jpeg", "image/webp"];
 pub(crate) const PDF: &str = "application/pdf";
 
@@ -47,30 +47,30 @@ impl<'a> Answer<'a> {
         Self { parts, is_error: false }
     }
 
-    /// An error with what it says to the model.
+    /// An error with its message to the model.
     #[must_use]
     pub fn error(message: &'a str) -> Self {
         Self { parts: vec![Part::Text(message)], is_error: true }
     }
 
-    /// All parts as one text, in lines of their own. Data becomes a note that it was there.
+    /// All parts as one text, one part per line. Data is replaced by a note.
     #[must_use]
     pub fn text(&self) -> String {
         let texts: Vec<String> = self.parts.iter().map(Part::text).collect();
         texts.join("\n")
     }
 
-    /// All parts as one text that says of itself that it is an error, for a form without a mark for that.
+    /// All parts as one text with an error prefix, for a form without an error flag.
     pub(crate) fn text_with_error(&self) -> String {
         if self.is_error { format!("Error: {}", self.text()) } else { self.text() }
     }
 
-    /// The parts, where the form takes data of the types that `is_taken`.
+    /// The parts for a form that takes data of the media types accepted by `is_taken`.
     pub(crate) fn shown(&self, is_taken: impl Fn(&str) -> bool) -> Vec<Shown<'a>> {
         self.parts.iter().map(|part| part.shown(&is_taken)).collect()
     }
 
-    /// What the last part says of how a shell ended, where it says that.
+    /// The exit code of a shell, if the last part has one.
     #[must_use]
     pub fn exit_code(&self) -> Option<i64> {
         #[derive(serde::Deserialize)]
@@ -78,19 +78,19 @@ impl<'a> Answer<'a> {
             exit_code: i64,
         }
         let Some(Part::Json(json)) = self.parts.last() else { return None };
-        // A list of one number would be read as such an object too.
+        // Without this check, a list of one number would be read as such an object too.
         let object = json::raw(json).filter(|json| json.starts_with('{'))?;
         serde_json::from_str::<Exit>(object).ok().map(|exit| exit.exit_code)
     }
 
-    /// The answer but for its last part.
+    /// The answer without its last part.
     #[must_use]
     pub fn without_last(&self) -> Self {
         let (_, rest) = self.parts.split_last().unwrap_or((&Part::Text(""), &[]));
         Self { parts: rest.to_vec(), is_error: self.is_error }
     }
 
-    /// The only part, where it is JSON: structure that a form may carry as such.
+    /// The only part if it is JSON, for forms that carry structured content.
     pub(crate) fn structure(&self) -> Option<&'a str> {
         match self.parts[..] {
             [Part::Json(json)] => json::raw(json),
@@ -106,7 +106,10 @@ impl<'a> Part<'a> {
             Self::Data { media_type, data } => match as_text(media_type, data) {
                 Some(text) => text.to_owned(),
                 None => {
-                    format!("[{media_type}, {} bytes: not shown, this form of results cannot carry it]", data.len())
+                    format!(
+                        "[{media_type}, {} bytes: not shown because this form of results cannot carry it]",
+                        data.len()
+                    )
                 }
             },
         }
@@ -122,7 +125,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Data that is text after all.
+/// Data that is UTF-8 text.
 fn as_text<'a>(media_type: &str, data: &'a [u8]) -> Option<&'a str> {
     let is_text = media_type.starts_with("text/") || media_type == "application/json";
     is_text.then(|| std::str::from_utf8(data).ok()).flatten()

@@ -1,4 +1,4 @@
-//! Why a turn cannot be read: where, what was found, and what to do.
+//! Errors of reading a turn: the place, the problem, and the remedy.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::turns::limit::QUOTE_CHARS_MAX;
 /// A turn, or the arguments of a call, that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// A JSON pointer into the turn; empty for the whole of it.
+    /// A JSON pointer into the turn; empty for the whole turn.
     pub pointer: String,
     pub problem: Problem,
 }
@@ -20,41 +20,39 @@ pub struct Error {
 pub enum Problem {
     #[error("it is not JSON: {0}")]
     NotJson(String),
-    #[error(
-        "it has {bytes} bytes, and at most {max} are read: send the assistant's last turn only, without what was before"
-    )]
+    #[error("{bytes} bytes exceed the limit of {max}: send only the assistant's last turn, without earlier messages")]
     TooLarge { bytes: usize, max: usize },
     #[error("arrays and objects are nested deeper than {max}: make them flatter")]
     TooDeep { max: usize },
     #[error("there are more than {max} {what}: send them in several requests")]
     TooMany { what: &'static str, max: usize },
-    #[error("the member {0:?} occurs twice, and which one counts nobody can say: send it once")]
+    #[error("the member {0:?} is repeated, so its value is ambiguous: send it once")]
     Repeated(String),
     #[error("the member {0:?} is missing")]
     Missing(&'static str),
-    #[error("{expected} was expected, and {found} is here")]
+    #[error("expected {expected}, found {found}")]
     Expected { expected: &'static str, found: String },
-    #[error("the id {id:?} was already given to the call at {first}: calls of a turn need ids of their own")]
+    #[error("the id {id:?} is already used by the call at {first}: use a different id for each call of a turn")]
     DuplicateId { id: String, first: String },
-    #[error("{count} alternatives are here, and only one of them is the turn: send that one")]
+    #[error("there are {count} alternatives: send only the one that is the turn")]
     Alternatives { count: usize },
     #[error("the call is not complete ({0}): let the model finish it, or leave it out")]
     Incomplete(String),
     #[error(
-        "this is no known form: {seen} is here. Known are the assistant turns of OpenAI Chat Completions (`tool_calls`, in a \
-         message or in `choices`), OpenAI Responses (`output`, or its items), Anthropic Messages (`content` with `tool_use` \
-         blocks), Gemini (`parts` with `functionCall`, also in `candidates`) and MCP (`tools/call` requests). Send one of \
-         these, or name the form"
+        "unknown form: found {seen}. Supported are the assistant turns of OpenAI Chat Completions (`tool_calls`, in a \
+         message or in `choices`), OpenAI Responses (`output`, or its items), Anthropic Messages (`content` with \
+         `tool_use` blocks), Gemini (`parts` with `functionCall`, also in `candidates`) and MCP (`tools/call` \
+         requests). Send one of these, or set the form"
     )]
     UnknownForm { seen: String },
-    #[error("it was said to be {named} and looks like {}: name that form, or none", list(.looks_like))]
+    #[error("the form is set to {named}, but the turn looks like {}: set that form, or none", list(.looks_like))]
     OtherForm { named: Form, looks_like: Vec<Form> },
-    #[error("this may be {}: {seen} is here. Name the form", list(.could_be))]
+    #[error("the turn may be {}: found {seen}. Set the form", list(.could_be))]
     AmbiguousForm { seen: String, could_be: Vec<Form> },
 }
 
 impl Problem {
-    /// The reason with which a request that contains the turn is refused.
+    /// The reason code of a request that contains the turn.
     #[must_use]
     pub fn reason(&self) -> Reason {
         match self {
@@ -97,7 +95,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A foreign text, shortened so that it can be repeated.
+/// A text from outside, shortened for messages.
 pub(crate) fn quote(text: &str) -> String {
     text.chars().take(QUOTE_CHARS_MAX).collect()
 }

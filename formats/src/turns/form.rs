@@ -1,4 +1,4 @@
-//! The forms, and how one is told from the others.
+//! The forms, and how they are recognised.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -26,7 +26,7 @@ pub enum Form {
 impl Form {
     pub const ALL: [Self; 5] = [Self::Chat, Self::Responses, Self::Anthropic, Self::Gemini, Self::Mcp];
 
-    /// The name by which a caller names it.
+    /// The name of the form in requests.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,7 +38,7 @@ impl Form {
         }
     }
 
-    /// The only form that the turn can have.
+    /// Recognises the form of a turn. The signs must be of exactly one form.
     pub(crate) fn recognised(turn: &Node<'_>) -> Result<Self, Error> {
         let mut signs = signs(turn)?;
         if signs.is_empty() && has_only_spoken(turn) {
@@ -55,7 +55,8 @@ impl Form {
         }
     }
 
-    /// The form, unless the turn bears signs of others only: read as what it is not, its calls would not be seen.
+    /// Checks the given form. It is rejected if the turn only bears signs of other forms, because its calls would be
+    /// missed.
     pub(crate) fn confirmed(self, turn: &Node<'_>) -> Result<Self, Error> {
         let signs = signs(turn)?;
         if signs.is_empty() || signs.contains(&self) {
@@ -66,7 +67,7 @@ impl Form {
     }
 }
 
-/// A turn without calls, which two vendors write alike.
+/// A turn without calls, which has the same shape with two vendors.
 fn has_only_spoken(turn: &Node<'_>) -> bool {
     turn.object().is_ok_and(|message| {
         let role = message.string("role");
@@ -80,9 +81,9 @@ impl fmt::Display for Form {
     }
 }
 
-/// A name that no form has.
+/// A name that is not the name of a form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no form: openai-chat, openai-responses, anthropic, gemini and mcp are")]
+#[error("unknown form {0:?}: the forms are openai-chat, openai-responses, anthropic, gemini and mcp")]
 pub struct UnknownName(String);
 
 impl FromStr for Form {
@@ -93,7 +94,7 @@ impl FromStr for Form {
     }
 }
 
-/// Every form of which the turn bears a sign.
+/// Every form that the turn bears a sign of.
 fn signs(turn: &Node<'_>) -> Result<BTreeSet<Form>, Error> {
     let mut signs = BTreeSet::new();
     if turn.is_array() {
@@ -108,7 +109,7 @@ fn signs(turn: &Node<'_>) -> Result<BTreeSet<Form>, Error> {
     Ok(signs)
 }
 
-/// Signs of a thing that also stands in a list: an item, a block, a part, a request, a call.
+/// Signs of a value that can also be an element of a list: an item, a block, a part, a request, a call.
 fn signs_of_element(object: &Object<'_>) -> Result<Vec<Form>, Error> {
     let mut signs = Vec::new();
     let kind = object.get("type").filter(Node::is_string).map(|kind| kind.string()).transpose()?;
@@ -128,7 +129,7 @@ fn signs_of_element(object: &Object<'_>) -> Result<Vec<Form>, Error> {
     if object.get("functionCall").is_some() {
         signs.push(Form::Gemini);
     }
-    // Gemini's part in snake case, and what Chat Completions had before `tool_calls`.
+    // Gemini's part in snake case, and the predecessor of `tool_calls` in Chat Completions.
     if let Some(call) = object.get("function_call").filter(Node::is_object) {
         let has_text = call.object()?.get("arguments").is_some();
         signs.push(if has_text { Form::Chat } else { Form::Gemini });
@@ -136,7 +137,7 @@ fn signs_of_element(object: &Object<'_>) -> Result<Vec<Form>, Error> {
     Ok(signs)
 }
 
-/// Signs of a message or a whole response.
+/// Signs of a message or of a whole response.
 fn signs_of_whole(object: &Object<'_>) -> Result<Vec<Form>, Error> {
     let mut signs = Vec::new();
     if ["choices", "tool_calls", "message"].iter().any(|name| object.get(name).is_some()) {

@@ -1,4 +1,4 @@
-//! One room a form: how its turn is read, and how its answers are written.
+//! One module per form: how its turn is read, and how its answers are written.
 
 pub(crate) mod anthropic;
 pub(crate) mod chat;

@@ -1,5 +1,5 @@
-//! JSON as it was sent: looked through level by level, never rebuilt, so numbers keep their digits and members their
-//! order. And written the same way.
+//! JSON in its original form: read level by level and never rebuilt, so numbers keep their digits and members their
+//! order. It is written the same way.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,14 +11,14 @@ use serde_json::value::RawValue;
 use crate::turns::error::{Error, Problem, quote};
 use crate::turns::limit::{DEPTH_MAX, ELEMENTS_MAX, MEMBERS_MAX};
 
-/// A value of a text that is known to be JSON, and its place in it.
+/// A value of a text that is known to be valid JSON, and its pointer.
 #[derive(Debug, Clone)]
 pub(crate) struct Node<'a> {
     pub(crate) text: &'a str,
     pub(crate) pointer: String,
 }
 
-/// An object's members. One that is null is not there: SDKs write out so what was not set.
+/// An object's members. A member that is null counts as missing, because SDKs write unset members as null.
 #[derive(Debug)]
 pub(crate) struct Object<'a> {
     pub(crate) pointer: String,
@@ -26,7 +26,7 @@ pub(crate) struct Object<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The value that `text` is. `pointer` says where the text itself was found.
+    /// Parses `text` as a value. `pointer` is the location of the text itself.
     pub(crate) fn parse(text: &'a str, pointer: &str) -> Result<Self, Error> {
         let value: &RawValue =
             serde_json::from_str(text).map_err(|error| Error::new(pointer, Problem::NotJson(error.to_string())))?;
@@ -48,7 +48,7 @@ impl<'a> Node<'a> {
         self.text.starts_with('"')
     }
 
-    /// What the value is, in words.
+    /// The type of the value, for messages.
     fn kind(&self) -> &'static str {
         match self.text.as_bytes().first() {
             Some(b'{') => "an object",
@@ -104,7 +104,7 @@ impl<'a> Node<'a> {
         self.read()
     }
 
-    /// Cannot fail for want of syntax; a string may still have half of a surrogate pair.
+    /// The syntax is valid. Reading a string can still fail because of half a surrogate pair.
     fn read<T: Deserialize<'a>>(&self) -> Result<T, Error> {
         serde_json::from_str(self.text).map_err(|error| Error::new(&self.pointer, Problem::NotJson(error.to_string())))
     }
@@ -117,12 +117,12 @@ impl<'a> Object<'a> {
         Some(Node { text: value.get(), pointer: format!("{}/{name}", self.pointer) })
     }
 
-    /// Whether the member is there, be it null.
+    /// Whether the member is present, even if it is null.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.members.contains_key(name)
     }
 
-    /// The member under the first of its names that is there: of a name in camel case and in snake case.
+    /// The member under the first name that is present: camel case or snake case.
     pub(crate) fn either(&self, names: [&str; 2]) -> Option<Node<'a>> {
         names.into_iter().find_map(|name| self.get(name))
     }
@@ -131,12 +131,12 @@ impl<'a> Object<'a> {
         self.get(name).ok_or_else(|| Error::new(&self.pointer, Problem::Missing(name)))
     }
 
-    /// The text of a member, where it is there.
+    /// The text of a member if it is present.
     pub(crate) fn string(&self, name: &str) -> Result<Option<String>, Error> {
         self.get(name).map(|node| node.string()).transpose()
     }
 
-    /// The names of some members in the order of the alphabet, for an error.
+    /// The names of some members in alphabetical order, for an error.
     pub(crate) fn names(&self) -> String {
         let mut names: Vec<&str> = self.members.keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -145,14 +145,14 @@ impl<'a> Object<'a> {
         format!("{}{rest}", shown.join(", "))
     }
 
-    /// What the object is, in words.
+    /// The object, for messages.
     pub(crate) fn description(&self) -> String {
         if self.members.is_empty() { "an empty object".into() } else { format!("an object with {}", self.names()) }
     }
 }
 
 impl Node<'_> {
-    /// What the value is, in words, with the names of its members.
+    /// The value with the names of its members, for messages.
     pub(crate) fn description(&self) -> String {
         if let Ok(object) = self.object() {
             return object.description();
@@ -165,7 +165,7 @@ impl Node<'_> {
     }
 }
 
-/// How deep arrays and objects are nested in a text that is JSON.
+/// The nesting depth of arrays and objects in a valid JSON text.
 fn depth(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut is_escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -184,7 +184,7 @@ fn depth(text: &str) -> usize {
     deepest
 }
 
-/// Members in their order, repeated ones too; one more than the limit at most.
+/// Members in order, including repeated ones; at most one more than the limit.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'a> Deserialize<'a> for Members<'a> {
@@ -211,7 +211,7 @@ impl<'a> Deserialize<'a> for Members<'a> {
     }
 }
 
-/// Elements in their order; one more than the limit at most.
+/// Elements in order; at most one more than the limit.
 struct Elements<'a>(Vec<&'a RawValue>);
 
 impl<'a> Deserialize<'a> for Elements<'a> {
@@ -238,7 +238,7 @@ impl<'a> Deserialize<'a> for Elements<'a> {
     }
 }
 
-/// The text, where it is JSON.
+/// The text if it is valid JSON.
 pub(crate) fn raw(text: &str) -> Option<&str> {
     serde_json::from_str::<&RawValue>(text).ok().map(RawValue::get)
 }
@@ -253,7 +253,7 @@ pub(crate) fn array(elements: &[String]) -> String {
     format!("[{}]", elements.join(","))
 }
 
-/// A JSON object of the members that are there; their values are JSON texts.
+/// A JSON object of the members that are present; their values are JSON texts.
 pub(crate) fn object(members: &[(&str, Option<String>)]) -> String {
     let there = members.iter().filter_map(|(name, value)| Some(format!("{}:{}", string(name), value.as_ref()?)));
     format!("{{{}}}", there.collect::<Vec<_>>().join(","))

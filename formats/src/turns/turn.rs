@@ -1,4 +1,4 @@
-//! A turn: the calls that a model asked for, in its order, whatever form they came in.
+//! A turn: the calls that a model requested, in order, independent of their form.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,67 +11,67 @@ use crate::turns::forms::{anthropic, chat, gemini, mcp, responses};
 use crate::turns::json::Node;
 use crate::turns::limit::{CALL_ID_BYTES_MAX, CALLS_MAX, TURN_BYTES_MAX};
 
-/// What a model asked for in one turn.
+/// The calls that a model requested in one turn.
 #[derive(Debug)]
 pub struct Turn {
     pub form: Form,
-    /// In the order in which they were asked for; none where the model only spoke.
+    /// The calls in order; empty if the model only returned text.
     pub calls: Vec<Call>,
-    /// What was asked for and is not among the calls.
+    /// Requested items that are not among the calls.
     pub passed_over: Vec<SkippedItem>,
 }
 
 /// One call of a turn.
 #[derive(Debug)]
 pub struct Call {
-    /// The vendor's id. It is made (`call_0` for the first call, and so on: the same turn gets the same ids) where the
-    /// vendor gave none, or one that is empty, longer than 128 bytes or has control characters; answers have the
-    /// vendor's own.
+    /// The vendor's id. If the vendor gave none, or one that is empty, longer than 128 bytes or contains control
+    /// characters, an id is generated: `call_0` for the first call, and so on, so the same turn gets the same ids.
+    /// Answers carry the vendor's own id.
     pub id: String,
-    /// Of the tool, as the model said it: not yet known to be the name of any. What has no name of its own, as a
-    /// shell call, is called `shell`, `local_shell` or `apply_patch`.
+    /// The tool's name as the model wrote it; no tool of this name may exist. Calls without a name of their own, such
+    /// as shell calls, are named `shell`, `local_shell` or `apply_patch`.
     pub name: String,
-    /// The set of tools in which the name was meant, where the vendor has such: not to be left out of account.
+    /// The set of tools that the name refers to, if the vendor has such sets. It must not be ignored.
     pub namespace: Option<String>,
     pub arguments: Arguments,
-    /// Where the call stands in the turn, as a JSON pointer.
+    /// The position of the call in the turn, as a JSON pointer.
     pub pointer: String,
     pub(crate) carrier: Carrier,
 }
 
-/// What a tool is called with.
+/// The arguments of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Arguments {
-    /// JSON, as the model wrote it: numbers keep their digits, members their order and repetitions.
+    /// JSON as the model wrote it: numbers keep their digits, members their order and repetitions.
     Json(String),
-    /// The call must not be executed. That is the model's doing: answer it with `why`, as an error, and it may do
-    /// better.
+    /// The call must not be executed because the model's arguments are invalid. Answer it with the error `why`, so that
+    /// the model can correct it.
     Unreadable { text: String, why: Error },
 }
 
-/// Something in a turn that is not for us to answer.
+/// An item of a turn that is not answered here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedItem {
-    /// Where it stands in the turn.
+    /// The position in the turn.
     pub pointer: String,
-    /// What the vendor calls it, shortened to 64 characters.
+    /// The vendor's type name, shortened to 64 characters.
     pub kind: String,
     pub reason: Reason,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The vendor executes it, or has done so.
+    /// The vendor executes it, or has already executed it.
     ExecutedByVendor,
-    /// Its answer stands in the turn already.
+    /// The turn already contains its answer.
     Answered,
-    /// It asks for a decision and not for work.
+    /// It requests a decision instead of an execution.
     NeedsApproval,
-    /// No tool can answer it in the form that the vendor wants, or nothing is known of it.
+    /// No tool can answer it in the vendor's form, or its type is unknown.
     Unsupported,
 }
 
-/// How a call came, as far as its answer must go back the same way. Texts are the vendor's own.
+/// How a call was carried, as far as its answer needs it. The texts are the vendor's own.
 #[derive(Debug)]
 pub(crate) enum Carrier {
     ChatTool {
@@ -89,7 +89,7 @@ pub(crate) enum Carrier {
     FunctionCall {
         id: Option<String>,
     },
-    /// The id is JSON: a string or a number. `is_modern` of the protocol without sessions.
+    /// The id is JSON: a string or a number. `is_modern` means the protocol without sessions.
     Request {
         id: String,
         is_modern: bool,
@@ -97,13 +97,14 @@ pub(crate) enum Carrier {
 }
 
 impl Turn {
-    /// Reads an assistant turn as it came from the vendor. Without `form` it is recognised by its shape, and refused
-    /// where it could be of several forms or of none; with it, where it is plainly of another.
+    /// Reads an assistant turn as the vendor sent it. Without `form`, the form is recognised by the turn's shape; a
+    /// turn that fits several forms or none is rejected. With `form`, a turn that is clearly of another form is
+    /// rejected.
     ///
     /// # Errors
-    /// With a JSON pointer, where the turn is not of that form, is over a [limit](crate::turns::limit), repeats a
-    /// member or an id, or holds several alternatives. What is wrong with the arguments of one call is said of that
-    /// call alone.
+    /// An error with a JSON pointer if the turn is not of the form, exceeds a [limit](crate::turns::limit), repeats a
+    /// member or an id, or holds several alternatives. Errors in the arguments of one call are reported in that call
+    /// only.
     pub fn parse(turn: &[u8], form: Option<Form>) -> Result<Self, Error> {
         if turn.len() > TURN_BYTES_MAX {
             return Err(Error::new("", Problem::TooLarge { bytes: turn.len(), max: TURN_BYTES_MAX }));
@@ -125,11 +126,11 @@ impl Turn {
         Ok(Self { form, calls: draft.named(), passed_over: draft.passed_over })
     }
 
-    /// The messages that answer the turn, in the order of its calls, to be given to the vendor after the turn. Calls
-    /// for which `answer` has nothing are left open: no message speaks of them.
+    /// The messages that answer the turn, in the order of its calls. They are sent to the vendor after the turn. Calls
+    /// for which `answer` returns `None` stay open: no message mentions them.
     ///
-    /// Each message is one line. Each answered call gets a message of its own (Chat, Responses, MCP), or all of them
-    /// share one (Anthropic, Gemini). What the form cannot carry is degraded as the [crate](crate) says.
+    /// Each message is one line. Each answered call gets its own message (Chat, Responses, MCP), or all calls share one
+    /// (Anthropic, Gemini). The [module](crate::turns) lists how content is reduced that a form cannot carry.
     pub fn answers<'a>(&self, mut answer: impl FnMut(&Call) -> Option<Answer<'a>>) -> Vec<Box<RawValue>> {
         let answered: Vec<String> = self.calls.iter().filter_map(|call| Some(call.answered(&answer(call)?))).collect();
         let messages = match self.form {
@@ -138,11 +139,11 @@ impl Turn {
             Form::Gemini => gemini::message(&answered),
         };
         let raw = |message: String| {
-            // What is given back as it came may have line breaks between its parts, which would end an event that
-            // carries the message. Within its strings JSON has none.
+            // Values that are returned unchanged may contain line breaks between tokens. A line break would end the
+            // server-sent event that carries the message. JSON strings contain none.
             let is_one_line = !message.contains(['\n', '\r']);
             let message = if is_one_line { message } else { message.replace(['\n', '\r'], " ") };
-            RawValue::from_string(message).expect("it was put together of JSON")
+            RawValue::from_string(message).expect("the message is composed of JSON")
         };
         messages.into_iter().map(raw).collect()
     }
@@ -163,7 +164,8 @@ impl Call {
 }
 
 impl Arguments {
-    /// Of a text that the model wrote as the arguments. An empty one means none: some models say that so.
+    /// From a text that the model wrote as the arguments. An empty text means no arguments, because some models send it
+    /// for calls without arguments.
     pub(crate) fn of_text(text: String, pointer: &str) -> Self {
         if text.trim().is_empty() {
             return Self::none();
@@ -174,7 +176,7 @@ impl Arguments {
         }
     }
 
-    /// Of a member that holds the arguments as an object, or has none.
+    /// From a member that holds the arguments as an object; it may be missing.
     pub(crate) fn of_object(node: Option<&Node<'_>>) -> Result<Self, Error> {
         let Some(node) = node else { return Ok(Self::none()) };
         if !node.is_object() {
@@ -187,7 +189,7 @@ impl Arguments {
         Self::Json("{}".to_owned())
     }
 
-    /// The same, of a call that the model did not finish: half of an instruction must not be carried out.
+    /// The same for a call that the model did not finish: a truncated instruction must not be executed.
     pub(crate) fn unfinished(self, pointer: &str, how: &str) -> Self {
         let why = Error::new(pointer, Problem::Incomplete(quote(how)));
         match self {
@@ -196,17 +198,17 @@ impl Arguments {
     }
 }
 
-/// A turn while it is read.
+/// A turn while it is being read.
 #[derive(Debug, Default)]
 pub(crate) struct Draft {
     calls: Vec<Call>,
-    /// Which call has an id, by the id.
+    /// The pointer of the call that has an id, by id.
     taken: HashMap<String, String>,
     pub(crate) passed_over: Vec<SkippedItem>,
 }
 
 impl Draft {
-    /// A call whose id is `id`, or is still to be made. What two ids need to be the same is their `key`.
+    /// Adds a call with the id `id`, or without one yet. Two ids are equal if their `key`s are.
     pub(crate) fn push(&mut self, id: Option<&str>, key: Option<&str>, call: Call) -> Result<(), Error> {
         if self.calls.len() == CALLS_MAX {
             return Err(Error::new(call.pointer, Problem::TooMany { what: "calls", max: CALLS_MAX }));
@@ -226,19 +228,19 @@ impl Draft {
         self.passed_over.push(SkippedItem { pointer: pointer.to_owned(), kind: quote(kind), reason });
     }
 
-    /// The calls, each with an id that no other has.
+    /// The calls, each with a unique id.
     fn named(&mut self) -> Vec<Call> {
         let mut calls = std::mem::take(&mut self.calls);
         let mut taken = HashSet::new();
         for call in &mut calls {
-            // Of two that look alike, as MCP's 7 and "7", the second gets another.
+            // If two ids look alike, such as MCP's 7 and "7", the second call gets another one.
             if !call.id.is_empty() && !taken.insert(call.id.clone()) {
                 call.id.clear();
             }
         }
         for (index, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
             let made = std::iter::once(format!("call_{index}")).chain((1..).map(|n| format!("call_{index}_{n}")));
-            call.id = made.into_iter().find(|id| !taken.contains(id)).expect("one of endlessly many is free");
+            call.id = made.into_iter().find(|id| !taken.contains(id)).expect("the sequence of ids is infinite");
             taken.insert(call.id.clone());
         }
         calls

@@ -1,4 +1,4 @@
-//! Runs as OpenAI's APIs show them, and requests of those APIs.
+//! Runs in the form of OpenAI's APIs, and requests of those APIs.
 
 extern crate run as toolyard_run;
 

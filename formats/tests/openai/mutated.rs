@@ -1,5 +1,4 @@
-//! Requests of the APIs with damaged bytes: each is read, or refused with a pointer to something that is there, or is
-//! missing there.
+//! Damaged requests of the APIs. Each is either read or rejected with a pointer to an existing or a missing member.
 
 use std::collections::HashSet;
 
@@ -9,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::Value;
 
-/// What may be asked for, all members that are read at least once.
+/// Requests that together contain every member that is read at least once.
 const REQUESTS: [&str; 5] = [
     r#"{"model":"m","stream":true,"background":false,"store":true,"parallel_tool_calls":false,"max_tool_calls":3,
         "metadata":{"a":"b"},"tools":[{"type":"function","name":"ask","parameters":{"type":"object"}},
@@ -41,12 +40,12 @@ fn hosted(name: &str) -> Option<String> {
     ["bash", "a.b"].into_iter().find(|known| *known == name || *known == name.replace("__", ".")).map(str::to_owned)
 }
 
-/// What is refused is there, or would stand in something that is.
+/// Checks that the rejected member exists, or could be a member of an existing value.
 fn check_place(refused: &InputError, document: Option<&Value>) {
     assert!(!refused.message.is_empty() && !refused.reason.code().is_empty(), "{refused:?}");
     let Some(document) = document else { return };
     let around = refused.pointer.rsplit_once('/').map_or("", |(around, _)| around);
-    // A list of names may stand in an object, and either may be missing.
+    // A list of names may be in an object, and either may be missing.
     let further = around.rsplit_once('/').map_or("", |(further, _)| further);
     let is_there = [refused.pointer.as_str(), around, further].iter().any(|at| document.pointer(at).is_some());
     assert!(is_there, "{refused:?}: {document}");

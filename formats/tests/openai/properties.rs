@@ -1,5 +1,5 @@
-//! Both faces of random runs: with crashes, retries, forgeries and answers that come late. What the SDKs of the vendor
-//! demand of a stream holds for each of them, and so does that nobody can tell when a reader came.
+//! Both APIs on random runs with crashes, retries, forged entries and late answers. Every stream keeps the rules that
+//! the vendor's SDKs require, and is independent of when a reader connected.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
-/// Holds the stream of one response to what the vendor's SDKs demand of it; gives the text of each of its shells.
+/// Checks the stream of one response against the rules of the vendor's SDKs. Returns the text of each of its shells.
 fn check_response(part: u32, events: &[&responses::Event]) -> BTreeMap<String, String> {
     let id = responses::ResponseId { run: run_id(), part }.to_string();
     let (mut added, mut done, mut texts) = (Vec::<Value>::new(), BTreeMap::<usize, Value>::new(), BTreeMap::new());
@@ -61,7 +61,7 @@ fn check_response(part: u32, events: &[&responses::Event]) -> BTreeMap<String, S
                 assert!(done.insert(place, data["item"].clone()).is_none(), "an item is done once");
             }
             kind => {
-                // A shell's call is done when it is written down, and is attempted then.
+                // A shell's call is complete when its commands are emitted, and its attempt starts after that.
                 let is_told = place < added.len() && (!event.is_documented() || !done.contains_key(&place));
                 assert!(is_told, "{kind} is of an item that is told");
                 if !data["item_id"].is_null() {
@@ -163,7 +163,7 @@ proptest! {
         let told = tell(&log);
         let (events, stream) = steps(&told);
         let (mut outputs, mut ended) = (BTreeMap::<String, String>::new(), BTreeMap::<String, u32>::new());
-        // The SDK for Node throws where two steps are under way, and where one begins or ends twice.
+        // The SDK for Node throws if two steps are in progress, or if a step begins or ends twice.
         let mut active: Option<String> = None;
         for event in &events {
             let id = text(&event.data, "id").to_owned();

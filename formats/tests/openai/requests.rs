@@ -1,4 +1,4 @@
-//! What is read of requests, and how each that cannot be served is refused.
+//! How requests are read, and how each invalid request is rejected.
 
 extern crate run as toolyard_run;
 
@@ -92,7 +92,7 @@ fn who_approves_is_said_for_all_tools_or_by_their_names() {
     assert_eq!(approval(Value::Null), (vec![false, false], v1::Confirmation::Unspecified));
     assert_eq!(approval(json!("always")), (vec![true, true], v1::Confirmation::Unspecified));
     assert_eq!(approval(json!("never")), (vec![false, false], v1::Confirmation::None));
-    // As its worker calls it, and as a model was told that it is called.
+    // By the worker's name of the tool, and by the name that was exported to a model.
     for name in ["math.add", "math__add"] {
         let named = json!({ "tool_names": [name] });
         assert_eq!(approval(json!({ "always": named })), (vec![false, true], v1::Confirmation::Unspecified));
@@ -182,7 +182,7 @@ fn only_an_id_of_our_making_names_a_response() {
     }
 }
 
-/// JSON that is nearly what is expected.
+/// JSON that is close to a valid request.
 fn near() -> impl Strategy<Value = Value> {
     const NAMES: [&str; 11] = [
         "type",

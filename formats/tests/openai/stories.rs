@@ -1,4 +1,4 @@
-//! What both faces say of single runs, word by word.
+//! The exact events of both APIs for single runs.
 
 use bytes::Bytes;
 use formats::openai::{assistants, responses};
@@ -29,7 +29,7 @@ fn events(story: &Story) -> Vec<responses::Event> {
     tell(&story.log).iter().flat_map(|told| stream.take(&told.event, &told.run)).collect()
 }
 
-/// The documented events, each as its name and its item's place.
+/// The documented events, each as its name and the position of its item.
 fn words(story: &Story) -> Vec<String> {
     let shown = events(story).into_iter().filter(responses::Event::is_documented);
     let word = |event: responses::Event| {
@@ -156,10 +156,10 @@ fn what_a_final_tool_gives_back_is_a_message_of_the_assistant_besides() {
     let part = ["content_part.added", "output_text.delta", "output_text.done", "content_part.done"];
     let expected = ["output_item.added"].into_iter().chain(part).chain(part).chain(["output_item.done"]);
     assert_eq!(said, expected.map(|word| format!("0 {word} 2")).collect::<Vec<_>>());
-    // What the tool said goes to the model as well.
+    // The tool's output goes to the model as well.
     assert!(response["output"][0]["output"].as_str().is_some_and(|output| output.starts_with("Here it is:")));
 
-    // How a shell exited is no word to the user, and of a hidden tool there is none.
+    // The exit code of a shell is not shown to the user, and nothing of a hidden tool is.
     let mut story = Story::of([last_word(bash("a")), last_word(bash("b"))]);
     let said = |text: &str| vec![Content::Text(text.into()), Content::Json(r#"{"exit_code":0}"#.into())];
     let ends =

@@ -1,5 +1,5 @@
-//! Answers as the vendors want them, and what becomes of what a form cannot carry: the table of the crate, line by
-//! line.
+//! Answers in each vendor's form, including content that a form cannot carry. The tests cover the table in the
+//! documentation of `turns` row by row.
 
 use formats::turns::{Answer, Part, Turn};
 
@@ -17,7 +17,7 @@ const GEMINI: &str = r#"[{"functionCall":{"id":"c1","name":"t","args":{}}}]"#;
 const MCP: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}"#;
 const MCP_MODERN: &str = r#"{"jsonrpc":"2.0","id":"r","method":"tools/call","params":{"name":"t","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#;
 
-/// The messages that answer every call of the turn with the same.
+/// The messages that give the same answer to every call of the turn.
 fn answered(turn: &str, answer: &Answer<'_>) -> String {
     let turn = Turn::parse(turn.as_bytes(), None).unwrap_or_else(|error| panic!("{error}"));
     let messages = turn.answers(|_| Some(answer.clone()));
@@ -39,7 +39,7 @@ fn chat_has_one_text_and_says_of_errors_and_data_in_words() {
     check(CHAT, &Answer::new(vec![Part::Text("a"), Part::Json("1.10"), CSV]), &message(r#""a\n1.10\na,b""#));
     check(CHAT, &Answer::new(vec![]), &message(r#""""#));
     check(CHAT, &Answer::error("no such file"), &message(r#""Error: no such file""#));
-    let note = message(r#""[image/png, 3 bytes: not shown, this form of results cannot carry it]""#);
+    let note = message(r#""[image/png, 3 bytes: not shown because this form of results cannot carry it]""#);
     check(CHAT, &Answer::new(vec![PNG]), &note);
 }
 
@@ -55,7 +55,7 @@ fn responses_show_images_and_documents_and_say_of_errors_in_words() {
     check(FUNCTION, &Answer::new(vec![Part::Text("a"), Part::Json("{}")]), &item(r#""a\n{}""#));
     check(FUNCTION, &Answer::error("no"), &item(r#""Error: no""#));
     let rich = item(
-        r#"[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"data:image/png;base64,cG5n","detail":"auto"},{"type":"input_file","filename":"result.pdf","file_data":"data:application/pdf;base64,cGRm"},{"type":"input_text","text":"[application/zip, 3 bytes: not shown, this form of results cannot carry it]"}]"#,
+        r#"[{"type":"input_text","text":"a"},{"type":"input_image","image_url":"data:image/png;base64,cG5n","detail":"auto"},{"type":"input_file","filename":"result.pdf","file_data":"data:application/pdf;base64,cGRm"},{"type":"input_text","text":"[application/zip, 3 bytes: not shown because this form of results cannot carry it]"}]"#,
     );
     check(FUNCTION, &Answer::new(vec![Part::Text("a"), PNG, PDF, ZIP]), &rich);
     let error = item(
@@ -100,7 +100,7 @@ fn anthropic_has_a_flag_for_errors_in_which_only_text_may_stand() {
     let rich = r#","content":[{"type":"text","text":"a"},{"type":"image","source":{"type":"base64","media_type":"image/png","data":"cG5n"}},{"type":"document","source":{"type":"base64","media_type":"application/pdf","data":"cGRm"}}]"#;
     check(TOOL_USE, &Answer::new(vec![Part::Text("a"), PNG, Part::Text(" "), PDF]), &message(rich));
     check(TOOL_USE, &Answer::new(vec![]), &message(""));
-    let error = r#","content":[{"type":"text","text":"no"},{"type":"text","text":"[image/png, 3 bytes: not shown, this form of results cannot carry it]"}],"is_error":true"#;
+    let error = r#","content":[{"type":"text","text":"no"},{"type":"text","text":"[image/png, 3 bytes: not shown because this form of results cannot carry it]"}],"is_error":true"#;
     check(TOOL_USE, &failed(vec![Part::Text("no"), PNG]), &message(error));
 }
 

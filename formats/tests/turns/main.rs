@@ -1,4 +1,4 @@
-//! Vendors' model turns: what is read, what answers them, and what is refused.
+//! Model turns of vendors: reading, answers, and errors.
 
 mod answers;
 mod mutated;

@@ -1,5 +1,5 @@
-//! Turns as vendors write them, cut off and damaged at any place: each is refused with a pointer, or read so that no
-//! call is taken for another one, and no answer goes to another call.
+//! Vendors' turns that are truncated or damaged at any position. Each is rejected with a pointer, or read so that no
+//! call is mistaken for another and no answer goes to another call.
 
 use formats::turns::{Answer, Arguments, Call, Form, Part, Turn, limit};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use proptest::sample::Index;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-/// A whole response of each vendor, with line breaks where it may have some.
+/// A complete response of each vendor, with line breaks in some allowed positions.
 const TURNS: [(Form, &str); 5] = [
     (
         Form::Chat,
@@ -56,16 +56,16 @@ const TURNS: [(Form, &str); 5] = [
     ),
 ];
 
-/// The id that the vendor gave the call, where it gave one: JSON.
+/// The vendor's id of the call as JSON, if the vendor gave one.
 fn vendors_id<'a>(form: Form, call: &Call, document: &'a Value) -> Option<&'a Value> {
     let node = document.pointer(&call.pointer).unwrap_or_else(|| panic!("{call:?} stands nowhere"));
     let name = if form == Form::Responses { "call_id" } else { "id" };
-    // What Chat Completions had before `tool_calls` had no ids.
+    // The predecessor of `tool_calls` in Chat Completions had no ids.
     let has_none = form == Form::Chat && call.pointer.ends_with("function_call");
     Some(&node[name]).filter(|id| !id.is_null() && !has_none)
 }
 
-/// Each answer, with the id that it bears.
+/// Each answer with its id.
 fn answers(form: Form, messages: &[Value]) -> Vec<(Value, String)> {
     let lists = |name: &str| -> Vec<Value> {
         messages.iter().filter_map(|message| message[name].as_array()).flatten().cloned().collect()
@@ -80,8 +80,7 @@ fn answers(form: Form, messages: &[Value]) -> Vec<(Value, String)> {
     }
 }
 
-/// Reads the turn in every form and in that which it has. What is read bears the vendor's ids, and answers go back to
-/// them.
+/// Reads the turn in every form and in its own. A turn that is read keeps the vendor's ids, and its answers carry them.
 fn judge(bytes: &[u8]) {
     let document: Option<Value> = serde_json::from_slice(bytes).ok();
     for form in Form::ALL.map(Some).into_iter().chain([None]) {
@@ -93,7 +92,7 @@ fn judge(bytes: &[u8]) {
                 continue;
             }
         };
-        // Numbers that no double holds are JSON all the same.
+        // Numbers beyond the range of a double are valid JSON.
         let Some(document) = &document else { continue };
         for (index, call) in turn.calls.iter().enumerate() {
             assert!(!call.id.is_empty() && call.id.len() <= limit::CALL_ID_BYTES_MAX, "{call:?}");
@@ -147,7 +146,7 @@ fn a_turn_that_is_cut_off_at_any_byte_is_refused() {
     }
 }
 
-/// What is done to some bytes.
+/// A change of some bytes.
 #[derive(Debug, Clone)]
 enum Edit {
     Put(u8),
@@ -208,7 +207,7 @@ fn edited(bytes: &mut Vec<u8>, at: Index, edit: Edit) {
     }
 }
 
-/// Every place of a document, by pointers.
+/// The pointers of all values in a document.
 fn places(value: &Value, at: &str, into: &mut Vec<String>) {
     into.push(at.to_owned());
     match value {
@@ -223,7 +222,7 @@ fn places(value: &Value, at: &str, into: &mut Vec<String>) {
     }
 }
 
-/// Ids and names that mean something elsewhere: to headers, to events, to subjects, to whoever looks.
+/// Ids and names with a meaning in other contexts: headers, events, subjects, terminals.
 fn hostile() -> impl Strategy<Value = String> {
     let known = [
         "a\r\nset-cookie: x=1",
@@ -272,7 +271,7 @@ proptest! {
         }
     }
 
-    /// One part of a turn stands in another's place, also one of another vendor's.
+    /// A part of a turn replaces another part, possibly of another vendor's turn.
     #[test]
     fn a_turn_whose_parts_are_mixed_up_is_read_as_it_stands_or_refused(
         moves in prop::collection::vec((any::<Index>(), any::<Index>(), any::<Index>()), 1..4),
@@ -310,7 +309,7 @@ proptest! {
     }
 }
 
-/// A turn of each form with one call, which has this as its arguments, and whether they stand in a text.
+/// A turn of each form with one call that has these arguments, and whether the form carries them as text.
 fn with_arguments(arguments: &str) -> [(Form, String, bool); 5] {
     let text = Value::from(arguments).to_string();
     [

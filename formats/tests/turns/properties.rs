@@ -1,4 +1,4 @@
-//! Whatever comes in: no panic, errors that point at something, calls that can be executed and answered.
+//! Arbitrary input: no panic, errors with valid pointers, and calls that can be executed and answered.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use formats::turns::{Answer, Arguments, Form, Part, Turn, limit};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Names and words that mean something in some form, and some that do not.
+/// Names and words with a meaning in some form, and others.
 const WORDS: [&str; 46] = [
     "choices",
     "message",
@@ -75,7 +75,7 @@ fn anything() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A turn of the form with these calls, each an id, a name and arguments.
+/// A turn of the form with these calls. Each is an id, a name and arguments.
 fn written(form: Form, calls: &[(String, String, Value)]) -> Value {
     let each = |write: fn(&(String, String, Value)) -> Value| calls.iter().map(write).collect::<Vec<_>>();
     match form {
@@ -104,7 +104,7 @@ fn calls() -> impl Strategy<Value = Vec<(String, String, Value)>> {
     })
 }
 
-/// The value with one of its parts replaced: a turn that is almost right.
+/// The value with one part replaced: a turn that is almost valid.
 fn damaged(value: &mut Value, place: usize, by: Value) {
     fn walk(value: &mut Value, left: &mut usize, by: &mut Option<Value>) {
         if *left == 0 {
@@ -140,7 +140,7 @@ fn parts(made: &[(u8, String, Vec<u8>)]) -> Vec<Part<'_>> {
         .collect()
 }
 
-/// Reads the turn in every form and in that which it has, and judges what comes of it.
+/// Reads the turn in every form and in its own, and checks the result.
 fn judge(text: &str, answer: &Answer<'_>) {
     let document: Option<Value> = serde_json::from_str(text).ok();
     for form in Form::ALL.map(Some).into_iter().chain([None]) {

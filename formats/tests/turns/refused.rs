@@ -1,4 +1,4 @@
-//! Turns that are refused: with what was wrong, where, and what to do.
+//! Rejected turns: the problem, its place, and the remedy.
 
 use formats::turns::{Error, Form, Problem, Turn, limit};
 
@@ -6,7 +6,7 @@ fn refused(text: &str) -> Error {
     Turn::parse(text.as_bytes(), None).expect_err(text)
 }
 
-/// Where and why.
+/// The pointer and the problem.
 fn refusal(form: Form, text: &str) -> (String, Problem) {
     let error = Turn::parse(text.as_bytes(), Some(form)).expect_err(text);
     (error.pointer, error.problem)
@@ -27,8 +27,8 @@ fn what_could_be_of_two_forms_is_refused_with_both() {
         assert_eq!(could_be, forms);
     }
     let said = refused(r#"{"role":"assistant","content":"hello"}"#).to_string();
-    let expected = "the turn cannot be read: this may be openai-chat or anthropic: an object with \"content\", \"role\" \
-                    is here. Name the form";
+    let expected = "the turn cannot be read: the turn may be openai-chat or anthropic: found an object with \
+                    \"content\", \"role\". Set the form";
     assert_eq!(said, expected);
 }
 
@@ -46,7 +46,7 @@ fn what_is_of_no_form_is_refused_with_what_was_seen_and_what_is_known() {
     ] {
         let error = refused(text);
         assert_eq!(error.problem, Problem::UnknownForm { seen: seen.to_owned() });
-        assert!(error.to_string().contains("Known are"), "{error}");
+        assert!(error.to_string().contains("Supported are"), "{error}");
     }
 }
 
@@ -202,6 +202,6 @@ fn what_is_let_through_is_no_deeper_than_what_the_next_reader_can_read() {
     assert_eq!(why.problem, Problem::TooDeep { max: limit::DEPTH_MAX });
     let brackets = r#"\"["#.repeat(3 * limit::DEPTH_MAX);
     assert!(Turn::parse(format!(r#"{{"choices":[],"text":"{brackets}"}}"#).as_bytes(), None).is_ok(), "they are text");
-    // A bomb, within the bytes that are read.
+    // Deep nesting within the limit of bytes.
     assert_eq!(refused(&nested(2_000_000)).problem, Problem::TooDeep { max: limit::DEPTH_MAX });
 }

@@ -1,4 +1,4 @@
-//! Turns as the vendors write them, and the calls that are read from them.
+//! Turns as the vendors write them, and the calls read from them.
 
 use formats::turns::{Arguments, Form, Reason, Turn};
 

@@ -1,4 +1,4 @@
-//! What clients see: runs, calls, and the events of a run's ordered output.
+//! The API's view for clients: runs, calls, and the events of a run's ordered output.
 
 use run::{
     AttemptOutcome, Call, CallState, Chunk, Decided, Decider, Decision, Disposition, Ended, Entry, Event,
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::v1;
 
-/// The end of the year 9999: no later moment can be written.
+/// The end of the year 9999, the latest time that the format can represent.
 const TIMESTAMP_SECONDS_MAX: i64 = 253_402_300_799;
 
-/// A moment as the wire's.
+/// A time in wire form.
 #[must_use]
 pub fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     prost_types::Timestamp {
@@ -25,7 +25,7 @@ pub fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     }
 }
 
-/// A reader's choice; what this program does not know is the default.
+/// A reader's choice. An unknown value becomes the default.
 #[must_use]
 pub fn floor_policy(wire: v1::FloorPolicy) -> FloorPolicy {
     match wire {
@@ -35,7 +35,7 @@ pub fn floor_policy(wire: v1::FloorPolicy) -> FloorPolicy {
     }
 }
 
-/// A caller's choice; what this program does not know is the default.
+/// A caller's choice. An unknown value becomes the default.
 #[must_use]
 pub fn without_worker(wire: v1::WithoutWorker) -> WithoutWorker {
     match wire {
@@ -47,12 +47,12 @@ pub fn without_worker(wire: v1::WithoutWorker) -> WithoutWorker {
 /// A client's content.
 ///
 /// # Errors
-/// When it has no body.
+/// The content has no body.
 pub fn contents(wire: Vec<v1::Content>) -> Result<Vec<run::Content>, InvalidMessage> {
     wire.into_iter().map(content_in).collect()
 }
 
-/// What kind of error ended a call; unspecified where none did.
+/// The kind of error that ended a call; unspecified if there was none.
 #[must_use]
 pub fn error_kind(call: &Call) -> v1::CallErrorKind {
     match call.outcome() {
@@ -63,7 +63,7 @@ pub fn error_kind(call: &Call) -> v1::CallErrorKind {
     }
 }
 
-/// A run as it stands.
+/// A run in its current state.
 #[must_use]
 pub fn run(run: &Run) -> v1::Run {
     v1::Run {
@@ -81,7 +81,7 @@ pub fn run(run: &Run) -> v1::Run {
     }
 }
 
-/// A call as it stands.
+/// A call in its current state.
 #[must_use]
 pub fn call(call: &Call) -> v1::Call {
     let spec = call.spec();
@@ -141,7 +141,7 @@ fn failed_attempt(failed: &FailedAttempt) -> v1::FailedAttempt {
     }
 }
 
-/// Where a call stands.
+/// The state of a call.
 #[must_use]
 pub fn state(call: &Call) -> v1::CallState {
     match call.state() {
@@ -183,7 +183,7 @@ fn outcome(outcome: &Outcome) -> v1::CallOutcome {
     }
 }
 
-/// Where a run stands.
+/// The status of a run.
 #[must_use]
 pub fn status(status: RunStatus) -> v1::RunStatus {
     match status {
@@ -196,8 +196,8 @@ pub fn status(status: RunStatus) -> v1::RunStatus {
     }
 }
 
-/// The events that a client sees of one spoken piece. `run` has taken `entry` in, where the spoken fact (or the span of
-/// output) is stored. Only output makes more than one event.
+/// The events that a client receives for one piece of ordered output. `run` has applied `entry`, which stores the event
+/// (or the span of output). Only output makes more than one event.
 pub fn run_events(run: &Run, entry: &Entry, spoken: &OutputEvent, events: &mut Vec<v1::RunEvent>) {
     let mut push = |offset: u64, event| {
         let (sequence, time) = (spoken.number + offset, Some(timestamp(spoken.at)));
@@ -237,7 +237,8 @@ fn single_event(run: &Run, entry: &Entry, what: &OutputKind) -> Option<v1::run_e
     use v1::run_event::Event as Wire;
     Some(match what {
         OutputKind::RunOpened => {
-            // Later calls have an event of their own, so the first ones are told by the entry, not by the run.
+            // Later calls have an event of their own, so the calls of the opening come from the entry and not from the
+            // run.
             let opened = entry.events.iter().find_map(|event| match event {
                 Event::RunOpened(opened) => Some(opened),
                 _ => None,

@@ -1,4 +1,4 @@
-//! JSON objects between text and the domain, which looks at their keys alone.
+//! JSON objects between text and the domain. Only their keys are interpreted.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use run::Fields;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A text that is no JSON object. Says nothing of what stands in it: that may be a secret.
+/// A text that is not a JSON object. The error does not contain the text, which may be a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("is not a JSON object: {reason} at line {line}, column {column}")]
 pub struct NotAnObject {
@@ -27,7 +27,7 @@ impl From<serde_json::Error> for NotAnObject {
     }
 }
 
-/// As text; empty where there is nothing in it.
+/// The object as text; empty if the object is empty.
 #[must_use]
 pub fn fields_out(object: &Fields) -> String {
     if object.is_empty() {
@@ -46,16 +46,16 @@ pub fn fields_out(object: &Fields) -> String {
     text
 }
 
-/// Values stay as they are written, digits and all; of a key that stands there twice the later counts.
+/// Reads an object. Values keep their text, including digits. If a key is repeated, the last value counts.
 ///
 /// # Errors
-/// When the text is neither empty nor a JSON object, or is nested too deeply for others to read.
+/// The text is neither empty nor a JSON object, or is nested too deeply for other readers.
 pub fn fields_in(text: &str) -> Result<Fields, NotAnObject> {
     if text.is_empty() {
         return Ok(Fields::default());
     }
     let fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text)?;
-    // Raw values are taken at any depth.
+    // Raw values have no depth limit, so the depth is checked here.
     serde_json::from_str::<Value>(text)?;
     Ok(fields.into_iter().map(|(key, json)| (key, String::from(Box::<str>::from(json)))).collect())
 }

@@ -1,5 +1,5 @@
-//! Entries of the log. Run, call and pool come from the subject; an event on a subject where it does not belong is
-//! refused, so what the broker's permissions promise holds in the fold too.
+//! Entries of the log. Run, call and pool come from the subject. An event on a subject where it does not belong is
+//! rejected, so the restrictions of the broker's permissions also hold in the fold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +24,15 @@ use crate::subject::{Subject, SubjectKind};
 use crate::v1;
 use crate::wire::v1::{self as wire, event::Kind};
 
-/// Encodes events that belong together. A dispatch carries `job` unless the same entry opens the run, which holds it.
+/// Encodes events of one entry. A dispatch contains `job` unless the same entry opens the run, because the opening
+/// contains it already.
 #[must_use]
 pub fn encode(events: &[Event], job: Option<&CallSpec>) -> Bytes {
     encode_as(0, None, events, job)
 }
 
-/// As [`encode`], with a number by which its writer recognises the entry, and the last moment at which it counts.
+/// Like [`encode`], with a number by which the writer recognises the entry, and the last time at which the entry
+/// counts.
 #[must_use]
 pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job: Option<&CallSpec>) -> Bytes {
     let attempt = events.iter().find_map(attempt_of).map(|attempt| attempt_out(*attempt));
@@ -42,7 +44,7 @@ pub fn encode_as(nonce: u64, not_after: Option<Timestamp>, events: &[Event], job
 /// Decodes a message of the log.
 ///
 /// # Errors
-/// When it is not one, or holds what may not be on its subject.
+/// The message is not a log entry, or contains an event that is not allowed on its subject.
 pub fn decode(subject: &Subject, payload: Bytes, sequence: u64, at: Timestamp) -> Result<Entry, InvalidMessage> {
     let entry = wire::Entry::decode(payload)?;
     check_version(entry.version)?;
@@ -55,7 +57,7 @@ fn not_after_in(not_after_ms: u64) -> Option<Timestamp> {
     (not_after_ms > 0).then_some(Timestamp(not_after_ms))
 }
 
-/// What a worker needs of a job.
+/// The part of a job that a worker needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     pub run: RunId,
@@ -64,10 +66,11 @@ pub struct Job {
     pub spec: Arc<CallSpec>,
 }
 
-/// Decodes a job from the message that dispatches a call; `None` if the message was stored, at `at`, too late to count.
+/// Decodes a job from the message that dispatches a call. Returns `None` if the message was stored, at `at`, too late
+/// to count.
 ///
 /// # Errors
-/// When it is none.
+/// The message is not a dispatch.
 pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Option<Job>, InvalidMessage> {
     let SubjectKind::Job { call, pool } = &subject.place else {
         return Err(InvalidMessage::Misplaced { event: "job" });
@@ -83,7 +86,7 @@ pub fn decode_job(subject: &Subject, payload: Bytes, at: Timestamp) -> Result<Op
         _ => None,
     });
     let spec = spec_in(spec.ok_or(InvalidMessage::Missing("the call to execute"))?)?;
-    // A pool could have the broker deliver its jobs to another pool's subject.
+    // Without this check, a pool could have the broker deliver its jobs to another pool's subject.
     if !matches!(&spec.route, Route::Pool { pool: routed, .. } if routed == pool) {
         return Err(InvalidMessage::Misplaced { event: "job of another pool" });
     }

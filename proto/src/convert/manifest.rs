@@ -1,5 +1,5 @@
-//! Tools between the wire and the domain, and what a manifest must be to be used: the same check for the worker that
-//! advertises it and for the coordinator that hears of it.
+//! Tools between the wire and the domain, and the validation of manifests. The worker that advertises a manifest and
+//! the coordinator that receives it use the same validation.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -13,40 +13,40 @@ use schema::concurrency::ByInput;
 use schema::pattern::Budget;
 use schema::{InvalidSchema, Schema};
 
-/// A manifest that can be used, and the schema of its arguments.
+/// A valid manifest and the schema of its arguments.
 #[derive(Debug, Clone)]
 pub struct Usable {
     pub manifest: Manifest,
-    /// Compiled once, for every call.
+    /// Compiled once and used for every call.
     pub schema: Schema,
     pub concurrency: ByInput,
 }
 
-/// A manifest that cannot be used, with all that is wrong with it.
+/// A manifest that cannot be used, with all its errors.
 #[derive(Debug, thiserror::Error)]
 #[error("tool {name:?} has a manifest that cannot be used: {}", listed(faults))]
 pub struct InvalidManifest {
-    /// As it was given, at most 64 characters of it.
+    /// The given name, cut to 64 characters.
     pub name: String,
     pub faults: Vec<ManifestError>,
 }
 
-/// What is wrong with one field of a manifest.
+/// An error in one field of a manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     #[error("{field}: {error}")]
     Malformed { field: &'static str, error: InvalidId },
-    #[error("{field} is {bytes} bytes, at most {limit} are taken")]
+    #[error("{field} has {bytes} bytes, at most {limit} are allowed")]
     TooLong { field: &'static str, bytes: usize, limit: usize },
-    #[error("{field} has {count} entries, at most {limit} are taken")]
+    #[error("{field} has {count} entries, at most {limit} are allowed")]
     TooMany { field: &'static str, count: usize, limit: usize },
-    #[error("{field} has an empty entry or a control character in it: give each a plain word")]
+    #[error("{field} has an entry that is empty or contains a control character: use plain words")]
     NotPlain { field: &'static str },
-    #[error("{field} has {entry:?} twice: say it once")]
+    #[error("{field} repeats {entry:?}: list it once")]
     Twice { field: &'static str, entry: String },
-    #[error("{field} is {given}, it must be {expected}")]
+    #[error("{field} is {given}, but must be {expected}")]
     OutOfRange { field: &'static str, given: String, expected: String },
-    #[error("{field} is {value}, which this program does not know: is it older than the worker?")]
+    #[error("{field} has the unknown value {value}: check whether this program is older than the worker")]
     Unknown { field: &'static str, value: i32 },
     #[error("{field}: {error}")]
     Schema { field: &'static str, error: InvalidSchema },
@@ -56,7 +56,7 @@ fn listed(faults: &[ManifestError]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Looks at every field, and notes all that is wrong.
+/// Validates every field and collects all errors.
 fn faults_of(manifest: &Manifest, faults: &mut Vec<ManifestError>, patterns: &mut Budget) -> Option<Schema> {
     text(faults, "description", &manifest.description, limit::DESCRIPTION_BYTES_MAX);
     text(faults, "side_effect_scope", &manifest.side_effect_scope, limit::SIDE_EFFECT_SCOPE_BYTES_MAX);
@@ -90,7 +90,7 @@ fn many(faults: &mut Vec<ManifestError>, field: &'static str, count: usize, limi
     }
 }
 
-/// So many plain words at most, of so many bytes each, none of them twice.
+/// Validates a list of plain words: their number, the bytes of each, and that none is repeated.
 fn words(
     faults: &mut Vec<ManifestError>,
     field: &'static str,
@@ -144,7 +144,7 @@ fn policy(faults: &mut Vec<ManifestError>, policy: &Policy) {
     }
 }
 
-/// A tool as the wire's, without what the registry knows of it.
+/// A tool in wire form, without the registry's information about it.
 #[must_use]
 pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
     let Effects { read_only, idempotent, destructive, open_world, uses_machine } = manifest.effects;
@@ -192,10 +192,10 @@ pub fn permission_out(permission: Permission) -> v1::ToolPermission {
     }
 }
 
-/// `None` where it is not set.
+/// `None` if it is not set.
 ///
 /// # Errors
-/// When it is newer than this program.
+/// The value comes from a newer program.
 pub fn permission_in(wire: i32) -> Result<Option<Permission>, ManifestError> {
     match v1::ToolPermission::try_from(wire) {
         Ok(v1::ToolPermission::Unspecified) => Ok(None),
@@ -219,18 +219,18 @@ fn concurrency_in(wire: i32) -> Result<Option<Concurrency>, ManifestError> {
     known.map(concurrency).map_err(|_| ManifestError::Unknown { field: "concurrency", value: wire })
 }
 
-/// A tool from the wire's.
+/// Reads a tool from the wire.
 ///
 /// # Errors
-/// When it cannot be used, with all that is wrong.
+/// The tool cannot be used. The error lists all problems.
 pub fn manifest_in(wire: v1::Tool) -> Result<Usable, InvalidManifest> {
     manifest_within(wire, &mut Budget::default())
 }
 
-/// As [`manifest_in`], with a budget for patterns that the tools of a worker share.
+/// Like [`manifest_in`], with a budget for patterns that the tools of a worker share.
 ///
 /// # Errors
-/// As [`manifest_in`].
+/// See [`manifest_in`].
 pub fn manifest_within(wire: v1::Tool, patterns: &mut Budget) -> Result<Usable, InvalidManifest> {
     let mut faults = Vec::new();
     let name = wire.name.chars().take(64).collect();
@@ -247,7 +247,7 @@ pub fn manifest_within(wire: v1::Tool, patterns: &mut Budget) -> Result<Usable, 
     }
 }
 
-/// A schema that need not be there.
+/// An optional schema.
 fn optional(
     faults: &mut Vec<ManifestError>,
     field: &'static str,
@@ -258,7 +258,7 @@ fn optional(
     schema.map_err(|error| faults.push(ManifestError::Schema { field, error })).ok()
 }
 
-/// What the wire says, with a stand-in for each thing that it says wrongly.
+/// Reads the wire form. An invalid value is noted as an error and replaced by a placeholder.
 fn read(wire: v1::Tool, faults: &mut Vec<ManifestError>) -> Manifest {
     let mut noted = |fault: ManifestError| faults.push(fault);
     let effects = wire.effects.unwrap_or_default();
@@ -314,12 +314,12 @@ fn read(wire: v1::Tool, faults: &mut Vec<ManifestError>) -> Manifest {
     }
 }
 
-/// The name under which the other fields of a nameless tool are looked at.
+/// The placeholder name under which the other fields of a tool with an invalid name are validated.
 fn stand_in() -> ToolName {
     "unnamed".parse().expect("letters make a name")
 }
 
-/// What the domain cannot hold, and would take for something else.
+/// Notes values that the domain cannot represent and would misread.
 fn wire_policy(policy: &v1::ToolPolicy, noted: &mut impl FnMut(ManifestError)) {
     let times = [
         ("policy.attempt_timeout", policy.attempt_timeout),

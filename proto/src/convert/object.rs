@@ -1,4 +1,4 @@
-//! What is said of objects besides the log: what an upload is, and what workers ask for of their calls' files.
+//! Messages about objects besides the log: descriptions of uploads, and workers' requests for files of their calls.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -8,13 +8,13 @@ use super::worker::index_in;
 use super::{InvalidMessage, VERSION, check_version, object_in, object_out};
 use crate::wire::v1 as wire;
 
-/// What an upload is. Stored when all of it is.
+/// The description of an upload. It is stored when all chunks are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upload {
     pub object: Object,
-    /// For whom it is, where that was said.
+    /// The tenant, if one was given.
     pub tenant: Option<TenantId>,
-    /// Who brought it, where callers are known.
+    /// The caller that uploaded it, if callers are known.
     pub caller: Option<CallerName>,
 }
 
@@ -31,8 +31,10 @@ impl Upload {
         .into()
     }
 
+    /// Decodes the description.
+    ///
     /// # Errors
-    /// When the message is none.
+    /// The message is not a description of an upload.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::Upload::decode(payload)?;
         check_version(wire.version)?;
@@ -45,7 +47,7 @@ impl Upload {
     }
 }
 
-/// A worker wants a chunk of a file of a call that it executes.
+/// A worker's request for a chunk of a file of a call that it executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChunkRequest {
     pub run: RunId,
@@ -68,8 +70,10 @@ impl ChunkRequest {
         .into()
     }
 
+    /// Decodes the request.
+    ///
     /// # Errors
-    /// When the message is none.
+    /// The message is not a request for a chunk.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::ChunkRequest::decode(payload)?;
         check_version(wire.version)?;
@@ -78,13 +82,13 @@ impl ChunkRequest {
     }
 }
 
-/// What a worker gets that wants a chunk.
+/// The reply to a request for a chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChunkReply {
     Data(Bytes),
-    /// It does not get it, and why.
+    /// The request is rejected for this reason.
     Refused(String),
-    /// The owner does not know yet.
+    /// The owner does not know yet; the worker repeats the request.
     AskAgain,
 }
 
@@ -100,8 +104,10 @@ impl ChunkReply {
         wire::ChunkReply { version: VERSION, given: Some(given) }.encode_to_vec().into()
     }
 
+    /// Decodes the reply.
+    ///
     /// # Errors
-    /// When the message is none.
+    /// The message is not a reply to a request for a chunk.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         use wire::chunk_reply::Given;
         let wire = wire::ChunkReply::decode(payload)?;

@@ -1,4 +1,4 @@
-//! How far the owner of a shard has come, as coordinators tell each other.
+//! Snapshots of a shard: the state that an owner stores for the next owner.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -10,49 +10,52 @@ use crate::wire::v1 as wire;
 
 const UUID_BYTES: usize = 16;
 
-/// A shard's low-water mark.
+/// The state of a shard at one position of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {
-    /// When the log was made of which this speaks, in nanoseconds since 1970.
+    /// When the log was created that the positions refer to, in nanoseconds since 1970.
     pub log: u64,
-    /// The shard's entries up to here were applied.
+    /// The owner had applied the shard's entries up to this position.
     pub through: u64,
-    /// The runs that were open then, each with the sequence of its last entry up to there: whoever reads them knows by
-    /// that that nothing is missing, whichever node of the broker serves them.
+    /// The runs that were open at that position, each with the sequence of its last entry. A reader uses the sequence
+    /// to check that no entry is missing, because any node of the broker may serve the read.
     pub open: Vec<(RunId, u64)>,
-    /// The runs that had ended and are to be erased: nobody else knows of them once that has begun.
+    /// Ended runs that are to be erased. Once an erasure has begun, this is the only record of it.
     pub erasures: Vec<OwedErasure>,
-    /// Requests to erase runs, from this entry of the log on, found no room among the erasures; 0 if all did.
+    /// The first log entry with an erasure request that did not fit among the erasures; 0 if all did.
     pub erasures_behind: u64,
-    /// Notices that webhooks are owed, until they are in their queue: subjects there, and what is posted.
+    /// Notifications that are not in the webhook queue yet: their subjects in the queue and their bodies.
     pub letters: Vec<(String, Bytes)>,
-    /// Bytes that entries of tenants' runs take in the log, by the numbers of spans of time.
+    /// Bytes of the log used by each tenant's runs, by the number of the time span.
     pub log_bytes: Vec<(TenantId, Vec<(u64, u64)>)>,
 }
 
-/// Where the parts of a snapshot lie that is too large for one message.
+/// The location of the parts of a snapshot that is too large for one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parts {
     pub log: u64,
     pub through: u64,
     pub count: u32,
-    /// No two snapshots have the same.
+    /// Unique for each snapshot.
     pub nonce: u64,
 }
 
-/// What lies under a shard's key.
+/// The value of a shard's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Head {
     Whole(Snapshot),
     Parts(Parts),
 }
 
-/// The version of a snapshot in parts. A program that does not know it must not take the head for all of it.
+/// The version of a snapshot in parts. It differs so that a program that does not know it cannot take the head for the
+/// whole snapshot.
 const PARTS_VERSION: u32 = 2;
 
 impl Head {
+    /// Decodes the value of a shard's key.
+    ///
     /// # Errors
-    /// When the message is neither a snapshot nor the head of one.
+    /// The message is neither a snapshot nor the head of one.
     pub fn decode(payload: Bytes, shard: Shard) -> Result<Self, InvalidMessage> {
         let wire = wire::ShardSnapshot::decode(payload.clone())?;
         if wire.version == PARTS_VERSION {
@@ -74,18 +77,18 @@ impl Parts {
     }
 }
 
-/// What is left to do of a run of which nothing is to be kept.
+/// The remaining work of erasing a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwedErasure {
     pub run: RunId,
     pub due: Timestamp,
-    /// Its entries up to here are erased.
+    /// The entries up to this position are erased.
     pub through: u64,
-    /// The digest under which the id of its request was taken.
+    /// The digest under which the request id of the run is stored.
     pub request: Option<[u8; 32]>,
-    /// Responses that it may have been told as, beyond its first.
+    /// The number of further responses of the run in the Responses API, after its first.
     pub continuations: u32,
-    /// The tenant whose quota gets bytes of the log back when the run is erased, and how many.
+    /// The tenant whose quota gets bytes of the log back when the run is erased, and the number of bytes.
     pub bytes: Option<(TenantId, u64)>,
 }
 
@@ -119,8 +122,10 @@ impl Snapshot {
         whole.encode_to_vec().into()
     }
 
+    /// Decodes a snapshot.
+    ///
     /// # Errors
-    /// When the message is not a snapshot.
+    /// The message is not a snapshot.
     pub fn decode(payload: Bytes, shard: Shard) -> Result<Self, InvalidMessage> {
         let wire = wire::ShardSnapshot::decode(payload)?;
         check_version(wire.version)?;
@@ -171,7 +176,7 @@ fn id_of(bytes: &[u8], shard: Shard) -> Result<RunId, InvalidMessage> {
     uuid.map(|uuid| RunId::new(shard, uuid)).ok_or(InvalidMessage::Missing("the id of a run"))
 }
 
-/// The part of a run's id that is not its shard.
+/// The part of a run's id without its shard.
 fn uuid_of(id: &RunId) -> Option<Uuid> {
     let text = id.to_string();
     Uuid::try_parse(text.rsplit('_').next()?).ok()

@@ -1,4 +1,4 @@
-//! What coordinators and workers say besides the log.
+//! Messages between coordinators and workers besides the log.
 
 use bytes::Bytes;
 pub use owner::Question;
@@ -12,25 +12,25 @@ use super::{InvalidMessage, VERSION, check_version};
 use crate::wire::v1 as wire;
 use schema::pattern::Budget;
 
-/// A worker is alive.
+/// A sign of life of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Heartbeat {
     pub worker: WorkerId,
-    /// Calls that it may run at once.
+    /// The number of calls that it may run at once.
     pub slots: u32,
     pub running: u32,
     pub leaving: bool,
-    /// The broker answers its requests for jobs, or all its slots are taken.
+    /// Whether the broker answers its requests for jobs, or all its slots are in use.
     pub pulling: bool,
     /// The tools that it hosts.
     pub tools: ToolSetId,
-    /// It takes no more calls, and those that it runs may end.
+    /// It takes no new calls; running calls may finish.
     pub draining: bool,
-    /// The release of its library; empty if it does not say.
+    /// The release of its library; empty if it is not given.
     pub release: String,
 }
 
-/// The longest name of a release that is kept. A worker may say what it likes.
+/// The most bytes of a release that are kept, because the worker chooses the text.
 const RELEASE_BYTES_MAX: usize = 32;
 
 fn release_in(release: String) -> String {
@@ -56,8 +56,10 @@ impl Heartbeat {
         .into()
     }
 
+    /// Decodes a heartbeat.
+    ///
     /// # Errors
-    /// When the message is not a heartbeat.
+    /// The message is not a heartbeat.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::WorkerHeartbeat::decode(payload)?;
         check_version(wire.version)?;
@@ -67,10 +69,10 @@ impl Heartbeat {
     }
 }
 
-/// An advertisement, and the id of the set that it makes of these tools.
+/// Encodes an advertisement and returns the id of its set of tools.
 ///
 /// # Panics
-/// Never: hexadecimal digits make an id.
+/// Never, because hexadecimal digits are a valid id.
 #[must_use]
 pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -> (ToolSetId, Bytes) {
     let tools = manifests.map(manifest_out).collect();
@@ -79,10 +81,10 @@ pub fn encode_advertisement<'a>(manifests: impl Iterator<Item = &'a Manifest>) -
     (digest.parse().expect("hexadecimal digits make an id"), advertisement.into())
 }
 
-/// The tools of an advertisement, each usable or not by itself.
+/// The tools of an advertisement. Each is validated separately.
 ///
 /// # Errors
-/// When the message is not an advertisement.
+/// The message is not an advertisement.
 pub fn decode_advertisement(payload: Bytes) -> Result<Vec<Result<Usable, InvalidManifest>>, InvalidMessage> {
     let wire = wire::Advertisement::decode(payload)?;
     check_version(wire.version)?;
@@ -123,11 +125,11 @@ pub fn decode_question(payload: Bytes) -> Result<Question, InvalidMessage> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     pub verdict: Verdict,
-    /// The call's last output in the log; 0 for none.
+    /// The sequence of the call's last output in the log; 0 if there is none.
     pub last_output: u64,
 }
 
-/// `None` where the owner does not know yet.
+/// `None` means that the owner does not know yet.
 #[must_use]
 pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
     use wire::job_answer::Verdict as Wire;
@@ -148,8 +150,10 @@ pub fn encode_answer(answer: Option<&Answer>) -> Bytes {
     wire::JobAnswer { version: VERSION, verdict: Some(verdict) }.encode_to_vec().into()
 }
 
+/// Decodes the answer.
+///
 /// # Errors
-/// When the message is not an answer.
+/// The message is not an answer.
 pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, InvalidMessage> {
     use wire::job_answer::Verdict as Wire;
     let wire = wire::JobAnswer::decode(payload)?;
@@ -173,20 +177,20 @@ pub fn decode_answer(payload: Bytes, call: CallIndex) -> Result<Option<Answer>, 
     Ok(Some(Answer { verdict, last_output }))
 }
 
-/// What a pool's workers are told to stop.
+/// A message from a coordinator to the workers of a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stop {
     Attempt(RunId, AttemptId),
-    /// A worker takes no more calls, lets those that it runs end, and leaves.
+    /// A worker takes no new calls, finishes its running calls, and leaves.
     Worker(WorkerId),
-    /// Jobs of these tools, which the pool need not host, and of no others, go back to the queue until something else
-    /// is said, or nothing for [`HELD_FOR`](crate::names::HELD_FOR).
+    /// Jobs of these tools, and of no others, go back to the queue. The pool need not host the tools. This holds until
+    /// the next message, and without one for [`HELD_FOR`](crate::names::HELD_FOR).
     Held(Vec<ToolName>),
-    /// Names that workers with this tool set advertise and no call is routed to, each with the reason. It stops
+    /// Names that workers with this tool set advertise and that no call is routed to, each with the reason. It stops
     /// nothing.
     Refused(ToolSetId, Vec<(String, String)>),
-    /// Whether most of the broker's servers store what they are given, as a coordinator sees it. It stops nothing. That
-    /// they do not counts for [`UNSTORED_FOR`](crate::names::UNSTORED_FOR).
+    /// Whether most of the broker's servers store messages, as seen by a coordinator. It stops nothing. `false` holds
+    /// for [`UNSTORED_FOR`](crate::names::UNSTORED_FOR).
     Storing(bool),
 }
 
@@ -222,8 +226,10 @@ impl Stop {
         wire::StopAttempt { version: VERSION, ..wire }.encode_to_vec().into()
     }
 
+    /// Decodes the message.
+    ///
     /// # Errors
-    /// When the message stops nothing.
+    /// The message is not one of these.
     pub fn decode(payload: Bytes) -> Result<Self, InvalidMessage> {
         let wire = wire::StopAttempt::decode(payload)?;
         check_version(wire.version)?;

@@ -56,7 +56,7 @@ where
         }
     }
 
-    /// Reads requests, as far as there is room. Fails if the client's stream failed.
+    /// Reads requests while there is room. Fails if the client's stream failed.
     fn take_in(&mut self, task: &mut Context<'_>) -> Result<(), Status> {
         if self.stopped.poll_unpin(task).is_ready() {
             self.requests = None;
@@ -121,10 +121,9 @@ where
 /// One of the runs, from its request to its last piece.
 fn run(api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunPiece> + Send {
     let v1::ExecuteRunsRequest { tag, run } = request;
-    let refused = move |fault| v1::RunPiece { tag, refusal: Some(refusal(fault)), ..v1::RunPiece::default() };
+    let refused = move |error| v1::RunPiece { tag, refusal: Some(refusal(error)), ..v1::RunPiece::default() };
     let stop = api.stop.clone();
-    // Boxed apart from the rest, because accepting needs more memory than what follows, and that is freed when it is
-    // done.
+    // Boxed separately, because accepting needs more memory than the rest, and that memory is freed when it is done.
     let accepted = Box::pin(async move {
         let run = run.ok_or_else(|| ApiError::malformed("run", "it is missing: name the run to execute".to_owned()))?;
         api.execute_run(run).await
@@ -136,12 +135,12 @@ fn run(api: Api, request: v1::ExecuteRunsRequest) -> impl Stream<Item = v1::RunP
                     // The whole stream has a heartbeat of its own.
                     Ok(Piece { heartbeat: Some(_), .. }) => None,
                     Ok(Piece { events, end, .. }) => Some(v1::RunPiece { tag, events, end, refusal: None }),
-                    Err(fault) => Some(refused(fault)),
+                    Err(error) => Some(refused(error)),
                 }
             });
             pieces.left_stream()
         }
-        Err(fault) => stream::once(async move { refused(fault) }).right_stream(),
+        Err(error) => stream::once(async move { refused(error) }).right_stream(),
     })
 }
 
@@ -164,6 +163,6 @@ mod tests {
         let said: Vec<_> = many.collect().await;
         let heard = said.iter().flatten().map(|said| said.pieces.len() as u64).sum::<u64>();
         assert_eq!(heard, asked);
-        assert_eq!(began.elapsed(), std::time::Duration::ZERO, "nobody waited for the heartbeat");
+        assert_eq!(began.elapsed(), std::time::Duration::ZERO, "no request waited for the heartbeat");
     }
 }

@@ -135,7 +135,7 @@ impl Ask {
         Problem::malformed(self.place(&error.field), detail)
     }
 
-    /// A fault of this request.
+    /// The problem details of an error of this request.
     pub(crate) fn problem(&self, fault: ApiError) -> Problem {
         Problem::of(fault, |field| self.place(field))
     }
@@ -150,7 +150,7 @@ impl Ask {
         }
     }
 
-    /// Takes `floor_policy` out of the query of a request that has a body for everything else.
+    /// Removes `floor_policy` from the query of a request whose other fields are in the body.
     pub(crate) fn take_floor_policy(&mut self) -> Result<i32, Problem> {
         const NAME: &str = "floor_policy";
         let (given, others) = std::mem::take(&mut self.query).into_iter().partition(|(name, _)| name == NAME);

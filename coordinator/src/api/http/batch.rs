@@ -1,4 +1,4 @@
-//! `POST /v1/tool_calls:batch`: takes an assistant turn in the form of a vendor's model, and returns the messages that
+//! `POST /v1/tool_calls:batch`: takes an assistant turn in the format of a model vendor, and returns the messages that
 //! answer it. The calls are executed as an ordinary run.
 
 mod heard;
@@ -274,7 +274,7 @@ enum Word {
 
 impl Waiting {
     async fn next(&mut self) -> Result<Word, ApiError> {
-        // Calls may have ended in the log whose events were not read yet.
+        // The log may have ended calls whose events were not read yet.
         let is_heard = |run: &Arc<Run>| {
             let mut ended = run.calls().iter().filter(|call| call.outcome().is_some());
             ended.all(|call| self.heard.has_ended(call.spec().id.as_str()))

@@ -29,7 +29,7 @@ pub(super) async fn read_object(api: Api, ask: Ask) -> Result<Response, Problem>
     let request: v1::ReadObjectRequest = ask.read()?;
     let ranged = range(&ask.headers);
     let wanted = ranged.unwrap_or(Wanted::From(request.offset, request.length));
-    let reading = api.read_object(&request.object_id, wanted).await.map_err(|fault| ask.problem(fault))?;
+    let reading = api.read_object(&request.object_id, wanted).await.map_err(|error| ask.problem(error))?;
     Ok(response(reading, ranged.is_some()))
 }
 
@@ -38,7 +38,7 @@ pub(super) async fn read_linked(api: Api, ask: Ask) -> Result<Response, Problem>
     let ranged = range(&ask.headers);
     let token = ask.path.first().map_or("", |(_, token)| token);
     let wanted = ranged.unwrap_or(Wanted::From(0, None));
-    let reading = api.read_linked(token, wanted).await.map_err(|fault| ask.problem(fault))?;
+    let reading = api.read_linked(token, wanted).await.map_err(|error| ask.problem(error))?;
     Ok(response(reading, ranged.is_some()))
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn create_object(api: Api, request: Request) -> Result<Response
         "media_type" => Place::Header("content-type"),
         _ => Place::Body(pointer(field)),
     };
-    let answer = api.create_object((media_type, tenant), pieces).await.map_err(|fault| Problem::of(fault, place))?;
+    let answer = api.create_object((media_type, tenant), pieces).await.map_err(|error| Problem::of(error, place))?;
     let mut response = answered(&answer);
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
@@ -99,7 +99,7 @@ pub(super) async fn create_object(api: Api, request: Request) -> Result<Response
 
 /// A requested range has a status of its own.
 fn response(Reading { object, span, bytes }: Reading, is_range: bool) -> Response {
-    let mut response = Response::new(Body::from_stream(bytes.map_err(|fault| fault.message)));
+    let mut response = Response::new(Body::from_stream(bytes.map_err(|error| error.message)));
     let headers = response.headers_mut();
     for (name, value) in SAFE {
         headers.insert(name, HeaderValue::from_static(value));

@@ -81,7 +81,7 @@ async fn judged(route: &'static Route, api: Api, request: Request, next: Next) -
     Ok(next.run(request).await)
 }
 
-/// Why a request was refused.
+/// The error of a rejected request.
 #[derive(Debug)]
 pub(crate) struct Wrong {
     reason: Reason,
@@ -110,12 +110,12 @@ impl Wrong {
 }
 
 impl Wrong {
-    /// A fault of a run. It names a place in a request that the client did not send, so it is mapped to the part of the
-    /// client's request from which the run was made, or to its key.
-    fn of_run(fault: ApiError, ask: &Ask, calls: &str) -> Self {
+    /// An error of a run. It names a place in a request that the client did not send, so it is mapped to the part of
+    /// the client's request from which the run was made, or to its key.
+    fn of_run(error: ApiError, ask: &Ask, calls: &str) -> Self {
         let is_key =
-            fault.reason == Reason::RequestIdTaken || fault.violations.iter().any(|(field, _)| field == "request_id");
-        let wrong = Self::from(fault);
+            error.reason == Reason::RequestIdTaken || error.violations.iter().any(|(field, _)| field == "request_id");
+        let wrong = Self::from(error);
         let is_at_calls = [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE].contains(&wrong.status());
         let param = match is_key && ask.headers.contains_key("idempotency-key") {
             true => Some("idempotency-key".to_owned()),
@@ -124,9 +124,9 @@ impl Wrong {
         Self { param, ..wrong }
     }
 
-    /// A fault of the answers to a run's calls, mapped to their place in the body.
-    fn of_answers(fault: ApiError, answers: &str) -> Self {
-        let wrong = Self::from(fault);
+    /// An error in the answers to a run's calls, mapped to their place in the body.
+    fn of_answers(error: ApiError, answers: &str) -> Self {
+        let wrong = Self::from(error);
         let is_theirs = wrong.status().is_client_error() && wrong.status() != StatusCode::FORBIDDEN;
         Self { param: is_theirs.then(|| answers.to_owned()), ..wrong }
     }
@@ -148,11 +148,11 @@ impl From<InputError> for Wrong {
 }
 
 impl From<ApiError> for Wrong {
-    fn from(fault: ApiError) -> Self {
-        refused(fault.reason);
-        let place = fault.violations.first().map(|(place, _)| place.as_str());
-        let wrong = Self::new(fault.reason, fault.message, place);
-        Self { retry_after_s: fault.retry_after.map(|wait| wait.as_secs().max(1)), ..wrong }
+    fn from(error: ApiError) -> Self {
+        refused(error.reason);
+        let place = error.violations.first().map(|(place, _)| place.as_str());
+        let wrong = Self::new(error.reason, error.message, place);
+        Self { retry_after_s: error.retry_after.map(|wait| wait.as_secs().max(1)), ..wrong }
     }
 }
 
@@ -269,8 +269,8 @@ fn streamed<F: Face>(reader: Box<Reader>, api: &Api, face: F) -> Response {
                 // The SDKs treat a stream without its last event as interrupted: it is resumed at another coordinator.
                 face.take(&events, streaming.run(), &mut text) || end.is_some()
             }
-            Err(fault) => {
-                sse::event(&mut text, None, Some("error"), &Wrong::from(fault).json().to_string());
+            Err(error) => {
+                sse::event(&mut text, None, Some("error"), &Wrong::from(error).json().to_string());
                 true
             }
         };

@@ -99,7 +99,7 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     described
 }
 
-/// What the HTTP API of a method has beside the fields of its message.
+/// The parts of a method's HTTP API beside the fields of its message.
 fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &mut Value, schemas: &mut Schemas) {
     match method.name() {
         "CreateRun" => {

@@ -65,7 +65,7 @@ macro_rules! unary {
     ($route:ident, $call:ident) => {
         || {
             $route(|api: Api, ask: Ask| async move {
-                let answer = api.$call(ask.read()?).await.map_err(|fault| ask.problem(fault))?;
+                let answer = api.$call(ask.read()?).await.map_err(|error| ask.problem(error))?;
                 Answered::Ok(answered(&answer))
             })
         }
@@ -158,10 +158,10 @@ async fn create_run(api: Api, mut ask: Ask) -> Answered {
     run.request_id = ask.request_id(run.request_id)?;
     if ask.wants_events() {
         let request = v1::ExecuteRunRequest { run: Some(run), floor_policy };
-        let reader = api.execute_run(request).await.map_err(|fault| ask.problem(fault))?;
+        let reader = api.execute_run(request).await.map_err(|error| ask.problem(error))?;
         return Ok(sse::output(reader, api.stop.clone()));
     }
-    let answer = api.create_run(run).await.map_err(|fault| ask.problem(fault))?;
+    let answer = api.create_run(run).await.map_err(|error| ask.problem(error))?;
     let mut response = answered(&answer);
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
@@ -173,18 +173,18 @@ async fn events(api: Api, ask: Ask) -> Answered {
     request.after_sequence = ask.last_event_id()?.or(request.after_sequence);
     let stop = api.stop.clone();
     let watched = output::watched(async move { api.watch_run(request).await }, stop, None).await;
-    Ok(sse::response(watched.map_err(|fault| ask.problem(fault))?.map(sse::text)))
+    Ok(sse::response(watched.map_err(|error| ask.problem(error))?.map(sse::text)))
 }
 
 /// Cancels calls. The answer is a stream of events if the client accepts them, and one list otherwise.
 async fn cancel_calls(api: Api, ask: Ask) -> Answered {
-    let mut pages = api.cancel_calls(ask.read()?).map_err(|fault| ask.problem(fault))?;
+    let mut pages = api.cancel_calls(ask.read()?).map_err(|error| ask.problem(error))?;
     if ask.wants_events() {
         return Ok(told(pages));
     }
     let mut all = v1::CancelCallsResponse::default();
     while let Some(page) = pages.next().await {
-        all.calls.extend(page.map_err(|fault| ask.problem(fault))?.calls);
+        all.calls.extend(page.map_err(|error| ask.problem(error))?.calls);
         if all.calls.len() >= CANCELLED_MAX {
             // Dropping the stream ends the work.
             all.incomplete = true;
@@ -195,13 +195,13 @@ async fn cancel_calls(api: Api, ask: Ask) -> Answered {
 }
 
 async fn verify_index(api: Api, ask: Ask) -> Answered {
-    Ok(told(api.verify_index(ask.read()?).map_err(|fault| ask.problem(fault))?))
+    Ok(told(api.verify_index(ask.read()?).map_err(|error| ask.problem(error))?))
 }
 
 /// Tools by pages, or all of them in the form of a model vendor.
 async fn list_tools(api: Api, mut ask: Ask) -> Answered {
     let Some(at) = ask.query.iter().position(|(name, _)| name == "format") else {
-        return Ok(answered(&api.list_tools(&ask.read()?).map_err(|fault| ask.problem(fault))?));
+        return Ok(answered(&api.list_tools(&ask.read()?).map_err(|error| ask.problem(error))?));
     };
     let (name, wanted) = ask.query.remove(at);
     let Some((_, format)) = Format::ALL.into_iter().find(|(format, _)| *format == wanted) else {
@@ -216,7 +216,7 @@ async fn list_tools(api: Api, mut ask: Ask) -> Answered {
     }
     let mut tools = Vec::new();
     loop {
-        let page = api.list_tools(&request).map_err(|fault| ask.problem(fault))?;
+        let page = api.list_tools(&request).map_err(|error| ask.problem(error))?;
         tools.extend(page.tools);
         request.page_token = page.next_page_token;
         if request.page_token.is_empty() {
@@ -237,15 +237,15 @@ fn definitions(tools: &[v1::Tool], format: Format) -> Value {
 }
 
 async fn get_tool(api: Api, ask: Ask) -> Answered {
-    Ok(answered(&api.get_tool(&ask.read()?).map_err(|fault| ask.problem(fault))?))
+    Ok(answered(&api.get_tool(&ask.read()?).map_err(|error| ask.problem(error))?))
 }
 
 async fn list_pauses(api: Api, ask: Ask) -> Answered {
-    Ok(answered(&api.list_pauses(ask.read()?).map_err(|fault| ask.problem(fault))?))
+    Ok(answered(&api.list_pauses(ask.read()?).map_err(|error| ask.problem(error))?))
 }
 
 async fn list_workers(api: Api, ask: Ask) -> Answered {
-    Ok(answered(&api.list_workers(&ask.read()?).map_err(|fault| ask.problem(fault))?))
+    Ok(answered(&api.list_workers(&ask.read()?).map_err(|error| ask.problem(error))?))
 }
 
 /// A message as a response.
@@ -270,7 +270,7 @@ fn told<M: prost::Message + prost::Name + 'static>(told: MessageStream<M>) -> Re
         let mut text = Vec::new();
         match word {
             Ok(word) => sse::event(&mut text, None, None, &json::write(&word)),
-            Err(fault) => sse::event(&mut text, None, Some("problem"), &Problem::from(fault).json().to_string()),
+            Err(error) => sse::event(&mut text, None, Some("problem"), &Problem::from(error).json().to_string()),
         }
         text.into()
     });

@@ -48,7 +48,7 @@ pub(crate) fn text(piece: Result<Piece, ApiError>) -> Bytes {
                 event(&mut text, None, Some("end"), &json::write(&end));
             }
         }
-        Err(fault) => event(&mut text, None, Some("problem"), &Problem::from(fault).json().to_string()),
+        Err(error) => event(&mut text, None, Some("problem"), &Problem::from(error).json().to_string()),
     }
     text.into()
 }

@@ -126,7 +126,7 @@ fn no_room() -> ApiError {
     ApiError::new(Reason::RequestsFull, message)
 }
 
-/// The fault of a body that was rejected here; `None` if the body failed for another reason.
+/// The error of a body that was rejected here; `None` if the body failed for another reason.
 pub(crate) fn refusal(error: &(dyn std::error::Error + 'static)) -> Option<ApiError> {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let status = causes.find_map(|error| error.downcast_ref::<Status>())?;

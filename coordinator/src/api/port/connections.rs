@@ -44,7 +44,7 @@ const FIRST_BYTES: u64 = 24;
 /// How long a connection may be open without a request in progress. Longer than clients keep connections in their
 /// pools.
 const IDLE_MAX: Duration = Duration::from_secs(5 * 60);
-/// How long a connection may stay open after it was told to close.
+/// How long a connection may stay open after it was signalled to close.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
 
 /// Serves all connections until `stopped`, then lets requests in progress end.
@@ -66,7 +66,7 @@ where
             Some(_) = served.join_next() => {}
         }
     }
-    // New connections are refused by the system from here on, and clients try another coordinator.
+    // The system rejects new connections from here on, and clients try another coordinator.
     drop(incoming);
     leave.cancel();
     while served.join_next().await.is_some() {}
@@ -346,7 +346,7 @@ mod tests {
                 told.get_or_insert(began.elapsed());
             }
         }
-        within(told.expect("it is told to go"), IDLE_MAX);
+        within(told.expect("it is signalled to close"), IDLE_MAX);
         within(began.elapsed(), IDLE_MAX);
         assert!(pings >= 10, "{pings}");
     }

@@ -88,7 +88,7 @@ where
     }
 }
 
-/// A failure after the response began is not seen here: it is counted as a refusal, by its reason.
+/// A failure after the response began is not visible here: it is counted as an error, by its reason.
 fn grpc_answered(counts: &Counts, response: &Response<Body>, began: Instant) {
     counts.took.record_of(began.elapsed(), response.extensions().get::<SpanContext>().copied());
     match Status::from_header_map(response.headers()).map(|status| status.code()) {

@@ -98,10 +98,10 @@ where
                 request.extensions_mut().insert(caller);
                 Either::Left(self.inner.call(request))
             }
-            Err(fault) if super::is_grpc(request.headers()) => {
-                Either::Right(ready(Ok(Status::from(fault).into_http())))
+            Err(error) if super::is_grpc(request.headers()) => {
+                Either::Right(ready(Ok(Status::from(error).into_http())))
             }
-            Err(fault) => Either::Right(ready(Ok(Problem::from(fault).into_response().map(Body::new)))),
+            Err(error) => Either::Right(ready(Ok(Problem::from(error).into_response().map(Body::new)))),
         }
     }
 }

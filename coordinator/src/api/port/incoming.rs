@@ -24,7 +24,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// TLS handshakes in progress. Beyond the limit the oldest one is dropped: a client needs milliseconds, and a silent
 /// one must not block others.
 const HANDSHAKES_MAX: usize = 1024;
-/// How often refused connections are logged.
+/// How often rejected connections are logged.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// Pause if the process has no free file descriptors; it gets some when connections end.
 const BREATH: Duration = Duration::from_millis(100);
@@ -35,11 +35,11 @@ pub(in crate::api) enum Wire {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// The other end of the connection, as far as the connection shows it. In the extensions of every request.
+/// The other end of the connection, as far as it is known. In the extensions of every request.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) address: Option<SocketAddr>,
-    /// The certificate that the client presented, signed by an authority of ours.
+    /// The certificate that the client presented, signed by a configured authority.
     pub(crate) certificate: Option<Arc<CertificateDer<'static>>>,
 }
 

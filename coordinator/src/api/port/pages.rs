@@ -1,8 +1,8 @@
-//! Rejects requests that web pages send through a user's browser. A browser on the same machine reaches the
-//! coordinator, and without authentication it would send any request that any page on the web wants.
+//! Rejects requests that web pages send through a user's browser. A browser on the same machine can reach the
+//! coordinator, and without authentication any page on the web could send any request.
 //!
-//! A request from a page has an `Origin` header, which must be a page of this very host. A page whose name was pointed
-//! at this machine meanwhile (DNS rebinding) is one; so only [known host names](Hosts) are served.
+//! A request from a page has an `Origin` header, which must name this host. A page whose host name was pointed at this
+//! machine (DNS rebinding) also passes that check, so only [known host names](Hosts) are served.
 
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};

@@ -1,4 +1,4 @@
-//! The only place that makes gRPC statuses, from the faults of requests. Each carries `google.rpc.ErrorInfo` with a
+//! The only place that makes gRPC statuses, from the errors of requests. Each carries `google.rpc.ErrorInfo` with a
 //! stable reason.
 
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use crate::api::error::ApiError;
 use crate::metrics::refused;
 
 impl From<ApiError> for Status {
-    fn from(fault: ApiError) -> Self {
-        let ApiError { reason, message, metadata, violations, retry_after } = fault;
+    fn from(error: ApiError) -> Self {
+        let ApiError { reason, message, metadata, violations, retry_after } = error;
         refused(reason);
         let metadata: HashMap<String, String> =
             metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -29,13 +29,13 @@ impl From<ApiError> for Status {
     }
 }
 
-/// A fault as a part of a message.
-pub(in crate::api) fn refusal(fault: ApiError) -> v1::RunRefusal {
-    refused(fault.reason);
-    let run = fault.metadata.iter().find(|(name, _)| *name == "run_id");
+/// An error as a part of a message.
+pub(in crate::api) fn refusal(error: ApiError) -> v1::RunRefusal {
+    refused(error.reason);
+    let run = error.metadata.iter().find(|(name, _)| *name == "run_id");
     let run_id = run.map_or_else(String::new, |(_, run)| run.clone());
-    let (code, reason) = (fault.reason.grpc().into(), fault.reason.code().to_owned());
-    v1::RunRefusal { code, reason, message: fault.message, run_id }
+    let (code, reason) = (error.reason.grpc().into(), error.reason.code().to_owned());
+    v1::RunRefusal { code, reason, message: error.message, run_id }
 }
 
 /// Returns the response unchanged, unless the transport could not decode the request: then it has no reason, and

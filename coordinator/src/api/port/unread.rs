@@ -1,6 +1,6 @@
-//! The unread rest of a request's body over HTTP/1, as of an upload that is too large: it is read and discarded before
-//! the answer is sent. Otherwise the connection would be closed behind its answer and then reset, and a client that is
-//! still sending would see the reset instead of the refusal. HTTP/2 ends such a stream by itself.
+//! The unread rest of a request's body over HTTP/1, for example of an upload that is too large: it is read and
+//! discarded before the response is sent. Otherwise the connection would be closed after the response and then reset,
+//! and a client that is still sending would see the reset instead of the error. HTTP/2 ends such a stream by itself.
 
 use std::future::ready;
 use std::pin::{Pin, pin};
@@ -52,7 +52,7 @@ where
             return Either::Left(self.inner.call(request));
         }
         let (sender, mut unread) = oneshot::channel();
-        // A client that expects `100-continue` sends no body when it is refused before; reading would request it.
+        // A client that expects `100-continue` sends no body if it is rejected before; reading would request the body.
         let is_sent = !request.headers().contains_key(header::EXPECT);
         let answer = self.inner.call(request.map(|body| Body::new(Read { body, is_sent, rest: Some(sender) })));
         Either::Right(
@@ -86,7 +86,7 @@ async fn throw_away(rest: Body) {
 /// A body that passes on its unread rest when it is dropped.
 struct Read {
     body: Body,
-    /// Whether the client sends the rest without being asked.
+    /// Whether the client sends the rest without `100-continue`.
     is_sent: bool,
     rest: Option<oneshot::Sender<Body>>,
 }

@@ -106,7 +106,7 @@ pub(crate) struct Book {
     tenants: Tenants,
 }
 
-/// What a caller of the file may do.
+/// The rights of a caller in the file.
 #[derive(Debug)]
 pub(crate) struct Rights {
     name: String,
@@ -121,9 +121,9 @@ pub(crate) struct Rights {
     readers: Arc<AtomicUsize>,
 }
 
-/// Streams of runs that one caller may read at once at a coordinator. It is enough for a service that reopens all of
-/// its streams after a coordinator died, and bounds what a caller that does not read its streams can cost (some 100 KiB
-/// each).
+/// The most streams of runs that one caller may read at once at a coordinator. It is enough for a service that reopens
+/// all of its streams after a coordinator died, and bounds the cost of a caller that does not read its streams (about
+/// 100 KiB each).
 const READERS_MAX: u32 = 8192;
 
 /// A place among a caller's streams, until it is dropped.

@@ -39,7 +39,7 @@ impl Quota {
 pub(crate) struct Exceeded {
     pub(crate) what: &'static str,
     pub(crate) limit: u64,
-    /// What to do, beside retrying later; empty if that is all.
+    /// The remedy besides retrying later; empty if there is none.
     pub(crate) remedy: &'static str,
     /// When a retry may succeed.
     pub(crate) retry_after: Duration,

@@ -154,7 +154,7 @@ impl RawPool {
         (mistakes.len() == before).then_some(rule)
     }
 
-    /// A pool that takes a share of the calls of another, whose rules it has.
+    /// A pool that takes a share of the calls of another pool and has its rules.
     fn replacing(self, place: &str, mistakes: &mut Vec<String>) -> Option<Replacing> {
         let Self { tools, tenants, shared, replaces, share } = self;
         let of: Result<PoolId, run::InvalidId> = replaces?.parse();

@@ -113,7 +113,7 @@ fn a_name_stays_with_its_first_pool_through_updates_and_while_its_workers_are_aw
     let kept = known.keys().filter(|hosts| proves_a_claim(&known, hosts)).collect::<Vec<_>>();
     assert_eq!(kept, [&hosts("shell", "s1")]);
     let (alone, _) = sets(&[updated[0].clone(), updated[2].clone()]);
-    assert!(!alone.keys().any(|hosts| proves_a_claim(&alone, hosts)), "nobody claims the name beside it");
+    assert!(!alone.keys().any(|hosts| proves_a_claim(&alone, hosts)), "no other pool claims the name");
     let away = seen(&[("SHELL", "s", bash()), ("aa", "a", bash())], PoolRules::default(), Tenancy::Open);
     assert_eq!(away.pools("bash", None), ["shell"]);
     let (dead, _) = sets(&[("SHELL", "s", bash()), ("aa", "a", bash())]);
@@ -204,11 +204,7 @@ fn a_pool_whose_tools_use_the_machine_serves_one_tenant_unless_the_file_declares
     };
     let listed = |more: &str| rules(&format!("[pools.shell]\ntools = [\"bash\"]\n{more}"));
     let sole = || Tenancy::Sole("acme".parse().unwrap());
-    assert_eq!(
-        of(PoolRules::default(), Tenancy::Open),
-        ([true, true], 0),
-        "tenants are labels where nobody is asked for a key"
-    );
+    assert_eq!(of(PoolRules::default(), Tenancy::Open), ([true, true], 0), "tenants are labels if callers need no key");
     assert_eq!(of(PoolRules::default(), sole()), ([true, false], 0));
     assert_eq!(of(PoolRules::default(), Tenancy::Many), ([false, false], 1));
     assert_eq!(of(listed(""), Tenancy::Many), ([false, false], 1));

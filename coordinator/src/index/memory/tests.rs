@@ -1,4 +1,4 @@
-//! The index in memory: its lists, what it forgets, and its counts.
+//! The index in memory: its lists, what it removes, and its counts.
 
 use proto::names::SHARDS;
 use proto::v1::{CallErrorKind, CallState, RunStatus};

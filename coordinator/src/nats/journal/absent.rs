@@ -1,8 +1,8 @@
 //! Proves that the log has no entry of a run.
 //!
 //! A server that was replaced as the log's leader, or has just become it, may lack the newest entries and answer all
-//! the same. So a client is never told that a run is missing based on one server's answer. Instead a barrier is stored,
-//! by a majority of the servers. A server that has the barrier has everything that was stored before it.
+//! the same. So one server's answer is not enough to report that a run is missing. Instead a barrier is stored by a
+//! majority of the servers. A server that has the barrier has everything that was stored before it.
 
 use run::RunId;
 use tokio::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant};
 use super::{Journal, LAG_PAUSE, READ_PATIENCE, ReadError};
 use crate::nats::setup::RETENTION;
 
-/// The shortest time between two barriers. Barriers stay in the log as long as entries, and clients may ask for any
+/// The shortest time between two barriers. Barriers stay in the log as long as entries, and clients may request any
 /// number of unknown runs.
 const APART: Duration = Duration::from_millis(250);
 
@@ -23,7 +23,7 @@ pub(super) struct LastMark {
     answer: Option<Result<u64, ReadError>>,
 }
 
-/// How long storing a barrier may take. All who wait for it share a failure, too.
+/// How long storing a barrier may take. All requests that wait for it share a failure, too.
 const MARK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Journal {

@@ -20,13 +20,13 @@ use tokio::time::Instant;
 use super::{AppendError, Journal, NOTHING, ReadError};
 use crate::trace;
 
-/// How long an append is tried, from the first copy on: an election of the broker's leader takes 4-9 s. No copy counts
-/// that is stored later than [`run::STORED_WITHIN`].
+/// How long an append is tried, starting with the first copy: an election of the broker's leader takes 4-9 s. A copy
+/// that is stored later than [`run::STORED_WITHIN`] does not count.
 pub(super) const APPEND_PATIENCE: Duration = Duration::from_secs(15);
 pub(super) const APPEND_PAUSE: Duration = Duration::from_millis(200);
 const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
-/// How long the feed may take to deliver what was appended without a requested answer; then an answer is requested.
-/// Rather too long than too short, because more appends would not help a late feed.
+/// How long the feed may take to deliver an append that was sent without a requested confirmation; then a confirmation
+/// is requested. Rather too long than too short, because more appends would not help a late feed.
 pub(super) const HEARD_PATIENCE: Duration = Duration::from_secs(1);
 /// Entries sent without a requested answer that are awaited, and bytes of one of them at most. The broker silently
 /// drops messages beyond its buffers (100,000 messages, 128 MiB), which are larger than all of these together.
@@ -207,7 +207,7 @@ impl Journal {
         self.broker.client.connection_state() == State::Connected
     }
 
-    /// A later copy was refused, possibly because an earlier one was stored.
+    /// A later copy was rejected, possibly because an earlier one was stored.
     async fn found_or_refused(&self, draft: &Draft<'_>, refused: AppendError) -> Result<u64, AppendError> {
         for _ in 0..LOOKS_WHEN_FULL {
             match (self.find(&draft.subject, draft.expected, &draft.payload).await, &refused) {
@@ -261,8 +261,8 @@ impl Journal {
         published.await.is_ok()
     }
 
-    /// Searches a subject after the entry `after` for our entry. Asks the log's leader, because another node may not
-    /// have it yet.
+    /// Searches a subject after the entry `after` for our entry. Reads from the log's leader, because another node may
+    /// not have it yet.
     pub(super) async fn find(&self, subject: &str, after: u64, payload: &Bytes) -> Result<Found, ReadError> {
         let stream = self.broker.context.get_stream_no_info(names::STREAM).await;
         let stream = stream.map_err(|error| ReadError::new(&error))?;
@@ -295,7 +295,7 @@ mod tests {
         let full = || AppendError::Full { is_certain: false };
         let refused = journal.found_or_refused(&draft, full()).await;
         assert!(matches!(refused, Err(AppendError::Full { .. })), "{refused:?}");
-        // A copy that was not confirmed reached the limit; the broker checks limits first, and refuses the next copy.
+        // An unconfirmed copy reached the limit. The broker checks limits first, and rejects the next copy.
         let stored = journal.publish(&draft.subject, draft.payload.clone(), NOTHING).await.expect("stored");
         assert_eq!(journal.found_or_refused(&draft, full()).await.expect("it is there"), stored);
     }

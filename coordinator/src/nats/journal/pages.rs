@@ -39,7 +39,7 @@ pub(crate) struct RunPages {
     mark: u64,
 }
 
-/// What was read of a subject.
+/// The progress of reading a subject.
 #[derive(Debug, Clone, Copy, Default)]
 struct Read {
     messages: u64,
@@ -90,11 +90,11 @@ impl RunPages {
         }
     }
 
-    /// The next page of what the log's leader has of the run, which may not be the newest. The last page is marked, and
-    /// may be empty. Cancel safe.
+    /// The next page of the run from the log's leader, which may not be the newest. The last page is marked, and may be
+    /// empty. Cancel safe.
     ///
     /// # Errors
-    /// If the broker does not answer, or no replica returns what the leader has.
+    /// The broker does not answer, or no replica returns what the leader has.
     pub(crate) async fn next_known(&mut self) -> Result<Page, ReadError> {
         let give_up = Instant::now() + READ_PATIENCE;
         loop {

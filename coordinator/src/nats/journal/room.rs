@@ -1,12 +1,12 @@
-//! The size of the log: as it was last read, and what this coordinator has appended since, so that a burst between two
-//! reads does not use the room in which it has to end.
+//! The size of the log: the last value read, and the bytes that this coordinator has appended since. So a burst between
+//! two reads does not use the room that is reserved for its end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
-/// When this part of the log is used, new work is refused; the rest is for accepted work to end in.
+/// Above this fill level new work is rejected; the rest is reserved for accepted work to end.
 pub(crate) const ROOM_PERCENT: u64 = 85;
 /// How often to read the size, and after which part of the log was appended here even if that is sooner, because
 /// workers append too.
@@ -34,12 +34,12 @@ pub(super) struct Room {
     look: Notify,
 }
 
-/// How far the log is filled, in one measure.
+/// The fill level of the log in one measure.
 #[derive(Debug)]
 struct Filled {
     limit: AtomicU64,
     seen: AtomicU64,
-    /// Appended here since the size was last read.
+    /// The amount appended here since the size was last read.
     since: AtomicU64,
 }
 
@@ -69,7 +69,7 @@ impl Room {
         }
     }
 
-    /// What was appended here before a read, and so is included in its result.
+    /// The amount appended here before a read, which is included in the read's result.
     pub(super) fn counted(&self) -> Amount {
         Amount {
             bytes: self.bytes.since.load(Ordering::Relaxed),
@@ -77,13 +77,13 @@ impl Room {
         }
     }
 
-    /// Stores the result of a read. What was appended while it was in progress stays counted.
+    /// Stores the result of a read. Appends during the read stay counted.
     pub(super) fn seen(&self, seen: Amount, limit: Amount, counted: Amount) {
         self.bytes.see(seen.bytes, limit.bytes, counted.bytes);
         self.messages.see(seen.messages, limit.messages, counted.messages);
     }
 
-    /// The bound at which new work is refused, if one is reached.
+    /// The bound that is reached and at which new work is rejected, if any.
     pub(super) fn crowded(&self) -> Option<Bound> {
         let bytes = self.bytes.crowded().map(Bound::Bytes);
         bytes.or_else(|| self.messages.crowded().map(Bound::Messages))

@@ -55,7 +55,7 @@ async fn what_the_feed_brings_in_time_is_not_sent_again() {
     let id = fresh();
     let stored = journal.append_heard(id, &[Event::RunClosed], heard(&journal, id)).await.expect("stored");
     assert_eq!((stored, count(&journal).await), (1, 1));
-    assert_eq!(behind_until(&journal), 0, "nobody waited in vain");
+    assert_eq!(behind_until(&journal), 0, "no append waited in vain");
 }
 
 /// 0 unless an append has waited for the feed in vain.
@@ -63,7 +63,7 @@ fn behind_until(journal: &Journal) -> u64 {
     journal.behind_until.load(Relaxed)
 }
 
-/// Stands for the feed, by asking the broker.
+/// Replaces the feed by reads from the broker.
 async fn heard(journal: &Journal, id: RunId) -> u64 {
     loop {
         let last = journal.last_of_run(id).await.expect("the log can be asked");
@@ -82,7 +82,7 @@ async fn what_was_stored_and_is_not_heard_is_found_and_not_stored_twice_and_othe
     assert!(began.elapsed() >= HEARD_PATIENCE, "the feed had its time");
     let behind = behind_until(&journal);
     assert_eq!((append().await.expect("stored"), count(&journal).await), (2, 2));
-    assert!(behind > 0 && behind_until(&journal) == behind, "nobody waited for a feed that is known to be behind");
+    assert!(behind > 0 && behind_until(&journal) == behind, "no append waited for a feed that is known to be behind");
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ fn a_page_that_lost_a_message_on_its_way_is_refused() {
     assert!(lost.to_string().contains("entry 9 was lost on its way"), "{lost}");
 }
 
-/// A run of so many calls whose entries are between those of others, and the positions of its entries.
+/// A run with this many calls whose entries are between those of others, and the positions of its entries.
 async fn scattered(journal: &Journal, calls: u16, rounds: usize) -> (RunId, Vec<u64>) {
     let id = fresh();
     let opened = Event::RunOpened(run::RunOpened { deadline: Timestamp(u64::MAX), ..run::RunOpened::default() });
@@ -345,7 +345,7 @@ async fn a_read_that_is_not_answered_soon_is_made_again_and_keeps_nobody_from_th
     let began = Instant::now();
     tokio::select! {
         biased;
-        _ = &mut waits => unreachable!("the broker answers nobody"),
+        _ = &mut waits => unreachable!("the broker answers no request"),
         read = patiently("again", Some(&turns), || std::future::ready(Ok(asking.get()))) => {
             assert!(read.expect("it is answered") <= READING_MAX);
         }

@@ -124,7 +124,7 @@ async fn a_set_that_is_hosted_again_is_deserted_anew_and_a_queue_with_jobs_stays
     sent.await.expect("it is stored");
     tokio::time::sleep(forgotten).await;
     registry.check_all().await;
-    assert!(scene.has_queue(&pool("main")).await && scene.keys().await.len() == 1, "somebody may come for the job");
+    assert!(scene.has_queue(&pool("main")).await && scene.keys().await.len() == 1, "a worker may come for the job");
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn what_is_advertised_is_bounded_for_each_pool_and_what_makes_no_sense_sto
     }
     scene.advertise("other", &set(9), "other").await;
     let mut registry = scene.registry(limits).await;
-    assert_eq!(registry.sets.len(), 7, "all but the one whose key says nothing");
+    assert_eq!(registry.sets.len(), 7, "all but the one with an invalid key");
     lives(&mut registry, "main", "worker", &set(1));
     registry.check_all().await;
     // The hosted one, and the newest.

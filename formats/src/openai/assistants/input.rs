@@ -1,4 +1,4 @@
-//! What the API is asked for: the calls of a new run, and outputs for a run that requires action.
+//! Requests of the API: the calls of a new run, and outputs for a run that requires action.
 
 use crate::turns::{Arguments, Form, Problem, Turn};
 use proto::{Reason, v1};
@@ -11,7 +11,7 @@ use crate::openai::refused::check_distinct;
 use crate::openai::responses::metadata;
 use crate::openai::tools::{Hosted, Tools};
 
-/// A new run.
+/// A request for a new run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Asked {
     pub run: v1::CreateRunRequest,
@@ -19,16 +19,17 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads the body that creates a run. The API has no place for calls that are given, so they stand in one of ours:
-    /// `tool_calls`, as in a message of Chat Completions. What concerns a model or a thread's messages is ignored.
+    /// Reads the body that creates a run. The API has no field for given calls, so they are in the additional field
+    /// `tool_calls`, as in a message of Chat Completions. Fields that concern a model or a thread's messages are
+    /// ignored.
     ///
     /// # Errors
-    /// With a JSON pointer, where the body is not of that form.
+    /// An error with a JSON pointer if the body is invalid.
     pub fn read(text: &[u8], hosted: Hosted<'_>) -> Result<Self, InputError> {
         let body = Body::read(text)?;
         let given = body.get("tool_calls").ok_or_else(|| {
-            let message = "it is missing: there is no model here, so the calls to execute are given, as the `tool_calls` of a \
-                           message of Chat Completions";
+            let message = "the calls to execute are missing, and there is no model to request them: send them like the \
+                           `tool_calls` of a Chat Completions message";
             InputError::new(Reason::NoCalls, "/tool_calls", message)
         })?;
         let place = |error: crate::turns::Error| {
@@ -37,7 +38,7 @@ impl Asked {
         };
         let turn = Turn::parse(given.get().as_bytes(), Some(Form::Chat)).map_err(place)?;
         if turn.calls.is_empty() {
-            return Err(InputError::new(Reason::NoCalls, "/tool_calls", "it holds no call that can be executed"));
+            return Err(InputError::new(Reason::NoCalls, "/tool_calls", "there is no call that can be executed"));
         }
         let tools = Tools::read(Some(&body.value("tools")?), hosted)?;
         let metadata = metadata(&body.value("metadata")?)?;
@@ -77,18 +78,15 @@ impl Asked {
     }
 }
 
-/// Reads the body that submits outputs, and whether the rest of the run is to be streamed. All calls that wait are
-/// answered at once.
+/// Reads the body that submits outputs, and whether the rest of the run is to be streamed. All waiting calls must be
+/// answered in one request.
 ///
 /// # Errors
-/// With a JSON pointer, where the body is not of the API's form.
+/// An error with a JSON pointer if the body is invalid.
 pub fn tool_outputs(text: &[u8], run_id: &str) -> Result<(v1::SubmitToolOutputsRequest, bool), InputError> {
     let body = Body::read(text)?;
     let Value::Array(given) = body.value("tool_outputs")? else {
-        return Err(InputError::invalid(
-            "/tool_outputs",
-            "a list of outputs was expected, one for each call that waits",
-        ));
+        return Err(InputError::invalid("/tool_outputs", "expected a list with one output for each waiting call"));
     };
     let mut outputs = Vec::with_capacity(given.len());
     for (nth, output) in given.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The fold: a run's ordered output as the streams of an Assistants run, one up to each time that it requires action.
+//! Folds a run's ordered output into the streams of an Assistants run. A stream ends each time the run requires action.
 
 use crate::turns::Answer;
 use proto::v1;
@@ -12,14 +12,14 @@ use crate::openai::calls::{Call, Calls, Failure, OURS, Place, Stage, parts, text
 /// An event of a run's stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Which part of the run it belongs to.
+    /// The part of the run that the event belongs to.
     pub part: u32,
     pub kind: &'static str,
     pub data: Value,
 }
 
 impl Event {
-    /// The last of its part; `done` follows.
+    /// Whether this is the last event of its part; `done` follows.
     #[must_use]
     pub fn is_last(&self) -> bool {
         matches!(
@@ -33,7 +33,8 @@ impl Event {
     }
 }
 
-/// A run as Assistants tell it. Takes its output under the policy `ARRIVAL`, from the beginning.
+/// A run in the form of the Assistants API. Its input is the run's output under the policy `ARRIVAL`, from the
+/// beginning.
 #[derive(Debug)]
 pub struct Stream {
     run: RunId,
@@ -52,8 +53,8 @@ pub struct Stream {
     events: Vec<Event>,
 }
 
-/// A call as a step. The SDKs bear one step under way at a time, so a step is told while its call has the floor; of the
-/// client's own calls only the end is.
+/// A call as a step. The SDKs support only one step in progress at a time, so a step is emitted while its call has the
+/// floor. Of the client's own calls only the end is emitted.
 #[derive(Debug)]
 struct Step {
     status: Option<&'static str>,
@@ -85,19 +86,19 @@ impl Stream {
         }
     }
 
-    /// The part that is told, or would be told next.
+    /// The current part, or the next one if none is current.
     #[must_use]
     pub fn part(&self) -> u32 {
         self.part
     }
 
-    /// The run has ended.
+    /// Whether the run has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended_at.is_some()
     }
 
-    /// Takes the next event in and says what follows. `run` is the run as far as the event at least.
+    /// Applies the next event and returns the events that result. `run` must include at least this event.
     pub fn take(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
         let Some(told) = &event.event else { return Vec::new() };
         let at = event.time.map_or(0, |time| time.seconds);
@@ -108,7 +109,7 @@ impl Stream {
                 self.metadata = metadata(opened, run);
                 self.say_run("thread.run.created");
             }
-            // Before anything is said of the run again, the step that the client ended.
+            // The step of a call that the client answered comes before any other event of the run.
             Told::CallSpeaking(_) if !self.is_begun => return Vec::new(),
             Told::CallEnded(ended) if !self.is_begun => self.ends(ended, at),
             _ => {}
@@ -160,11 +161,11 @@ impl Stream {
                 let is_told = call.said.is_told;
                 call.said.clear();
                 if is_told {
-                    // It cannot be taken back here: what follows says so.
+                    // The API cannot withdraw output, so the output itself reports the restart.
                     call.said.is_told = true;
                     self.adds(
                         index,
-                        "\n[the attempt was lost; what follows is said by another one, from its beginning]\n",
+                        "\n[the attempt was lost; the output of another attempt follows from its beginning]\n",
                     );
                 }
             }
@@ -222,7 +223,7 @@ impl Stream {
         }
     }
 
-    /// The call is executed from here on, or waits for its client.
+    /// The call starts executing, or starts waiting for its client.
     fn begin(&mut self, call_id: &str, at: i64) {
         let step = self.calls.find(call_id).and_then(|index| self.steps.get_mut(index));
         if let Some(step) = step.filter(|step| step.status.is_none()) {
@@ -230,14 +231,14 @@ impl Stream {
         }
     }
 
-    /// Tells of a step of ours.
+    /// Emits the step of a call that the client does not answer itself.
     fn tell_step(&mut self, index: usize) {
         let is_ours = self.calls.all.get(index).is_some_and(|call| call.place != Place::Client);
         let Some(step) = self.steps.get_mut(index).filter(|step| is_ours && !step.is_told) else { return };
         step.is_told = true;
         for kind in ["thread.run.step.created", "thread.run.step.in_progress"] {
             let mut step = self.step(index);
-            // The call itself comes as a delta.
+            // The call itself is sent as a delta.
             step["step_details"]["tool_calls"] = json!([]);
             self.say(kind, step);
         }
@@ -249,7 +250,7 @@ impl Stream {
     fn says(&mut self, output: &v1::CallOutput) {
         let Some(index) = self.calls.find(&output.call_id) else { return };
         let Some(call) = self.calls.all.get_mut(index) else { return };
-        // In the order in which it was said, stderr too: the API knows one output.
+        // In the order of arrival, including stderr, because the API has a single output.
         let Some((_, text)) = text_of(output) else { return };
         let shown = call.said.take(false, &text);
         if call.is_live() && !shown.is_empty() {
@@ -258,7 +259,7 @@ impl Stream {
         }
     }
 
-    /// Adds to a step's output, which only grows.
+    /// Appends to a step's output.
     fn adds(&mut self, index: usize, text: &str) {
         let Some(step) = self.steps.get_mut(index) else { return };
         step.output.get_or_insert_default().push_str(text);
@@ -270,7 +271,7 @@ impl Stream {
 
     fn ends(&mut self, ended: &v1::CallEnded, at: i64) {
         let (Some(index), Some(outcome)) = (self.calls.find(&ended.call_id), &ended.outcome) else { return };
-        // One that was never approved has not begun.
+        // A call that was never approved has not begun.
         self.begin(&ended.call_id, at);
         self.tell_step(index);
         let Some(call) = self.calls.all.get_mut(index) else { return };
@@ -284,7 +285,7 @@ impl Stream {
             None => Answer::new(parts(&outcome.result)).text(),
         };
         let line = if is_first || told.is_empty() { "" } else { "\n" };
-        // Also where it is empty: a call that has ended has an output.
+        // Even if it is empty, because a call that has ended has an output.
         self.adds(index, &format!("{held}{line}{told}"));
         let (status, kind) = match failure.as_ref().map(|failure| failure.state) {
             None => ("completed", "thread.run.step.completed"),
@@ -323,7 +324,7 @@ impl Stream {
         self.say("thread.run.step.delta", delta);
     }
 
-    /// The run as it stands.
+    /// The run in its current state.
     #[must_use]
     pub fn run(&self) -> Value {
         let waits = |call: &&Call| call.stage == Stage::WaitingForClient && call.place == Place::Client;
@@ -376,7 +377,7 @@ impl Stream {
         })
     }
 
-    /// The steps that were begun, in the order in which their calls were asked for.
+    /// The steps that have begun, in the order of their calls.
     #[must_use]
     pub fn steps(&self) -> Vec<Value> {
         let begun = self.steps.iter().enumerate().filter(|(_, step)| step.status.is_some());

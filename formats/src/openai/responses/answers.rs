@@ -1,4 +1,4 @@
-//! What answers the open calls of an earlier response, and which calls those are.
+//! Reads answers to the open calls of an earlier response and matches them with those calls.
 
 use crate::turns::{Answer, Form, Turn};
 use base64::Engine as _;
@@ -15,15 +15,15 @@ use crate::openai::InputError;
 use crate::openai::body::readable;
 use crate::openai::calls::{Calls, Failure, parts};
 
-/// What a client answers at once.
+/// A request that answers the open calls of a response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Continued {
     pub previous: ResponseId,
     pub is_streamed: bool,
     pub is_background: bool,
-    /// Whether the response shall be stored; unsaid, as the ones before it.
+    /// Whether to store the response. If unset, the setting of the previous responses applies.
     pub store: Option<bool>,
-    /// With a pointer to each.
+    /// With a pointer to each in the request.
     pub(super) outputs: Vec<(String, v1::ToolOutput)>,
     pub(super) approvals: Vec<(String, Approval)>,
 }
@@ -55,7 +55,7 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, InputError> {
                 approvals.push((at, Approval { request_id, approve, reason: text("reason").unwrap_or_default() }));
             }
             output if output.ends_with("_call_output") => outputs.push((at.clone(), tool_output(item, output, &at)?)),
-            // What the client repeats of the turn that it answers.
+            // Items of the previous turn that the client repeats.
             "message" | "reasoning" | "mcp_approval_request" => {}
             call if call.ends_with("_call") => {
                 let is_answered = items.iter().any(|other| {
@@ -64,8 +64,8 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, InputError> {
                         && other["call_id"] == item["call_id"]
                 });
                 if !is_answered {
-                    let message = "new calls begin a response of their own: leave `previous_response_id` out, and send the \
-                                   outputs of the open ones by themselves";
+                    let message = "new calls need a new response: leave `previous_response_id` out, and send the \
+                                   outputs of the open calls in a request of their own";
                     return Err(InputError::unsupported(at, message));
                 }
             }
@@ -81,14 +81,14 @@ pub(super) fn answers(input: &RawValue) -> Result<Answers, InputError> {
         return Err(InputError::new(
             Reason::NoAnswers,
             "/input",
-            "it answers no call: give the outputs of the open calls",
+            "the request answers no call: send the outputs of the open calls",
         ));
     }
     Ok((outputs, approvals))
 }
 
 fn tool_output(item: &Value, kind: &str, at: &str) -> Result<v1::ToolOutput, InputError> {
-    // The reference calls it `id` for a local shell, agents `call_id`.
+    // For a local shell the reference names it `id`, and agents use `call_id`.
     let id = item["call_id"].as_str().or_else(|| item["id"].as_str().filter(|_| kind == "local_shell_call_output"));
     let call_id = id.ok_or_else(|| InputError::invalid(format!("{at}/call_id"), "it is missing"))?.to_owned();
     let output = &item["output"];
@@ -126,7 +126,7 @@ fn tool_output(item: &Value, kind: &str, at: &str) -> Result<v1::ToolOutput, Inp
     Ok(v1::ToolOutput { call_id, result, error: String::new() })
 }
 
-/// A part of an output: text, bytes that are here, and what only a link stands for as it is.
+/// A part of an output: text, inline bytes, or a link that is passed on unchanged.
 fn part(part: &Value) -> Option<v1::Content> {
     let here = |url: &Value| {
         let (head, data) = url.as_str()?.strip_prefix("data:")?.split_once(";base64,")?;
@@ -143,11 +143,11 @@ fn part(part: &Value) -> Option<v1::Content> {
 }
 
 impl Continued {
-    /// What is to be asked of the run: that its calls are answered, and decided on. `previous` is the response that is
-    /// answered, as it ended.
+    /// The requests to the run that submit answers and decisions. `previous` is the answered response in its final
+    /// state.
     ///
     /// # Errors
-    /// Where what is answered and what is open are not the same calls, both ways.
+    /// The answered calls and the open calls are not the same.
     pub fn requests(
         &self,
         run: &Run,
@@ -155,7 +155,7 @@ impl Continued {
     ) -> Result<(Option<v1::SubmitToolOutputsRequest>, Option<v1::DecideCallsRequest>), InputError> {
         let open = open_items(previous);
         if open.is_empty() {
-            let message = format!("nothing is open in response {}: there is no call to answer", self.previous);
+            let message = format!("response {} has no open call to answer", self.previous);
             return Err(InputError::new(Reason::ResponseNotWaiting, "/previous_response_id", message));
         }
         let waits = |id: &str, is_approval: bool| {
@@ -194,8 +194,7 @@ impl Continued {
         };
         let missing: Vec<&str> = open.iter().filter(is_missing).filter_map(|item| item["call_id"].as_str()).collect();
         if !missing.is_empty() {
-            let message =
-                format!("all open calls are answered at once, and those of {} are missing", missing.join(", "));
+            let message = format!("all open calls must be answered in one request; missing: {}", missing.join(", "));
             return Err(InputError::new(Reason::AnswersMissing, "/input", message));
         }
         let run_id = run.id().to_string();
@@ -206,7 +205,7 @@ impl Continued {
     }
 }
 
-/// What a response leaves to its client.
+/// The items of a response that wait for the client.
 fn open_items(response: &Value) -> Vec<&Value> {
     let output: Vec<&Value> = response["output"].as_array().into_iter().flatten().collect();
     let client = [
@@ -230,7 +229,7 @@ fn open_items(response: &Value) -> Vec<&Value> {
     output.iter().filter(is_open).copied().collect()
 }
 
-/// The item that answers a client's call, as the client would have sent it.
+/// The item that answers a client's call, in the form the client would have sent.
 pub(super) fn answer_item(item: &Value, outcome: &v1::CallOutcome) -> Option<Value> {
     let turn = Turn::parse(item.to_string().as_bytes(), Some(Form::Responses)).ok()?;
     let failure = Failure::of(outcome);
@@ -242,8 +241,7 @@ pub(super) fn answer_item(item: &Value, outcome: &v1::CallOutcome) -> Option<Val
     serde_json::from_str(answered.first()?.get()).ok()
 }
 
-/// The items that a response was made of: the calls of the first one, for each other one what answered the response
-/// before it.
+/// The input items of a response: for the first one the calls, for each later one the answers to the previous response.
 #[must_use]
 pub fn input_items(run: &Run, previous: Option<&Value>) -> Vec<Value> {
     let Some(previous) = previous else {

@@ -1,5 +1,4 @@
-//! What the API is asked for: the calls of a new response, or [what answers](super::answers) the open calls of an
-//! earlier one.
+//! Requests of the API: the calls of a new response, or [answers](super::answers) to the open calls of an earlier one.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +14,12 @@ use crate::openai::calls::{ITEM, OURS};
 use crate::openai::refused::check_distinct;
 use crate::openai::tools::{Hosted, Tools};
 
-/// Pairs of metadata, and bytes of a name and of a value: as the API has it.
+/// The most pairs of metadata, and the most bytes of a name and of a value, as the API defines them.
 const METADATA_MAX: usize = 16;
 const METADATA_NAME_BYTES_MAX: usize = 64;
 const METADATA_VALUE_BYTES_MAX: usize = 512;
 
-/// What was asked for.
+/// A request for a response.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Asked {
     /// Calls to execute.
@@ -33,7 +32,7 @@ pub enum Asked {
 pub struct Opened {
     pub run: v1::CreateRunRequest,
     pub is_streamed: bool,
-    /// Answer at once, not when there is nothing more to say.
+    /// Return immediately instead of when the response is complete.
     pub is_background: bool,
 }
 
@@ -41,7 +40,7 @@ impl Asked {
     /// Reads the body of `POST /responses`.
     ///
     /// # Errors
-    /// With a JSON pointer, where the body is not of the API's form or asks for what cannot be had here.
+    /// An error with a JSON pointer if the body is invalid or uses a feature that is not supported.
     pub fn read(body: &[u8], hosted: Hosted<'_>) -> Result<Self, InputError> {
         let body = Body::read(body)?;
         check_honoured(&body)?;
@@ -68,34 +67,32 @@ impl Asked {
     }
 }
 
-/// What concerns a model (its name, instructions, sampling, …) is ignored, as there is none. What would be promised and
-/// not kept is refused.
+/// Fields that concern a model (its name, instructions, sampling, …) are ignored because there is none. Fields that
+/// request something which would not be done are rejected.
 fn check_honoured(body: &Body<'_>) -> Result<(), InputError> {
     for (name, instead) in [
-        ("conversation", "continue a response with `previous_response_id`"),
+        ("conversation", "to continue a response, send `previous_response_id`"),
         ("prompt", "there is no model here: send the calls to execute as `input`"),
-        ("context_management", "nothing is kept of a context here"),
+        ("context_management", "no context is stored"),
     ] {
         if !body.value(name)?.is_null() {
-            return Err(InputError::unsupported(format!("/{name}"), format!("it is not known here: {instead}")));
+            return Err(InputError::unsupported(format!("/{name}"), format!("it is not supported: {instead}")));
         }
     }
     Ok(())
 }
 
-// ---- a new response ----
-
 fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::CreateRunRequest, InputError> {
     let items: Vec<Value> = match readable(input, "/input")? {
         Value::Array(items) => items,
         Value::String(_) => {
-            let message = "there is no model here that could read a text: give the calls to execute, as items";
+            let message = "there is no model to read a text: send the calls to execute, as items";
             return Err(InputError::unsupported("/input", message));
         }
         _ => return Err(InputError::invalid("/input", "a list of items was expected")),
     };
     if let Some(nth) = items.iter().position(|item| item["type"] == "mcp_approval_response") {
-        let message = "an approval goes with the `previous_response_id` of the response that asked for it";
+        let message = "an approval needs the `previous_response_id` of the response that requested it";
         return Err(InputError::invalid(format!("/input/{nth}"), message));
     }
     let place = |error: crate::turns::Error| {
@@ -107,8 +104,8 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
     let metadata = metadata(&body.value("metadata")?)?;
     let is_serial = body.flag("parallel_tool_calls")? == Some(false);
     if turn.calls.is_empty() {
-        let message = "no call is there to execute: items as `function_call` or `custom_tool_call` without an output were \
-                       expected, or a `previous_response_id` with outputs";
+        let message = "there is no call to execute: send items such as `function_call` or `custom_tool_call` without \
+                       an output, or a `previous_response_id` with outputs";
         return Err(InputError::new(Reason::NoCalls, "/input", message));
     }
     let most = match body.value("max_tool_calls")? {
@@ -125,8 +122,8 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
         let kind = items.get(nth).and_then(|item| item["type"].as_str()).unwrap_or_default();
         let arguments = match &call.arguments {
             Arguments::Json(json) => json,
-            // Half of a call is not executed. What is no JSON is refused as its tool's arguments; the other calls go
-            // on.
+            // A truncated call is not executed. Arguments that are not JSON fail at their tool's validation; the other
+            // calls are executed.
             Arguments::Unreadable { why, .. } if matches!(why.problem, Problem::Incomplete(_)) => {
                 return Err(place(why.clone()));
             }
@@ -164,7 +161,7 @@ fn opened(body: &Body<'_>, input: &RawValue, hosted: Hosted<'_>) -> Result<v1::C
     Ok(v1::CreateRunRequest { calls, rules, request_tools: tools.own, tools: tools.attached, ..Default::default() })
 }
 
-/// A vendor's shell call in the words of a worker's `bash`.
+/// The action of a vendor's shell call as a script for a worker's `bash`.
 fn script(action: &Value) -> String {
     let texts = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
@@ -184,7 +181,7 @@ fn script(action: &Value) -> String {
     arguments.to_string()
 }
 
-/// What goes along with each call, and to its tool.
+/// Metadata that is attached to each call and passed to its tool.
 pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, InputError> {
     let members = match value {
         Value::Null => return Ok(BTreeMap::new()),
@@ -192,7 +189,7 @@ pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, InputE
         _ => return Err(InputError::invalid("/metadata", "an object of texts was expected")),
     };
     if members.len() > METADATA_MAX {
-        let message = format!("{} pairs are here, at most {METADATA_MAX} are taken", members.len());
+        let message = format!("{} pairs exceed the limit of {METADATA_MAX}: send fewer", members.len());
         return Err(InputError::invalid("/metadata", message));
     }
     let mut metadata = BTreeMap::new();
@@ -201,14 +198,14 @@ pub(crate) fn metadata(value: &Value) -> Result<BTreeMap<String, String>, InputE
         let Some(text) = value.as_str() else { return Err(InputError::invalid(at(), "a text was expected")) };
         if name.len() > METADATA_NAME_BYTES_MAX || text.len() > METADATA_VALUE_BYTES_MAX {
             let message = format!(
-                "a name may have {METADATA_NAME_BYTES_MAX} bytes and a value {METADATA_VALUE_BYTES_MAX}: make it shorter"
+                "limits: a name {METADATA_NAME_BYTES_MAX} bytes, a value {METADATA_VALUE_BYTES_MAX}: make it shorter"
             );
             return Err(InputError::invalid(at(), message));
         }
         if name.starts_with(OURS) {
             return Err(InputError::invalid(
                 at(),
-                format!("names that begin with {OURS:?} are taken: use another one"),
+                format!("names that begin with {OURS:?} are reserved: use another one"),
             ));
         }
         metadata.insert(name.clone(), text.to_owned());

@@ -1,4 +1,4 @@
-//! How each kind of call looks as items: by the tool's name, and by where the call goes.
+//! How each kind of call is presented as items. The kind depends on the tool's name and on where the call is executed.
 
 use crate::turns::Answer;
 use base64::Engine as _;
@@ -10,17 +10,17 @@ use serde_json::{Value, json};
 use crate::openai::NAME;
 use crate::openai::calls::{Call, Failure, Place, parts};
 
-/// The kind of item that carries a call.
+/// The type of item that represents a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Carrier {
-    /// Any tool that is executed, and what is refused.
+    /// Any executed tool without an item type of its own, and rejected calls.
     Mcp,
     McpList,
     Shell,
     Image,
     FileSearch,
     WebSearch,
-    /// The client's, from here on.
+    /// Calls that the client answers follow.
     Function,
     Custom,
     LocalShell,
@@ -44,7 +44,7 @@ impl Carrier {
             (Place::Client, Some("local_shell_call")) => Self::LocalShell,
             (Place::Client, Some("shell_call")) => Self::ClientShell,
             (Place::Client, Some("apply_patch_call")) => Self::ApplyPatch,
-            // A tool of a request that takes text has no object for arguments.
+            // Arguments that are no object belong to a tool of the request that takes text.
             (Place::Client, _) if !object(&call.arguments).is_object() => Self::Custom,
             (Place::Client, _) => Self::Function,
         }
@@ -65,7 +65,7 @@ impl Carrier {
         }
     }
 
-    /// The events between an item's beginning and its end: when it begins, and when its tool begins to speak.
+    /// The events between an item's beginning and its end: for the call's start, and for the start of its output.
     pub(super) fn stages(self) -> (Option<&'static str>, Option<&'static str>) {
         match self {
             Self::Mcp => (Some("response.mcp_call.in_progress"), None),
@@ -85,7 +85,7 @@ impl Carrier {
         }
     }
 
-    /// The event that says how the call ended. `.completed` is said of what succeeded only; most have no other.
+    /// The event that reports how the call ended. `.completed` is only sent for success; most types have no other.
     pub(super) fn ending(self, is_failure: bool) -> Option<&'static str> {
         match (self, is_failure) {
             (Self::Mcp, false) => Some("response.mcp_call.completed"),
@@ -111,7 +111,7 @@ impl Carrier {
     }
 }
 
-/// The arguments, where they are an object.
+/// The arguments if they are an object.
 fn object(arguments: &str) -> Value {
     let value = serde_json::from_str::<Value>(arguments).unwrap_or_default();
     if value.is_object() { value } else { Value::Null }
@@ -128,7 +128,7 @@ pub(super) fn approval_id(run: RunId, call: &Call) -> String {
     format!("mcpr_{}", call.token(run))
 }
 
-/// The item that asks for approval.
+/// The item that requests approval.
 pub(super) fn approval_request(run: RunId, call: &Call) -> Value {
     json!({
         "type": "mcp_approval_request",
@@ -140,7 +140,7 @@ pub(super) fn approval_request(run: RunId, call: &Call) -> Value {
     })
 }
 
-/// A call's item as it is when it is complete, but for what became of an executed one.
+/// A call's item without the result of its execution.
 pub(super) fn item(run: RunId, carrier: Carrier, call: &Call, approved: bool) -> Value {
     let id = format!("{}_{}", carrier.prefix(), call.token(run));
     let arguments = || object(&call.arguments);
@@ -214,7 +214,7 @@ pub(super) fn item(run: RunId, carrier: Carrier, call: &Call, approved: bool) ->
     }
 }
 
-/// What a shell is asked to do, in whatever words its tool is.
+/// The action of a shell call, for every supported form of arguments.
 fn shell_action(arguments: &str) -> Value {
     let object = object(arguments);
     let strings = |value: &Value| -> Option<Vec<String>> {
@@ -238,7 +238,7 @@ fn queries(arguments: &Value) -> Vec<Value> {
     }
 }
 
-/// What becomes of an executed call's item when the call has ended: `said` is what its tool said meanwhile.
+/// The item of an executed call after its end. `said` is the output that its tool streamed.
 pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1::CallOutcome) -> Value {
     let failure = Failure::of(outcome);
     if let Some(failure) = &failure {
@@ -262,7 +262,7 @@ pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1:
             | Carrier::ApplyPatch => {}
         }
         if carrier == Carrier::McpList {
-            // The one item of these that has no status.
+            // This is the only one of these items without a status.
             item.as_object_mut().map(|item| item.remove("status"));
         }
         return item;
@@ -307,7 +307,7 @@ pub(super) fn ended(mut item: Value, carrier: Carrier, said: &str, outcome: &v1:
     item
 }
 
-/// An image as text, where the content is one.
+/// The content as base64 if it is an image.
 pub(super) fn image_of(content: &v1::Content) -> Option<String> {
     match content.body.as_ref()? {
         v1::content::Body::Data(data) if data.media_type.starts_with("image/") => {
@@ -320,7 +320,7 @@ pub(super) fn image_of(content: &v1::Content) -> Option<String> {
     }
 }
 
-/// The item that says what a shell wrote, while it may still write.
+/// The item of a shell's output while the shell may still write.
 pub(super) fn shell_output(run: RunId, call: &Call, nth: u32) -> Value {
     let again = if nth == 0 { String::new() } else { format!("_{nth}") };
     json!({
@@ -333,7 +333,7 @@ pub(super) fn shell_output(run: RunId, call: &Call, nth: u32) -> Value {
     })
 }
 
-/// How a shell ended, and what of its result or error is still to be shown: to stdout and to stderr.
+/// How a shell ended, and the part of its result or error that is not shown yet: for stdout and for stderr.
 pub(super) fn shell_end(outcome: &v1::CallOutcome, said_nothing: bool) -> (Value, Option<(bool, String)>) {
     let exit = |code: i64| json!({ "type": "exit", "exit_code": code });
     if let Some(failure) = Failure::of(outcome) {
@@ -345,14 +345,14 @@ pub(super) fn shell_end(outcome: &v1::CallOutcome, said_nothing: bool) -> (Value
     (exit(code.unwrap_or_default()), (said_nothing && !text.is_empty()).then_some((false, text)))
 }
 
-/// The code that a shell's result ends with, where it does, and what else it says.
+/// The exit code at the end of a shell's result, if there is one, and the rest of the result.
 pub(super) fn exited(outcome: &v1::CallOutcome) -> (Option<i64>, Answer<'_>) {
     let answer = Answer::new(parts(&outcome.result));
     let signal = || match answer.parts.last() {
         Some(crate::turns::Part::Json(json)) => object(json)["signal"].as_i64(),
         Some(crate::turns::Part::Text(_) | crate::turns::Part::Data { .. }) | None => None,
     };
-    // As a shell says it of what it started.
+    // As a shell reports the end of a child process.
     let code = answer.exit_code().or_else(|| signal()?.checked_add(128));
     let rest = if code.is_some() { answer.without_last() } else { answer };
     (code, rest)

@@ -1,5 +1,5 @@
-//! What a final tool gives back is said to the user as well, so it is a message of the assistant besides its call's own
-//! item.
+//! The result of a final tool is also meant for the user, so it is emitted as a message of the assistant besides the
+//! call's own item.
 
 use crate::turns::Answer;
 use proto::v1;
@@ -14,8 +14,8 @@ fn text_part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// Says the result, each part of it as one of the message. The API has no part but text: of data there is a note. How a
-/// shell exited is nothing that is said.
+/// Emits the result as a message, with one message part per part of the result. The API only has text parts, so data
+/// becomes a note. The exit code of a shell is left out.
 pub(super) fn say(run: RunId, call: &Call, outcome: &v1::CallOutcome, part: &mut Part) {
     if call.hidden {
         return;

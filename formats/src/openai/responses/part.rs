@@ -1,4 +1,4 @@
-//! One response while it is told: its items by their final places, and its events by their numbers.
+//! One response while it is emitted: its items by their final positions, and its events by their numbers.
 
 use serde_json::{Value, json};
 
@@ -8,9 +8,9 @@ use crate::openai::NAME;
 /// An event of a response's stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// Which part of the run it belongs to.
+    /// The part of the run that the event belongs to.
     pub part: u32,
-    /// From 0 along a part, rising. One that is not shown to a reader leaves a gap.
+    /// Starts at 0 and increases within a part. An event that is not shown to a reader leaves a gap.
     pub sequence: u64,
     /// The name of the event; also in `data`.
     pub kind: &'static str,
@@ -18,20 +18,20 @@ pub struct Event {
 }
 
 impl Event {
-    /// Whether the API documents it. Others are shown to those who ask for them.
+    /// Whether the API documents it. Other events are only shown to clients that request them.
     #[must_use]
     pub fn is_documented(&self) -> bool {
         !self.kind.starts_with(super::SLUG)
     }
 
-    /// The last of its response, with the response as it will always be.
+    /// Whether this is the last event of its response. It carries the response in its final form.
     #[must_use]
     pub fn is_last(&self) -> bool {
         matches!(self.kind, "response.completed" | "response.failed" | "response.incomplete")
     }
 }
 
-/// How a response stands.
+/// The state of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing<'a> {
     InProgress,
@@ -47,7 +47,7 @@ pub(super) struct Part {
     /// In seconds, by the log's clock.
     created_at: i64,
     metadata: Value,
-    /// It can be asked for as long as the log is kept.
+    /// The response can be read as long as the log is kept.
     store: bool,
     sequence: u64,
     output: Vec<Value>,
@@ -55,7 +55,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// A part that begins, with the events that say so.
+    /// Begins a part and emits its first events.
     pub(super) fn begin(id: ResponseId, created_at: i64, (metadata, store): (Value, bool)) -> Self {
         let mut part = Self { id, created_at, metadata, store, sequence: 0, output: Vec::new(), events: Vec::new() };
         for kind in ["response.created", "response.in_progress"] {
@@ -72,12 +72,12 @@ impl Part {
         self.sequence += 1;
     }
 
-    /// What was said since this was asked last.
+    /// Moves the events since the last call into `into`.
     pub(super) fn take_events(&mut self, into: &mut Vec<Event>) {
         into.append(&mut self.events);
     }
 
-    /// Adds an item, whose place is its last one from here on.
+    /// Appends an item and returns its position, which does not change.
     pub(super) fn add(&mut self, item: Value) -> usize {
         let place = self.output.len();
         self.emit("response.output_item.added", json!({ "output_index": place, "item": item }));
@@ -85,7 +85,7 @@ impl Part {
         place
     }
 
-    /// Says what an item is in the end.
+    /// Emits an item in its final state.
     pub(super) fn done(&mut self, place: usize, item: Value) {
         self.emit("response.output_item.done", json!({ "output_index": place, "item": item }));
         if let Some(slot) = self.output.get_mut(place) {
@@ -93,14 +93,14 @@ impl Part {
         }
     }
 
-    /// Adds an item that is complete.
+    /// Appends an item that is complete.
     pub(super) fn add_done(&mut self, item: Value) -> usize {
         let place = self.add(item.clone());
         self.done(place, item);
         place
     }
 
-    /// An event of an item.
+    /// Emits an event of an item.
     pub(super) fn of_item(&mut self, kind: &'static str, place: usize, mut data: Value) {
         data["output_index"] = place.into();
         data["item_id"] = self.output.get(place).map_or(Value::Null, |item| item["id"].clone());
@@ -111,9 +111,9 @@ impl Part {
         self.output.get(place).cloned().unwrap_or_default()
     }
 
-    /// The response as it stands.
+    /// The response in its current state.
     pub(super) fn response(&self, standing: Standing<'_>, at: i64) -> Value {
-        // Why a response is not complete has words in the API for what a model may do, and for nothing else.
+        // The API defines reasons of an incomplete response for the limits of a model only.
         let (status, error, reason) = match standing {
             Standing::InProgress => ("in_progress", Value::Null, Value::Null),
             Standing::Completed => ("completed", Value::Null, Value::Null),
@@ -149,7 +149,7 @@ impl Part {
         })
     }
 
-    /// Says the last event.
+    /// Emits the last event.
     pub(super) fn end(&mut self, standing: Standing<'_>, at: i64) {
         let response = self.response(standing, at);
         let kind = match standing {

@@ -1,4 +1,4 @@
-//! The fold: a run's ordered output as the streams of its responses.
+//! Folds a run's ordered output into the streams of its responses.
 
 use proto::v1;
 use proto::v1::run_event::Event as Told;
@@ -11,18 +11,18 @@ use super::message;
 use super::part::{Event, Part, Standing};
 use crate::openai::calls::{Calls, Failure, OURS, Place, Stage, text_of};
 
-/// A run as responses tell it. Takes its output under the policy `ARRIVAL`, from the beginning.
+/// A run in the form of responses. Its input is the run's output under the policy `ARRIVAL`, from the beginning.
 #[derive(Debug)]
 pub struct Stream {
     run: RunId,
     calls: Calls,
-    /// Where each call's items are in the part that is told.
+    /// The positions of each call's items in the current part.
     places: Vec<Places>,
     metadata: Value,
     part: Option<Part>,
-    /// The number of the part that is told, or is told next.
+    /// The number of the current part, or of the next one.
     number: u32,
-    /// Why a run that fails fast has failed.
+    /// Why a fail-fast run has failed.
     failure: String,
 }
 
@@ -30,9 +30,9 @@ pub struct Stream {
 struct Places {
     approval: Option<usize>,
     call: Option<usize>,
-    /// What a shell writes.
+    /// The item of a shell's output.
     output: Option<usize>,
-    /// How many such items there were, the one that is open included.
+    /// The number of such items, including the open one.
     outputs: u32,
     images: u32,
     approved: bool,
@@ -52,19 +52,19 @@ impl Stream {
         }
     }
 
-    /// The response that is being told, as it stands; none between two, and after the last.
+    /// The current response in its current state; `None` between two responses and after the last.
     #[must_use]
     pub fn standing(&self) -> Option<Value> {
         self.part.as_ref().map(|part| part.response(Standing::InProgress, 0))
     }
 
-    /// The part that is told, or would be told next.
+    /// The current part, or the next one if none is current.
     #[must_use]
     pub fn part(&self) -> u32 {
         self.number
     }
 
-    /// Takes the next event in and says what follows. `run` is the run as far as the event at least.
+    /// Applies the next event and returns the events that result. `run` must include at least this event.
     pub fn take(&mut self, event: &v1::RunEvent, run: &Run) -> Vec<Event> {
         let Some(told) = &event.event else { return Vec::new() };
         let at = event.time.map_or(0, |time| time.seconds);
@@ -98,7 +98,7 @@ impl Stream {
         events
     }
 
-    /// Tells one event; says how the part ends with it.
+    /// Applies one event. Returns how the part ends if the event ends it.
     fn tell(&mut self, told: &Told, run: &Run, part: &mut Part) -> Option<Standing<'static>> {
         match told {
             Told::RunOpened(opened) => self.accept(&opened.calls, run, part),
@@ -178,14 +178,14 @@ impl Stream {
         let added = self.calls.accept(opened, run);
         self.places.resize_with(self.calls.all.len(), Places::default);
         for (index, call) in added {
-            // One that waits for somebody is told when that is said.
+            // A call that waits for the client or for approval is emitted with the event that reports the wait.
             if !call.waits_for_client && !call.awaits_approval {
                 self.open(index, part);
             }
         }
     }
 
-    /// A call that is executed begins.
+    /// Emits the beginning of an executed call.
     fn open(&mut self, index: usize, part: &mut Part) {
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
         let carrier = Carrier::of(call);
@@ -216,7 +216,7 @@ impl Stream {
         }
     }
 
-    /// One that was never approved has not begun yet when it ends.
+    /// A call that was never approved has not begun when it ends.
     fn open_unless_open(&mut self, index: usize, part: &mut Part) {
         let is_ours = self.calls.all.get(index).is_some_and(|call| call.place != Place::Client);
         if is_ours && self.places.get(index).is_some_and(|places| places.call.is_none()) {
@@ -224,7 +224,7 @@ impl Stream {
         }
     }
 
-    /// Asks the client for what only it can give: an answer, or approval.
+    /// Emits a request to the client: for an answer, or for approval.
     fn ask(&mut self, index: usize, part: &mut Part) {
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get_mut(index)) else { return };
         if call.stage == Stage::AwaitingApproval {
@@ -258,7 +258,7 @@ impl Stream {
                 part.of_item("response.custom_tool_call_input.delta", place, json!({ "delta": text }));
                 part.of_item("response.custom_tool_call_input.done", place, json!({ "input": text }));
             }
-            // It says that it is done itself.
+            // `say_commands` completes the item.
             Carrier::ClientShell => return say_commands(part, place),
             Carrier::LocalShell
             | Carrier::ApplyPatch
@@ -272,7 +272,7 @@ impl Stream {
         part.done(place, item);
     }
 
-    /// A response that ends because the client must act says all that it must do.
+    /// A response that ends because the client must act lists every open request.
     fn ask_again(&mut self, part: &mut Part) {
         for index in 0..self.calls.all.len() {
             let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { continue };
@@ -331,8 +331,8 @@ impl Stream {
         self.aside("toolyard:tool_output.delta", &output.call_id, data, part);
     }
 
-    /// What the call said is void. Where it was told already, the item that holds it ends as incomplete, and another
-    /// one holds what is said instead.
+    /// Discards the call's output. If some was emitted already, its item ends as incomplete, and another item holds the
+    /// new output.
     fn takes_back(&mut self, index: usize, part: &mut Part) {
         let (Some(call), Some(places)) = (self.calls.all.get_mut(index), self.places.get_mut(index)) else { return };
         if call.said.is_told
@@ -384,8 +384,8 @@ impl Stream {
         call.said.clear();
     }
 
-    /// A call that the client answered while the response that asked for it was still told, or that ended meanwhile
-    /// without an answer. One that was answered later is input of the response that follows.
+    /// Emits the answer to a call that the client answered while the response was still streamed, or the end of a call
+    /// that ended meanwhile without an answer. A call that is answered later is input of the next response.
     fn answered(&mut self, index: usize, outcome: &v1::CallOutcome, part: &mut Part) {
         let (Some(call), Some(places)) = (self.calls.all.get(index), self.places.get(index)) else { return };
         let Some(place) = places.call else { return };
@@ -397,7 +397,7 @@ impl Stream {
         part.add_done(item);
     }
 
-    /// An event that the API does not know, of a call.
+    /// Emits an event of a call that is not part of the API.
     fn aside(&mut self, kind: &'static str, call_id: &str, mut data: Value, part: &mut Part) {
         let Some(places) = self.calls.find(call_id).and_then(|index| self.places.get(index)) else { return };
         data["call_id"] = call_id.into();
@@ -408,7 +408,7 @@ impl Stream {
     }
 }
 
-/// What the client said of all calls, and is told with each response.
+/// The metadata that the client gave for all calls. Each response repeats it.
 fn metadata(opened: &v1::RunOpened, run: &Run) -> Value {
     let first = opened.calls.first().and_then(|call| run.find(&call.call_id.parse().ok()?));
     let own = first.map(|call| &call.spec().metadata);
@@ -420,7 +420,7 @@ fn kind(error: &v1::CallError) -> &'static str {
     error.kind().as_str_name().trim_start_matches("CALL_ERROR_KIND_")
 }
 
-/// Says what a shell is asked to do. The call is complete with that; what the shell writes is an item of its own.
+/// Emits the commands of a shell call. The call is complete then; the shell's output is an item of its own.
 fn say_commands(part: &mut Part, place: usize) {
     let mut item = part.item(place);
     let commands = item["action"]["commands"].as_array().cloned().unwrap_or_default();
@@ -434,7 +434,7 @@ fn say_commands(part: &mut Part, place: usize) {
     part.done(place, item);
 }
 
-/// The item that holds what a shell writes.
+/// Opens the item for a shell's output unless it is open.
 fn open_output(run: RunId, call: &crate::openai::calls::Call, places: &mut Places, part: &mut Part) -> usize {
     if let Some(place) = places.output {
         return place;

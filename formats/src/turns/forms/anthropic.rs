@@ -17,7 +17,7 @@ pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
     if content.is_string() {
         return Ok(());
     }
-    // What the model was cut off in: its input may have been closed by force.
+    // The call at which the model was cut off. Its input may have been closed by force.
     let stop_reason = whole.string("stop_reason")?.filter(|reason| reason == "max_tokens");
     read_blocks(&content.array()?, stop_reason.as_deref(), draft)
 }
@@ -35,7 +35,7 @@ fn read_blocks(blocks: &[Node<'_>], cut_off: Option<&str>, draft: &mut Draft) ->
                 draft.pass_over(&node.pointer, &kind, Reason::ExecutedByVendor);
                 continue;
             }
-            // What the vendor's own tools gave back.
+            // Results of the vendor's own tools.
             result if result.ends_with("_tool_result") => {
                 draft.pass_over(&node.pointer, &kind, Reason::ExecutedByVendor);
                 continue;
@@ -64,7 +64,7 @@ fn read_blocks(blocks: &[Node<'_>], cut_off: Option<&str>, draft: &mut Draft) ->
 }
 
 pub(crate) fn tool_result(id: &str, answer: &Answer<'_>) -> String {
-    // The vendor refuses a whole request in which an error has anything but text, or a text is empty.
+    // The vendor rejects the whole request if an error contains anything but text, or if a text is empty.
     let is_taken = |media_type: &str| {
         !answer.is_error && (IMAGES.contains(&media_type) || media_type == "image/gif" || media_type == PDF)
     };
@@ -95,7 +95,7 @@ fn block(part: Shown<'_>) -> Option<String> {
     }
 }
 
-/// All results in one message: the vendor wants them together.
+/// All results in one message, as the vendor requires.
 pub(crate) fn message(results: &[String]) -> Vec<String> {
     if results.is_empty() {
         return Vec::new();

@@ -5,7 +5,7 @@ use crate::turns::error::{Error, Problem};
 use crate::turns::json::{self, Node, Object};
 use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
-/// A response with `choices`, one of these choices, a message, or the list of its calls.
+/// A response with `choices`, one of the choices, a message, or the list of its calls.
 pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
     if turn.is_array() {
         return read_calls(turn, draft);
@@ -42,7 +42,7 @@ fn read_calls(calls: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
         let id = object.need("id")?.string()?;
         let carrier = Carrier::ChatTool { id: id.clone() };
         let kind = object.string("type")?;
-        // Some servers leave the type out; then the call's own member tells.
+        // Some servers omit the type. Then the member that is present determines it.
         let call = match (kind.as_deref(), object.get("function"), object.get("custom")) {
             (Some("function") | None, Some(function), _) => function_call(&function, node.pointer, carrier)?,
             (Some("custom") | None, _, Some(custom)) => custom_call(&custom, node.pointer, carrier)?,
@@ -63,7 +63,7 @@ fn function_call(node: &Node<'_>, pointer: String, carrier: Carrier) -> Result<C
     let function = node.object()?;
     let name = function.need("name")?.string()?;
     let arguments = match function.get("arguments") {
-        // Some servers that speak this form write the object itself.
+        // Some servers of this form send the object itself.
         Some(arguments) if !arguments.is_string() => Arguments::of_object(Some(&arguments))?,
         Some(arguments) => Arguments::of_text(arguments.string()?, &arguments.pointer),
         None => Arguments::none(),
@@ -78,7 +78,7 @@ fn custom_call(node: &Node<'_>, pointer: String, carrier: Carrier) -> Result<Cal
     Ok(Call { id: String::new(), name, namespace: None, arguments, pointer, carrier })
 }
 
-/// The arguments of a tool that takes a text and not JSON: an object whose only member, `input`, has the text.
+/// The arguments of a tool that takes text instead of JSON: an object with the text in its only member, `input`.
 pub(crate) fn free_text(input: &Node<'_>) -> Result<Arguments, Error> {
     let input = json::string(&input.string()?);
     Ok(Arguments::Json(json::object(&[("input", Some(input))])))

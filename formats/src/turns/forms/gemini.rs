@@ -1,12 +1,12 @@
 //! Gemini: parts with `functionCall`, answered by parts with `functionResponse` of one user content. Reads the names of
-//! REST (`functionCall`) and of the Python SDK (`function_call`), writes those of REST, which the SDK reads too.
+//! REST (`functionCall`) and of the Python SDK (`function_call`). Writes the names of REST, which the SDK reads too.
 
 use crate::turns::answer::{Answer, IMAGES, PDF, Shown};
 use crate::turns::error::{Error, Problem};
 use crate::turns::json::{self, Node, Object};
 use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
-/// A response with `candidates`, one of these, its content, the list of its parts, or one part.
+/// A response with `candidates`, one candidate, its content, the list of its parts, or one part.
 pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
     if turn.is_array() {
         return read_parts(&turn.array()?, draft);
@@ -29,7 +29,7 @@ fn read_candidate(node: &Node<'_>, candidate: &Object<'_>, draft: &mut Draft) ->
         return read_parts(&parts.array()?, draft);
     }
     let is_part = ["functionCall", "function_call", "text"].iter().any(|name| candidate.has(name));
-    // The vendor's filters may leave a candidate without content.
+    // The vendor's filters may return a candidate without content.
     let is_blocked = ["finishReason", "finish_reason"].iter().any(|name| candidate.has(name));
     match (is_part, is_blocked) {
         (true, _) => read_parts(std::slice::from_ref(node), draft),
@@ -82,7 +82,8 @@ pub(crate) fn function_response(id: Option<&str>, name: &str, answer: &Answer<'_
             Shown::Data { media_type, base64 } => media.push(inline_data(media_type, &base64)),
         }
     }
-    // Always under one of the two names that the vendor knows: a tool's own object could have a member `error`.
+    // Always under one of the two names that the vendor defines, because a tool's own object could have a member
+    // `error`.
     let text = || json::string(&texts.join("\n"));
     let said = match answer.structure() {
         Some(structure) if !answer.is_error => structure.to_owned(),

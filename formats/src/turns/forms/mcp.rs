@@ -8,7 +8,7 @@ use crate::turns::error::{Error, Problem};
 use crate::turns::json::{self, Node};
 use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
-/// Names the protocol's revision in a request; those before the one without sessions do not.
+/// The protocol's revision in a request. Revisions with sessions do not send it.
 const REVISION: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// A request, or a batch of them.
@@ -34,7 +34,7 @@ fn read_message(node: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
         return Ok(());
     }
     let id = message.need("id")?;
-    // A number and the string of its digits are two ids.
+    // A number and the string of its digits are different ids.
     let (key, shown) = match id.text.as_bytes().first() {
         Some(b'"') => (json::string(&id.string()?), id.string()?),
         Some(b'-' | b'0'..=b'9') => (id.text.to_owned(), id.text.to_owned()),
@@ -57,7 +57,7 @@ fn read_message(node: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
 }
 
 pub(crate) fn response(id: &str, answer: &Answer<'_>) -> String {
-    // Sessions came with a revision in which structure is an object.
+    // In revisions with sessions, structured content is an object.
     let structure = answer.structure().filter(|structure| structure.starts_with('{'));
     enveloped(id, None, structure, answer)
 }

@@ -8,12 +8,12 @@ use crate::turns::forms::chat::free_text;
 use crate::turns::json::{self, Node, Object};
 use crate::turns::turn::{Arguments, Call, Carrier, Draft, Reason};
 
-/// The kinds of calls that a tool of ours can answer.
+/// The kinds of calls that Toolyard's tools can answer.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Function,
     Custom,
-    /// What a `shell_call` says of the length of its output goes back with it.
+    /// The limit of the output's length in a `shell_call` is sent back with the output.
     Shell {
         max_output_length: Option<String>,
     },
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     ApplyPatch,
 }
 
-/// Items that the vendor executes itself, or wrote down about that.
+/// Types of items that the vendor executes itself, and of items that record such an execution.
 const BY_VENDOR: [&str; 12] = [
     "code_interpreter_call",
     "file_search_call",
@@ -37,7 +37,7 @@ const BY_VENDOR: [&str; 12] = [
     "item_reference",
 ];
 
-/// Whether no other vendor has things of this type.
+/// Whether only this vendor has items of this type.
 pub(crate) fn is_told_by(kind: &str) -> bool {
     let ours =
         ["function_call", "custom_tool_call", "reasoning", "output_text", "mcp_approval_request", "computer_call"];
@@ -51,7 +51,7 @@ pub(crate) fn read(turn: &Node<'_>, draft: &mut Draft) -> Result<(), Error> {
         return read_items(&turn.array()?, draft);
     }
     match turn.object()?.get("output") {
-        // An item that is an output has a member of that name too.
+        // An output item has a member `output` too.
         Some(output) if turn.object()?.get("type").is_none() => read_items(&output.array()?, draft),
         Some(_) | None => read_items(std::slice::from_ref(turn), draft),
     }
@@ -62,7 +62,7 @@ fn read_items(items: &[Node<'_>], draft: &mut Draft) -> Result<(), Error> {
     let mut answered = HashSet::new();
     for node in items {
         let item = node.object()?;
-        // A message may leave its type out.
+        // The type of a message is optional.
         let kind = match item.string("type")? {
             Some(kind) => kind,
             None if item.get("role").is_some() => "message".to_owned(),
@@ -96,13 +96,13 @@ fn read_items(items: &[Node<'_>], draft: &mut Draft) -> Result<(), Error> {
     Ok(())
 }
 
-/// A shell call in a container of the vendor's.
+/// Whether the shell call runs in a container of the vendor.
 fn is_hosted(item: &Object<'_>) -> Result<bool, Error> {
     let Some(environment) = item.get("environment") else { return Ok(false) };
     Ok(environment.object()?.need("type")?.string()? != "local")
 }
 
-/// What a call asks for: its kind, the tool's name, the arguments. Nothing, where it is no call that is known.
+/// The kind of a call, the tool's name and the arguments. `None` if the item is not a known call.
 fn asked(item: &Object<'_>, kind: &str) -> Result<Option<(Kind, String, Arguments)>, Error> {
     let object = |name| Arguments::of_object(Some(&item.need(name)?));
     Ok(Some(match kind {
@@ -131,7 +131,7 @@ fn read_call(
     mut arguments: Arguments,
     draft: &mut Draft,
 ) -> Result<(), Error> {
-    // The items of shells are `in_progress` until their outputs are there.
+    // Shell items are `in_progress` until their outputs exist.
     let is_waiting = matches!(kind, Kind::Shell { .. } | Kind::LocalShell | Kind::ApplyPatch);
     if let Some(status) = item.string("status")?
         && status != "completed"
@@ -155,8 +155,8 @@ fn read_call(
     draft.push(Some(&call_id), Some(&call_id), call)
 }
 
-/// The item that answers a call. `caller` is who made it, where that was not the model itself: JSON, given back as it
-/// came.
+/// The item that answers a call. `caller` is the JSON of the call's originator if that was not the model itself; it is
+/// returned unchanged.
 pub(crate) fn output_item(kind: &Kind, call_id: &str, caller: Option<&str>, answer: &Answer<'_>) -> String {
     let id = json::string(call_id);
     let caller = caller.map(str::to_owned);
@@ -178,7 +178,7 @@ pub(crate) fn output_item(kind: &Kind, call_id: &str, caller: Option<&str>, answ
                 ("caller", caller),
             ],
         ),
-        // The reference calls it `id`, other documents and agents `call_id`.
+        // The reference names it `id`; other documents and agents use `call_id`.
         Kind::LocalShell => item(
             "local_shell_call_output",
             &[("id", Some(id.clone())), ("call_id", Some(id)), ("output", Some(text()))],
@@ -204,7 +204,7 @@ fn item(kind: &str, members: &[(&str, Option<String>)]) -> String {
     json::object(&all)
 }
 
-/// A text, or a list of texts, images and files where there is more than text.
+/// A text, or a list of texts, images and files if there is more than text.
 fn output(answer: &Answer<'_>) -> String {
     let shown =
         answer.shown(|media_type| IMAGES.contains(&media_type) || media_type == "image/gif" || media_type == PDF);
@@ -235,8 +235,8 @@ fn input_data(media_type: &str, base64: &str) -> String {
     item("input_image", &[("image_url", Some(url)), ("detail", Some(json::string("auto")))])
 }
 
-/// All that was said as one output. A success exits with 0 and an error with 1, unless the last part is an object whose
-/// `exit_code` says otherwise, as that of the tool `bash`: then it is taken for how the shell ended and not shown.
+/// The whole answer as one output. The exit code is 0 for a success and 1 for an error, unless the last part is an
+/// object with an `exit_code`, as for the tool `bash`. That part then determines how the shell ended and is not shown.
 fn shell_output(answer: &Answer<'_>) -> String {
     let ended = answer.exit_code();
     let said = if ended.is_some() { answer.without_last() } else { answer.clone() };

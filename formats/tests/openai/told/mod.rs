@@ -1,4 +1,4 @@
-//! A log as its reader is told of it.
+//! The events of a log as its reader receives them.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use run::{CallSpec, Entry, Event, FloorPolicy, OutputKind, Run, Sequencer};
 
 use crate::story::run_id;
 
-/// An event, and the run as it was then.
+/// An event, and the state of the run at that time.
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     pub(crate) event: v1::RunEvent,
@@ -40,10 +40,10 @@ pub(crate) fn tell(log: &[Entry]) -> Vec<Told> {
 
 const NAMES: [&str; 8] =
     ["bash", "tool", "corp.web_search", "image_generation", "file_search", "mcp_list_tools", "a__shell", "other"];
-/// Names every tool `bash`.
+/// Gives every tool the name `bash`.
 pub(crate) const SHELLS_ONLY: u64 = 0;
 
-/// The log of a run whose tools are these: three bits choose each.
+/// The log of a run with tools of these names: three bits select each.
 pub(crate) fn with_tools(log: &[Entry], names: u64) -> Vec<Entry> {
     let mut count = 0;
     let mut renamed = |calls: &mut Vec<Arc<CallSpec>>| {
@@ -64,7 +64,7 @@ pub(crate) fn with_tools(log: &[Entry], names: u64) -> Vec<Entry> {
     log
 }
 
-/// What stands of each call's output when all that was withdrawn is left out.
+/// The output of each call without withdrawn output.
 pub(crate) fn standing_output(told: &[Told]) -> BTreeMap<String, String> {
     let mut stands = BTreeMap::<String, String>::new();
     for Told { event, .. } in told {

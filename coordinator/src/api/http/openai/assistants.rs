@@ -1,4 +1,4 @@
-//! OpenAI's Assistants API, as far as runs go: their calls are steps, and client calls require action.
+//! The part of OpenAI's Assistants API that concerns runs: their calls are steps, and client calls require action.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ async fn create(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let Asked { mut run, is_streamed } = Asked::read(&ask.body, &hosted(&api))?;
     run.request_id = ask.request_id(String::new())?;
-    let reader = api.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/tool_calls"))?;
+    let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/tool_calls"))?;
     let run = reader.run().id();
     let thread = match path(&ask, "thread_id") {
         "" => run.to_string().replacen("run_", "thread_", 1),
@@ -108,7 +108,7 @@ async fn submit(api: Api, ask: Asks) -> Answered {
     // part.
     let before = find(&api, &ask).await?;
     let from = before.part() - u32::from(before.has_ended());
-    api.submit_tool_outputs(outputs).await.map_err(|fault| Wrong::of_answers(fault, "/tool_outputs"))?;
+    api.submit_tool_outputs(outputs).await.map_err(|error| Wrong::of_answers(error, "/tool_outputs"))?;
     let reader = watch(&api, run).await?;
     if is_streamed {
         return Ok(streamed(reader, &api, Telling { stream: Stream::new(run, thread), from }));
@@ -121,7 +121,7 @@ async fn cancel(api: Api, ask: Asks) -> Answered {
     let ask = ask?;
     let (run, _) = named(&ask)?;
     let request = v1::CancelRunRequest { run_id: run.to_string(), reason: "the run was cancelled".into() };
-    api.cancel_run(request).await.map_err(|fault| Wrong::from(fault).if_gone("run_id"))?;
+    api.cancel_run(request).await.map_err(|error| Wrong::from(error).if_gone("run_id"))?;
     let mut told = find(&api, &ask).await?.run();
     if told["status"] == "in_progress" || told["status"] == "queued" {
         told["status"] = "cancelling".into();

@@ -59,7 +59,7 @@ async fn create(api: Api, ask: Asks) -> Answered {
     let (reader, id, is_streamed, is_background) = match asked {
         Asked::Opened(Opened { mut run, is_streamed, is_background }) => {
             run.request_id = ask.request_id(String::new())?;
-            let reader = api.execute_run(run.into()).await.map_err(|fault| Wrong::of_run(fault, &ask, "/input"))?;
+            let reader = api.execute_run(run.into()).await.map_err(|error| Wrong::of_run(error, &ask, "/input"))?;
             let id = ResponseId { run: reader.run().id(), part: 0 };
             (reader, id, is_streamed, is_background)
         }
@@ -82,7 +82,7 @@ fn named(ask: &Ask) -> Result<ResponseId, Wrong> {
     path(ask, "response_id").parse().map_err(|refused: InputError| Wrong::from(refused).if_gone("response_id"))
 }
 
-/// Answers the open calls of a response; what follows belongs to the next response.
+/// Answers the open calls of a response; the output after that belongs to the next response.
 async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, ResponseId), Wrong> {
     let previous = continued.previous;
     let found = find(api, previous).await.map_err(|wrong| wrong.if_gone("/previous_response_id"))?;
@@ -101,10 +101,10 @@ async fn go_on(api: &Api, continued: &Continued) -> Result<(Box<Reader>, Respons
     }
     let (submit, decide) = continued.requests(&found.run, &found.response)?;
     if let Some(submit) = submit {
-        api.submit_tool_outputs(submit).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
+        api.submit_tool_outputs(submit).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
     if let Some(decide) = decide {
-        api.decide_calls(decide).await.map_err(|fault| Wrong::of_answers(fault, "/input"))?;
+        api.decide_calls(decide).await.map_err(|error| Wrong::of_answers(error, "/input"))?;
     }
     let next = ResponseId { part: previous.part + 1, ..previous };
     Ok((watch(api, next.run).await?, next))
@@ -178,7 +178,7 @@ async fn items(api: Api, ask: Asks) -> Answered {
     Ok(answer(&list(input_items(&found.run, found.previous.as_ref()), &ask)?))
 }
 
-/// Whether the client asks for the events that the API does not document.
+/// Whether the client requests the events that the API does not document.
 fn shows_all(ask: &Ask) -> Result<bool, Wrong> {
     match ask.query.iter().find(|(name, _)| name == "events").map(|(_, value)| value.as_str()) {
         None | Some("documented") => Ok(false),

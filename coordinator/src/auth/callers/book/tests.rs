@@ -1,4 +1,4 @@
-//! The file of callers: which files are accepted, who matches it, and how mistakes are reported.
+//! Tests of the file of callers: which files are accepted, which caller matches, and how mistakes are reported.
 
 use super::*;
 

@@ -30,13 +30,13 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 /// The moment that lies so long ago.
 pub(crate) fn ago(since: Option<Duration>) -> Option<prost_types::Timestamp> {
     let since = u64::try_from(since?.as_millis()).unwrap_or(u64::MAX);
-    Some(proto::convert::api::timestamp(run::Timestamp(proto::now().0.saturating_sub(since))))
+    Some(proto::convert::api::timestamp(run::Timestamp(::nats::now().0.saturating_sub(since))))
 }
 
 /// How long ago a moment was, in words.
 pub(crate) fn age(at: Option<prost_types::Timestamp>) -> String {
     let Some(at) = at else { return String::new() };
-    let millis = i128::from(proto::now().0) - (i128::from(at.seconds) * 1000 + i128::from(at.nanos) / 1_000_000);
+    let millis = i128::from(::nats::now().0) - (i128::from(at.seconds) * 1000 + i128::from(at.nanos) / 1_000_000);
     format!("{} ago", duration(Duration::from_millis(u64::try_from(millis).unwrap_or(0))))
 }
 

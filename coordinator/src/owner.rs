@@ -224,7 +224,7 @@ impl OwnerTask {
             // Not a branch of the `select!`, because the branches before it may always be ready.
             self.step_census();
             self.perform_actions();
-            let due = self.owner.poll_timeout().map(|at| at.since(proto::now()));
+            let due = self.owner.poll_timeout().map(|at| at.since(::nats::now()));
             let timer = async {
                 match due {
                     Some(wait) => tokio::time::sleep(wait).await,
@@ -305,7 +305,7 @@ impl OwnerTask {
 
     fn take_batch(&mut self, batch: &mut Batch) {
         if let Some(Fed { what: Decoded::Entry(_, newest), .. }) = batch.entries.last() {
-            self.lag.note(proto::now().since(newest.at), Instant::now());
+            self.lag.note(::nats::now().since(newest.at), Instant::now());
         }
         for fed in batch.entries.drain(..) {
             self.take(fed);
@@ -331,7 +331,7 @@ impl OwnerTask {
                 let Some(slice) = self.slices.get(usize::from(run.shard().0)) else { return };
                 let has_ended = || slice.owed.holds(run);
                 let place = (run, subject.place);
-                match self.owner.handle_unreadable(place, sequence, proto::now(), has_ended) {
+                match self.owner.handle_unreadable(place, sequence, ::nats::now(), has_ended) {
                     Noted::Ignored | Noted::Kept => {}
                     Noted::Stray => self.note_stray(run, sequence),
                     Noted::NoRoom => {
@@ -361,7 +361,7 @@ impl OwnerTask {
             if traces { self.owner.run(id).and_then(|known| trace::before(&known.run, &entry.events)) } else { None };
         self.heard.clear();
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
-        let open = match self.owner.handle_entry(id, entry, &mut self.heard, proto::now(), &world) {
+        let open = match self.owner.handle_entry(id, entry, &mut self.heard, ::nats::now(), &world) {
             Applied::Ignored | Applied::Unread => return,
             Applied::Closed => {
                 if !slice.take_erase_request(id, entry) {

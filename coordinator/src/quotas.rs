@@ -286,7 +286,7 @@ struct Report {
 
 fn fresh_report(text: &str) -> Option<Report> {
     let report: Report = serde_json::from_str(text).ok()?;
-    let age = proto::now().since(run::Timestamp(report.at_ms));
+    let age = ::nats::now().since(run::Timestamp(report.at_ms));
     (age <= REPORT_VALID).then_some(report)
 }
 
@@ -466,7 +466,7 @@ impl Counted {
                 Whose::Tool(tool) => running_of_tools.insert(tool.to_string(), count),
             };
         }
-        let report = Report { at_ms: proto::now().0, tenants: self.usages(), running_of_tenants, running_of_tools };
+        let report = Report { at_ms: ::nats::now().0, tenants: self.usages(), running_of_tenants, running_of_tools };
         (report, self.running.is_limited)
     }
 

@@ -177,7 +177,7 @@ impl Reader {
     /// Waits for the next entry, and reports if the run's owner does not end overdue calls.
     async fn wait(&mut self) -> Result<Arc<Entry>, WatchError> {
         let mut look = match self.run.next_deadline() {
-            Some(deadline) => Instant::now() + deadline.after(OVERDUE).since(proto::now()),
+            Some(deadline) => Instant::now() + deadline.after(OVERDUE).since(::nats::now()),
             None => return self.source.next().await,
         };
         let (ledger, run) = (self.source.ledger.clone(), self.source.run);

@@ -153,7 +153,7 @@ impl Runs {
 
     /// The scope in which the calls of a new run are accepted.
     pub(crate) fn scope_of<'here>(&'here self, new: &'here NewRun, registry: &'here Registry) -> Scope<'here> {
-        let now = proto::now();
+        let now = ::nats::now();
         Scope {
             first: 0,
             offer: Offer { custom: &new.custom, attached: &new.tools, registry, tenant: new.tenant.as_ref() },
@@ -180,7 +180,7 @@ impl Runs {
             offer: Offer { custom, attached: run.tools(), registry, tenant: run.tenant() },
             client_only: run.is_client_only(),
             run_deadline: run.deadline(),
-            now: proto::now(),
+            now: ::nats::now(),
             confirm: &self.hooks.confirm,
             rules: run.rules(),
             context: run.context(),
@@ -410,7 +410,7 @@ impl Runs {
     ) -> Result<(Arc<Run>, bool), RequestError> {
         let mut newest = self.known(id).await?;
         for _ in 0..DECISIONS_MAX {
-            let decide = |run: &Run| Ok(run.decide(command(run), proto::now())?);
+            let decide = |run: &Run| Ok(run.decide(command(run), ::nats::now())?);
             let (known, events) = self.found_in(newest, decide).await?;
             if events.is_empty() {
                 return Ok((known.run, false));
@@ -459,11 +459,11 @@ impl Runs {
 
 /// Not [`uuid::Uuid::now_v7`], because the time in the id is the broker's, as everywhere.
 fn fresh_id(shard: Shard) -> RunId {
-    RunId::new(shard, Builder::from_unix_timestamp_millis(proto::now().0, &rand::random()).into_uuid())
+    RunId::new(shard, Builder::from_unix_timestamp_millis(::nats::now().0, &rand::random()).into_uuid())
 }
 
 fn missing(id: RunId) -> RequestError {
-    if proto::now().since(id.created_at()) > RETENTION {
+    if ::nats::now().since(id.created_at()) > RETENTION {
         RequestError::EventsExpired(id)
     } else {
         RequestError::RunNotFound(id)

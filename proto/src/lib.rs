@@ -1,7 +1,6 @@
 //! The wire: the public API and the log's format (generated), the only conversions between them and the domain, the
 //! broker's subjects and names, JSON and OpenAPI.
 
-pub mod clock;
 #[cfg(feature = "grpc")]
 pub mod codec;
 pub mod convert;
@@ -37,5 +36,4 @@ pub mod wire {
 /// The descriptors of everything above, for gRPC reflection and JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-pub use clock::now;
 pub use reason::Reason;

@@ -14,7 +14,7 @@ impl Results {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         let model = model.map(|(_, name)| name.to_owned());
-        let at_ms = proto::clock::now().0;
+        let at_ms = ::nats::time::now().0;
         Self(json!({ "machine": { "processors": processors, "model": model, "at_unix_ms": at_ms } }))
     }
 

@@ -256,8 +256,12 @@ impl World {
     pub(crate) fn owner_wakes(&mut self, index: usize) {
         let Some(owning) = &mut self.coordinators[index].owning else { return };
         let now = self.now;
-        let late = owning.effects.extract_if(.., |_, performing| now.since(performing.since) >= EFFECT_PATIENCE);
-        let late: Vec<Effect> = late.map(|(_, performing)| performing.effect).collect();
+        let mut late = Vec::new();
+        owning.effects.retain(|_, performing| {
+            let is_late = now.since(performing.since) >= EFFECT_PATIENCE;
+            late.extend(is_late.then_some(performing.effect));
+            !is_late
+        });
         self.with_owner(index, |owner, now, fleet| {
             for effect in late {
                 owner.handle_effect_done(run_id(), effect, now, fleet);

@@ -14,11 +14,12 @@ mod tests;
 mod worker;
 mod world;
 
+use std::io::Write as _;
 use std::time::Instant;
 
 use clap::Parser;
 
-use search::{Found, search};
+use search::search;
 use world::{Budget, Flaw, Plan};
 
 /// Explores every state of a small world with one call, and checks the promises in each.
@@ -54,25 +55,12 @@ fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let Args { faults, short_steps, long_steps, cancels, repeatable, apart, flaw, .. } = args;
     let budget = Budget { short_steps, long_steps, cancels, ..Budget::with_faults(faults) };
-    let found = explore(Plan { repeatable, apart, flaw, budget }, args.states_max);
+    let (plan, began) = (Plan { repeatable, apart, flaw, budget }, Instant::now());
+    let found = search(plan, args.states_max);
+    writeln!(std::io::stdout(), "{plan:?}: {found} in {:.1} s", began.elapsed().as_secs_f64())?;
     if let Some(broken) = found.broken {
         anyhow::bail!("a promise is broken: {broken}");
     }
     anyhow::ensure!(found.is_complete, "gave up after {} states: raise --states-max", found.states);
     Ok(())
-}
-
-/// Explores a world and prints what was seen.
-fn explore(plan: Plan, states_max: usize) -> Found {
-    let began = Instant::now();
-    let found = search(plan, states_max);
-    println!(
-        "{} states, {} transitions, at most {} steps, {} states drained, {:.1} s: {plan:?}",
-        found.states,
-        found.transitions,
-        found.depth,
-        found.drained,
-        began.elapsed().as_secs_f64()
-    );
-    found
 }

@@ -23,6 +23,13 @@ pub(crate) struct Found {
     pub(crate) broken: Option<Counterexample>,
 }
 
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { states, transitions, depth, drained, .. } = self;
+        write!(f, "{states} states, {transitions} transitions, at most {depth} steps, {drained} states drained")
+    }
+}
+
 /// A broken promise, and the steps that lead to it.
 #[derive(Debug)]
 pub(crate) struct Counterexample {

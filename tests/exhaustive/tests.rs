@@ -1,4 +1,4 @@
-use crate::explore;
+use crate::search::{Found, search};
 use crate::world::{Budget, Flaw, Plan};
 
 /// No search of a test sees more states: one that does has not explored its world.
@@ -13,9 +13,15 @@ fn plan(budget: Budget) -> Plan {
     Plan { repeatable: false, apart: false, flaw: Flaw::None, budget }
 }
 
+fn explore(plan: Plan) -> Found {
+    let found = search(plan, STATES_MAX);
+    println!("{plan:?}: {found}");
+    found
+}
+
 /// Panics with a shortest counterexample if a promise is broken.
 fn keeps_its_promises(plan: Plan) {
-    let found = explore(plan, STATES_MAX);
+    let found = explore(plan);
     if let Some(broken) = &found.broken {
         panic!("{plan:?}: {broken}");
     }
@@ -68,14 +74,14 @@ fn every_rule_without_a_second_line_of_defense_is_missed_when_it_is_broken() {
         (Flaw::HastyAck, repeatable),
     ];
     for (flaw, plan) in flaws {
-        let found = explore(Plan { flaw, ..plan }, STATES_MAX);
+        let found = explore(Plan { flaw, ..plan });
         assert!(found.broken.is_some(), "no promise is broken with {flaw:?}");
     }
 }
 
 #[test]
 fn a_counterexample_names_the_steps_that_lead_to_it() {
-    let found = explore(Plan { flaw: Flaw::UnconfirmedStart, ..plan(Budget { cancels: 1, ..faults(1) }) }, STATES_MAX);
+    let found = explore(Plan { flaw: Flaw::UnconfirmedStart, ..plan(Budget { cancels: 1, ..faults(1) }) });
     let text = found.broken.expect("a promise is broken").to_string();
     assert!(text.contains("its start does not count, after 5 steps:"), "{text}");
     assert!(text.contains("the client cancels the call"), "{text}");

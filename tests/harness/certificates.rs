@@ -69,7 +69,7 @@ impl Authority {
     fn sign(&self, name: &str, names: Vec<SanType>, life: Option<Duration>) -> Certified {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         if let Some(life) = life {
-            params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_millis(proto::now().0) + life;
+            params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_millis(::nats::now().0) + life;
         }
         params.subject_alt_names = names;
         params.distinguished_name.push(DnType::CommonName, name);

@@ -378,7 +378,7 @@ type Stored = (proto::subject::Subject, Vec<Event>, Option<std::sync::Arc<CallSp
 fn finished(id: RunId) -> Vec<Stored> {
     use proto::subject::{Subject, SubjectKind};
     let pool: run::PoolId = "main".parse().expect("a pool");
-    let deadline = proto::now().after(Duration::from_secs(3600));
+    let deadline = ::nats::now().after(Duration::from_secs(3600));
     let (name, tool) = ("call_0".parse().expect("an id"), "noop".parse().expect("a name"));
     let policy = run::Policy::of(run::Effects::default());
     let route = run::Route::Pool { pool: pool.clone(), policy, version: None };

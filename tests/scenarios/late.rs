@@ -81,7 +81,7 @@ async fn a_run_that_is_opened_too_late_ends_as_it_begins_and_is_not_executed() {
         for (late, status) in [(true, RunStatus::Expired), (false, RunStatus::Completed)] {
             let run = another(&asked);
             let ms = if late { -1 } else { 5000 };
-            let not_after_ms = proto::now().0.checked_add_signed(ms).expect("a time");
+            let not_after_ms = ::nats::now().0.checked_add_signed(ms).expect("a time");
             log.store(subject.replace(&asked, &run), &wire::Entry { not_after_ms, ..opening.clone() }).await;
             let run = Run { client: yard.client.clone(), id: run };
             let events = run.watch(FloorPolicy::Arrival).await.to_end().await;
@@ -122,7 +122,7 @@ async fn a_copy_of_an_opening_that_comes_after_the_erasure_executes_nothing_and_
         }
     };
     until_erased().await;
-    assert!(proto::now().0 > opening.not_after_ms, "it is not erased while a copy of its opening would count");
+    assert!(::nats::now().0 > opening.not_after_ms, "it is not erased while a copy of its opening would count");
     // As a coordinator's connection would bring it that was away meanwhile.
     log.store(subject, &opening).await;
     is_idle(&yard).await;

@@ -113,7 +113,7 @@ impl Broker {
     /// run.
     async fn is_taken(&self, name: &str, taken: &wire::TakenRequest, ms_ago: u64) -> String {
         let shard = taken.run_id.parse::<RunId>().expect("a run id").shard();
-        let id = uuid::Builder::from_unix_timestamp_millis(proto::now().0 - ms_ago, &[7; 10]).into_uuid();
+        let id = uuid::Builder::from_unix_timestamp_millis(::nats::now().0 - ms_ago, &[7; 10]).into_uuid();
         let run_id = RunId::new(shard, id).to_string();
         let value = wire::TakenRequest { run_id: run_id.clone(), ..taken.clone() }.encode_to_vec();
         self.keys.put(name, value.into()).await.expect("the broker stores anything");

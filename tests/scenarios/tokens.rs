@@ -54,7 +54,7 @@ fn encoded(value: &Value) -> String {
 }
 
 fn now_s() -> u64 {
-    proto::now().0 / 1000
+    ::nats::now().0 / 1000
 }
 
 /// The claims of a token that is taken.

@@ -49,7 +49,7 @@ impl Received {
         let base64 = base64::prelude::BASE64_STANDARD;
         let key = base64.decode(secret.trim_start_matches("whsec_")).expect("a secret");
         let at = &self.headers["webhook-timestamp"];
-        let age = i128::from(proto::now().0 / 1000) - at.parse::<i128>().expect("seconds");
+        let age = i128::from(::nats::now().0 / 1000) - at.parse::<i128>().expect("seconds");
         assert!((-5..60).contains(&age), "{age}");
         let signed = [format!("{}.{at}.", self.id()).as_bytes(), &self.body].concat();
         let expected = format!("v1,{}", base64.encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), &signed)));

@@ -135,7 +135,7 @@ pub(crate) async fn drive(load: Arc<Load>, plan: Plan, permit: Option<OwnedSemap
     let (evidence, acts, live) = (Evidence::default(), JoinSet::new(), Vec::new());
     let (cancel_sent, may_be_erased, last_read) = (None, false, Instant::now());
     let mut drive = Drive { load, plan, seed, outcome, evidence, acts, cancel_sent, live, may_be_erased, last_read };
-    drive.outcome.asked_at = proto::now().0;
+    drive.outcome.asked_at = ::nats::now().0;
     let Some(stream) = drive.open().await else {
         drop(permit);
         drive.check_askings().await;
@@ -144,7 +144,7 @@ pub(crate) async fn drive(load: Arc<Load>, plan: Plan, permit: Option<OwnedSemap
     };
     drive.begin_acts();
     let read = drive.read_live(stream).await;
-    drive.outcome.seen_at = proto::now().0;
+    drive.outcome.seen_at = ::nats::now().0;
     drop(permit);
     drive.join_acts().await;
     drive.check(read).await;
@@ -287,7 +287,7 @@ impl Drive {
 
     fn cancel(&mut self, wait: Duration) {
         let Some(cancel) = self.plan.cancel.filter(|_| self.cancel_sent.is_none()) else { return };
-        self.cancel_sent = Some(proto::now().0 + u64::try_from(wait.as_millis()).unwrap_or_default());
+        self.cancel_sent = Some(::nats::now().0 + u64::try_from(wait.as_millis()).unwrap_or_default());
         match cancel.call {
             Some(index) => self.evidence.cancels.push(index),
             None => self.evidence.cancels.extend(0..self.plan.calls.len()),
@@ -393,7 +393,7 @@ impl Drive {
         self.outcome.read_again_ms = late.as_ref().and_then(|_| u64::try_from(began.elapsed().as_millis()).ok());
         self.evidence.run = self.get(&run_id).await;
         let erased_at = self.outcome.to_erase.map(|ended| ended + u64::try_from(ERASE_AFTER.as_millis()).unwrap_or(0));
-        let may_be_erased = erased_at.is_some_and(|erased| proto::now().0 >= erased);
+        let may_be_erased = erased_at.is_some_and(|erased| ::nats::now().0 >= erased);
         let lost = |what: String| Violation { broken: Broken::Lost, what };
         match late {
             Some(late) => self.outcome.violations.extend(check::same(&self.live, &late)),

@@ -150,7 +150,7 @@ async fn check_erased(load: &Load, arguments: &Arguments, tally: &mut Tally) {
     let late_ms = u64::try_from((ERASE_AFTER + ERASE_LATE).as_millis()).unwrap_or(u64::MAX);
     let mut seed = Seed::new(arguments.seed).of(CALM - 1);
     let until = Instant::now() + ERASED_LIMIT;
-    for run_id in tally.take_gone(proto::now().0.saturating_sub(late_ms)).into_iter().take(ERASED_MAX) {
+    for run_id in tally.take_gone(::nats::now().0.saturating_sub(late_ms)).into_iter().take(ERASED_MAX) {
         tally.erased += 1;
         if !load.door.is_gone(&mut seed, &run_id, until).await {
             let what = format!("it is not to be stored, and is found {late_ms} ms after its end");

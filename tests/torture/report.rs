@@ -86,7 +86,7 @@ impl Tally {
         match word {
             Word::Struck(struck) => self.faults.push(struck),
             Word::Violation(violation) => {
-                let now = proto::now().0;
+                let now = ::nats::now().0;
                 self.tell(Told { from: now, until: now, violations: vec![violation], ..Told::default() });
             }
         }
@@ -186,7 +186,7 @@ impl Tally {
 
     pub(crate) fn tell_of_run(&mut self, run_id: &str, violation: Violation) {
         let told = self.doubtful.remove(run_id).unwrap_or_else(|| {
-            let now = proto::now().0;
+            let now = ::nats::now().0;
             Told { run_id: run_id.to_owned(), from: now, until: now, ..Told::default() }
         });
         self.tell(Told { violations: vec![violation], ..told });

@@ -141,11 +141,11 @@ impl World {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(fault.after) => {}
             }
-            let from = proto::now().0;
+            let from = ::nats::now().0;
             let word = match self.strike(&fault, &words).await {
                 Ok(index) => {
                     let (part, blow) = (fault.part, fault.blow);
-                    Word::Struck(Struck { part, blow, index, from, until: proto::now().0 })
+                    Word::Struck(Struck { part, blow, index, from, until: ::nats::now().0 })
                 }
                 Err(error) => {
                     let what = format!("{fault}: {error:#}");

@@ -343,7 +343,7 @@ impl Deadline {
 
 /// The attempt's own time, or the call's if that is sooner. `None` when the call's has come already.
 fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
-    let (own, rest) = (policy.attempt_timeout, job.spec.deadline.since(proto::now()));
+    let (own, rest) = (policy.attempt_timeout, job.spec.deadline.since(::nats::now()));
     if rest.is_zero() {
         return None;
     }

@@ -38,7 +38,7 @@ impl Api {
             None => return Err(neither().into()),
         };
         let by = self.runs.caller.name().map(ToString::to_string).unwrap_or_default();
-        let word = Word { by, reason: reason(&request.reason)?.to_owned(), at_ms: proto::now().0 };
+        let word = Word { by, reason: reason(&request.reason)?.to_owned(), at_ms: ::nats::now().0 };
         let done = self.runs.pauses.pause(&what, &word).await.map_err(RequestError::from);
         audit::paused(&self.runs.caller, "Pause", &what, done.as_ref().err().map(RequestError::reason));
         done?;

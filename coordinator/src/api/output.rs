@@ -44,7 +44,7 @@ impl Piece {
     }
 
     fn heartbeat() -> Self {
-        Self { heartbeat: Some(v1::Heartbeat { time: Some(api::timestamp(proto::now())) }), ..Self::default() }
+        Self { heartbeat: Some(v1::Heartbeat { time: Some(api::timestamp(::nats::now())) }), ..Self::default() }
     }
 
     fn is_small(&self) -> bool {

@@ -31,7 +31,7 @@ type Parked = (Vec<Found>, Option<u64>);
 impl Notices {
     /// It is not delivered any more: it is too old, or its endpoint is not in the file.
     fn is_parked(&self, found: &Found) -> bool {
-        let age = proto::now().since(found.notification.at);
+        let age = ::nats::now().since(found.notification.at);
         self.webhooks.find(&found.endpoint).is_none_or(|endpoint| age >= endpoint.give_up_after)
     }
 

@@ -382,7 +382,7 @@ fn warn_lost(shards: usize) {
 
 /// Runs created before this moment are not in the log any more.
 pub(super) fn expired() -> Timestamp {
-    Timestamp(proto::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)))
+    Timestamp(::nats::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)))
 }
 
 fn interval(every: Duration) -> tokio::time::Interval {

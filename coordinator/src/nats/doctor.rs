@@ -406,9 +406,9 @@ struct Clocks {
 }
 
 async fn clocks(context: &Context) -> Option<Clocks> {
-    let wanted = proto::now().0;
+    let wanted = ::nats::now().0;
     let answer: serde_json::Value = context.request(format!("STREAM.INFO.{}", names::STREAM), &()).await.ok()?;
-    let unsure = proto::now().0.saturating_sub(wanted).div_ceil(2);
+    let unsure = ::nats::now().0.saturating_sub(wanted).div_ceil(2);
     let time: prost_types::Timestamp = answer["ts"].as_str()?.parse().ok()?;
     let broker = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
     Some(Clocks { broker: millis(broker).0, ours: wanted + unsure, unsure })

@@ -33,7 +33,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::append::{APPEND_PAUSE, UNHEARD_MAX};
+use ::nats::append::PAUSE;
+
+use self::append::UNHEARD_MAX;
 use self::room::{Amount, Room};
 use super::Broker;
 use super::setup::LOG_BYTES_PER_MESSAGE;
@@ -320,7 +322,7 @@ impl Journal {
             if Instant::now() >= give_up {
                 return Err(ReadError::disagreeing());
             }
-            tokio::time::sleep(APPEND_PAUSE).await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 
@@ -473,7 +475,7 @@ where
             read => return read,
         };
         tracing::warn!(%error, "{again}");
-        tokio::time::sleep(APPEND_PAUSE).await;
+        tokio::time::sleep(PAUSE).await;
         patience = (patience * 2).min(ANSWER_PATIENCE_LONGEST);
     }
 }

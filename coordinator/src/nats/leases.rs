@@ -119,7 +119,7 @@ impl Membership {
         if let Some(key) = Key::parse(&entry.key) {
             let is_stored = entry.operation == kv::Operation::Put;
             let value = is_stored.then(|| text(&entry.value));
-            let age = i128::from(proto::now().0) - entry.created.unix_timestamp_nanos() / 1_000_000;
+            let age = i128::from(::nats::now().0) - entry.created.unix_timestamp_nanos() / 1_000_000;
             let age = Duration::from_millis(u64::try_from(age).unwrap_or(0));
             self.machine.handle_change(Change { key, value, revision: entry.revision, age }, now());
         }

@@ -56,7 +56,7 @@ impl Pauses {
     /// First the queue, then the record: if it fails in between, repeating the request completes it.
     pub(crate) async fn pause(&self, what: &Pausable, record: &Word) -> Result<(), ReadError> {
         if let Pausable::Pool(pool) = what {
-            let until = i128::from(proto::now().after(FOR_GOOD).0) * 1_000_000;
+            let until = i128::from(::nats::now().after(FOR_GOOD).0) * 1_000_000;
             let until = async_nats::datetime::from_nanos(until).map_err(|error| ReadError::new(&error))?;
             let log = self.context.get_stream(names::STREAM).await.map_err(|error| ReadError::new(&error))?;
             let paused = log.pause_consumer(&names::pool_consumer(pool), until).await;

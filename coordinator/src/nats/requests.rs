@@ -8,7 +8,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::jetstream::{Context, kv};
 use bytes::Bytes;
-use nats::unstored::AppendFailure;
+use nats::append::AppendFailure;
 use prost::Message as _;
 use proto::wire::v1 as wire;
 use run::RunId;

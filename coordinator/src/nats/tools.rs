@@ -387,7 +387,7 @@ impl RegistryTask {
     async fn forget(&mut self) {
         let hosted = self.sets.keys().map(|hosts| (hosts, self.hosts.contains(hosts)));
         self.deserted.look(hosted).await;
-        let (now, forgotten) = (proto::now(), self.limits.forgotten);
+        let (now, forgotten) = (::nats::now(), self.limits.forgotten);
         let ages = self.sets.keys().filter_map(|hosts| Some((hosts.clone(), self.deserted.age(hosts, now)?)));
         let over = ages.filter(|(hosts, age)| *age >= forgotten && !proves_a_claim(&self.sets, hosts));
         for (hosts, age) in over.take(FORGOTTEN_MAX).collect::<Vec<_>>() {

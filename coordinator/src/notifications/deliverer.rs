@@ -122,7 +122,7 @@ impl Deliverer {
     /// The queue's content, and what is added to it. Parked ones are at its front.
     async fn open(&self, after: u64) -> Option<Incoming> {
         let age_ms = u64::try_from(self.endpoint.give_up_after.as_millis()).unwrap_or(u64::MAX);
-        let since = Timestamp(proto::now().0.saturating_sub(age_ms));
+        let since = Timestamp(::nats::now().0.saturating_sub(age_ms));
         match self.queue.incoming(self.shard, &self.endpoint.name, after, since).await {
             Ok(incoming) => Some(incoming),
             Err(error) => {
@@ -134,7 +134,7 @@ impl Deliverer {
     }
 
     fn gives_up(&self, notification: &Arrived) -> bool {
-        proto::now().since(notification.at) >= self.endpoint.give_up_after
+        ::nats::now().since(notification.at) >= self.endpoint.give_up_after
     }
 
     /// Leaves the first notification of a run in the queue, from which it can be redriven.
@@ -168,7 +168,7 @@ impl Deliverer {
         metrics::webhook(endpoint, "refused");
         let id = message_id(run, noted);
         // The pause ends at the latest when the notification is too old, so that it is parked on time.
-        let age = proto::now().since(notification.at);
+        let age = ::nats::now().since(notification.at);
         let left = self.endpoint.give_up_after.saturating_sub(age);
         let pause = pause(age).max(retry_after.unwrap_or_default()).min(left);
         tracing::info!(endpoint, id, reason, ?pause, "delivering a notification failed, retrying");
@@ -183,7 +183,7 @@ async fn next(incoming: &mut Option<Incoming>) -> Option<Result<Arrived, ReadErr
 
 async fn post(endpoint: Arc<Endpoint>, queue: Queue, notification: Arrived) -> Attempt {
     // A notification that was tried before may have been removed from the queue meanwhile.
-    if proto::now().since(notification.at) >= *PAUSE.start() && !queue.holds(notification.sequence).await {
+    if ::nats::now().since(notification.at) >= *PAUSE.start() && !queue.holds(notification.sequence).await {
         return Attempt { notification, outcome: Ok(Done::Gone) };
     }
     let untaken = |reason: String| Untaken { reason, retry_after: None };

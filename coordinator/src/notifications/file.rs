@@ -153,7 +153,7 @@ impl Endpoint {
 
     /// Posts a notification, signed with the present time.
     pub(super) async fn post(&self, id: &str, body: &Bytes) -> Result<Posted, String> {
-        let mut headers = sign::headers(&self.secrets, id, proto::now(), body);
+        let mut headers = sign::headers(&self.secrets, id, ::nats::now(), body);
         headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
         self.address.post(headers, body.clone(), ANSWER_BYTES_MAX).await
     }

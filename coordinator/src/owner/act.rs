@@ -52,12 +52,12 @@ impl OwnerTask {
     /// Performs the outstanding effects of a run.
     pub(super) fn check_run(&mut self, id: RunId) {
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
-        self.owner.check_run(id, proto::now(), &world);
+        self.owner.check_run(id, ::nats::now(), &world);
     }
 
     pub(super) fn check_due_runs(&mut self) {
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
-        self.owner.handle_timeout(proto::now(), &world);
+        self.owner.handle_timeout(::nats::now(), &world);
     }
 
     fn append(&mut self, append: Append) {
@@ -91,7 +91,7 @@ impl OwnerTask {
             Err(EffectError::Gone) => self.forget_gone(id),
         }
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
-        self.owner.handle_effect_done(id, effect, proto::now(), &world);
+        self.owner.handle_effect_done(id, effect, ::nats::now(), &world);
     }
 
     fn hand_back(&mut self, id: RunId, attempt: AttemptId, job: JobLease) {

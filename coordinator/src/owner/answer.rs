@@ -27,7 +27,7 @@ impl OwnerTask {
 
     /// `None` while the feed has not delivered entries up to `needed`, or if the shard is not ours.
     pub(super) fn verdict(&self, question: &Question, pool: &PoolId, needed: u64) -> Option<Verdict> {
-        self.owner.verdict(question, pool, needed, proto::now(), &self.surroundings())
+        self.owner.verdict(question, pool, needed, ::nats::now(), &self.surroundings())
     }
 
     /// Ends an attempt that is not retried and whose worker is lost. A worker that receives the job would do the same,

@@ -54,7 +54,7 @@ impl OwnerTask {
 
     fn check_some(&mut self, census: &mut Census, began: Instant) {
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
-        let now = proto::now();
+        let now = ::nats::now();
         while let Some(id) = census.left.pop() {
             self.owner.check_workers(id, now, &world);
             if leads(&self.owner, id.shard())

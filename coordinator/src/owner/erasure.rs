@@ -277,7 +277,7 @@ impl OwnerTask {
 
     /// Erases runs that are due, and late entries of erased runs.
     pub(super) fn erase_due(&mut self) {
-        let now = proto::now();
+        let now = ::nats::now();
         let ours: Vec<Shard> = every().filter(|shard| self.may_act(*shard)).collect();
         ours.iter().for_each(|shard| self.settle(*shard));
         ours.iter().for_each(|shard| self.refill(*shard));

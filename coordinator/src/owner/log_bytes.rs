@@ -94,7 +94,7 @@ impl OwnerTask {
         if !self.io.quotas.counts_log() {
             return;
         }
-        let now = proto::now();
+        let now = ::nats::now();
         let mut totals: HashMap<TenantId, u64> = HashMap::new();
         for (slice, _) in self.slices.iter_mut().zip(self.owner.shards()).filter(|(_, shard)| shard.phase().leads()) {
             slice.log_bytes.expire(now);
@@ -125,7 +125,7 @@ impl OwnerTask {
         let (Some(call), Some(tenant)) = (known.run.call(index), known.run.tenant()) else { return };
         let reason = self.io.quotas.log_full_for(tenant);
         let command = Command::CancelCall { call: call.spec().id.clone(), reason };
-        let Ok(events) = known.run.decide(command, proto::now()) else { return };
+        let Ok(events) = known.run.decide(command, ::nats::now()) else { return };
         let Some(place) = SubjectKind::of(&events) else { return };
         tracing::warn!(
             run.id = %id,

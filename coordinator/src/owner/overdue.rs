@@ -40,7 +40,7 @@ impl OwnerTask {
 
 async fn end_overdue(journal: &Journal, registry: &Registry, id: RunId) -> Result<(), ReadError> {
     let known = journal.known(id).await?;
-    for Append { effect, event, expected, .. } in overdue_ends(&known, registry, proto::now()) {
+    for Append { effect, event, expected, .. } in overdue_ends(&known, registry, ::nats::now()) {
         tracing::warn!(run.id = %id, ?effect, "ending what is overdue in the owner's place");
         match journal.append(id, &[event], None, expected).await {
             Ok(_) | Err(AppendError::Conflict) => {}

@@ -169,7 +169,7 @@ impl OwnerTask {
             } = taken;
             let follows = self.io.feeds.follows(shard);
             let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { continue };
-            if !self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread }, proto::now()) {
+            if !self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread }, ::nats::now()) {
                 continue;
             }
             // Existing watchers may have received less than is known; they skip entries that arrive twice.
@@ -216,7 +216,7 @@ impl OwnerTask {
         }
         tracing::debug!(%shard, "leads a shard");
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
-        self.owner.check_shard(shard, proto::now(), &world);
+        self.owner.check_shard(shard, ::nats::now(), &world);
         self.write_snapshot(shard);
     }
 
@@ -356,7 +356,8 @@ impl OwnerTask {
 
     pub(super) fn write_snapshots(&mut self) {
         // The log has dropped everything that is older.
-        let oldest = Timestamp(proto::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)));
+        let oldest =
+            Timestamp(::nats::now().0.saturating_sub(u64::try_from(RETENTION.as_millis()).unwrap_or(u64::MAX)));
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
             self.owner.forget_unread_before(shard, oldest);
             let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);

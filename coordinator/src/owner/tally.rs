@@ -137,7 +137,7 @@ impl OwnerTask {
         COUNTS.client_calls.set(f64::from(tallies.client_calls));
         COUNTS.approvals.set(f64::from(tallies.approvals));
         COUNTS.log_lag.set(self.lag.worst(Instant::now()).as_secs_f64());
-        let now = proto::now();
+        let now = ::nats::now();
         let each = |value: fn(&Tally, Timestamp) -> f64| {
             let tools = tallies.tools.iter().flat_map(|(pool, tools)| tools.iter().map(move |tool| (pool, tool)));
             tools.map(move |(pool, (tool, tally))| (vec![pool.as_str(), tool.as_str()], value(tally, now)))

@@ -32,7 +32,7 @@ impl OwnerTask {
         let through = look.iter().map(|(pool, given)| (pool.clone(), given.through)).collect();
         self.given = look;
         let world = Surroundings::new(&self.io, &self.owner, self.limited);
-        self.owner.handle_queues(&through, proto::now(), &world);
+        self.owner.handle_queues(&through, ::nats::now(), &world);
     }
 
     pub(super) fn take_back(&mut self, pool: PoolId, job: u64) {

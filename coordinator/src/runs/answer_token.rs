@@ -32,7 +32,7 @@ impl Runs {
                 Ok(found.spec().deadline)
             };
             let (Known { run, .. }, deadline) = self.found_in(self.known(id).await?, find).await?;
-            let until = proto::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(deadline);
+            let until = ::nats::now().after(lifetime.unwrap_or(ANSWER_TOKEN)).min(deadline);
             let until = self.caller.gives_until(until);
             let token = self.callers.answer_token(&self.caller, (id, call.clone(), run.tenant().cloned()), until)?;
             Ok((token, until))

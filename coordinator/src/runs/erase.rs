@@ -38,7 +38,7 @@ impl Runs {
             }
             let Some(reason) = reason else { return Ok(EraseOutcome::Matched) };
             let reason = if reason.is_empty() { REASON.to_owned() } else { format!("{REASON}: {reason}") };
-            let events = known.run.decide(Command::EraseRun { reason, bytes }, proto::now())?;
+            let events = known.run.decide(Command::EraseRun { reason, bytes }, ::nats::now())?;
             if events.is_empty() {
                 return Ok(EraseOutcome::Matched);
             }

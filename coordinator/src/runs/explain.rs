@@ -12,7 +12,7 @@ impl Runs {
         let registry = self.registry.borrow();
         let paused = Arc::clone(&self.pauses.current.borrow());
         let names = self.caller.must(Role::Admin).is_ok();
-        if let Some(held) = paused.why(call, registry.real_name(&call.spec().tool), proto::now(), names) {
+        if let Some(held) = paused.why(call, registry.real_name(&call.spec().tool), ::nats::now(), names) {
             return held;
         }
         if *call.state() == CallState::Accepted
@@ -27,6 +27,6 @@ impl Runs {
             Route::Pool { .. } if registry.settled => Some(registry.takers(call.spec(), run.tenant())),
             Route::Pool { .. } | Route::Client | Route::Refused(_) => None,
         };
-        run.why(call, proto::now(), workers)
+        run.why(call, ::nats::now(), workers)
     }
 }

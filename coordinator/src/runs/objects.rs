@@ -80,7 +80,7 @@ impl Runs {
     ) -> Result<(String, Timestamp), RequestError> {
         let made = async {
             self.object(id).await?;
-            let until = proto::now().after(lifetime.unwrap_or(LINK)).min(kept_until(id));
+            let until = ::nats::now().after(lifetime.unwrap_or(LINK)).min(kept_until(id));
             let until = self.caller.gives_until(until);
             Ok((self.callers.link(&self.caller, id.clone(), until)?, until))
         };
@@ -96,7 +96,7 @@ impl Runs {
     /// The object of a link. An expired link is reported as unknown, because its bearer need not know which object it
     /// was.
     pub(crate) async fn linked(&self, token: &str) -> Result<Object, RequestError> {
-        let (id, caller) = self.callers.by_link(token, proto::now()).ok_or(RequestError::LinkUnknown)?;
+        let (id, caller) = self.callers.by_link(token, ::nats::now()).ok_or(RequestError::LinkUnknown)?;
         let issuer = Self { caller, ..self.clone() };
         issuer.object(&id).await.map_err(|refusal| match refusal {
             // The issuer of the link has lost access to the object.
@@ -107,7 +107,7 @@ impl Runs {
 
     /// An upload of a tenant that the caller sees, until it expires: a bucket may keep it longer.
     async fn upload(&self, id: &ObjectId) -> Result<Option<Object>, RequestError> {
-        if kept_until(id) <= proto::now() {
+        if kept_until(id) <= ::nats::now() {
             return Ok(None);
         }
         let upload = self.objects.about(id).await?;
@@ -128,7 +128,7 @@ impl Runs {
             None => (0, u64::MAX),
         };
         fits(held.saturating_add(1), limit)?;
-        let uuid = Builder::from_unix_timestamp_millis(proto::now().0, &rand::random()).into_uuid();
+        let uuid = Builder::from_unix_timestamp_millis(::nats::now().0, &rand::random()).into_uuid();
         Ok((ObjectId::Upload(uuid), tenant, Room { limit, held, place }))
     }
 
@@ -213,7 +213,7 @@ impl Runs {
 
     /// Resolves the files of a new run and gives them to its calls.
     pub(super) async fn give_files(&self, new: &mut NewRun) -> Result<(), RequestError> {
-        let until = proto::now().after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
+        let until = ::nats::now().after(new.timeout.unwrap_or(limit::RUN_LIFE_MAX));
         self.give(&mut new.calls, &new.files, until).await
     }
 

@@ -105,7 +105,7 @@ impl Runs {
             }
             if let Some(sequence) = self.store(&mut new, asking.as_deref_mut(), None).await? {
                 let mut run = Run::new(new.id);
-                let entry = Entry { sequence, at: proto::now(), not_after: None, events: new.events };
+                let entry = Entry { sequence, at: ::nats::now(), not_after: None, events: new.events };
                 run.apply(&entry, &mut Vec::new());
                 return Ok(Arc::new(run));
             }
@@ -280,7 +280,7 @@ impl Runs {
     async fn look(&self, key: &RequestKey, digest: Digest, newest: bool) -> Result<Found, RequestError> {
         let held = if newest { self.requests.newest(key).await? } else { self.requests.find(key).await? };
         let Held { taken: Some(taken), revision } = held else { return Ok(Found::Free(held.revision)) };
-        let age = proto::now().since(taken.run.created_at());
+        let age = ::nats::now().since(taken.run.created_at());
         let found = match self.journal.opened(taken.run).await? {
             Opened::Yes => Found::Opened(taken.run),
             // Its opening stays on its subject, so the log accepts no other one.

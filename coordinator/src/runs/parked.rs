@@ -26,7 +26,7 @@ impl Runs {
                 return Ok((call.clone(), Some(into)));
             }
             // Checks that the call is parked; which run it would become does not matter yet.
-            run.decide(Command::Redrive { call: call_id.clone(), into: id }, proto::now())?;
+            run.decide(Command::Redrive { call: call_id.clone(), into: id }, ::nats::now())?;
             Ok((call.clone(), None))
         };
         let (Known { run, .. }, (call, redriven)) = self.found_in(self.replay(id).await?, find).await?;

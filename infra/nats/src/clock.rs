@@ -7,7 +7,9 @@ use async_nats::client::{Client, Request};
 use prost_types::Timestamp;
 use run::PoolId;
 
-use proto::{clock, names};
+use proto::names;
+
+use crate::time;
 
 /// How often to ask: clocks of quartz part by about a millisecond in this time.
 pub const LOOK: Duration = Duration::from_secs(10);
@@ -84,14 +86,14 @@ impl Clock {
         self.looks.truncate(KEPT - 1);
         self.looks.push_front(newest);
         let best = self.looks.iter().min_by_key(|look| look.round_trip).unwrap_or(&newest);
-        clock::set(best.moment, best.time);
+        time::set(best.moment, best.time);
         self.tell();
         Ok(())
     }
 
     /// Once per change, not every time.
     fn tell(&mut self) {
-        let ahead = clock::ahead();
+        let ahead = time::ahead();
         if (ahead - self.told).abs() <= WORTH_A_WORD_MS {
             return;
         }

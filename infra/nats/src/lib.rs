@@ -1,8 +1,9 @@
 //! What coordinators and workers share at the broker: the connection, its clock, and who has which rights.
 
 pub mod access;
+pub mod append;
 pub mod clock;
-pub mod unstored;
+pub mod time;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event};
 
 use crate::access::Party;
+pub use crate::time::now;
 
 /// A half-open link is noticed after two missed pings; the library's default of a minute would hide it for three.
 const PING_INTERVAL: Duration = Duration::from_secs(5);

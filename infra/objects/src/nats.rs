@@ -6,7 +6,7 @@ use async_nats::jetstream::Context;
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{DirectGetErrorKind, LastRawMessageErrorKind, Stream};
 use bytes::Bytes;
-use nats::unstored::AppendFailure;
+use nats::append::AppendFailure;
 use proto::names;
 
 use crate::{Bucket, Objects, ReadError, StoreError};

@@ -30,14 +30,14 @@ impl Drive {
         let first = self.seed.index(self.load.door.replicas());
         for (at, asking) in (first..).zip(0..) {
             let number = if self.plan.has_request_id { 0 } else { asking };
-            let began = proto::now().0;
+            let began = ::nats::now().0;
             let opened = match self.plan.door {
                 Way::Create => self.create(at, number).await.map(|run_id| (run_id, None)),
                 Way::Execute => self.execute(at, number).await.map(|(run_id, stream)| (run_id, Some(stream))),
             };
             match opened {
                 Ok((run_id, stream)) => {
-                    self.outcome.opened = Some((at % self.load.door.replicas(), began, proto::now().0));
+                    self.outcome.opened = Some((at % self.load.door.replicas(), began, ::nats::now().0));
                     self.outcome.run_id = run_id;
                     self.evidence.asking = number;
                     self.evidence.may_be_void = self.plan.has_request_id && !self.outcome.askings.is_empty();

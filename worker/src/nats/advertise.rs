@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
-use nats::unstored::AppendFailure;
+use nats::append::AppendFailure;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
 use run::PoolId;

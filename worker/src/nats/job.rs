@@ -123,7 +123,7 @@ fn delivery(core: &Core, message: Message, reply: Reply) -> Result<Option<Delive
     let (message, _) = message.split();
     let subject: Subject = message.subject.as_str().parse().map_err(|error| format!("{error}"))?;
     let job = log::decode_job(&subject, message.payload, published).map_err(|error| error.to_string())?;
-    let (age, here) = (proto::now().since(published), Instant::now());
+    let (age, here) = (::nats::now().since(published), Instant::now());
     Ok(job.map(|job| Delivery { job, reply, delivered, sequence, age, here }))
 }
 
@@ -139,7 +139,7 @@ async fn wait_for_slot(
     job: &mut job::Job,
 ) -> Option<OwnedSemaphorePermit> {
     let Job { spec, .. } = &delivery.job;
-    let in_time = || spec.queue_deadline.is_none_or(|by| proto::now() < by);
+    let in_time = || spec.queue_deadline.is_none_or(|by| ::nats::now() < by);
     let Some(room) = core.table.room(&spec.tool).map(Arc::clone) else {
         job.handle_slot(false, in_time(), now());
         return None;

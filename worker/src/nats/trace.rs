@@ -29,7 +29,7 @@ pub(super) fn begin(job: &Job, id: AttemptId, sequence: u64, worker: &WorkerId, 
     }
     let parent = job.spec.metadata.get(TRACEPARENT).and_then(|text| SpanContext::sampled(text))?;
     let parent = parent.with_span(call_span(job.run.uuid().into_bytes(), job.call.0));
-    let began = Moment::now(proto::now().0);
+    let began = Moment::now(::nats::now().0);
     let name = format!("process {JOB_TEMPLATE}");
     let process = Span::below(parent, id.nonce.0, name, Kind::Consumer, began.since_epoch())
         .text("messaging.system", "nats")

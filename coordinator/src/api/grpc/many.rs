@@ -111,7 +111,7 @@ where
         }
         if self.silent_until.poll_unpin(task).is_ready() {
             self.silent_until.as_mut().reset(Instant::now() + HEARTBEAT);
-            let heartbeat = Some(v1::Heartbeat { time: Some(api::timestamp(proto::now())) });
+            let heartbeat = Some(v1::Heartbeat { time: Some(api::timestamp(::nats::now())) });
             return Poll::Ready(Some(Ok(v1::ExecuteRunsResponse { pieces: Vec::new(), heartbeat })));
         }
         Poll::Pending

@@ -44,7 +44,7 @@ impl<S> Gate<S> {
         let peer = request.extensions().get::<Peer>();
         let certificate = peer.and_then(|peer| peer.certificate.as_deref()).map(|certificate| certificate.as_ref());
         let identified = credential(request.headers())
-            .and_then(|credential| self.callers.identify(Shown { credential, certificate }, proto::now()));
+            .and_then(|credential| self.callers.identify(Shown { credential, certificate }, ::nats::now()));
         let caller = identified.inspect_err(|unknown| {
             audit::turned_away(path, peer.and_then(|peer| peer.address), unknown.reason());
         })?;

@@ -79,7 +79,7 @@ impl Serving {
         let is_grpc = kind.is_some_and(|kind| kind.starts_with(b"application/grpc"));
         // HTTP paths have ids in them, so they are not used as names.
         let name = || if is_grpc { path.trim_start_matches('/').to_owned() } else { request.method().to_string() };
-        let began = Moment::now(proto::now().0);
+        let began = Moment::now(::nats::now().0);
         let traceparent = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok());
         let span = trace::begin(traceparent, Kind::Server, began.since_epoch(), || name().into())?;
         let span = match is_grpc {

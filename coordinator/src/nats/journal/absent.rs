@@ -33,7 +33,7 @@ impl Journal {
     /// If no barrier can be stored, or no server that has it answers.
     pub(crate) async fn is_absent(&self, id: RunId) -> Result<bool, ReadError> {
         // Any entries of the run have aged out.
-        if proto::now().since(id.created_at()) > RETENTION {
+        if ::nats::now().since(id.created_at()) > RETENTION {
             return Ok(true);
         }
         let mark = self.mark_behind(id).await?;

@@ -7,9 +7,8 @@ use async_nats::connection::State;
 use async_nats::header::{self, HeaderMap, HeaderValue};
 use async_nats::jetstream;
 use async_nats::jetstream::context::PublishError;
-use async_nats::jetstream::message::PublishMessage;
 use bytes::Bytes;
-use nats::unstored::AppendFailure;
+use nats::append::{AppendFailure, PAUSE, Pauses};
 use proto::convert::log;
 use proto::names;
 use proto::subject::{Subject, SubjectKind};
@@ -23,8 +22,6 @@ use crate::trace;
 /// How long an append is tried, starting with the first copy: an election of the broker's leader takes 4-9 s. A copy
 /// that is stored later than [`run::STORED_WITHIN`] does not count.
 pub(super) const APPEND_PATIENCE: Duration = Duration::from_secs(15);
-pub(super) const APPEND_PAUSE: Duration = Duration::from_millis(200);
-const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
 /// How long the feed may take to deliver an append that was sent without a requested confirmation; then a confirmation
 /// is requested. Rather too long than too short, because more appends would not help a late feed.
 pub(super) const HEARD_PATIENCE: Duration = Duration::from_secs(1);
@@ -77,7 +74,7 @@ impl<'events> Draft<'events> {
     ) -> Result<Self, AppendError> {
         let Some(place) = SubjectKind::of(events) else { return Err(AppendError::Conflict) };
         let subject = Subject { run, place }.to_string();
-        let now = proto::now();
+        let now = ::nats::now();
         let not_after = run::counts_until(run, events, now);
         let give_up = Instant::now() + APPEND_PATIENCE.min(not_after.since(now));
         let payload = log::encode_as(rand::random(), Some(not_after), events, job);
@@ -114,7 +111,7 @@ impl Journal {
         delivered: impl Future<Output = u64>,
     ) -> Result<u64, AppendError> {
         let draft = Draft::new(run, events, None, NOTHING)?;
-        let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && proto::now().0 >= self.behind_until.load(Relaxed);
+        let may_wait = draft.payload.len() <= UNHEARD_BYTES_MAX && ::nats::now().0 >= self.behind_until.load(Relaxed);
         let permit = if may_wait { self.unheard.try_acquire().ok() } else { None };
         let sequence = match permit {
             Some(_permit) => self.store_awaiting(&draft, delivered).await?,
@@ -150,7 +147,7 @@ impl Journal {
 
     /// The feed was late: for a while all appends request answers.
     fn note_behind(&self) {
-        let now = proto::now().0;
+        let now = ::nats::now().0;
         if self.behind_until.swap(now + BEHIND_MS, Relaxed) <= now {
             tracing::warn!(
                 "the feed did not deliver a run's opening within {HEARD_PATIENCE:?}: the broker or this coordinator \
@@ -161,7 +158,7 @@ impl Journal {
 
     /// Retries until the broker has confirmed it. `sent`: a copy was sent before, and may be stored.
     async fn store(&self, draft: &Draft<'_>, mut sent: bool) -> Result<u64, AppendError> {
-        let (mut warned, mut pause) = (false, APPEND_PAUSE);
+        let (mut warned, mut pauses) = (false, Pauses::default());
         let mut reason = "there is no connection to it".to_owned();
         while Instant::now() < draft.give_up {
             // The library would buffer messages now, and send them when it is connected again, however late.
@@ -196,8 +193,8 @@ impl Journal {
                 tracing::warn!(run.id = %draft.run, error = reason, "append not confirmed, retrying");
             }
             warned = true;
-            tokio::time::sleep(pause.min(draft.give_up.saturating_duration_since(Instant::now()))).await;
-            pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
+            let left = draft.give_up.saturating_duration_since(Instant::now());
+            tokio::time::sleep(pauses.next().map_or(left, |pause| pause.min(left))).await;
         }
         if sent { self.give_up(draft, reason).await } else { Err(AppendError::Unavailable(reason)) }
     }
@@ -217,7 +214,7 @@ impl Journal {
                 (Ok(Found::Nothing), AppendError::Conflict) => {
                     return Err(AppendError::Unavailable("the log's leader lags behind".to_owned()));
                 }
-                (Ok(Found::Others | Found::Nothing), _) => tokio::time::sleep(APPEND_PAUSE).await,
+                (Ok(Found::Others | Found::Nothing), _) => tokio::time::sleep(PAUSE).await,
                 (Err(error), _) => return Err(AppendError::Unavailable(error.to_string())),
             }
         }
@@ -226,8 +223,8 @@ impl Journal {
 
     /// No copy was confirmed. Returns when every copy that is not in the log by then is void.
     async fn give_up(&self, draft: &Draft<'_>, reason: String) -> Result<u64, AppendError> {
-        while proto::now() <= draft.not_after {
-            tokio::time::sleep(draft.not_after.since(proto::now()) + Duration::from_millis(1)).await;
+        while ::nats::now() <= draft.not_after {
+            tokio::time::sleep(draft.not_after.since(::nats::now()) + Duration::from_millis(1)).await;
         }
         if self.is_connected() {
             let found = self.find(&draft.subject, draft.expected, &draft.payload);
@@ -246,8 +243,7 @@ impl Journal {
     }
 
     pub(super) async fn publish(&self, subject: &str, payload: Bytes, expected: u64) -> Result<u64, PublishError> {
-        let message = PublishMessage::build().payload(payload).expected_last_subject_sequence(expected);
-        Ok(self.broker.context.send_publish(subject.to_owned(), message).await?.await?.sequence)
+        nats::append::publish(&self.broker.context, subject, payload, Some(expected)).await
     }
 
     /// Sends it without requesting an answer; `false` if it cannot be sent.

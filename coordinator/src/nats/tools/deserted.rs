@@ -85,7 +85,7 @@ impl Deserted {
 
     /// Records that a set has no hosts from now on, unless another coordinator did before.
     async fn note(&self, hosts: &Hosts) -> Option<Timestamp> {
-        let (key, now) = (key(hosts), proto::now());
+        let (key, now) = (key(hosts), ::nats::now());
         if self.store.create(&key, now.0.to_string().into()).await.is_ok() {
             return Some(now);
         }

@@ -4,8 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_nats::jetstream;
-use async_nats::jetstream::message::PublishMessage;
-use nats::unstored::AppendFailure;
+use nats::append::{AppendFailure, Pauses};
 use owner::job::Stored;
 use proto::convert::log::{self, Job};
 use proto::subject::{Subject, SubjectKind};
@@ -17,8 +16,6 @@ use crate::publisher::Lost;
 
 /// For how long an entry is sent again: an election of the broker's leader takes 4-9 s.
 const APPEND_PATIENCE: Duration = Duration::from_secs(20);
-const APPEND_PAUSE: Duration = Duration::from_millis(200);
-const APPEND_PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
 type Append = Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>;
 
@@ -55,19 +52,12 @@ async fn store_on(
     events: Vec<Event>,
     expected: Option<u64>,
 ) -> Stored {
-    let (mut is_resent, mut pause) = (false, APPEND_PAUSE);
+    let (mut is_resent, mut pauses) = (false, Pauses::default());
     let payload = log::encode(&events, None);
     let give_up = Instant::now() + APPEND_PATIENCE;
     loop {
-        let mut message = PublishMessage::build().payload(payload.clone());
-        if let Some(sequence) = expected {
-            message = message.expected_last_subject_sequence(sequence);
-        }
-        let confirmed = match context.send_publish(subject.clone(), message).await {
-            Ok(confirmation) => confirmation.await,
-            Err(error) => Err(error),
-        };
-        let Err(error) = confirmed else { return Stored::Confirmed };
+        let published = nats::append::publish(&context, &subject, payload.clone(), expected).await;
+        let Err(error) = published else { return Stored::Confirmed };
         let why = AppendFailure::of(&error);
         match why {
             AppendFailure::Conflict => return Stored::Conflict { is_resent },
@@ -91,7 +81,6 @@ async fn store_on(
             }
         }
         is_resent = true;
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(APPEND_PAUSE_LONGEST);
+        tokio::time::sleep(pauses.next().unwrap_or_default()).await;
     }
 }

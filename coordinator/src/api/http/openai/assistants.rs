@@ -55,7 +55,7 @@ type Answered = Result<Response, Wrong>;
 /// A thread is only an id: nothing is stored for it.
 async fn thread(ask: Asks) -> Answered {
     ask?;
-    let (now, random) = (proto::now().0, rand::random());
+    let (now, random) = (::nats::now().0, rand::random());
     let id = format!("thread_{}", Builder::from_unix_timestamp_millis(now, &random).into_uuid().simple());
     Ok(answer(
         &json!({ "id": id, "object": "thread", "created_at": now / 1000, "metadata": {}, "tool_resources": null }),

@@ -1,13 +1,20 @@
 //! Why the broker did not store an entry, and whether it makes sense to send it again.
 
 use std::error::Error as _;
+use std::time::Duration;
 
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, ErrorCode};
+use bytes::Bytes;
 
 /// What the server answers when a stream's limit of bytes or of messages is reached and it may not discard. The same
 /// code stands for other failures of the store, which pass.
 const STREAM_IS_FULL: [&str; 2] = ["maximum bytes exceeded", "maximum messages exceeded"];
+
+/// The pause after the first copy, and the longest.
+pub const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendFailure {
@@ -53,6 +60,45 @@ impl AppendFailure {
     }
 }
 
+/// Sends one copy of an entry and waits for its position in the log. If `expected` is given, the entry is stored only
+/// if the last entry on its subject has this sequence.
+///
+/// # Errors
+/// The broker refused it or did not confirm it; [`AppendFailure::of`] tells these apart.
+pub async fn publish(
+    context: &jetstream::Context,
+    subject: &str,
+    payload: Bytes,
+    expected: Option<u64>,
+) -> Result<u64, PublishError> {
+    let mut message = PublishMessage::build().payload(payload);
+    if let Some(sequence) = expected {
+        message = message.expected_last_subject_sequence(sequence);
+    }
+    Ok(context.send_publish(subject.to_owned(), message).await?.await?.sequence)
+}
+
+/// The pauses between two copies of an entry: 200 ms, doubled up to 1 s. A coordinator and a worker differ in everything
+/// else: in how long they try, and in what a conflict means after the first copy.
+#[derive(Debug)]
+pub struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self(PAUSE)
+    }
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.0;
+        self.0 = (pause * 2).min(PAUSE_LONGEST);
+        Some(pause)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +124,11 @@ mod tests {
             AppendFailure::of(&PublishError::new(PublishErrorKind::MaxPayloadExceeded)),
             AppendFailure::TooLarge
         );
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second() {
+        let pauses: Vec<u64> = Pauses::default().take(5).map(|pause| pause.as_millis() as u64).collect();
+        assert_eq!(pauses, [200, 400, 800, 1000, 1000]);
     }
 }

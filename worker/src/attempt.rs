@@ -24,7 +24,7 @@ use crate::publisher::{Lost, Publisher};
 
 /// Chunks that may wait between a tool and its publisher; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
-/// How long a tool that was stopped may take to be gone before its end is told.
+/// How long a stopped tool may take to end before the end of its attempt is stored.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// An attempt that ends within this time has its start folded into its end.
 const FOLD_WINDOW: Duration = Duration::from_millis(5);
@@ -38,13 +38,13 @@ pub(crate) struct Attempt<'a> {
     pub(crate) start: Option<Event>,
     pub(crate) signals: Signals,
     pub(crate) output: OutputCount,
-    /// Who is asked about its end, where anybody is.
+    /// The hooks that decide about its end, if there are any.
     pub(crate) watched: Option<Watched>,
-    /// Whether its end tells the result.
+    /// Whether its end carries the result, for traces.
     pub(crate) tells_result: bool,
-    /// Where what is too large for the log goes.
+    /// The store for results that are too large for the log.
     pub(crate) objects: &'a Objects,
-    /// Whoever gives out the call's files.
+    /// The source of the call's files.
     pub(crate) source: &'a Source,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Signals {
     pub(crate) cancel: CancellationToken,
     /// The worker shuts down and cannot wait any longer.
     pub(crate) give_back: CancellationToken,
-    /// The lease could not be kept: somebody else may have the job.
+    /// The lease could not be kept: another worker may have the job.
     pub(crate) lease_lost: CancellationToken,
 }
 
@@ -67,11 +67,11 @@ pub(crate) enum End {
     Abandoned,
 }
 
-/// What a stored end means for the job.
+/// The consequence of a stored end for the job.
 pub(crate) enum Ending {
     /// Nothing is left to do.
     Completed {
-        /// As text, where it was asked for.
+        /// As text, if traces include results.
         result: Option<String>,
     },
     Cancelled,
@@ -81,9 +81,9 @@ pub(crate) enum Ending {
     Returned,
 }
 
-/// A tool that did not stop when it was told to: it keeps its slot until it does.
+/// A tool that did not stop when requested. It keeps its slot until it does.
 pub(crate) struct Lingering {
-    /// `None` where only what it started is left.
+    /// `None` if only processes that it started are left.
     handle: Option<JoinHandle<Result<Output, ToolError>>>,
     left: Left,
 }
@@ -92,7 +92,7 @@ impl Lingering {
     /// Resolves when nothing of it is known to run any more. May be dropped while it waits.
     pub(crate) async fn gone(&mut self) {
         if let Some(handle) = &mut self.handle {
-            // What it gives now is not taken.
+            // Its result is discarded from here on.
             drop(handle.await);
             self.handle = None;
         }
@@ -103,7 +103,7 @@ impl Lingering {
         self.handle.is_some() || self.left.is_living()
     }
 
-    /// Something of it may run that nobody can watch.
+    /// A process of it may run that cannot be observed.
     fn is_unknown(&self) -> bool {
         self.left.may_live()
     }
@@ -117,9 +117,8 @@ enum Outlasted {
     Abandoned,
 }
 
-/// Waits until a tool that does not stop is gone. Its call runs until then, so that its end is true and that what may
-/// not run beside it does not. A deadline of the call is kept by the run's owner, who ends it without this attempt's
-/// word.
+/// Waits until a tool that does not stop has ended. The call counts as running until then, so that exclusive calls do
+/// not run beside the tool. The run's owner still enforces the call's deadline, without this attempt.
 async fn outlast<F>(publisher: &mut Publisher<F>, tool: &mut Lingering, (signals, job): (&Signals, &Job)) -> Outlasted
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
@@ -129,7 +128,7 @@ where
     }
     let (run, name) = (job.run, &job.spec.tool);
     tracing::warn!(run.id = %run, tool = %name, "a tool does not stop; it keeps its call and its slot until it does");
-    // What it said before need not wait.
+    // Output from before is sent at once.
     publisher.send();
     loop {
         tokio::select! {
@@ -144,7 +143,7 @@ where
     }
 }
 
-/// Runs the call's tool and publishes what it says. The tool runs on `tools`; everything else here.
+/// Runs the call's tool and publishes its output. The tool runs on `tools`, everything else on this thread.
 pub(crate) async fn run<F>(
     attempt: Attempt<'_>,
     prepared: Result<Prepared, CallError>,
@@ -189,10 +188,10 @@ where
     };
     let mut tool = ToolTask { handle: Some(prepared.spawn(tools, execution.into())), stop: stop_tool };
     let outcome = drive(&mut publisher, &mut tool, chunks, &signals, (deadline, policy.idle_timeout)).await;
-    // What the log says has ended should have: the tool is stopped before its end is told.
+    // The tool is stopped before the end of its attempt is stored, so that the log is true.
     let mut lingering = tool.put_an_end_to().await;
     let outcome = match (outcome, &mut lingering) {
-        // What it gave counts.
+        // Its result counts.
         (Some(outcome @ AttemptOutcome::Completed(_)), _) | (Some(outcome), None) => Some(outcome),
         (Some(outcome), Some(running)) => match outlast(&mut publisher, running, (&signals, job)).await {
             Outlasted::Gone if running.is_unknown() => Some(not_stopped(outcome, policy)),
@@ -203,7 +202,7 @@ where
         (None, _) => None,
     };
     let end = match outcome {
-        // Its effect may have happened, or half of it: nobody else may begin it again.
+        // Its effect may have happened, completely or partly, so no other worker may start it again.
         Some(AttemptOutcome::Returned) if !policy.repeatable => {
             let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
             store(&mut publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message)), false).await
@@ -216,7 +215,7 @@ where
     (end, lingering)
 }
 
-/// Stores the end of an attempt, as those have it who are asked about it.
+/// Stores the end of an attempt, as its hooks decided.
 async fn conclude<F>(
     publisher: &mut Publisher<F>,
     (job, id): (&Job, AttemptId),
@@ -239,7 +238,7 @@ where
         };
     };
     let held = publisher.let_go();
-    // What is not held back need not wait.
+    // Output that is not held back is sent at once.
     publisher.send();
     let mut judging = Box::pin(watched.judge((job, id.number), outcome, held, tools));
     let judged = loop {
@@ -270,8 +269,8 @@ where
     }
 }
 
-/// Stores what of a result is too large for the log, before anything refers to it. `None` when the attempt is to be
-/// abandoned.
+/// Stores the parts of a result that are too large for the log, before an entry refers to them. `None` if the attempt
+/// must be abandoned.
 async fn keep<F>(
     publisher: &mut Publisher<F>,
     job: &Job,
@@ -281,7 +280,7 @@ async fn keep<F>(
 where
     F: Fn(Vec<Event>) -> Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>,
 {
-    // What was said need not wait for it.
+    // Output from before is sent first.
     publisher.send();
     let mut keeping = Box::pin(objects.keep(job, result));
     loop {
@@ -316,7 +315,7 @@ where
     }
 }
 
-/// A result in words; what is no text, by its kind and size.
+/// A result as text. Parts that are not text are described by their kind and size.
 fn text(result: &[Content]) -> String {
     let part = |content: &Content| match content {
         Content::Text(text) | Content::Json(text) => text.clone(),
@@ -326,10 +325,10 @@ fn text(result: &[Content]) -> String {
     result.iter().map(part).collect::<Vec<_>>().join("\n")
 }
 
-/// By when the attempt has ended, and as what if it has not.
+/// The time by which the attempt must have ended, and its outcome if it has not.
 struct Deadline {
     at: Instant,
-    /// The attempt's own time, where that ends first.
+    /// The attempt's own timeout, if it ends first.
     own: Option<Duration>,
 }
 
@@ -350,13 +349,13 @@ fn deadline(job: &Job, policy: &Policy) -> Option<Deadline> {
     Some(Deadline { at: Instant::now() + own.min(rest), own: (own <= rest).then_some(own) })
 }
 
-/// What is stored of an attempt of which something still runs, or may: never that it has stopped.
+/// The outcome that is stored for an attempt whose tool may still run. It never claims that the tool has stopped.
 fn not_stopped(outcome: AttemptOutcome, policy: &Policy) -> AttemptOutcome {
     let why = match outcome {
         AttemptOutcome::Cancelled => "it was cancelled".to_owned(),
         AttemptOutcome::Expired if !policy.repeatable => "the time of the call is over".to_owned(),
         AttemptOutcome::Failed(error) if !policy.repeatable => error.message,
-        // It may be executed again beside itself. What it gave counts.
+        // It may be executed again while it still runs. Its result counts.
         AttemptOutcome::Failed(_)
         | AttemptOutcome::Expired
         | AttemptOutcome::Returned
@@ -366,7 +365,7 @@ fn not_stopped(outcome: AttemptOutcome, policy: &Policy) -> AttemptOutcome {
     AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message))
 }
 
-/// A running tool. Told to stop first and stopped for good when dropped.
+/// A running tool. Dropping it aborts it.
 struct ToolTask {
     /// `None` once it has ended.
     handle: Option<JoinHandle<Result<Output, ToolError>>>,
@@ -382,7 +381,8 @@ impl ToolTask {
         result
     }
 
-    /// Stops it for good. Gives back what does not stop, as a tool that blocks its thread, or what may not have.
+    /// Aborts it. Returns the tool if it does not stop (for example because it blocks its thread) or may not have
+    /// stopped.
     async fn put_an_end_to(mut self) -> Option<Lingering> {
         self.stop.wanted.cancel();
         let (mut handle, left) = (self.handle.take(), self.stop.left.clone());
@@ -394,7 +394,7 @@ impl ToolTask {
             }
         }
         if left.is_living() {
-            // How it ends is asked below.
+            // Its result is awaited below.
             drop(tokio::time::timeout_at(patience, left.gone()).await);
         }
         (handle.is_some() || left.may_live()).then_some(Lingering { handle, left })
@@ -408,12 +408,12 @@ impl Drop for ToolTask {
     }
 }
 
-/// Why the tool was told to stop.
+/// The reason why the tool must stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stopping {
     Cancelled,
     Overdue,
-    /// It said nothing for too long.
+    /// It sent no output for too long.
     Idle,
     GivenBack,
 }
@@ -509,7 +509,7 @@ where
     if matches!(stopping, Some((Stopping::Cancelled, _))) && !noticed && notice.is_cancelled() {
         publisher.stopping(StopStage::Acknowledged);
     }
-    // What the tool said before it ended is still in the channel; more is not taken.
+    // Output from before the tool's end is still in the channel; later output is not accepted.
     chunks.close();
     while let (false, Ok(chunk)) = (too_much, chunks.try_recv()) {
         too_much = !publisher.take(chunk);
@@ -527,7 +527,7 @@ where
         return Some(AttemptOutcome::Failed(error));
     }
     match (result, stopping.map(|(why, _)| why)) {
-        // A result that came in time counts, whatever was asked meanwhile.
+        // A result that came in time counts, even if a stop was requested meanwhile.
         (Some(Ok(Ok(output))), _) => Some(completed(output)),
         (_, Some(Stopping::Cancelled)) => Some(AttemptOutcome::Cancelled),
         (_, Some(Stopping::GivenBack)) => Some(AttemptOutcome::Returned),

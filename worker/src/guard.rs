@@ -31,7 +31,7 @@ const NAME: &str = "toolyard-guard";
 /// Bytes of a request: a command of 128 KiB in which every byte is escaped, and paths.
 const REQUEST_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What a command sees of the worker's environment. Everything else may be a secret.
+/// The variables of the worker's environment that a command receives. All others may be secrets.
 const ENVIRONMENT: [&str; 8] = ["PATH", "HOME", "LANG", "LC_ALL", "TERM", "TZ", "USER", "TMPDIR"];
 
 /// The program that is started as a guard.
@@ -55,7 +55,7 @@ pub fn enter() {
     }
 }
 
-/// Names another program that begins with [`enter`], where the own main function cannot: in tests.
+/// Names another program that begins with [`enter`], for tests, whose own main function cannot.
 #[doc(hidden)]
 pub fn use_program(program: PathBuf) {
     // The first counts.
@@ -67,7 +67,7 @@ pub(crate) fn program() -> Result<&'static Path, NoGuard> {
     PROGRAM.get().map(PathBuf::as_path).ok_or(NoGuard)
 }
 
-/// The worker is not root, so commands can run as nobody else.
+/// The worker is not root, so commands can only run as its own user.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "commands cannot run as user {uid}: only a worker that runs as root can choose another user than its own, {own}"
@@ -77,11 +77,11 @@ pub struct NotRoot {
     own: u32,
 }
 
-/// As whom commands run if `asked` was asked for: `None` for the worker's own user. Root's commands run as
-/// [`User::NOBODY`] unless somebody is named.
+/// The user as which commands run if `asked` was configured: `None` for the worker's own user. If the worker is root
+/// and no user is configured, commands run as [`User::NOBODY`].
 ///
 /// # Errors
-/// When another user was asked for and the worker is not root.
+/// Another user was configured and the worker is not root.
 pub fn choose_user(asked: Option<User>) -> Result<Option<User>, NotRoot> {
     let own = rustix::process::geteuid().as_raw();
     match asked {
@@ -92,7 +92,7 @@ pub fn choose_user(asked: Option<User>) -> Result<Option<User>, NotRoot> {
     }
 }
 
-/// Logs what the system cannot keep commands of `bash` from.
+/// Logs which restrictions of `bash` commands the system does not support.
 pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
     if !cfg!(target_os = "linux") {
         tracing::warn!("processes that leave their group outlive a call of bash here: its cancel is UNCONFIRMED");
@@ -137,7 +137,7 @@ pub(crate) fn start(socket: std::os::unix::net::UnixStream) -> io::Result<tokio:
     command.spawn()
 }
 
-/// What a guard is to run. One line of JSON.
+/// The command of a guard. One line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
     pub(crate) command: String,
@@ -145,11 +145,11 @@ pub(crate) struct Request {
     pub(crate) folder: PathBuf,
     /// Files that the command must not open.
     pub(crate) hidden: Vec<PathBuf>,
-    /// As whom it runs; `None`: as the worker.
+    /// The user as which it runs; `None`: the worker's.
     pub(crate) user: Option<User>,
 }
 
-/// What the worker wants of a guard that runs a command. One byte.
+/// A request of the worker to a guard that runs a command. One byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// SIGTERM to all that live.
@@ -167,7 +167,7 @@ impl Order {
     }
 }
 
-/// What a guard reports. One line of JSON each.
+/// A report of a guard. One line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
     /// The shell could not be started. The last report.
@@ -175,7 +175,7 @@ pub(crate) enum Report {
     Exited(Exit),
     /// Nothing that the command started lives any more. The last report.
     Gone,
-    /// What the guard can see has ended. This system does not show it more. The last report.
+    /// All processes that the guard can observe on this system have ended. The last report.
     PerhapsGone,
 }
 

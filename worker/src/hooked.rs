@@ -1,4 +1,4 @@
-//! What hooks have to say of an execution, before its end is stored.
+//! Asks hooks about an execution before its end is stored.
 
 use hooks::{CallStage, HookPoint, HookRequest, Hooks};
 use proto::convert::log::Job;
@@ -12,21 +12,20 @@ use tokio::time::{Duration, Instant};
 use toolyard_tool::Table;
 use toolyard_tool::runtime::{Said, completion, label_size};
 
-/// Bytes of output that are held back for a hook: what it is asked and answers must be small enough to be looked at
-/// whole.
+/// Bytes of output that are held back for a hook, which receives and returns all of it at once.
 const HELD_BYTES_MAX: usize = 512 * 1024;
 /// Pieces of it.
 const HELD_CHUNKS_MAX: u32 = 16 * 1024;
-/// A call whose output is held back shows this often that it speaks, when it does: shorter than the time by which the
-/// owner of its run takes its silence later than its worker.
+/// How often a call whose output is held back sends a sign of life while its tool emits output. It is shorter than the
+/// margin by which the owner of its run detects silence later than its worker.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 
-/// Those who are asked about the executions of a tool.
+/// The hooks for executions of a tool.
 #[derive(Debug, Clone)]
 pub(crate) struct Watched {
     pub(crate) hooks: Hooks,
     pub(crate) alias_of: Option<ToolName>,
-    /// Nothing of what the tool says is shown before its end.
+    /// Output of the tool is held back until its end.
     pub(crate) holds_output: bool,
 }
 
@@ -44,7 +43,7 @@ pub struct Unwatchable {
 /// Whether these hooks can watch the tools of a table.
 ///
 /// # Errors
-/// When one holds back what a tool says that goes on where it broke off: how far it has come would not be known.
+/// A hook holds back the output of a tool that continues interrupted output: its progress would not be known.
 pub(crate) fn check(hooks: &Hooks, table: &Table) -> Result<(), Unwatchable> {
     for (name, tool) in table.names() {
         let mut hosted = table.manifests().filter(|manifest| manifest.name == *tool);
@@ -57,7 +56,7 @@ pub(crate) fn check(hooks: &Hooks, table: &Table) -> Result<(), Unwatchable> {
     Ok(())
 }
 
-/// What became of an execution in the eyes of all that were asked.
+/// The outcome of an execution after all hooks answered.
 pub(crate) struct Judged {
     pub(crate) outcome: AttemptOutcome,
     pub(crate) output: Vec<Chunk>,
@@ -76,8 +75,8 @@ impl Watched {
         hooks.watch(tool, alias_of).then(watched)
     }
 
-    /// Asks on the tools' runtime, which hooks of this process may keep busy. What an execution said that gives no
-    /// result is shown to nobody; one that was cancelled, is overdue, or is given back has nothing to be asked about.
+    /// Asks on the tools' runtime, which hooks of this process may keep busy. Held output of an execution without a
+    /// result is discarded. Hooks are not asked about executions that were cancelled, are overdue, or are given back.
     pub(crate) async fn judge(
         self,
         (job, number): (&Job, AttemptNumber),
@@ -141,7 +140,7 @@ impl Watched {
     }
 }
 
-/// What a call gives, if hooks can look at its result: whole, or it could carry past them what they are to find.
+/// The result of a call for hooks. They receive all of it, because a part could pass unchecked otherwise.
 fn watchable_result(given: Completion) -> Result<Completion, CallError> {
     let size = given.result.iter().map(Content::size).sum::<usize>();
     if size > limit::RESULT_BYTES_MAX {
@@ -159,7 +158,7 @@ fn size(chunk: &Chunk) -> usize {
     }
 }
 
-/// What a call said that is held back.
+/// Output of a call that is held back.
 #[derive(Debug)]
 pub(crate) struct Held {
     chunks: Vec<Chunk>,
@@ -173,7 +172,7 @@ impl Held {
         Self { chunks: Vec::new(), said: Said::default(), bytes: 0, signed: Instant::now() }
     }
 
-    /// Keeps a chunk. `None` when the call has said more than can be kept, or else the sign of life that is due.
+    /// Keeps a chunk, and returns a sign of life if one is due. `None` if the call has more output than can be kept.
     pub(crate) fn keep(&mut self, chunk: Chunk) -> Option<Option<Chunk>> {
         self.bytes += self.said.count(&chunk)?;
         if self.bytes > HELD_BYTES_MAX || self.said.chunks() > HELD_CHUNKS_MAX {

@@ -1,5 +1,5 @@
-//! Does. Hosts tools, pulls their calls, runs attempts and publishes what they say and how they end. Decides nothing:
-//! when a job may not be fresh it asks the owner of the run what to do.
+//! The worker. It hosts tools, pulls their calls, runs attempts and publishes their output and ends. It decides
+//! nothing: if a job may not be fresh, it asks the owner of the run.
 //!
 //! The work at the broker (pulling, leases, publishing, acknowledging) has a thread of its own, which no tool can
 //! block; tools run on the caller's runtime.
@@ -31,12 +31,12 @@ pub use hooks::{self, Hooks};
 pub use nats::Error;
 pub use run::{PoolId, WorkerId};
 pub use telemetry::admin::ListenError;
-/// What tools are made of, as far as a program needs it that hosts them.
+/// The parts of the tool SDK that a program needs to host tools.
 pub use toolyard_tool::*;
 
-/// Calls that a worker runs at once, unless told otherwise.
+/// Default of the calls that a worker runs at once.
 pub const SLOTS: u32 = 16;
-/// How long running calls may take to end once the worker is told to stop; then they are given back.
+/// Default of the time in which running calls may end after the worker was told to stop; then they are given back.
 pub const DRAIN: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Clone)]
@@ -44,21 +44,21 @@ pub struct Options {
     /// The broker's address, for example `nats://127.0.0.1:4222`.
     pub nats_url: String,
     pub credentials: Credentials,
-    /// Where results are stored that are too large for the log; `None`: at the broker. As the coordinators have it.
+    /// The bucket for results that are too large for the log; `None`: the broker. The same as that of the coordinators.
     pub bucket: Option<Bucket>,
     /// The pool whose queue the worker serves.
     pub pool: PoolId,
     /// Calls that it runs at once.
     pub slots: u32,
-    /// How long running calls may take to end once it is told to stop.
+    /// How long running calls may take to end after the worker was told to stop.
     pub drain: Duration,
-    /// Who is asked about the ends of executions, before they are stored.
+    /// Hooks that decide about the ends of executions before they are stored.
     pub hooks: Hooks,
-    /// Where probes, scrapers and operators find it; `None`: nowhere.
+    /// Address of the admin port, for probes, scrapers and operators; `None`: no admin port.
     pub admin: Option<SocketAddr>,
     /// The names under which the admin port is served, beside addresses and `localhost`.
     pub host_names: Vec<String>,
-    /// Whether traces tell the arguments and results of calls. Whoever sees the traces then reads them.
+    /// Whether traces include the arguments and results of calls. Then every reader of the traces can read them.
     pub include_content: bool,
 }
 
@@ -81,13 +81,13 @@ impl Options {
     }
 }
 
-/// Serves the calls of `table`'s tools until told to stop, by `stop` or by an operator who drains it (`toolyard workers
-/// drain`), then lets running calls end or gives them back. `ready` is called once, when the tools are advertised and
-/// the first pull is out.
+/// Serves the calls of `table`'s tools until `stop`, or until an operator drains the worker (`toolyard workers drain`).
+/// Then it lets running calls end, or gives them back. `ready` is called once, when the tools are advertised and the
+/// first pull request is open.
 ///
 /// # Errors
-/// When a hook cannot watch a tool, or the broker cannot be reached or is too old. Later losses of the broker are
-/// waited out.
+/// A hook cannot watch a tool, or the broker cannot be reached or is too old. If the broker is lost later, the worker
+/// waits for it.
 pub async fn serve(
     options: Options,
     table: Table,

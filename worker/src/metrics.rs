@@ -1,4 +1,4 @@
-//! What a worker counts. Handles are made once for every tool that it hosts; a name that it does not host counts as
+//! Metrics of a worker. Handles are made once for every tool that it hosts; a name that it does not host counts as
 //! `other`.
 
 use std::collections::HashMap;
@@ -150,7 +150,7 @@ impl OfTool {
         }
     }
 
-    /// An attempt ended; `None` where it was given up without a word.
+    /// An attempt ended; `None` if it was abandoned without a stored end.
     pub(crate) fn ended(&self, how: Option<&Ending>, took: Duration, trace: Option<SpanContext>) {
         self.attempt.record_of(took, trace);
         let count = match how {
@@ -164,7 +164,7 @@ impl OfTool {
         count.add(1);
     }
 
-    /// Counts an attempt's output, whose job was stored so long before `since`.
+    /// Counts the output of an attempt whose job was stored this long before `since`.
     pub(crate) fn output(&self, since: Instant, waited: Duration) -> OutputCount {
         OutputCount { first: Some((self.first_chunk.clone(), since, waited)), bytes: self.output_bytes.clone() }
     }

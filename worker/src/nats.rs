@@ -46,9 +46,9 @@ const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long the broker may take to hear the last words of a worker.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How long calls that were told to stop, and what they said last, may take to be stored after the drain. An election
-/// of the broker's leader takes 4-9 s. With the last words it is less than the 30 s after the drain that an orderly end
-/// may take.
+/// How long the ends of stopped calls and their last output may take to be stored after the drain. An election of the
+/// broker's leader takes 4-9 s. Together with the farewell message it is less than the 30 s after the drain in which an
+/// orderly shutdown must end.
 const GIVE_BACK: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -65,19 +65,19 @@ pub enum Error {
     Died,
 }
 
-/// What the parts of a worker share. It never leaves the worker's thread.
+/// State that the parts of a worker share. It never leaves the worker's thread.
 pub(crate) struct Core {
     pub(crate) client: Client,
     pub(crate) context: jetstream::Context,
     pub(crate) worker: WorkerId,
     pub(crate) table: Arc<Table>,
     hooks: Hooks,
-    /// What the tools of `table` are together.
+    /// The digest of all tools of `table`.
     pub(crate) set: ToolSetId,
     pub(crate) tools: Handle,
     pub(crate) leases: leases::Leases,
     pub(crate) counts: Counts,
-    /// The worker takes no more jobs: it was told to stop, or to drain.
+    /// The worker takes no more jobs, because it shuts down or drains.
     pub(crate) stop: CancellationToken,
     pub(crate) objects: Objects,
     pub(crate) source: Source,
@@ -85,7 +85,7 @@ pub(crate) struct Core {
     pub(crate) give_back: CancellationToken,
     /// When the broker last answered a request for jobs, if only that there are none.
     pub(crate) answered: Rc<Cell<Option<Instant>>>,
-    /// When a coordinator last said that the broker stores nothing.
+    /// When a coordinator last reported that the broker stores nothing.
     unstored: Cell<Option<Instant>>,
     /// Jobs have begun to reach this worker: its next heartbeat does not wait for its time.
     reached: Rc<Notify>,
@@ -94,7 +94,7 @@ pub(crate) struct Core {
     held: held::Held,
     /// Calls that hold a slot and wait until their tool has room for them.
     waiting: Cell<usize>,
-    /// Traces tell what tools were asked and gave back.
+    /// Traces include arguments and results of tools.
     include_content: bool,
 }
 
@@ -205,7 +205,7 @@ async fn work(
     }
 }
 
-/// Takes jobs until told to stop, then waits for those that run and gives back what takes too long.
+/// Takes jobs until shutdown, then waits for running ones and gives back those that take too long.
 async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToken, drain: Duration) {
     let mut running = JoinSet::new();
     loop {
@@ -220,14 +220,14 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
                 puller.running(running.len());
             }
             message = puller.next() => {
-                // What a job needs while it runs is large, and a task is moved some times.
+                // Boxed, because the future of a job is large and a task is moved several times.
                 running.spawn_local(Box::pin(job::handle(Rc::clone(core), message)));
                 puller.running(running.len());
             }
         }
     }
     match tokio::time::timeout(LAST_WORDS, puller.close()).await {
-        // There are slots for them: nobody would have them sooner.
+        // There are slots for them, and no other worker would execute them sooner.
         Ok(here) => here.for_each(|message| {
             running.spawn_local(Box::pin(job::handle(Rc::clone(core), message)));
         }),
@@ -247,14 +247,14 @@ async fn jobs(core: &Rc<Core>, mut puller: pull::Puller, stop: &CancellationToke
     }
 }
 
-/// A job's task does not panic; should it, its job comes again, and somebody should know why.
+/// A job's task does not panic. If one does, its job comes again, and the log names the reason.
 fn note(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "the handling of a job ended badly; it comes again when its lease runs out");
     }
 }
 
-/// Hears which attempts to stop, whether to drain, and what is paused.
+/// Receives requests to stop attempts and to drain, and the list of paused tools.
 async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
     let subject = names::stop(&pool);
     let mut messages = match core.client.subscribe(subject).await {
@@ -302,7 +302,7 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
 }
 
 impl Core {
-    /// Who is asked about executions of a tool, where anybody is.
+    /// The hooks for executions of a tool, if there are any.
     pub(crate) fn watched(&self, tool: &ToolName) -> Option<Watched> {
         Watched::of(&self.hooks, &self.table, tool)
     }
@@ -315,7 +315,7 @@ impl Core {
         (is_full || is_answered) && !self.is_unstored()
     }
 
-    /// Whether a coordinator said a moment ago that the broker stores nothing.
+    /// Whether a coordinator reported recently that the broker stores nothing.
     fn is_unstored(&self) -> bool {
         self.unstored.get().is_some_and(|said| said.elapsed() < names::UNSTORED_FOR)
     }
@@ -336,7 +336,7 @@ impl Core {
     }
 }
 
-/// An attempt that can be told to stop, while this lives.
+/// Registers an attempt so that it can be stopped, until this is dropped.
 pub(crate) struct Registered<'a> {
     core: &'a Core,
     key: (RunId, AttemptId),

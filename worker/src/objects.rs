@@ -1,5 +1,5 @@
-//! What of a result is too large for the log: it is stored beside the log before the call's end is, in chunks, and the
-//! end refers to it. An attempt that is not heard leaves an object to which nothing refers; it goes with its run.
+//! Parts of results that are too large for the log. They are stored as objects, in chunks, before the call's end, which
+//! refers to them. An attempt that does not count leaves an object without references; it is deleted with its run.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,11 +18,11 @@ use toolyard_tool::runtime::{beginning, preview};
 const WINDOW: usize = 4;
 /// How long all objects of a result may take, and so a slot be taken by a tool that has ended.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes of all previews of a result, whose beginnings would otherwise be too large for the log themselves.
+/// Bytes of all previews of a result together, so that the previews do not become too large for the log.
 const PREVIEWS_BYTES_MAX: usize = 64 * 1024;
-/// What stays in the log of a result of which something is stored beside it: as much as the previews leave.
+/// Bytes of a result that stay in the log if parts of it are stored as objects.
 const INLINE_BYTES_MAX: usize = limit::RESULT_BYTES_MAX - PREVIEWS_BYTES_MAX - NOTES_BYTES_MAX;
-/// What the notes of a result's previews take.
+/// Bytes that the notes about a result's previews take.
 const NOTES_BYTES_MAX: usize = 256 * limit::RESULT_PARTS_MAX;
 
 type Putting = Pin<Box<dyn Future<Output = Result<(), StoreError>> + Send>>;
@@ -48,7 +48,7 @@ impl Objects {
     /// places.
     ///
     /// # Errors
-    /// What the call fails with where they cannot be stored.
+    /// The call's error if they cannot be stored.
     pub(crate) async fn keep(&self, job: &Job, mut parts: Vec<Content>) -> Result<Vec<Content>, CallError> {
         let shown_max = limit::PREVIEW_BYTES_MAX.min(PREVIEWS_BYTES_MAX / parts.len().max(1));
         let mut by_size: Vec<usize> = (0..parts.len()).collect();

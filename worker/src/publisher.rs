@@ -37,9 +37,9 @@ pub(crate) struct Publisher<F> {
     pool: PoolId,
     /// Waits to go out with the first entry.
     start: Option<Event>,
-    /// What was taken in, in all; chunks of attempts before it that it goes on from included.
+    /// All chunks that were accepted, including those of earlier attempts that this one continues.
     taken: Said,
-    /// What the attempt says is held back here.
+    /// Output of the attempt is held back.
     held: Option<Held>,
     batch: Vec<Chunk>,
     /// Stages of stopping that wait to go out.
@@ -87,7 +87,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         self.held.is_some()
     }
 
-    /// What was held back; what is taken from now on is sent.
+    /// Releases the output that was held back; later output is sent directly.
     pub(crate) fn let_go(&mut self) -> Vec<Chunk> {
         self.held.take().map_or_else(Vec::new, Held::into_chunks)
     }
@@ -97,7 +97,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         self.in_flight.len() < WINDOW
     }
 
-    /// Takes a chunk in. `false` when the attempt has said more than it may.
+    /// Accepts a chunk. `false` if the attempt has exceeded its limit of output.
     pub(crate) fn take(&mut self, chunk: Chunk) -> bool {
         let chunk = match &mut self.held {
             None => chunk,
@@ -127,8 +127,8 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         }
     }
 
-    /// Says how far the wish to stop has come. It goes at once when it was delivered; that the tool has noticed waits a
-    /// moment for the attempt's end, which mostly follows.
+    /// Reports how far a request to stop has come. Its delivery is reported at once. The tool's acknowledgement waits a
+    /// moment for the attempt's end, which usually follows.
     pub(crate) fn stopping(&mut self, stage: StopStage) {
         self.stages.push(stage);
         match stage {
@@ -141,7 +141,7 @@ impl<F: Fn(Vec<Event>) -> Append> Publisher<F> {
         self.batch_bytes >= BATCH_BYTES || self.batch.len() >= BATCH_CHUNKS_MAX
     }
 
-    /// Sends what waits: the start, chunks, or both.
+    /// Sends pending events: the start, chunks, or both.
     pub(crate) fn send(&mut self) {
         let events = self.waiting_events();
         if !events.is_empty() {

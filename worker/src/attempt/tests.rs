@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::*;
 use toolyard_tool::{About, Context, Output, Table, Tool};
 
-/// Does what its argument says.
+/// Behaves as its argument says.
 struct Acts;
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -245,10 +245,10 @@ async fn an_attempt_whose_lease_is_lost_leaves_without_a_word() {
     assert!(ended.events.iter().all(|event| !matches!(event, Event::AttemptEnded { .. })));
 }
 
-/// Ends when it is told to, and leaves something behind that runs for some seconds more.
+/// Ends when stopped, and leaves a process behind that runs for some seconds more.
 struct Leaves {
     seconds: u64,
-    /// Then nobody can tell what runs.
+    /// From then on it is unknown which processes run.
     unknown: bool,
 }
 

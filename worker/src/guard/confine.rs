@@ -1,5 +1,4 @@
-//! What a command is kept from: other processes, files that are hidden from it, and more of the machine than it may
-//! use.
+//! Restrictions of a command: no access to other processes and hidden files, and limits of the machine's resources.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -20,7 +19,7 @@ const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024 * 1024;
 /// When memory runs out, the kernel ends a command before its worker: 1000 is the first to go, 0 the usual.
 const OOM_SCORE: i32 = 500;
 
-/// As whom commands run.
+/// The user as which commands run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {
     pub uid: u32,
@@ -28,7 +27,7 @@ pub struct User {
 }
 
 impl User {
-    /// The user of our container images, who owns nothing.
+    /// The user of our container images, which owns no files.
     pub const NOBODY: Self = Self { uid: 65532, gid: 65532 };
 }
 
@@ -43,7 +42,7 @@ impl FromStr for User {
     }
 }
 
-/// What the kernel keeps commands from.
+/// The restrictions that the kernel enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Isolation {
     /// Files can be hidden from them.
@@ -62,8 +61,8 @@ impl Isolation {
 
 /// Starts the shell of a request.
 pub(super) fn shell(request: Request) -> io::Result<Pid> {
-    // A domain binds the thread that enters it and what that starts. The guard's other threads stay outside, so the
-    // command cannot signal the guard. The shell is the child of the process, not of the thread.
+    // A domain binds the thread that enters it and processes that this starts. The guard's other threads stay outside,
+    // so the command cannot signal the guard. The shell is the child of the process, not of the thread.
     let starting = move || {
         domain::enter(&request.hidden)?;
         if request.user.is_none() {
@@ -92,7 +91,7 @@ fn spawn(request: &Request, shell: &str) -> io::Result<Pid> {
     id.ok_or_else(|| io::Error::other("the shell has no process id"))
 }
 
-/// Limits this process and all that it starts. What is limited more strictly already stays so.
+/// Limits this process and all that it starts. Stricter limits stay.
 pub(super) fn limit() -> io::Result<()> {
     lower(Resource::Core, 0)?;
     lower(Resource::Fsize, FILE_BYTES_MAX)?;
@@ -158,8 +157,8 @@ mod domain {
 
     use super::{Isolation, PathBuf, io};
 
-    /// What root may still do in a command: what installing packages takes, and nothing by which it looks into the
-    /// processes of others, mounts or changes the kernel.
+    /// The capabilities that root keeps in a command: enough to install packages, but none to look into other
+    /// processes, to mount, or to change the kernel.
     const RIGHTS_OF_ROOT: CapabilitySet = CapabilitySet::CHOWN
         .union(CapabilitySet::DAC_OVERRIDE)
         .union(CapabilitySet::FOWNER)
@@ -169,8 +168,8 @@ mod domain {
         .union(CapabilitySet::NET_BIND_SERVICE)
         .union(CapabilitySet::SYS_CHROOT);
 
-    /// What is taken away and given back for everything that is not hidden. Later versions add rights over devices,
-    /// which commands need as they are.
+    /// The rights that are removed for hidden files and kept for all others. Later versions add rights over devices,
+    /// which commands need unchanged.
     const RIGHTS: ABI = ABI::V3;
 
     pub(super) fn probe() -> Isolation {
@@ -190,7 +189,8 @@ mod domain {
         restrict(hidden).map_err(io::Error::other)
     }
 
-    /// Binds the thread and what it starts. A program that root starts gets what is left in the bounding set.
+    /// Binds the thread and processes that it starts. A program that root starts has the capabilities of the bounding
+    /// set.
     pub(super) fn drop_rights_of_root() -> io::Result<()> {
         if !rustix::process::geteuid().is_root() {
             return Ok(());
@@ -232,7 +232,7 @@ mod domain {
     fn around(hidden: &[PathBuf]) -> (Vec<PathBuf>, BTreeSet<PathBuf>) {
         let mut closed = BTreeSet::new();
         for file in hidden {
-            // As it is named and as what it leads to: a secret that is mounted is a link.
+            // Both the path and its target, because a mounted secret is a link.
             closed.extend(std::path::absolute(file));
             closed.extend(file.canonicalize());
         }
@@ -240,7 +240,7 @@ mod domain {
             closed.iter().flat_map(|file| file.ancestors().skip(1)).map(Path::to_owned).collect();
         let entries = ways.iter().filter_map(|folder| folder.read_dir().ok()).flatten().flatten();
         let open = entries.filter(|entry| {
-            // What a link leads to is opened where that lies, or is hidden.
+            // The target of a link is opened or hidden at its own path.
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
             let is_key = entry.path().extension().is_some_and(|kind| kind == "nk");
             !is_link && !is_key && !closed.contains(&entry.path()) && !ways.contains(&entry.path())

@@ -24,7 +24,7 @@ mod linux {
     struct Listed {
         pid: Pid,
         parent: i32,
-        /// When it began: with the number it tells a process from a later one of the same number.
+        /// When it began. This distinguishes it from a later process with the same id.
         began: u64,
     }
 
@@ -34,7 +34,7 @@ mod linux {
         for listed in processes() {
             children.entry(listed.parent).or_default().push(listed);
         }
-        // Parents first: what has no parent any more cannot be begun again by one.
+        // Parents first, so that a process that was killed is not started again.
         let mut parents = vec![getpid().as_raw_nonzero().get()];
         while let Some(parent) = parents.pop() {
             for child in children.remove(&parent).unwrap_or_default() {
@@ -45,7 +45,7 @@ mod linux {
     }
 
     fn send(listed: Listed, signal: Signal) {
-        // What cannot be signalled has ended.
+        // A process that cannot be signalled has ended.
         match pidfd_open(listed.pid, PidfdFlags::empty()) {
             // Held open, the number cannot come to mean another process.
             Ok(process) if look_up(listed.pid) == Some(listed.began) => drop(pidfd_send_signal(process, signal)),

@@ -1,4 +1,4 @@
-//! What a guard does from its start to its end.
+//! The life of a guard from its start to its end.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
@@ -21,7 +21,7 @@ pub(super) fn run() -> i32 {
     match guard() {
         Ok(()) => 0,
         Err(error) => {
-            // Where a command's errors go; its output has not begun.
+            // Written to the command's stderr; its output has not begun.
             drop(writeln!(io::stderr(), "toolyard-guard: {error}"));
             1
         }
@@ -57,7 +57,7 @@ fn guard() -> io::Result<()> {
     report(&socket, &[Report::PerhapsGone])
 }
 
-/// What the worker inherited and does not know of must not reach the command.
+/// File descriptors that the worker inherited must not reach the command.
 fn close_inherited() {
     let Ok(open) = std::fs::read_dir("/dev/fd") else { return };
     let numbers: Vec<i32> = open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -96,7 +96,7 @@ fn report(mut socket: &UnixStream, reports: &[Report]) -> io::Result<()> {
     }
 }
 
-/// Reaps children until there are none. Where the guard is a subreaper, nothing of the command lives then.
+/// Reaps children until there are none. If the guard is a subreaper, no process of the command lives then.
 fn wait_for_all(socket: &UnixStream, shell: Pid) -> io::Result<()> {
     loop {
         match rustix::process::wait(WaitOptions::empty()) {
@@ -112,7 +112,7 @@ fn exit(status: WaitStatus) -> Exit {
     status.terminating_signal().map_or_else(|| Exit::ExitCode(status.exit_status().unwrap_or_default()), Exit::Signal)
 }
 
-/// Does what the worker wants. Kills everything when the worker is gone, or has nothing left to say.
+/// Serves requests of the worker. Kills everything when the worker has ended or closed the socket.
 fn obey(mut orders: BufReader<UnixStream>, shell: Pid) {
     let mut order = [0];
     loop {

@@ -1,4 +1,4 @@
-//! Says which tools the pool hosts, and that the worker is alive.
+//! Advertises the tools of the worker and sends its heartbeats.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::Core;
 
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How often a worker looks whether its advertisement still stands: coordinators forget a set of tools that nobody
-/// hosted for a day, and a worker that was cut off for so long must say again what it hosts.
+/// How often a worker checks that its advertisement is still stored: coordinators delete a set of tools that no worker
+/// hosted for a day, and a worker that was disconnected for so long must advertise again.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Says which tools this worker hosts, where nobody said it yet. Tries until it is done: without a coordinator there is
-/// no bucket.
+/// Advertises the tools of this worker, unless an equal worker did. Retries until it is stored: the bucket exists only
+/// after a coordinator started.
 pub(super) async fn tools(core: &Core, pool: &PoolId) {
     while let Err(error) = try_tools(core, pool).await {
         tracing::warn!(%error, %pool, "cannot advertise the tools yet, trying again: {}", likely(&error));
@@ -27,11 +27,11 @@ pub(super) async fn tools(core: &Core, pool: &PoolId) {
     }
 }
 
-/// What an operator should look at.
+/// Tools that an operator should check.
 fn likely(error: &PublishError) -> &'static str {
     match error.kind() {
         PublishErrorKind::StreamNotFound => "no coordinator has made the bucket of tools yet: start one",
-        // The broker does not answer what it forbids.
+        // The broker does not answer requests that it forbids.
         PublishErrorKind::TimedOut => {
             "the broker does not answer: it has no leader, or the key (--nats-nkey) is not the one of this pool"
         }
@@ -40,8 +40,8 @@ fn likely(error: &PublishError) -> &'static str {
 }
 
 async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), PublishError> {
-    // Without a look at what is stored there, which a worker may not read. And never twice: its place says who came
-    // first.
+    // A worker may not read what is stored there, so it does not look first. It never stores twice, because the
+    // position in the bucket decides which pool was first.
     let (set, value) = encode_advertisement(core.table.manifests());
     let subject = format!("$KV.{}.{}", names::TOOLS_BUCKET, names::advertisement(pool, &set));
     let message = PublishMessage::build().payload(value).expected_last_subject_sequence(0);
@@ -75,7 +75,7 @@ pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: C
         tokio::select! {
             _ = tick.tick() => {}
             () = core.reached.notified() => {}
-            // Whoever told it to drain waits for the word.
+            // The sender of the drain request waits for this heartbeat.
             () = core.stop.cancelled(), if !draining => {}
             () = stop.cancelled() => return,
         }

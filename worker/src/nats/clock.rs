@@ -5,10 +5,11 @@ use std::time::Duration;
 use nats::clock::{Clock, LOOK};
 use tokio_util::sync::CancellationToken;
 
-/// How long to wait before the broker is asked again for the first time of day.
+/// The pause before the broker's time is requested again for the first time.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Makes it right. Tries until it is done: no job is taken up before. `false` when told to stop first.
+/// Sets the clock by the broker's. Retries until it is done, because no job is taken before. `false` if the worker was
+/// stopped first.
 pub(super) async fn begin(clock: &mut Clock, stop: &CancellationToken) -> bool {
     loop {
         let begun = tokio::select! {
@@ -24,7 +25,7 @@ pub(super) async fn begin(clock: &mut Clock, stop: &CancellationToken) -> bool {
     }
 }
 
-/// Keeps it right until told to stop.
+/// Corrects the clock until shutdown.
 pub(super) async fn keep(mut clock: Clock, stop: CancellationToken) {
     loop {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Asks the owner of a run for the chunks of a call's files.
+//! Requests the chunks of a call's files from the owner of its run.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use toolyard_tool::runtime::Source;
 
-/// How long an owner is asked: when one is lost, another takes its runs over in some 8 s.
+/// How long a chunk is requested: if an owner is lost, another takes its runs over within about 8 s.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long an owner may take to answer, and the pause before it is asked again, which doubles.
+/// How long an owner may take to answer, and the pause before the next request, which doubles.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 const PAUSE_LONGEST: Duration = Duration::from_millis(500);

@@ -1,4 +1,4 @@
-//! What an operator paused, as coordinators say it every second: jobs of these tools go back to the queue.
+//! Paused tools, as coordinators publish them every second: jobs of these tools go back to the queue.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -26,7 +26,7 @@ impl Held {
         *said = Said { tools, at: Some(Instant::now()) };
     }
 
-    /// Jobs of the tool are not executed now. Its own name is looked up only where something is paused.
+    /// Whether jobs of the tool are not executed now. Its own name is looked up only if some tool is paused.
     pub(super) fn holds<'a>(&self, own_name: impl FnOnce() -> &'a ToolName) -> bool {
         let said = self.0.borrow();
         !said.tools.is_empty() && said.at.is_some_and(|at| at.elapsed() < HELD_FOR) && said.tools.contains(own_name())

@@ -75,7 +75,7 @@ pub(super) async fn handle(core: Rc<Core>, message: Message) {
     let mut job = job::Job::new(delivery.delivered, delivery.age, delivery.here.into_std());
     // The slot is held until the tool is gone.
     let (mut _slot, mut prospect, mut traced, mut lingering) = (None, None, None, None);
-    // What is rare is boxed, so that the future of each job does not reserve room for it.
+    // Rare futures are boxed, so that the future of each job does not reserve room for them.
     loop {
         match job.poll_action() {
             Some(Action::WaitForSlot) => _slot = wait_for_slot(&core, &delivery, &lease, &mut job).await,
@@ -370,8 +370,8 @@ fn report(core: &Core, delivery: &Delivery, why: Why) {
     }
 }
 
-/// Tells the broker what became of a job. Not confirmed: if the message is lost, the job comes again and is found
-/// ended.
+/// Settles a job at the broker. This is not confirmed: if the message is lost, the job comes again, and its call has
+/// ended by then.
 async fn settle(core: &Core, reply: Reply, how: Settle) {
     let message: Bytes = match how {
         Settle::Leave => return,

@@ -1,4 +1,4 @@
-//! Keeps the leases of running jobs: the broker hears of each often enough not to give it to somebody else.
+//! Extends the leases of running jobs often enough that the broker does not give them to other workers.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ struct Held {
 pub(crate) struct Lease {
     leases: Leases,
     reply: String,
-    /// The broker did not confirm it for its whole length: somebody else may have the job.
+    /// The broker did not confirm it for its whole length: another worker may have the job.
     pub(crate) lost: CancellationToken,
 }
 

@@ -1,4 +1,4 @@
-//! What the admin port tells of a worker: as it stood at its last heartbeat, since nothing else leaves the worker's
+//! The state that the admin port reports. It is that of the last heartbeat, because nothing else leaves the worker's
 //! thread.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Progress {
         self.running.store(running, Relaxed);
     }
 
-    /// A worker is ready while jobs reach it: that is what a rollout should wait for.
+    /// A worker is ready while jobs reach it, so a rollout can wait for that.
     pub(super) fn process(
         self: &Arc<Self>,
         worker: &WorkerId,

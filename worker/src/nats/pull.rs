@@ -15,14 +15,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::Core;
 
-/// How long the broker holds a pull request open: a little less than it takes to notice that a worker is lost. What is
-/// handed back then must not go to a request that the lost one left behind.
+/// How long the broker holds a pull request open: a little less than the time after which a worker counts as lost. Jobs
+/// that are handed back then must not go to a request of the lost worker.
 const EXPIRES: Duration = Duration::from_secs(names::WORKER_LOST.as_secs() - names::WORKER_HEARTBEAT.as_secs());
-/// How often it says that it still does.
+/// How often the broker confirms an open request.
 const IDLE_HEARTBEAT: Duration = Duration::from_secs(2);
 /// The same for the first request, so that an idle worker soon knows that jobs reach it.
 const FIRST_IDLE_HEARTBEAT: Duration = Duration::from_millis(100);
-/// A request of which nothing was heard for this long is lost, with the connection or the broker that held it.
+/// A request without a message for this long is lost, with the connection or the broker that held it.
 pub(super) const LOST: Duration = Duration::from_secs(6);
 /// How often to look whether the connection was made anew: open requests are gone with the old one.
 const LOOK: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub(super) struct Puller {
     /// Jobs that an inbox still held when it was given up.
     left: VecDeque<Message>,
     heard: Instant,
-    /// Told to whoever wants to know whether jobs reach us.
+    /// Reports whether jobs reach this worker.
     answered: Rc<Cell<Option<Instant>>>,
     reached: Rc<Notify>,
     not_before: Instant,
@@ -55,7 +55,7 @@ pub(super) struct Puller {
 }
 
 impl Puller {
-    /// Waits for the pool's queue, which a coordinator makes. `None` when told to stop first.
+    /// Waits for the pool's queue, which a coordinator creates. `None` if the worker was stopped first.
     pub(super) async fn open(core: &Core, pool: &PoolId, slots: u32, stop: &CancellationToken) -> Option<Self> {
         let consumer = names::pool_consumer(pool);
         let mut told = false;
@@ -89,7 +89,7 @@ impl Puller {
         })
     }
 
-    /// Tells how many slots are taken.
+    /// Publishes how many slots are taken.
     pub(super) fn running(&mut self, running: usize) {
         self.running = u32::try_from(running).unwrap_or(u32::MAX);
     }
@@ -121,7 +121,7 @@ impl Puller {
                 continue;
             };
             self.heard = Instant::now();
-            // That nobody answers for the queue comes from any server that is left.
+            // Any server that is left reports that no responder serves the queue.
             if message.status != Some(StatusCode::NO_RESPONDERS) {
                 let before = self.answered.replace(Some(self.heard));
                 if before.is_none_or(|before| before.elapsed() >= LOST) {
@@ -139,7 +139,7 @@ impl Puller {
         }
     }
 
-    /// Open requests are gone with the connection on which they were made, or with a broker that says nothing any more.
+    /// Open requests are lost with the connection on which they were made, or with a broker that is silent.
     async fn look_at_connection(&mut self) {
         let connects = connects(&self.client);
         let anew = std::mem::replace(&mut self.connects, connects) != connects;
@@ -167,7 +167,7 @@ impl Puller {
         }
     }
 
-    /// Asks for as many jobs as there are free slots that no open request covers. `false` when it should but must wait.
+    /// Requests as many jobs as there are free slots without an open request. `false` if it should but must wait.
     async fn refill(&mut self) -> bool {
         let free = self.slots.saturating_sub(self.running).saturating_sub(self.asked);
         if free == 0 || (self.asked > 0 && free < (self.slots / REFILL).max(1)) {
@@ -194,7 +194,7 @@ impl Puller {
         true
     }
 
-    /// A request ended before it had brought all its jobs; the broker says how many are missing.
+    /// A request ended before it had brought all its jobs; the broker reports how many are missing.
     async fn request_ended(&mut self, message: &Message, status: u16) {
         let missing = message.headers.as_ref().and_then(|headers| headers.get("Nats-Pending-Messages"));
         match missing.and_then(|missing| missing.as_str().parse::<u32>().ok()) {

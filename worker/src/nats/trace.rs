@@ -1,4 +1,5 @@
-//! Spans of an attempt, told by the worker that executes it: below the call's own, whose id follows from its run.
+//! Spans of an attempt, from the worker that executes it. Their parent is the call's span, whose id is derived from the
+//! run.
 
 use std::sync::Arc;
 
@@ -17,12 +18,12 @@ pub(super) struct Traced {
     began: Moment,
     process: Span,
     tool: Option<Span>,
-    /// Whether it tells what the tool was asked and what it gave back.
+    /// Whether it includes the tool's arguments and result.
     includes_content: bool,
 }
 
-/// Begins to trace an attempt, where its call is traced and we trace at all. Its span's id is the attempt's nonce, by
-/// which the owner tells it of a worker that died.
+/// Begins to trace an attempt, if its call is traced and tracing is on. The span's id is the attempt's nonce, so the
+/// owner can report the span of a worker that died.
 pub(super) fn begin(job: &Job, id: AttemptId, sequence: u64, worker: &WorkerId, content: bool) -> Option<Box<Traced>> {
     if !trace::is_on() {
         return None;
@@ -66,7 +67,7 @@ impl Traced {
         });
     }
 
-    /// The job as its tool sees it: what the tool traces by its metadata is below what we tell of it.
+    /// The job as its tool sees it: spans that the tool makes from its metadata are children of our span.
     pub(super) fn carried_on(&self, job: &Job) -> Job {
         let mut spec = CallSpec::clone(&job.spec);
         if let Some(span) = &self.tool {
@@ -96,7 +97,7 @@ impl Traced {
         self.process.failed("superseded").end(self.began.later());
     }
 
-    /// What became of the job was said.
+    /// The job is settled.
     pub(super) fn end(self) {
         self.process.end(self.began.later());
     }

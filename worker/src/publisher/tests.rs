@@ -1,4 +1,4 @@
-//! What goes out when, by a clock that stands until nothing is left to do.
+//! Which entries are sent when, with a paused clock that advances only when nothing is left to do.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::*;
 
 type Acknowledge = oneshot::Sender<Result<(), Lost>>;
 
-/// Entries as they were sent, each with what acknowledges it.
+/// Entries as they were sent, each with the sender of its acknowledgement.
 #[derive(Default)]
 struct Sent(RefCell<Vec<(Vec<Event>, Option<Acknowledge>)>>);
 

@@ -1,4 +1,4 @@
-//! A question to the person behind the conversation. Only defined here: the client asks, and answers the call.
+//! A question to the user. The tool is only defined here: the client asks the user and answers the call.
 
 use schemars::JsonSchema;
 

@@ -19,16 +19,16 @@ use super::root::Root;
 use crate::guard::{self, Exit, NoGuard, Order, Report, Request, User};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
-/// Builds and test suites take minutes; who needs more than ten starts a job elsewhere.
+/// Builds and test suites take minutes; longer jobs belong elsewhere.
 const ATTEMPT_TIMEOUT_S: u32 = 600;
 /// Bytes of a command. Linux takes no argument of 128 KiB or more.
 const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
 /// How long a command may take to end after SIGTERM before it gets SIGKILL: less than a worker gives a cancelled tool.
 const TERM_GRACE: Duration = Duration::from_secs(2);
-/// How long the pipes may stay open once the shell has ended. What it left behind holds them, and may never let go.
+/// How long the pipes may stay open after the shell has ended. Processes that it left behind hold them, maybe for ever.
 const PIPES_GRACE: Duration = Duration::from_secs(1);
-/// How long all that was killed may take to be gone. What waits for a device or a network folder cannot be killed: then
-/// the call ends without it, says so, and its slot is kept.
+/// How long killed processes may take to end. A process that waits for a device or a network folder cannot be killed:
+/// then the call ends without it, reports that, and its slot stays taken.
 const GONE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub struct Bash {
     root: Root,
     /// Files that commands must not open.
     hidden: Vec<PathBuf>,
-    /// As whom commands run; `None`: as the worker.
+    /// The user as which commands run; `None`: the worker's.
     user: Option<User>,
     guards: Guards,
 }
@@ -105,7 +105,7 @@ impl Tool for Bash {
     }
 }
 
-/// Waits until the command has to stop, and says why.
+/// Waits until the command has to stop, and returns the reason.
 async fn stopped(context: &Context, timeout_s: Option<u32>) -> ToolError {
     let overdue = async {
         match timeout_s {
@@ -179,7 +179,7 @@ async fn follow(
             }
         }
     }
-    // All that was written is in the pipes. Somebody else may hold them, who was given them.
+    // All output is in the pipes. A process that inherited them may still hold them open.
     relay.let_go();
     if !closed {
         wrong = wrong.or(pumps.await.err());
@@ -191,7 +191,7 @@ async fn follow(
     }
 }
 
-/// A command that says more than a call may.
+/// The error of a command with more output than a call may have.
 fn too_much(limit: usize) -> ToolError {
     let message = format!(
         "the command wrote more than {limit} bytes and was ended: write to a file and read the parts that matter"

@@ -8,9 +8,9 @@ use super::root::Root;
 use super::walk::{CUT, Files, Filter};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
-/// Paths named unless more are asked for: about as many as a model can make use of.
+/// Default of the paths that are listed: about as many as a model can use.
 const LIMIT: u32 = 1_000;
-/// Paths that can be asked for: some hundred kilobytes, more than any model reads.
+/// Most paths that can be requested: some hundred kilobytes, more than any model reads.
 const LIMIT_MAX: u32 = 10_000;
 
 #[derive(Debug)]

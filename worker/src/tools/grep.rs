@@ -14,11 +14,11 @@ use super::root::Root;
 use super::walk::{CUT, Files, Filter};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
-/// Matching lines shown unless more are asked for: about as many as a model can make use of.
+/// Default of the matching lines that are shown: about as many as a model can use.
 const LIMIT: u32 = 500;
-/// Matching lines that can be asked for: at the longest some megabytes, more than any model reads.
+/// Most matching lines that can be requested: some megabytes at most, more than any model reads.
 const LIMIT_MAX: u32 = 10_000;
-/// Lines around a match that can be asked for; who needs more reads the file.
+/// Most lines around a match that can be requested; for more, read the file.
 const CONTEXT_MAX: u32 = 10;
 /// Bytes of a line that are shown. Longer ones are minified code or data, and would fill a model's window.
 const SHOWN_BYTES_MAX: usize = 500;
@@ -135,7 +135,7 @@ fn searcher(context: usize) -> Searcher {
         .build()
 }
 
-/// What was found so far, in all files.
+/// The matches so far, in all files.
 struct Found {
     limit: usize,
     matches: usize,
@@ -149,7 +149,7 @@ impl Found {
         Self { limit, matches: 0, files: 0, cut: false }
     }
 
-    /// To be asked when a further match is certain. The search ends when it is one too many.
+    /// Called when a further match is certain. The search ends if it is one too many.
     fn has_room(&mut self) -> bool {
         self.cut = self.matches == self.limit;
         !self.cut
@@ -169,7 +169,7 @@ struct Page<'a> {
     lines: &'a Lines,
     path: String,
     found: &'a mut Found,
-    /// Whether groups of lines are told apart.
+    /// Whether groups of lines are separated.
     context: bool,
     /// Something of this file was shown.
     shown: bool,
@@ -233,7 +233,7 @@ impl Sink for Page<'_> {
     }
 }
 
-/// A file that ends in an error when nobody listens any more: a large one without a match would be read to its end.
+/// A file whose reads fail when the call is over; otherwise a large file without a match would be read to its end.
 struct Heard<'a> {
     file: File,
     lines: &'a Lines,

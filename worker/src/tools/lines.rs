@@ -7,7 +7,7 @@ use toolyard_tool::{Context, Output, ToolError};
 /// Lines that may wait between the thread and the call; then the thread waits. Also the most that go out as one piece.
 const WAITING_MAX: usize = 512;
 
-/// Where a thread says its lines. When the call is over nobody hears them, and the thread should stop.
+/// The sender of a thread's lines. When the call is over, sending fails, and the thread should stop.
 pub(super) struct Lines(mpsc::Sender<String>);
 
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub(super) struct Lines(mpsc::Sender<String>);
 pub(super) struct Over;
 
 impl Lines {
-    /// Says a line; its end is added.
+    /// Sends a line; its end is added.
     pub(super) fn say(&self, mut line: String) -> Result<(), Over> {
         line.push('\n');
         self.0.blocking_send(line).map_err(|_| Over)
@@ -26,9 +26,9 @@ impl Lines {
     }
 }
 
-/// Runs `work` on a thread where it may block and streams its lines; the text it returns is the result.
+/// Runs `work` on a thread that may block, and streams its lines. The text it returns is the result.
 ///
-/// A line goes out as soon as it is said, with all that were said while the one before was on its way.
+/// A line is sent at once, together with those that came while the one before was being sent.
 pub(super) async fn streamed<W>(context: &Context, work: W) -> Result<Output, ToolError>
 where
     W: FnOnce(&Lines) -> Result<String, ToolError> + Send + 'static,
@@ -73,7 +73,7 @@ mod tests {
     use toolyard_tool::testkit;
     use toolyard_tool::{About, Tool};
 
-    /// Works until nobody hears it, then drops its end of a channel.
+    /// Works until sending fails, then drops its end of a channel.
     struct Endless {
         work: fn(&Lines) -> Result<String, ToolError>,
         alive: Sender<()>,

@@ -20,7 +20,7 @@ const AT_ONCE_MAX: usize = 30_000_000;
 /// Bytes after which a search in steps looks whether its call is over: each may take some 50 us.
 const STEP_BYTES: usize = 1024;
 
-/// What is searched for.
+/// The searched pattern.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     pub(super) pattern: &'a str,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 /// A folder that paths given by a model are resolved in and must not lead out of.
 ///
-/// A path is judged when it is resolved. Whoever can change the folder at the same moment can still trick a tool, so
-/// this guards against mistakes, not against an attacker with a shell.
+/// A path is checked when it is resolved. A process that changes the folder at the same moment can still trick a tool,
+/// so this protects against mistakes, not against an attacker with a shell.
 #[derive(Debug, Clone)]
 pub struct Root(Arc<Path>);
 
@@ -77,7 +77,7 @@ pub(super) fn is_key(path: &Path) -> bool {
     path.extension().is_some_and(|kind| kind == "nk")
 }
 
-/// With forward slashes, and with replacement characters where a name is not UTF-8.
+/// With forward slashes, and with replacement characters in names that are not UTF-8.
 pub(super) fn slashed(path: &Path) -> String {
     let parts: Vec<_> = path.iter().map(|part| part.to_string_lossy()).collect();
     parts.join("/")

@@ -53,8 +53,7 @@ fn unknown(zones: &TimeZoneDatabase, id: &str) -> ToolError {
     ToolError::new(format!("there is no time zone {id:?}: {hint}"))
 }
 
-/// Ids that contain what was asked for or, failing that, its last part: models get the city right more often than the
-/// continent.
+/// Ids that contain the requested name, or else its last part: models get the city right more often than the continent.
 fn proposals(zones: &TimeZoneDatabase, id: &str) -> Vec<String> {
     let wanted = id.trim().to_lowercase().replace(' ', "_");
     let city = wanted.rsplit('/').next().unwrap_or(&wanted);

@@ -10,8 +10,8 @@ use super::lines::Lines;
 use super::root::{is_key, slashed};
 use toolyard_tool::ToolError;
 
-/// Files in the order of their paths, so that a second attempt of a call says the same. They end early when the call
-/// does.
+/// Files in the order of their paths, so that a second attempt of a call has the same output. They end early when the
+/// call ends.
 pub(super) struct Files<'a> {
     root: PathBuf,
     walk: Walk,
@@ -27,7 +27,7 @@ const NAMED_MAX: usize = 5;
 /// Bytes of a pattern: the matcher that is made of it grows with it.
 const PATTERN_BYTES_MAX: usize = 1024;
 
-/// What is added to a result that was cut.
+/// The note in a result that was cut.
 pub(super) const CUT: &str = ", cut at the limit: more match. Narrow the search or raise the limit";
 
 impl<'a> Files<'a> {
@@ -40,7 +40,7 @@ impl<'a> Files<'a> {
             .parents(false)
             .filter_entry(move |entry| entry.path().starts_with(&wanted) || wanted.starts_with(entry.path()))
             .require_git(false)
-            // What a call finds depends on the folder, not on the settings of the worker's user.
+            // The found files depend on the folder, not on the settings of the worker's user.
             .git_global(false)
             .sort_by_file_path(Path::cmp)
             .build();
@@ -56,7 +56,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// What is added to a result that does not cover everything.
+    /// The note in a result that does not cover everything.
     pub(super) fn passed_over(&self) -> String {
         match self.unreadable {
             0 => String::new(),
@@ -92,7 +92,7 @@ impl Iterator for Files<'_> {
     }
 }
 
-/// What an error of a walk is about.
+/// The path of an error of a walk.
 fn place(error: &ignore::Error) -> Option<&Path> {
     match error {
         ignore::Error::WithPath { path, .. } => Some(path),
@@ -105,7 +105,7 @@ fn place(error: &ignore::Error) -> Option<&Path> {
 #[derive(Debug)]
 pub(super) struct Filter {
     matcher: GlobMatcher,
-    /// What the glob is relative to.
+    /// The folder to which the glob is relative.
     base: PathBuf,
 }
 

@@ -19,7 +19,7 @@ const APPEND_PATIENCE: Duration = Duration::from_secs(20);
 
 type Append = Pin<Box<dyn Future<Output = Result<(), Lost>> + Send>>;
 
-/// Appends what an attempt publishes.
+/// Appends the output of an attempt.
 pub(super) fn appender(core: &Core, job: &Job) -> impl Fn(Vec<Event>) -> Append + use<> {
     let (context, subject, run) = (core.context.clone(), subject(job), job.run);
     move |events| {

@@ -27,7 +27,7 @@ struct Guard {
 }
 
 impl Guards {
-    /// Starts a command. `left` learns what becomes of it if this is dropped before all of it has ended.
+    /// Starts a command. `left` receives its end if this is dropped before all of its processes have ended.
     pub(super) async fn run(&self, request: &Request, left: Left) -> io::Result<Guarded> {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
         // One that ended while it waited, as when memory ran out, is of no use.
@@ -57,7 +57,7 @@ impl Guard {
         matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// A guard that cannot be reached is gone, or does what a closed socket tells it.
+    /// A guard that cannot be reached has ended, or ends because its socket is closed.
     fn order(&self, order: Order) {
         if let Err(error) = self.orders.try_write(&[order.byte()]) {
             tracing::debug!(%error, ?order, "the guard of a command takes no order");
@@ -71,7 +71,7 @@ impl Guard {
     }
 }
 
-/// A command that runs. Dropping it kills what still lives of it.
+/// A running command. Dropping it kills its processes.
 #[derive(Debug)]
 pub(super) struct Guarded {
     /// `None` once it has ended.
@@ -95,7 +95,7 @@ impl Guarded {
         match &report {
             Some(Report::Exited(_)) => {}
             Some(Report::Gone | Report::Failed(_)) => self.guard = None,
-            // What it started may live on, and nobody can tell.
+            // Processes that it started may live on, which cannot be observed.
             Some(Report::PerhapsGone) | None => {
                 self.guard = None;
                 self.left.note_unknown();

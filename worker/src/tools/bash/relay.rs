@@ -15,19 +15,19 @@ use toolyard_tool::{Context, ToolError};
 const READ_BYTES: usize = 16 * 1024;
 /// Bytes of one call's output, on both channels. It is all stored, and more than any model reads.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Pieces of output that go out as they come. A command that says more is heard in gulps, [`PACE`] apart: what it says
-/// in ten minutes then stays far below the pieces that a call may send.
+/// Pieces of output that are sent as they come. Later output is collected and sent every [`PACE`], so that ten minutes
+/// of output stay far below the number of pieces that a call may send.
 const UNPACED_MAX: usize = 4096;
 const PACE: Duration = Duration::from_millis(5);
-/// The media type of what is not text.
+/// The media type of output that is not text.
 const BYTES: &str = "application/octet-stream";
-/// Places in a piece of output where it is not UTF-8 and which are sent apart from the text around them. A piece with
-/// more is not text: it is sent as data in one.
+/// Invalid UTF-8 sequences in a piece of output that are sent apart from the text around them. A piece with more of
+/// them is not text: all of it is sent as data.
 const STRAY_MAX: usize = 8;
 
 pub(super) struct Relay<'a> {
     context: &'a Context,
-    /// Bytes said, on both channels.
+    /// Bytes of output, on both channels.
     said: AtomicUsize,
     let_go: CancellationToken,
 }
@@ -37,7 +37,7 @@ impl<'a> Relay<'a> {
         Self { context, said: AtomicUsize::new(0), let_go: CancellationToken::new() }
     }
 
-    /// Ends with the pipes, or with what is in them once they are to be let go.
+    /// Ends with the pipes, or when they are empty after the call let go of them.
     pub(super) async fn pump(
         &self,
         stdout: Option<impl AsyncRead + Unpin>,
@@ -98,7 +98,7 @@ enum Piece {
 /// Makes pieces of bytes that were cut anywhere.
 #[derive(Debug, Default)]
 struct Text {
-    /// The beginning of a character whose end was not read yet: at most three bytes.
+    /// The beginning of a character that is not complete yet: at most three bytes.
     begun: Vec<u8>,
 }
 
@@ -110,13 +110,13 @@ impl Text {
         pieces(std::mem::replace(&mut self.begun, rest))
     }
 
-    /// What is left when there are no more bytes.
+    /// The remaining output when there are no more bytes.
     fn rest(&mut self) -> Vec<Piece> {
         pieces(std::mem::take(&mut self.begun))
     }
 }
 
-/// Text, but for the bytes in it that are none; data where there are more than a few of those.
+/// Text and its invalid bytes as separate pieces, or data if there are more than a few of those.
 fn pieces(bytes: Vec<u8>) -> Vec<Piece> {
     let bytes = match String::from_utf8(bytes) {
         Ok(text) if text.is_empty() => return Vec::new(),
@@ -153,7 +153,7 @@ mod tests {
     use toolyard_tool::testkit;
     use toolyard_tool::{About, Output, Tool};
 
-    /// Relays what a pipe holds that nobody will close.
+    /// Relays the content of a pipe that no process will close.
     struct LetGo;
 
     impl Tool for LetGo {
@@ -188,7 +188,7 @@ mod tests {
         said
     }
 
-    /// What whoever puts the pieces together has.
+    /// The result of joining the pieces.
     fn together(pieces: &[Piece]) -> Vec<u8> {
         let bytes = |piece: &Piece| match piece {
             Piece::Text(text) => text.clone().into_bytes(),

@@ -47,7 +47,6 @@ const MANY_PARAMETERS: &[&str] = &[
 const WIDE: &[&str] = &[
     "cli/src/nats_config.rs",
     "cli/src/nats_keys.rs",
-    "cli/src/serve.rs",
     "cli/src/tools.rs",
     "cli/tests/program/key.rs",
     "cli/tests/program/webhooks.rs",
@@ -101,11 +100,9 @@ const WIDE: &[&str] = &[
     "tests/scenarios/resolvers.rs",
     "tests/scenarios/tenants.rs",
     "tests/torture/report.rs",
-    "worker/src/attempt.rs",
     "worker/src/guard.rs",
     "worker/src/hooked.rs",
     "worker/src/tools.rs",
-    "worker/src/tools/bash.rs",
     "worker/src/tools/grep.rs",
     "worker/tests/tools_bash.rs",
 ];
@@ -127,13 +124,9 @@ const BANNERS: &[&str] = &[
 const VAGUE: &[&str] = &[];
 /// Files with phrases of [`RIDDLES`].
 const RIDDLING: &[&str] = &[
-    "cli/src/bucket.rs",
     "cli/src/dev.rs",
-    "cli/src/follow.rs",
     "cli/src/key.rs",
     "cli/src/nats_keys.rs",
-    "cli/src/objects.rs",
-    "cli/src/serve.rs",
     "core/run/src/fields.rs",
     "core/run/src/limit.rs",
     "core/run/tests/erasure.rs",
@@ -192,17 +185,7 @@ const RIDDLING: &[&str] = &[
     "tests/torture/check/asked.rs",
     "tests/torture/load.rs",
     "tests/torture/main.rs",
-    "worker/src/attempt.rs",
-    "worker/src/lib.rs",
     "worker/src/nats.rs",
-    "worker/src/nats/advertise.rs",
-    "worker/src/nats/leases.rs",
-    "worker/src/nats/pull.rs",
-    "worker/src/objects.rs",
-    "worker/src/tools/bash.rs",
-    "worker/src/tools/bash/relay.rs",
-    "worker/src/tools/lines.rs",
-    "worker/src/tools/root.rs",
     "worker/tests/tools_bash.rs",
 ];
 

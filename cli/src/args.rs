@@ -1,4 +1,4 @@
-//! What can be typed: the commands, and what all of them share. Each command's own arguments stand beside the command.
+//! The commands and their common arguments. Each command's own arguments are beside the command.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -125,7 +125,7 @@ mod tests {
         own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
     }
 
-    /// The words of one command, without what its output is piped into. Enough of a shell for the examples.
+    /// The words of one command, without the commands behind a pipe. Enough of a shell for the examples.
     pub(super) fn words(example: &str) -> Vec<String> {
         let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
         for letter in example.chars() {

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 
-/// References that are followed in a schema. Who nests them deeper gets text, and the coordinator's word on it.
+/// References that are followed in a schema. Values behind deeper ones are sent as text, and the coordinator checks
+/// them.
 const REFERENCES_MAX: usize = 8;
 
 /// One `key=value`; without `=`, the value is missing.
@@ -36,7 +37,7 @@ pub(crate) fn parse_base(json: Option<&str>) -> Result<Map<String, Value>, Failu
     }
 }
 
-/// Puts the pairs on top of the object. `schema` is the tool's, or empty where it is not known.
+/// Adds the pairs to the object. `schema` is the tool's, or empty if it is not known.
 pub(crate) fn build(mut base: Map<String, Value>, pairs: Vec<Pair>, schema: &str) -> Result<String, Failure> {
     let schema: Value = serde_json::from_str(schema).unwrap_or(Value::Null);
     for Pair { key, value } in pairs {
@@ -60,8 +61,8 @@ fn read(key: &str, path: &str) -> Result<String, Failure> {
     })
 }
 
-/// A value as the schema wants it: text where it takes text, else JSON. Where the schema says nothing, JSON if it is
-/// some.
+/// A value as the schema requires it: text if it takes text, else JSON. Without a schema: JSON if it is valid JSON,
+/// else text.
 fn typed(key: &str, text: String, schema: &Value) -> Result<Value, Failure> {
     let property = &schema["properties"][key];
     match takes(property, schema, 0) {
@@ -102,7 +103,7 @@ fn takes(property: &Value, root: &Value, depth: usize) -> Takes {
     let reference = schema.get("$ref").and_then(Value::as_str).and_then(|path| root.pointer(path.strip_prefix('#')?));
     let choices = ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten();
     let of_schemas = reference.into_iter().chain(choices).map(|choice| takes(choice, root, depth + 1));
-    // What takes text among other things is given text.
+    // A schema that accepts text and other types is given text.
     of_values.chain(of_schemas).fold(Takes::Unknown, |known, found| match (known, found) {
         (Takes::Text, _) | (_, Takes::Text) => Takes::Text,
         (Takes::Other, _) | (_, Takes::Other) => Takes::Other,

@@ -1,4 +1,4 @@
-//! `toolyard backup` and `toolyard restore`: copies of what the broker stores, and a broker made of them.
+//! `toolyard backup` and `toolyard restore`: copy everything that the broker stores, and set up a broker from a copy.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Write as _};
@@ -42,14 +42,14 @@ const PROGRESS: Duration = Duration::from_secs(1);
 #[derive(Debug, clap::Args)]
 #[command(after_help = BACKUP_EXAMPLES)]
 pub(crate) struct Backup {
-    /// The folder; made where it is missing
+    /// The folder; created if it is missing
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     #[command(flatten)]
     broker: BrokerArgs,
 }
 
-/// Make an empty broker what a backup says, as the operator
+/// Restore a backup into an empty broker, as the operator
 #[derive(Debug, clap::Args)]
 #[command(after_help = RESTORE_EXAMPLES)]
 pub(crate) struct Restore {
@@ -73,7 +73,7 @@ struct Copied {
     messages: u64,
     /// Of the file.
     bytes: u64,
-    /// What the broker needs beside the copy.
+    /// What the broker needs in addition to the copy.
     settings: serde_json::Value,
 }
 
@@ -141,7 +141,7 @@ fn file_of(folder: &Path, stream: &str) -> PathBuf {
     folder.join(format!("{stream}.tar.s2"))
 }
 
-/// It holds arguments and results: nobody else reads it.
+/// It holds arguments and results, so only its owner may read it.
 fn create(path: &Path) -> Result<File, Failure> {
     let opened = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).and_then(|file| {
         // Of an earlier try it has the rights that it had.
@@ -163,7 +163,7 @@ fn tell(copied: &Copied, terminal: &Terminal) -> Result<(), Failure> {
     terminal.line(&format!("{stream}: {messages} messages, {}", readable(*bytes)))
 }
 
-/// What was copied of a stream, said now and then where it takes long.
+/// The progress of copying a stream, printed now and then if it takes long.
 struct Progress<'a> {
     stream: &'a str,
     of: u64,

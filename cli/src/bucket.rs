@@ -1,4 +1,4 @@
-//! How a coordinator or a worker is told that objects lie in a bucket.
+//! The arguments of a coordinator or worker that store objects in a bucket.
 
 use objects::{Bucket, BucketLocation};
 
@@ -6,18 +6,18 @@ use crate::exit::Failure;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BucketArgs {
-    /// Where objects lie, as s3://BUCKET or s3://BUCKET/PREFIX: the same for all coordinators and workers
+    /// The bucket of objects, as s3://BUCKET or s3://BUCKET/PREFIX: the same for all coordinators and workers
     /// (docs/howto/objects.md). The key is in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or comes from the machine's
-    /// role. Without it: at the broker
+    /// role. Without it objects are stored at the broker
     #[arg(long, env = "TOOLYARD_OBJECTS", value_name = "URL")]
     objects: Option<String>,
-    /// The store of that bucket where it is not AWS: MinIO, Ceph and others that speak S3 and know conditional writes
+    /// The endpoint of the bucket if it is not AWS: MinIO, Ceph and others that support S3 with conditional writes
     #[arg(long, env = "TOOLYARD_OBJECTS_ENDPOINT", value_name = "URL", requires = "objects")]
     objects_endpoint: Option<String>,
     /// The bucket's region. Without it AWS_REGION counts, or us-east-1
     #[arg(long, env = "TOOLYARD_OBJECTS_REGION", value_name = "NAME", requires = "objects")]
     objects_region: Option<String>,
-    /// Let the endpoint be http://, so that whoever listens on the way reads objects along
+    /// Allow an http:// endpoint, although objects can then be read on the network
     #[arg(long, env = "TOOLYARD_OBJECTS_ALLOW_HTTP", requires = "objects")]
     objects_allow_http: bool,
 }

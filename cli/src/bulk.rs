@@ -1,4 +1,4 @@
-//! What commands have in common that act on everything that matches: one may look first, and a person is asked.
+//! Common arguments of commands that act on everything that matches: a dry run, and a confirmation.
 
 use crate::exit::Failure;
 use crate::terminal::Terminal;
@@ -6,7 +6,7 @@ use crate::words::harmless;
 
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Bulk {
-    /// Only show what would be done
+    /// Only show what the command would do
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Do not ask for confirmation
@@ -14,14 +14,14 @@ pub(crate) struct Bulk {
     pub(crate) yes: bool,
 }
 
-/// Without a terminal a program asks, and says so with `--yes` where it means everything.
+/// Without a terminal, a program must confirm with `--yes` that it means everything.
 pub(crate) fn needs_yes(what: &str) -> Failure {
     Failure::Usage(format!(
         "{what} needs a confirmation, and there is no terminal to ask on: give --yes, or --dry-run to look first"
     ))
 }
 
-/// Asks the person at the terminal to type `expected`.
+/// Asks the user to type `expected`.
 pub(crate) async fn confirm(question: &str, expected: &str, terminal: &Terminal) -> Result<(), Failure> {
     terminal.aside(&format!("{question} Type {} to confirm: ", harmless(expected)));
     let read = tokio::task::spawn_blocking(|| {

@@ -35,15 +35,14 @@ completed, whatever its exit code: that is the result. Ctrl-C cancels the call."
 pub(crate) struct Args {
     /// The tool's name, as `toolyard tools ls` shows it
     tool: String,
-    /// Arguments. The value is text, or JSON where the tool's schema wants no text; @FILE stands for what is in the
-    /// file
+    /// Arguments. The value is text, or JSON if the tool's schema does not accept text; @FILE is the content of a file
     #[arg(value_name = "KEY=VALUE")]
     pairs: Vec<Pair>,
     /// Arguments as a JSON object; KEY=VALUE goes on top
     #[arg(long, value_name = "OBJECT")]
     json: Option<String>,
-    /// What the tool is given beside its arguments, as a JSON object: the keys that it declares (`toolyard tools get`),
-    /// and no other
+    /// The context for the tool beside its arguments, as a JSON object. The tool receives only the keys that it
+    /// declares (`toolyard tools get`)
     #[arg(long, value_name = "OBJECT")]
     context: Option<String>,
     /// By when the call has ended, its time in the queue included [default: 24 h]
@@ -55,10 +54,10 @@ pub(crate) struct Args {
     /// Fail while no worker of the tool's pool lives, rather than wait for one
     #[arg(long)]
     no_wait: bool,
-    /// Do not execute it before somebody approves it
+    /// Do not execute it before it is approved
     #[arg(long)]
     approval: bool,
-    /// Keep nothing of it: what it was given and gave, and its ids, are erased about a minute after its end
+    /// Store nothing: arguments, results and ids are erased about a minute after its end
     #[arg(long)]
     no_store: bool,
     /// An id of your own: the same call under the same id is executed once, however often it is sent
@@ -119,7 +118,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
         ..v1::NewCall::default()
     };
     let request_id = request_id.unwrap_or_default();
-    // Who types a call has agreed to it, unless --approval says otherwise.
+    // A user who types a call has approved it, unless --approval is given.
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let store = no_store.then_some(false);
     let run = v1::CreateRunRequest { calls: vec![call], request_id, rules, store, ..Default::default() };
@@ -129,7 +128,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
     Ok(exit_of(&followed))
 }
 
-/// The tool, or `None` where nobody knows it: then the call fails with an error that lists those that are known.
+/// The tool, or `None` if it is unknown: then the call fails with an error that lists known tools.
 async fn known(client: &Client, name: &str) -> Result<Option<v1::Tool>, Failure> {
     match client.tool(name).await {
         Ok(tool) => Ok(Some(tool)),

@@ -101,7 +101,7 @@ pub(crate) struct Ls {
     /// Only calls that wait for their client
     #[arg(long, conflicts_with = "state")]
     waiting: bool,
-    /// Only calls that ended without a result and wait for somebody to look at them
+    /// Only calls that used all their attempts without a result and are parked
     #[arg(long)]
     parked: bool,
     /// Only calls of this tool

@@ -1,4 +1,4 @@
-//! `toolyard demo`: everything in one process and one run that shows what Toolyard does.
+//! `toolyard demo`: everything in one process, and one run that shows the main features.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fetched once into the cache; nothing else stays behind.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// What to answer to the question [default: you are asked; without a terminal, the first option]
+    /// The answer to the question [default: you are asked; without a terminal, the first option]
     #[arg(long, value_name = "TEXT")]
     answer: Option<String>,
     /// The folder that the tools work in
@@ -86,7 +86,7 @@ async fn show(
         let count = counted(calls.len(), "call");
         terminal.line(&format!("A broker, a coordinator and a worker are up. {count} at once, one ordered output:"))?;
     }
-    // Who starts the demo has agreed to it.
+    // Starting the demo approves its call of `bash`.
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let run = v1::CreateRunRequest { calls, rules, ..Default::default() };
     let watch = client.execute(run).await?;
@@ -107,7 +107,7 @@ fn calls() -> Vec<v1::NewCall> {
 }
 
 fn call(id: &str, tool: &str, arguments: Value) -> v1::NewCall {
-    // What `bash` runs here changes nothing, which the tool cannot know.
+    // The command of `bash` here changes nothing, which the tool cannot know.
     let concurrency = v1::ToolConcurrency::Parallel.into();
     v1::NewCall {
         concurrency,

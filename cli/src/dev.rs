@@ -11,7 +11,7 @@ use crate::words::duration;
 use crate::yard::{self, BrokerPort, Ended, Yard};
 
 const LISTEN: &str = "127.0.0.1:7420";
-/// Where other commands look for the broker if they are given no address.
+/// The address at which other commands look for the broker by default.
 const NATS_URL: &str = crate::broker::DEFAULT_URL;
 
 const EXAMPLES: &str = "\
@@ -31,16 +31,16 @@ pub(crate) struct Args {
     /// The broker's port [default: 4222, or a free one if that is taken]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     nats_port: Option<u16>,
-    /// Where to serve gRPC; port 0 takes a free one
+    /// The address of gRPC and HTTP; port 0 takes a free port
     #[arg(long, value_name = "ADDR", default_value = LISTEN)]
     listen: SocketAddr,
-    /// Serve everybody who reaches an address beyond this machine: they can run commands here as you
+    /// Serve an address that other machines can reach without authentication: their users can run commands here as you
     #[arg(long, env = "TOOLYARD_OPEN_TO_ALL", value_parser = clap::builder::FalseyValueParser::new())]
     open_to_all: bool,
     /// The folder that the tools work in
     #[arg(long, value_name = "DIR", default_value = ".")]
     root: PathBuf,
-    /// Where the broker keeps the log [default: a temporary folder, removed at the end]
+    /// The folder of the log [default: a temporary folder, removed at the end]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
     /// Calls that the worker runs at once
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// The file that names the hooks to ask about calls (docs/howto/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
-    /// The file that names who is told what becomes of runs (docs/howto/webhooks.md)
+    /// The file of webhook endpoints (docs/howto/webhooks.md)
     #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
     webhooks: Option<PathBuf>,
 }
@@ -100,7 +100,7 @@ pub(crate) async fn run(args: Args, terminal: &Terminal) -> Result<Exit, Failure
     Ok(Exit::Completed)
 }
 
-/// A worker that was drained is not started again: somebody wanted it gone.
+/// A worker that was drained is not started again, because an operator wanted it to leave.
 fn drained(yard: &Yard) -> String {
     format!(
         "the worker was drained and has left; the broker and the coordinator still run. Start another worker with: \

@@ -1,4 +1,4 @@
-//! `toolyard doctor`: looks at the broker and says what is wrong and what to do.
+//! `toolyard doctor`: examines the broker and reports problems and remedies.
 
 use coordinator::{Finding, Level};
 
@@ -18,7 +18,7 @@ It takes some seconds, in which it listens to workers. With -o json it writes
 {well, findings [level, what, found, advice]}; a level is ok, warn or fail.
 Exit code 0 when nothing failed, else 1.";
 
-/// Examine the broker: the log, its copies, the queues, and who is alive
+/// Examine the broker: the log, its replicas, the queues, and which processes are alive
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -117,8 +117,8 @@ async fn through_the_log(
     }
 }
 
-/// The token is a place in the log and where the log ended; a coordinator that says it otherwise costs the percentage
-/// only.
+/// The token is a position in the log and the log's end. If a coordinator formats it differently, only the percentage
+/// is lost.
 fn progress(matched: u64, token: &str) -> String {
     let share = token.split_once('-').and_then(|(at, end)| {
         let (at, end) = (at.parse::<u64>().ok()?, end.parse::<u64>().ok()?);
@@ -148,7 +148,7 @@ fn runs(count: u64) -> String {
     if count == 1 { "1 run".to_owned() } else { format!("{count} runs") }
 }
 
-/// What is to be typed, and what for.
+/// The text to type as a confirmation, and the action that it confirms.
 fn question(args: &Erase) -> (String, String) {
     let older = if args.older_than.is_some() { "old " } else { "" };
     match (&args.which.run, &args.which.tenant) {

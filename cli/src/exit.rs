@@ -1,4 +1,4 @@
-//! How a command ends: the exit codes, what can go wrong, and what to say about it.
+//! The end of a command: exit codes, errors and their messages.
 
 use std::io;
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command could not do what it was asked to. The text is for people, and says what to do.
+/// The error of a command. The text is for people and names a remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
@@ -143,7 +143,7 @@ impl Failure {
         }
     }
 
-    /// A stable word for programs: the coordinator's reason where it gave one.
+    /// A stable code for programs: the coordinator's reason, if it gave one.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Refused(status) => reason_code(status).unwrap_or_else(|| "UNKNOWN".to_owned()),
@@ -170,7 +170,7 @@ impl Failure {
     }
 }
 
-/// What lies behind an error that does not say it.
+/// The source of an error whose own text does not name it.
 fn cause(error: &impl std::error::Error) -> String {
     error.source().map_or_else(String::new, |cause| format!(": {cause}"))
 }
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(refusal(Code::Unavailable, "SHUTTING_DOWN").exit(), Exit::Unreachable);
     }
 
-    /// Scripts tell a refusal from an outage by the exit code.
+    /// Scripts distinguish a refusal from an outage by the exit code.
     #[test]
     fn every_reason_has_the_exit_code_of_its_kind() {
         for reason in Reason::ALL {

@@ -55,16 +55,16 @@ impl View {
     }
 }
 
-/// Who answers the client's calls.
+/// How the client's calls are answered.
 #[derive(Debug)]
 pub(crate) enum Answers {
     /// The person at the keyboard.
     Person(Keyboard),
     /// Always the same.
     Given(String),
-    /// Nobody is there: the first option of each.
+    /// No user is there: the first option of each question.
     FirstOption,
-    /// Somebody else, with `toolyard submit`.
+    /// Another program answers, with `toolyard submit`.
     Elsewhere,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Follow<'a> {
     idle: bool,
     /// Calls that were answered from here.
     answered: Vec<String>,
-    /// What the person is being asked.
+    /// The question that the user is being asked.
     asking: Option<Question>,
     interrupted: bool,
 }
@@ -131,7 +131,7 @@ impl<'a> Follow<'a> {
             };
             tokio::select! {
                 answered = answered => answered?,
-                // The coordinator may be away while it is to be told an answer.
+                // The coordinator may be unavailable when an answer is sent.
                 () = interrupts.next() => step = Step::Interrupt,
             }
             match step {
@@ -156,7 +156,7 @@ impl<'a> Follow<'a> {
         Ok(())
     }
 
-    /// A call that was answered elsewhere, or has expired, is no longer asked about.
+    /// A call that was answered elsewhere or has expired is not asked about any more.
     fn stop_asking(&mut self, call_id: &str) {
         if self.asking.take_if(|question| question.call_id == call_id).is_some() {
             // The prompt's line is over.
@@ -164,8 +164,8 @@ impl<'a> Follow<'a> {
         }
     }
 
-    /// Answers what the client is asked, or begins to ask the person. Only when nothing else goes on, so that questions
-    /// do not get between the output.
+    /// Answers the client's calls, or begins to ask the user. Only if no other call has output, so that questions do
+    /// not mix with it.
     async fn answer(&mut self) -> Result<(), Failure> {
         if !self.idle || self.interrupted || self.asking.is_some() {
             return Ok(());
@@ -201,7 +201,7 @@ impl<'a> Follow<'a> {
             return self.submit(question.call_id, Err("the user gave no answer".to_owned())).await;
         };
         match question.answer(&line) {
-            // The next question follows when this call's end is heard of.
+            // The next question follows when this call's end arrives.
             Some(answer) => self.submit(question.call_id, Ok(answer)).await,
             None => {
                 question.ask(self.terminal);
@@ -216,7 +216,7 @@ impl<'a> Follow<'a> {
         self.answered.push(call_id);
         match self.client.submit(&self.tally.run_id, output).await {
             Ok(_) => Ok(()),
-            // Somebody else was faster, or the call has ended meanwhile: its end says how.
+            // Another client answered first, or the call has ended meanwhile. Its end shows the outcome.
             Err(client::Error::Refused(status)) if is_late(&status) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -240,7 +240,7 @@ impl<'a> Follow<'a> {
         }
     }
 
-    /// Cancels a run whose output nobody reads any longer.
+    /// Cancels a run whose output is not read any more.
     async fn leave(&self, failure: Failure) -> Failure {
         if matches!(failure, Failure::Output(_)) {
             let cancelled = self.client.cancel_run(&self.tally.run_id, "nobody reads its output").await;

@@ -1,4 +1,4 @@
-//! `toolyard inbox`: what waits for somebody, and what is decided of calls that await approval.
+//! `toolyard inbox`: calls that wait for a person, and decisions about calls that await approval.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ Examples:
 
 The call fails; the model reads the reason. The other calls of its run go on.";
 
-/// See what waits for somebody: for an answer, or for approval
+/// List calls that wait for an answer or for approval
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -102,7 +102,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
 
 pub(crate) async fn approve(client: &Client, args: Approve, terminal: &Terminal) -> Result<Exit, Failure> {
     let Approve { run, call, json } = args;
-    // What is no JSON object is told here, with the option's name.
+    // A value that is no JSON object is rejected here, with the option's name.
     arguments::parse_base(json.as_deref())?;
     decide(client, run, call, Decision::Approve(v1::CallApproval { arguments: json }), terminal).await
 }

@@ -1,4 +1,4 @@
-//! `toolyard index`: counts what there is, compares the index with the log, has it made anew.
+//! `toolyard index`: counts runs and calls, compares the index with the log, and rebuilds it.
 
 use std::pin::pin;
 
@@ -34,7 +34,7 @@ Runs go on meanwhile. `toolyard index count` tells when the index is complete.";
 /// Count runs and calls, and see to the index that finds them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Count runs and calls by where they stand
+    /// Count runs and calls by their state
     #[command(after_help = COUNT_EXAMPLES)]
     Count,
     /// Compare the index with the log

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first one asks to end well, the second one to end now.
+//! Ctrl-C and SIGTERM: the first one starts an orderly shutdown, the second one ends the process at once.
 
 use std::pin::pin;
 
@@ -27,7 +27,7 @@ impl Interrupts {
         }
     }
 
-    /// Does the work until a signal comes; then tells it to stop, and waits for that until another one comes.
+    /// Does the work until a signal comes. Then it requests a stop and waits for it, until another signal comes.
     pub(crate) async fn stop_well<E>(
         &mut self,
         work: impl Future<Output = Result<(), E>>,

@@ -1,4 +1,4 @@
-//! The JSON that programs read: the API's messages as they are, and objects for what is this program's own.
+//! The JSON for programs: messages of the API unchanged, and objects for this program's own output.
 
 use std::fmt;
 

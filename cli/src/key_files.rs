@@ -63,12 +63,12 @@ pub(crate) fn store(file: &Path, pair: &KeyPair) -> Result<(), Failure> {
     made.and_then(|()| write(file, &format!("{seed}\n"), 0o600)).map_err(|error| wrong(file, &error))
 }
 
-/// Writes a text that anybody may read.
+/// Writes a text that all users may read.
 pub(crate) fn publish(file: &Path, text: &str) -> Result<(), Failure> {
     write(file, text, 0o644).map_err(|error| wrong(file, &error))
 }
 
-/// The file has all of the text or is as it was, whenever somebody reads it or this process is killed.
+/// The file has either its old or its new content, even if this process is killed.
 fn write(file: &Path, text: &str, mode: u32) -> io::Result<()> {
     let mut name = file.as_os_str().to_owned();
     name.push(".new");

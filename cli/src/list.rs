@@ -1,4 +1,4 @@
-//! What lists have in common: spans of time that are typed, columns, and how much the index knows.
+//! Common parts of lists: time spans, columns, and a note if the index is incomplete.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::terminal::Terminal;
 use crate::words::duration;
 
-/// Things that a list shows unless it is told otherwise.
+/// Default number of items that a list shows.
 pub(crate) const LIMIT: usize = 50;
 
 /// `30s`, `10m`, `2h`, `1d`.
@@ -49,7 +49,7 @@ pub(crate) fn named<T: Clone + Send + Sync + 'static>(
         .map(move |word| find(&word.to_uppercase()).expect("the possible values are names of the API"))
 }
 
-/// Writes lines whose columns stand below each other.
+/// Writes lines with aligned columns.
 pub(crate) fn columns<const N: usize>(lines: &[[String; N]], terminal: &Terminal) -> Result<(), Failure> {
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or_default();
     let widths: [usize; N] = std::array::from_fn(width);
@@ -59,7 +59,7 @@ pub(crate) fn columns<const N: usize>(lines: &[[String; N]], terminal: &Terminal
     })
 }
 
-/// Tells when the index does not know everything.
+/// Prints a note if the index is incomplete.
 pub(crate) fn tell_coverage(coverage: Option<v1::IndexCoverage>, terminal: &Terminal) {
     let coverage = coverage.unwrap_or_default();
     if !coverage.complete {

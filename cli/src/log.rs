@@ -1,4 +1,4 @@
-//! `toolyard log`: how large the log and what belongs to it is, and how to change that.
+//! `toolyard log`: shows the size of the log and of its companions, and changes it.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ pub(crate) enum Command {
     /// Change how many copies there are
     #[command(after_help = DURABILITY_EXAMPLES)]
     Durability {
-        /// The profile, as coordinators are told
+        /// The profile, as given to coordinators
         #[arg(value_name = "PROFILE")]
         #[arg(value_parser = PossibleValuesParser::new(Durability::NAMES).try_map(|name| name.parse::<Durability>()))]
         durability: Durability,

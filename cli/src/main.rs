@@ -1,4 +1,4 @@
-//! The `toolyard` program: parses what was typed, runs the command, and turns its end into an exit code.
+//! The `toolyard` program: parses the arguments, runs the command, and converts its end into an exit code.
 
 mod args;
 mod backup;
@@ -61,8 +61,8 @@ use crate::exit::{Exit, Failure};
 use crate::server::Server;
 use crate::terminal::Terminal;
 
-/// What a call allocates on one thread it frees on another. Here whatever a thread frees it may use again itself; an
-/// allocator that gives it back to where it came from took a fifth of a busy coordinator's time, and the system's a
+/// A call frees memory on another thread than it allocates it. This allocator lets a thread reuse memory that it freed.
+/// One that returns memory to the allocating thread took a fifth of a busy coordinator's time, and the system's a
 /// third.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;

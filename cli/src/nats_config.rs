@@ -47,36 +47,36 @@ With -o json it writes {accounts, config, keys [user, public_key, file, made]}."
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The folder to write to; made where it is missing
+    /// The folder to write to; created if it is missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// A pool whose workers connect; once for each
+    /// A pool whose workers connect; may be repeated
     #[arg(long = "pool", value_name = "NAME")]
     pools: Vec<PoolId>,
-    /// How safe the log shall be, as coordinators are told. standard and strict need three servers, strict writes each
+    /// Durability of the log, as given to coordinators. standard and strict need three servers, strict writes each
     /// entry to disk before it is confirmed
     #[arg(long, env = "TOOLYARD_DURABILITY", value_name = "PROFILE", default_value_t = Durability::default())]
     #[arg(value_parser = PossibleValuesParser::new(Durability::NAMES).try_map(|name| name.parse::<Durability>()))]
     durability: Durability,
-    /// Where clients connect
+    /// The address for clients
     #[arg(long, value_name = "PORT", default_value_t = 4222)]
     port: u16,
-    /// Serve the monitoring pages on this port, to everybody who reaches it. KEDA needs them
+    /// Serve the monitoring pages on this port, without authentication. KEDA needs them
     #[arg(long, value_name = "PORT")]
     monitor_port: Option<u16>,
-    /// Where a server keeps what is stored
+    /// The folder in which a server stores its data
     #[arg(long, value_name = "DIR", default_value = "/data")]
     store_dir: String,
     /// Bytes that it may keep there: the log, as `toolyard coordinator --log-max-bytes` has it, and the rest
     #[arg(long, value_name = "B", default_value_t = 2 << 30)]
     store_bytes: u64,
-    /// The server's certificate (PEM), where the server finds it. With it nobody connects without TLS
+    /// The path of the server's certificate (PEM) on the server. With it TLS is required
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<String>,
     /// The key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<String>,
-    /// Who signs the servers' certificates, by which the servers of a cluster know each other
+    /// The authority that signs the servers' certificates, with which the servers of a cluster authenticate each other
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<String>,
     /// The name of the cluster

@@ -176,7 +176,7 @@ impl Rotation {
         Ok(Self { party: party.clone(), files, current, next, old })
     }
 
-    /// Whether the step may follow on what was done before.
+    /// Whether the step may follow the steps that were done before.
     fn check(&self, step: Step, let_in: &[User]) -> Result<(), Failure> {
         let Self { party, files, current, next, old } = self;
         let (name, next_file, old_file) = (party.name(), files.next.display(), files.old.display());

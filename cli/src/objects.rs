@@ -1,4 +1,4 @@
-//! `toolyard objects`: what is too large for the log.
+//! `toolyard objects`: data that is too large for the log.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};
@@ -49,7 +49,7 @@ const PIECE_BYTES: usize = 256 * 1024;
 /// Pieces that may wait to be sent.
 const PIECES_MAX: usize = 4;
 
-/// Read and store what is too large for the log
+/// Read and store objects: data that is too large for the log
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// Read an object, to standard output or into a file
@@ -58,7 +58,7 @@ pub(crate) enum Command {
     /// Store a file as an object, at most 256 MiB
     #[command(after_help = PUT_EXAMPLES)]
     Put(Put),
-    /// Make a link over which an object can be read for a while, by whoever has it
+    /// Create a link with which anyone can read an object for a while
     #[command(after_help = LINK_EXAMPLES)]
     Link(Link),
     /// Delete uploads
@@ -155,7 +155,7 @@ async fn put_object(client: &Client, Put { file, media_type }: Put, terminal: &T
     Ok(Exit::Completed)
 }
 
-/// Sends the whole source piece by piece, or the error that ended it, until nobody receives any more.
+/// Sends the whole source piece by piece, or the error that ended it, until the receiver is gone.
 fn send(source: &mut dyn Read, to: &mpsc::Sender<io::Result<Bytes>>) {
     loop {
         let mut data = Vec::with_capacity(PIECE_BYTES);

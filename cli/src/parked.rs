@@ -1,4 +1,4 @@
-//! `toolyard parked`: calls that used up their attempts, why they did, and what becomes of them.
+//! `toolyard parked`: calls that used all their attempts. Lists them with their errors, redrives and drops them.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ pub(crate) enum Command {
     /// Hold the queue of a pool
     #[command(after_help = EXAMPLES)]
     Pool(Which),
-    /// List what is paused
+    /// List paused tools and pools
     #[command(after_help = EXAMPLES)]
     Ls,
 }

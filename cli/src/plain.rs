@@ -1,5 +1,5 @@
-//! One call's output for shells: what the tool says goes where a program's output goes, everything else beside it.
-//! Gives pieces, writes nothing.
+//! One call's output for shells: the tool's output goes to stdout, everything else to stderr. Returns pieces and writes
+//! nothing.
 
 use proto::v1;
 use proto::v1::call_output;
@@ -20,20 +20,20 @@ pub(crate) enum Piece {
     Beside(Vec<u8>),
     /// A line for the person.
     Note(String),
-    /// A line that says what went wrong.
+    /// A line about an error.
     Problem(String),
 }
 
-/// Who listens, and to what.
+/// The kind of reader and its stream.
 #[derive(Debug)]
 pub(crate) struct Setting {
     /// The tool speaks while it runs, so that its result is not its output.
     pub(crate) streaming: bool,
-    /// Nobody here answers the client's calls, so it is told how to.
+    /// No user answers the client's calls here, so the output explains how to.
     pub(crate) hints: bool,
     /// The output is for a person.
     pub(crate) to_terminal: bool,
-    /// What goes beside the output is for a person.
+    /// Messages on stderr are for people.
     pub(crate) notes_to_terminal: bool,
     pub(crate) paint: Paint,
 }
@@ -52,7 +52,7 @@ impl Plain {
         Self { setting, unended: false, passing: false }
     }
 
-    /// What there is to say of an event that the tally has taken in.
+    /// The text about an event that the tally has counted.
     pub(crate) fn tell(&mut self, event: &v1::RunEvent, tally: &Tally) -> Vec<Piece> {
         let passing = std::mem::take(&mut self.passing);
         let mut pieces = self.pieces(event, tally);
@@ -167,7 +167,7 @@ impl Plain {
         bytes
     }
 
-    /// On a terminal, goes to the beginning of a line. Programs get what the tool said and no more.
+    /// On a terminal, moves to the beginning of a line. Programs receive only the tool's output.
     fn end_line(&mut self) -> Vec<Piece> {
         let unended = std::mem::take(&mut self.unended);
         if unended && self.setting.to_terminal { vec![Piece::Output(b"\n".to_vec())] } else { Vec::new() }

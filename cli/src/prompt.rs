@@ -1,4 +1,4 @@
-//! Asks the person at the keyboard what only the client can answer.
+//! Asks the user questions that only the client can answer.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::terminal::{Paint, Terminal};
 use crate::words::harmless;
 
-/// A call that waits for the client, as a person is asked it.
+/// A call that waits for the client, as a question to the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Question {
     pub(crate) call_id: String,
@@ -19,7 +19,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// A tool that asks has a `question` and perhaps `options`; of any other one the arguments are shown.
+    /// A tool that asks has a `question` and perhaps `options`; for any other tool the arguments are shown.
     pub(crate) fn of(waiting: &v1::CallWaiting) -> Self {
         let arguments: Value = serde_json::from_str(&waiting.arguments).unwrap_or(Value::Null);
         let options = arguments["options"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -42,7 +42,7 @@ impl Question {
         text
     }
 
-    /// What a typed line means: an option's number, or any text. `None` when it says nothing.
+    /// The meaning of a typed line: an option's number, or any text. `None` if it is empty.
     pub(crate) fn answer(&self, line: &str) -> Option<String> {
         let line = line.trim();
         let chosen = line.parse::<usize>().ok().and_then(|number| self.options.get(number.checked_sub(1)?));

@@ -1,4 +1,4 @@
-//! `toolyard queues`: makes the queues of pools before anybody needs them.
+//! `toolyard queues`: creates the queues of pools in advance.
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::{Durability, LogOptions};
@@ -26,15 +26,15 @@ pub(crate) struct Args {
     pools: Vec<PoolId>,
     #[command(flatten)]
     broker: BrokerArgs,
-    /// How safe the log is, as coordinators are told
+    /// Durability of the log, as given to coordinators
     #[arg(long, env = "TOOLYARD_DURABILITY", value_name = "PROFILE", default_value_t = Durability::default())]
     #[arg(value_parser = PossibleValuesParser::new(Durability::NAMES).try_map(|name| name.parse::<Durability>()))]
     durability: Durability,
-    /// Bytes that the log may take where it is made, as coordinators are told
+    /// Limit of the log's bytes if it is created, as given to coordinators
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_bytes: i64,
-    /// Messages that the log may hold where it is made, as coordinators are told [default: its bytes / 512]
+    /// Limit of the log's messages if it is created, as given to coordinators [default: its bytes / 512]
     #[arg(long, env = "TOOLYARD_LOG_MAX_MESSAGES", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_messages: Option<i64>,

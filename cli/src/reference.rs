@@ -1,4 +1,4 @@
-//! Tools as a page for people, made of what they say of themselves.
+//! Tools as a page for people, generated from their manifests.
 
 use proto::v1;
 

@@ -87,17 +87,17 @@ pub(crate) struct Watch {
     /// Begin after this sequence number. Numbers belong to a floor policy
     #[arg(long, value_name = "SEQUENCE")]
     after: Option<u64>,
-    /// Who speaks when several calls have something to say
+    /// Which call has the floor if several have output
     #[arg(long, value_enum, default_value_t)]
     floor: Floor,
 }
 
 #[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
 enum Floor {
-    /// One call at a time; next is the one whose waiting output is oldest
+    /// One call at a time; next is the call with the oldest pending output
     #[default]
     Arrival,
-    /// One call at a time, in the order in which they were asked for
+    /// One call at a time, in the order of submission
     Submission,
     /// Output as it is stored, each piece with its call
     Interleaved,

@@ -35,7 +35,7 @@ leaves. A second one ends it at once. Logs go to standard error, as JSON with
 pub(crate) struct CoordinatorArgs {
     #[command(flatten)]
     broker: BrokerArgs,
-    /// Where to serve gRPC; port 0 takes a free one
+    /// The address of gRPC and HTTP; port 0 takes a free port
     #[arg(long, env = "TOOLYARD_LISTEN", value_name = "ADDR", default_value = "127.0.0.1:7420")]
     listen: SocketAddr,
     /// How safe the log is. dev: one copy. standard: three, on a cluster. strict: three, each on disk before it is
@@ -43,7 +43,7 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_DURABILITY", value_name = "PROFILE", default_value_t = Durability::default())]
     #[arg(value_parser = PossibleValuesParser::new(Durability::NAMES).try_map(|name| name.parse::<Durability>()))]
     durability: Durability,
-    /// Bytes that the log may take. A full log refuses new runs and keeps what it accepted
+    /// Limit of the log's bytes. A full log refuses new runs and keeps accepted ones
     #[arg(long, env = "TOOLYARD_LOG_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().bytes_max)]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     log_max_bytes: i64,
@@ -58,7 +58,12 @@ pub(crate) struct CoordinatorArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     broker_memory: Option<u64>,
     /// Bytes that objects may take beside the log: results that are too large for it, and uploads. Not in a bucket
-    #[arg(long, env = "TOOLYARD_OBJECTS_MAX_BYTES", value_name = "B", default_value_t = LogOptions::default().objects_bytes_max)]
+    #[arg(
+        long,
+        env = "TOOLYARD_OBJECTS_MAX_BYTES",
+        value_name = "B",
+        default_value_t = LogOptions::default().objects_bytes_max
+    )]
     #[arg(value_parser = clap::value_parser!(i64).range(1..))]
     objects_max_bytes: i64,
     #[command(flatten)]
@@ -71,7 +76,12 @@ pub(crate) struct CoordinatorArgs {
     #[arg(long, env = "TOOLYARD_REDIS_CA", value_name = "FILE", requires = "redis_url")]
     redis_ca: Option<PathBuf>,
     /// How long after its end a run can be read that is not to be stored (`store: false`); then it is erased
-    #[arg(long, env = "TOOLYARD_ERASE_AFTER", value_name = "SECONDS", default_value_t = coordinator::ERASE_AFTER.as_secs())]
+    #[arg(
+        long,
+        env = "TOOLYARD_ERASE_AFTER",
+        value_name = "SECONDS",
+        default_value_t = coordinator::ERASE_AFTER.as_secs()
+    )]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     erase_after: u64,
     #[command(flatten)]
@@ -82,23 +92,29 @@ pub(crate) struct CoordinatorArgs {
     /// (docs/howto/hooks.md)
     #[arg(long, env = "TOOLYARD_HOOKS", value_name = "FILE")]
     hooks: Option<PathBuf>,
-    /// The file that names who is told what becomes of runs (docs/howto/webhooks.md)
+    /// The file of webhook endpoints (docs/howto/webhooks.md)
     #[arg(long, env = "TOOLYARD_WEBHOOKS", value_name = "FILE")]
     webhooks: Option<PathBuf>,
-    /// The file that says who may what (TOML, or JSON). Read again when it changes. Without it everybody may everything
+    /// The file of callers and their permissions (TOML, or JSON). Read again when it changes. Without it every caller
+    /// may do everything
     #[arg(long, env = "TOOLYARD_AUTH", value_name = "FILE")]
     auth: Option<PathBuf>,
-    /// The file that says which tools each pool may host and which tenants it serves (TOML, or JSON;
+    /// The file of the tools that each pool may host and the tenants that it serves (TOML, or JSON;
     /// docs/howto/registry.md). Read again when it changes. Without it a tool's name belongs to the pool that hosted it
     /// first
     #[arg(long, env = "TOOLYARD_POOLS", value_name = "FILE")]
     pools: Option<PathBuf>,
-    /// Serve everybody who reaches an address beyond this machine, though nobody is asked who they are. Without it, and
-    /// without --auth or --tls-client-ca, such an address is refused
+    /// Serve an address that other machines can reach without authentication. Without this, --auth or --tls-client-ca,
+    /// such an address is refused
     #[arg(long, env = "TOOLYARD_OPEN_TO_ALL", value_parser = clap::builder::FalseyValueParser::new())]
     open_to_all: bool,
-    /// Connections at once, half as many of one address. Fewer where the limit of open files is lower
-    #[arg(long, env = "TOOLYARD_CONNECTIONS_MAX", value_name = "N", default_value_t = coordinator::CONNECTIONS_MAX as u64)]
+    /// Most connections at once; one address may have half of them. Fewer if the limit of open files is lower
+    #[arg(
+        long,
+        env = "TOOLYARD_CONNECTIONS_MAX",
+        value_name = "N",
+        default_value_t = coordinator::CONNECTIONS_MAX as u64
+    )]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     connections_max: u64,
 }
@@ -113,7 +129,7 @@ struct TlsArgs {
     /// The file of its private key (PEM)
     #[arg(long, env = "TOOLYARD_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// The file of the authorities (PEM) of clients' certificates. With it nobody is let in without one
+    /// The file of the authorities (PEM) of clients' certificates. With it clients need a certificate
     #[arg(long, env = "TOOLYARD_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
 }
@@ -141,7 +157,7 @@ with -o json.";
 pub(crate) struct WorkerArgs {
     #[command(flatten)]
     broker: BrokerArgs,
-    /// The pool whose calls it takes: workers that host the same tools share one
+    /// The pool whose calls it executes: workers that host the same tools share a pool
     #[arg(long, env = "TOOLYARD_POOL", value_name = "NAME")]
     pool: PoolId,
     #[command(flatten)]
@@ -157,7 +173,7 @@ pub(crate) struct WorkerArgs {
     /// [default: 65532 if the worker runs as root, else its own]
     #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
     tools_user: Option<User>,
-    /// How long running calls may take to end once it is told to stop
+    /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
     /// Host these built-in tools alone, by their names with commas between them; `*` stands for any characters
@@ -166,7 +182,7 @@ pub(crate) struct WorkerArgs {
     /// Do not host these built-in tools, named as for --enable
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
-    /// Put arguments and results of calls into traces. Whoever sees the traces then reads them
+    /// Include arguments and results of calls in traces. Then every reader of the traces can read them
     #[arg(long, env = "TOOLYARD_INCLUDE_CONTENT")]
     include_content: bool,
     #[command(flatten)]
@@ -176,12 +192,12 @@ pub(crate) struct WorkerArgs {
     hooks: Option<PathBuf>,
 }
 
-/// The hooks of a file; none where there is none.
+/// The hooks of a file; none if no file is given.
 pub(crate) fn read_hooks(file: Option<&Path>) -> Result<Hooks, Failure> {
     Ok(file.map(Hooks::read).transpose()?.unwrap_or_default())
 }
 
-/// Those of a file; none where there is none.
+/// The webhooks of a file; none if no file is given.
 pub(crate) fn read_webhooks(file: Option<&Path>) -> Result<Webhooks, Failure> {
     Ok(file.map(|file| Webhooks::read(file, |name| std::env::var(name).ok())).transpose()?.unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! The coordinator's door as a client command finds it: where it is, whom to trust there, and as whom to come.
+//! The coordinator that client commands talk to: its address, its authority, and the client's credentials.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,13 @@ pub(crate) struct Server {
     /// The file of the authorities (PEM) by which the coordinator's certificate is signed [default: the system's]
     #[arg(long, env = "TOOLYARD_CA", value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
-    /// The file of our own certificate (PEM), where the coordinator asks for one
+    /// The file of the client's certificate (PEM), if the coordinator requires one
     #[arg(long, env = "TOOLYARD_CLIENT_CERT", value_name = "FILE", requires = "client_key", global = true)]
     client_cert: Option<PathBuf>,
     /// The file of its private key (PEM)
     #[arg(long, env = "TOOLYARD_CLIENT_KEY", value_name = "FILE", requires = "client_cert", global = true)]
     client_key: Option<PathBuf>,
-    /// The file of our key or token, where the coordinator asks who we are
+    /// The file of the client's key or token, if the coordinator authenticates callers
     #[arg(long, env = "TOOLYARD_KEY_FILE", value_name = "FILE", global = true)]
     key_file: Option<PathBuf>,
 }

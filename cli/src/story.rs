@@ -1,4 +1,4 @@
-//! A run told to people: who speaks, what it says, how it ended. Gives text, writes nothing.
+//! A run as text for people: the speaking call, its output, and its end. Returns text and writes nothing.
 
 use proto::v1;
 use proto::v1::call_output::Piece;
@@ -14,9 +14,9 @@ pub(crate) struct Story {
     paint: Paint,
     /// A line may be painted over: it is a terminal that reads this.
     repaints: bool,
-    /// Nobody here answers the client's calls, so it is told how to.
+    /// No user answers the client's calls here, so the output explains how to.
     hints: bool,
-    /// Whose block is open.
+    /// The call whose block is open.
     speaker: Option<String>,
     /// The channel of the line that is not ended yet.
     unended: Option<String>,
@@ -30,7 +30,7 @@ impl Story {
         Self { paint, repaints, hints, speaker: None, unended: None, passing: false, text: String::new() }
     }
 
-    /// What there is to say of an event that the tally has taken in.
+    /// The text about an event that the tally has counted.
     pub(crate) fn tell(&mut self, event: &v1::RunEvent, tally: &Tally) -> String {
         match &event.event {
             Some(Event::RunOpened(opened)) => {
@@ -107,7 +107,7 @@ impl Story {
         }
     }
 
-    /// Says text of a call, each line behind a bar. A line may come in pieces.
+    /// Returns text of a call, each line behind a bar. A line may come in pieces.
     fn say(&mut self, index: usize, channel: &str, text: &str) {
         if self.passing || self.unended.as_deref().is_some_and(|unended| unended != channel) {
             self.end_line();
@@ -190,7 +190,7 @@ impl Story {
     }
 }
 
-/// What stands before a call's lines.
+/// The prefix of a call's lines.
 fn bar(channel: &str) -> String {
     match channel {
         "" | "stdout" => "│ ".to_owned(),
@@ -207,7 +207,7 @@ fn named(call_id: &str, tally: &Tally) -> String {
     }
 }
 
-/// How a call ended, on one line where an error does not need more; with its result in short when `with_result`.
+/// The end of a call, on one line unless an error needs more; with its short result if `with_result`.
 pub(crate) fn outcome_line(paint: Paint, outcome: &v1::CallOutcome, call: &CallTally, with_result: bool) -> String {
     let took = call.took().map(duration);
     let parts = match outcome.state() {

@@ -1,4 +1,4 @@
-//! What is known of a run from its events so far: its calls, how long they took, how they ended.
+//! The state of a run as far as its events were received: its calls, their durations and ends.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ pub(crate) struct Tally {
 #[derive(Debug, Default)]
 pub(crate) struct CallTally {
     pub(crate) id: String,
-    /// Empty where the events that name it were not seen.
+    /// Empty if the events that name it were not received.
     pub(crate) tool: String,
     pub(crate) for_client: bool,
-    /// What the client is asked, while it has not answered.
+    /// The arguments for the client, until it has answered.
     pub(crate) waiting: Option<v1::CallWaiting>,
-    /// It has said something that still stands.
+    /// It has output that was not withdrawn.
     pub(crate) said: bool,
     pub(crate) outcome: Option<v1::CallOutcome>,
     accepted: Option<Duration>,
@@ -33,7 +33,7 @@ pub(crate) struct CallTally {
 }
 
 impl CallTally {
-    /// From its first start, or from when it was accepted where no start is known, to its end.
+    /// From its first start (or its acceptance, if no start is known) to its end.
     pub(crate) fn took(&self) -> Option<Duration> {
         let ended = self.ended?;
         // A short attempt's start is stored together with its end.
@@ -43,7 +43,7 @@ impl CallTally {
 }
 
 impl Tally {
-    /// For a run whose first event may not be seen.
+    /// For a run whose first event may not be received.
     pub(crate) fn of_run(run_id: String) -> Self {
         Self { run_id, ..Self::default() }
     }
@@ -110,7 +110,7 @@ impl Tally {
         }
     }
 
-    /// The call of this id; a new one where the events that introduced it were not seen.
+    /// The call of this id; a new one if the events that introduced it were not received.
     fn known(&mut self, id: &str) -> &mut CallTally {
         let index = self.calls.iter().position(|call| call.id == id).unwrap_or_else(|| {
             self.calls.push(CallTally { id: id.to_owned(), ..CallTally::default() });
@@ -134,7 +134,7 @@ impl Tally {
         done.checked_sub(self.opened?)
     }
 
-    /// What the client is asked now, in the order of the calls.
+    /// The calls that wait for the client, in their order.
     pub(crate) fn questions(&self) -> impl Iterator<Item = &v1::CallWaiting> {
         self.calls.iter().filter_map(|call| call.waiting.as_ref())
     }

@@ -1,5 +1,5 @@
-//! Where output goes: whole pieces through a locked writer, colours only where they are wanted. A closed pipe is an
-//! error like any other here, and ends the program without a word.
+//! Output: whole pieces through a locked writer, with colours only if they are wanted. A closed pipe is an error like
+//! any other here, and ends the program without a message.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -50,7 +50,7 @@ impl Terminal {
         self.stderr_is_terminal
     }
 
-    /// Whether somebody sits there who can be asked.
+    /// Whether a user can be asked.
     pub(crate) fn has_person(&self) -> bool {
         self.stdin_is_terminal && self.stderr_is_terminal
     }
@@ -87,7 +87,7 @@ impl Terminal {
         self.line(&proto::json::write(message))
     }
 
-    /// Writes to standard error, as it is. Where nobody reads that there is nobody to tell.
+    /// Writes to standard error, unchanged. Failures are ignored, because they cannot be reported.
     pub(crate) fn aside(&self, text: &(impl AsRef<[u8]> + ?Sized)) {
         let mut stderr = io::stderr().lock();
         drop(stderr.write_all(text.as_ref()).and_then(|()| stderr.flush()));
@@ -98,7 +98,7 @@ impl Terminal {
         self.aside(&format!("{}\n", self.stderr.dim(line)));
     }
 
-    /// Says why the command failed; nothing where that is plain to see.
+    /// Prints why the command failed, unless its output shows that.
     pub(crate) fn failure(&self, failure: &Failure) {
         match failure.exit() {
             Exit::PipeClosed | Exit::Interrupted => {}
@@ -113,7 +113,7 @@ impl Terminal {
         }
     }
 
-    /// A line for the person that says what went wrong.
+    /// An error message for people.
     pub(crate) fn problem(&self, line: &str) {
         self.aside(&format!("{} {line}\n", self.stderr.bad("error:")));
     }
@@ -123,7 +123,7 @@ impl Terminal {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Paint(pub(crate) bool);
 
-/// Colours that tell speakers apart: cyan, magenta, blue, yellow, and the bright ones of the first three.
+/// Colours that distinguish calls: cyan, magenta, blue, yellow, and the bright ones of the first three.
 const HUES: [u8; 7] = [36, 35, 34, 33, 96, 95, 94];
 
 impl Paint {

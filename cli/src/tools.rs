@@ -1,4 +1,4 @@
-//! `toolyard tools`: what can be called.
+//! `toolyard tools`: the tools that can be called.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::words::{brief, counted, duration, harmless};
 /// The form that is for people and not for a model.
 const MARKDOWN: &str = "markdown";
 
-/// See what can be called
+/// List the tools that can be called
 #[derive(Debug, clap::Subcommand)]
 #[command(
     after_help = "Examples:\n  toolyard tools ls\n  toolyard tools get grep\n  toolyard tools ls -o json | jq -r '.tools[].name'\n  toolyard tools ls --format anthropic\n  toolyard tools ls --format markdown > tools.md"
@@ -25,7 +25,7 @@ const MARKDOWN: &str = "markdown";
 pub(crate) enum Command {
     /// List the tools that workers advertise, by name
     Ls(ListArgs),
-    /// Show one tool: what it does, its arguments, how its calls are attempted
+    /// Show one tool: its description, its arguments, and its retry policy
     #[command(
         after_help = "Examples:\n  toolyard tools get grep\n  toolyard tools get grep -o json | jq -r .input_schema | jq ."
     )]
@@ -37,13 +37,13 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Those whose name fits this alone; `*` stands for any characters
+    /// Only tools whose name matches this; `*` stands for any characters
     #[arg(long, value_name = "PATTERN")]
     name: Option<String>,
     /// Those of this category alone
     #[arg(long, value_name = "NAME")]
     category: Option<String>,
-    /// Those with this tag alone; say it again for several
+    /// Only tools with this tag; may be repeated
     #[arg(long = "tag", value_name = "NAME")]
     tags: Vec<String>,
     /// Those of this class of permission alone
@@ -55,8 +55,8 @@ pub(crate) struct ListArgs {
     /// Also those that no live worker hosts
     #[arg(long)]
     unavailable: bool,
-    /// As definitions for a model, in a vendor's form: a JSON array, or with -o json an object with `names`, which says
-    /// whose a name is where the vendor does not allow a tool's own. `markdown`: as a page for people
+    /// As definitions for a model, in a vendor's form: a JSON array, or with -o json an object with `names`, which maps
+    /// changed names to the tools' own. `markdown`: as a page for people
     #[arg(long, value_name = "FORM", value_parser = PossibleValuesParser::new(forms()))]
     format: Option<String>,
 }
@@ -142,7 +142,7 @@ fn list(listed: &v1::ListToolsResponse, terminal: &Terminal) -> Result<(), Failu
     })
 }
 
-/// A tool that somebody hosts and nobody can call.
+/// A tool that is hosted and cannot be called.
 fn refusal(refused: &v1::RefusedTool) -> String {
     let hosts = |hosts: &v1::ToolHosts| format!("pool {} ({})", hosts.pool, hosts.worker_ids.join(", "));
     let of = refused.hosts.as_ref().map_or_else(String::new, |of| format!(" of {}", hosts(of)));
@@ -150,13 +150,13 @@ fn refusal(refused: &v1::RefusedTool) -> String {
     harmless(&format!("refused: {}{of}{holder}: {}", refused.tool, refused.reason))
 }
 
-/// What a tool's description says first.
+/// The first sentence of a tool's description.
 fn sentence(tool: &v1::Tool) -> String {
     let text = harmless(&tool.description);
     brief(text.split(". ").next().unwrap_or_default().trim_end_matches('.'))
 }
 
-/// Who executes a tool's calls.
+/// The pools that execute a tool's calls.
 fn place(tool: &v1::Tool) -> String {
     if tool.definition_only {
         return "client".to_owned();
@@ -222,7 +222,7 @@ fn arguments(schema: &str, paint: Paint) -> String {
     lines.collect()
 }
 
-/// A property of an object, as its schema tells it.
+/// A property of an object, according to its schema.
 pub(crate) struct Property {
     pub(crate) name: String,
     pub(crate) kind: String,
@@ -247,7 +247,7 @@ pub(crate) fn properties(schema: &str) -> Vec<Property> {
 /// References that are followed one after another. A schema may refer to itself.
 const REFERENCES_MAX: usize = 8;
 
-/// What a value may be: its types, or the values themselves where the schema lists them.
+/// The allowed values: types, or the values themselves if the schema lists them.
 fn add_kinds(schema: &Value, of: &Value, references: usize, kinds: &mut Vec<String>) {
     let mut add = |kind: String| {
         if !kinds.contains(&kind) {
@@ -266,7 +266,7 @@ fn add_kinds(schema: &Value, of: &Value, references: usize, kinds: &mut Vec<Stri
     }
 }
 
-/// How large a value may be, and what it is unless it is given.
+/// The limits of a value, and its default.
 fn bounds(property: &Value) -> Vec<String> {
     let told = |name: &str| property.get(name).filter(|value| !value.is_null()).map(ToString::to_string);
     let range = match (told("minimum"), told("maximum")) {

@@ -1,4 +1,4 @@
-//! Wrong usage: what was typed wrong, for people or, with `-o json`, for programs.
+//! Usage errors, for people or, with `-o json`, for programs.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::args::{Cli, Color, Output};
 use crate::exit::Failure;
 use crate::terminal::Terminal;
 
-/// Prints the error, or the help that was asked for.
+/// Prints the error, or the requested help.
 pub(crate) fn report(error: clap::Error) -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     if wants_json(&arguments) && error.use_stderr() && !is_help(error.kind()) {
@@ -57,7 +57,7 @@ fn command_of<'a>(root: &'a mut Command, arguments: &[OsString]) -> &'a mut Comm
     command
 }
 
-/// Whether the arguments ask for JSON, as far as that can be told of arguments that do not parse.
+/// Whether the arguments select JSON, as far as arguments that do not parse show it.
 fn wants_json(arguments: &[OsString]) -> bool {
     let is_output = |argument: &OsString| argument == "-o" || argument == "--output";
     let follows = arguments.windows(2).any(|pair| is_output(&pair[0]) && pair[1] == "json");

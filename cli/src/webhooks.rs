@@ -1,4 +1,4 @@
-//! `toolyard webhooks`: notices that nobody took in their time, and having them tried again.
+//! `toolyard webhooks`: notifications that were not delivered in time, and their redelivery.
 
 use proto::v1;
 
@@ -21,7 +21,7 @@ Examples:
 
 They are sent under the same webhook-id, as if they were new.";
 
-/// See webhooks that nobody took, and have them tried again
+/// List notifications that were not delivered, and redeliver them
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List parked notices, the oldest first

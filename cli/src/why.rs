@@ -1,4 +1,4 @@
-//! `toolyard why`: what a call waits for, or why it ended as it did.
+//! `toolyard why`: the reason why a call waits or ended.
 
 use crate::exit::{Exit, Failure};
 use crate::server::Server;
@@ -11,7 +11,7 @@ Examples:
   toolyard why run_0b_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f call_0 -o json |
     jq .call.failed_attempts";
 
-/// Say in one line what a call waits for, or why it ended as it did
+/// Explain in one line why a call waits, or why it ended
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::v1;
 use proto::v1::content::Body;
 
-/// Characters of a result that stand on the line that tells the outcome.
+/// Characters of a result on the line of the outcome.
 const BRIEF_CHARS_MAX: usize = 100;
 
 /// The name of an enum's value without its prefix, as `requires_action`.
@@ -63,7 +63,7 @@ pub(crate) fn contents(contents: &[v1::Content]) -> String {
     contents.iter().map(content).collect::<Vec<_>>().join("\n")
 }
 
-/// The first line of a text, cut to what stands beside other words on a line.
+/// The first line of a text, shortened to fit on a line with other text.
 pub(crate) fn brief(text: &str) -> String {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let line = lines.next().unwrap_or_default().trim();

@@ -1,4 +1,4 @@
-//! `toolyard workers`: who executes calls, and having one leave.
+//! `toolyard workers`: lists workers and drains them.
 
 use std::collections::HashSet;
 
@@ -25,7 +25,7 @@ It takes no more calls, lets those that it runs end within its own drain time,
 gives back the others, and ends with 0, as after SIGTERM. A supervisor that
 starts it again starts a worker with another id.";
 
-/// See who executes calls, or have one leave
+/// List workers, or drain one
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List the workers that live, by their ids
@@ -35,7 +35,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME")]
         pool: Option<String>,
     },
-    /// Have workers finish what they run, and leave
+    /// Drain workers: they finish running calls, take no new ones, and leave
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain {
         /// Their ids

@@ -18,13 +18,13 @@ use worker::tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
 use crate::exit::Failure;
 use crate::server::Server;
 
-/// How long running calls may take to end. Somebody waits at the terminal.
+/// How long running calls may take to end. It is short because a user waits at the terminal.
 pub(crate) const DRAIN: Duration = Duration::from_secs(10);
 const POOL: &str = "local";
 const TOOLS: [&str; 5] = [ASK_USER, Bash::NAME, CurrentTime::NAME, Glob::NAME, Grep::NAME];
 /// How long the coordinator may take to hear of the worker's tools: milliseconds, on a machine that is not too busy.
 const KNOWN_LIMIT: Duration = Duration::from_secs(10);
-/// Nothing tells when it has, so we look.
+/// There is no event for it, so it is polled.
 const KNOWN_POLL: Duration = Duration::from_millis(10);
 
 /// The port at which workers and `toolyard doctor` look for the broker if they are given no address.
@@ -99,7 +99,7 @@ impl Yard {
         Ok(yard)
     }
 
-    /// The worker has advertised its tools; the coordinator hears of them a moment later.
+    /// The worker has advertised its tools; the coordinator receives them a moment later.
     async fn until_known(&self) -> Result<(), Failure> {
         let client = Server::at(self.url()).connect().await?;
         let known = async {
@@ -114,7 +114,7 @@ impl Yard {
         timeout(KNOWN_LIMIT, known).await.unwrap_or(Err(Failure::ToolsUnknown))
     }
 
-    /// What clients connect to.
+    /// The address for clients.
     pub(crate) fn url(&self) -> String {
         let mut address = self.address;
         if address.ip().is_unspecified() {
@@ -147,7 +147,7 @@ impl Yard {
         }
     }
 
-    /// Lets running calls end, then ends everything. The worker goes first: what it says last is still given out.
+    /// Lets running calls end, then ends everything. The worker ends first, so that its last output is still delivered.
     pub(crate) async fn stop(self) -> Result<(), Failure> {
         let Self { worker, coordinator, broker, .. } = self;
         let worker = worker.end().await;
@@ -173,7 +173,7 @@ impl From<Ended> for Failure {
     }
 }
 
-/// Starts the broker on the port that was asked for.
+/// Starts the broker on the requested port.
 async fn start_broker(data_dir: Option<PathBuf>, port: BrokerPort) -> Result<Broker, local::Error> {
     let options = |port| BrokerOptions { data_dir: data_dir.clone(), port, ..BrokerOptions::default() };
     match port {
@@ -186,7 +186,7 @@ async fn start_broker(data_dir: Option<PathBuf>, port: BrokerPort) -> Result<Bro
     }
 }
 
-/// A part that serves until it is told to stop.
+/// A part that serves until a stop is requested.
 #[derive(Debug)]
 struct Part {
     name: &'static str,
@@ -234,7 +234,7 @@ impl Part {
     }
 }
 
-/// What the broker's start has to say: a download, where it went.
+/// Messages of the broker's start: a download and its target.
 fn say(line: &str) {
     use std::io::Write as _;
     drop(writeln!(std::io::stderr(), "{line}"));

@@ -111,7 +111,7 @@ impl World {
         Fleet { alive: fresh.map(|beat| worker_id(beat.worker, beat.life)).collect() }
     }
 
-    /// The coordinator claims the shard and reads its runs from the log. Whoever had it before has lost it.
+    /// The coordinator claims the shard and reads its runs from the log. The previous owner has lost it.
     pub(crate) fn claim(&mut self, index: usize) {
         for other in 0..COORDINATORS {
             self.coordinators[other].owning = None;

@@ -1,5 +1,6 @@
-//! Explores every state of small worlds: two coordinators, two workers, one run with one call, and every interleaving of
-//! messages, crashes, silences, losses, copies and the passing of time within a budget. The owner of the shard, the job
+//! Explores every state of small worlds with two coordinators, two workers and one run with one call: every
+//! interleaving of messages, crashes, silences, losses, copies and the passing of time within a budget. The owner of
+//! the shard, the job
 //! protocol of the workers and the fold of the run are the product's own (`core/owner`, `core/run`).
 //!
 //! `tests/simulation` goes far with chance; this goes a short way and leaves nothing out. What the world itself leaves

@@ -73,8 +73,8 @@ impl World {
         Some(text.split(" of ").nth(1)?.to_owned())
     }
 
-    /// What a reader of the whole log receives: numbered without gaps, each attempt's output from its first chunk on and
-    /// in order, and a completed call with all chunks of one attempt.
+    /// Checks the output that a reader of the whole log receives: it has each attempt's output in order from its first
+    /// chunk on, and a completed call has all chunks of one attempt.
     pub(crate) fn check_reader(&self) -> Result<(), String> {
         let (run, output) = self.reader();
         let mut next: BTreeMap<AttemptId, u32> = BTreeMap::new();

@@ -187,8 +187,8 @@ impl World {
         jobs.map(|(place, job)| (place, job.sequence)).collect()
     }
 
-    /// Messages that nobody waits for any more change nothing when they arrive. Without them equal states are found
-    /// equal.
+    /// Messages that no process waits for change nothing when they arrive. They are removed, so that equal states have
+    /// equal fingerprints.
     fn forget_void_messages(&mut self) {
         let wires = std::mem::take(&mut self.wires);
         self.wires = wires.into_iter().filter(|(_, message)| self.is_awaited(message)).collect();

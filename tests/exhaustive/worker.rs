@@ -324,7 +324,7 @@ impl World {
     }
 }
 
-/// A chunk says who executed its tool, so that nobody else's is taken for it.
+/// A chunk names the worker that executed its tool, so that a chunk of another worker is recognised.
 fn chunk(attempt: AttemptId, author: WorkerId, index: u32) -> Event {
     let content = Content::Text(format!("{index} of {author}"));
     let chunks = vec![Chunk::Content { channel: String::new(), content }];

@@ -1,5 +1,5 @@
 //! A small world and its state: one run with one call, a log with compare-and-set by subject, a queue, two coordinators
-//! of which one owns the shard, two workers, and the messages that are on their way.
+//! (one owns the shard), two workers, and the messages that are on their way.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hasher as _};
@@ -27,8 +27,8 @@ pub(crate) const CHUNKS: u32 = 2;
 const START: u64 = 1_700_000_000_000;
 /// How long the call may take. Nothing but a drain takes that long.
 const LIFE: Duration = Duration::from_secs(600);
-/// The time of a short step: longer than the heartbeats of a lost worker are waited for, and than all pauses between two
-/// tries, but shorter than a job's lease.
+/// The time of a short step. It is longer than the time after which a worker counts as lost, and than all pauses
+/// between two tries, but shorter than a job's lease.
 pub(crate) const SHORT: Duration = Duration::from_secs(7);
 /// The time of a long step: leases of silent workers end, and entries on their way come too late to count.
 pub(crate) const LONG: Duration = Duration::from_secs(31);

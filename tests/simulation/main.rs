@@ -12,7 +12,7 @@
 //! After every entry of the log and every piece that a client reads the promises are checked (`promises.rs`); in the
 //! end everybody leaves but one coordinator, and every call has to end by its deadline.
 //!
-//! `TOOLYARD_SEED=7 cargo test -p toolyard-tests --test simulation` plays one world, and `TOOLYARD_SEEDS=10000` so many.
+//! `TOOLYARD_SEED=7 cargo test -p toolyard-tests --test simulation` plays one world, `TOOLYARD_SEEDS=10000` so many.
 //! `TOOLYARD_STEPS=10000000` plays world after world until they have taken so many steps, from `TOOLYARD_SEED` on, and
 //! prints how far it is. `tests/nightly` does that every night, from another seed each time.
 

@@ -204,7 +204,8 @@ where
     let end = match outcome {
         // Its effect may have happened, completely or partly, so no other worker may start it again.
         Some(AttemptOutcome::Returned) if !policy.repeatable => {
-            let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
+            let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may \
+                have happened";
             store(&mut publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message)), false).await
         }
         Some(outcome) => {

@@ -1,4 +1,4 @@
-//! The page `docs/reference/cli.md`, generated from what clap knows, and the commands in the documentation.
+//! The page `docs/reference/cli.md`, generated from clap's definitions, and the commands in the documentation.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What people see of a run, line by line.
+//! The text of a run for people, line by line.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn completed(call_id: &str, result: &str) -> Event {
     Event::CallEnded(v1::CallEnded { call_id: call_id.to_owned(), outcome: Some(outcome), ..v1::CallEnded::default() })
 }
 
-/// Tells events that are 100 ms apart.
+/// Emits events that are 100 ms apart.
 fn told(repaints: bool, events: Vec<Event>) -> String {
     let (mut story, mut tally) = (Story::new(Paint(false), repaints, true), Tally::default());
     let events = events.into_iter().zip(0..).map(|(event, number)| v1::RunEvent {

@@ -78,8 +78,8 @@ pub async fn publish(
     Ok(context.send_publish(subject.to_owned(), message).await?.await?.sequence)
 }
 
-/// The pauses between two copies of an entry: 200 ms, doubled up to 1 s. A coordinator and a worker differ in everything
-/// else: in how long they try, and in what a conflict means after the first copy.
+/// The pauses between two copies of an entry: 200 ms, doubled up to 1 s. Coordinators and workers differ in how long
+/// they try, and in the meaning of a conflict after the first copy, so each has its own loop.
 #[derive(Debug)]
 pub struct Pauses(Duration);
 

@@ -85,8 +85,8 @@ impl Tool for Bash {
     type Input = Script;
 
     fn about(&self) -> About {
-        let text = "Runs a shell command and streams what it writes to stdout and stderr. The result is its exit code, or \
-                    the signal that ended it. Standard input is empty, and processes that it leaves in the background \
+        let text = "Runs a shell command and streams what it writes to stdout and stderr. The result is its exit code, \
+                    or the signal that ended it. Standard input is empty, and processes that it leaves in the background \
                     end with it. Programs that gain rights, such as sudo, do not work.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
         let about = About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout);
@@ -152,7 +152,9 @@ async fn follow(
                     exited = Some(exit);
                     due = due.or_else(|| Some(Instant::now() + PIPES_GRACE));
                 }
-                Some(Report::Failed(error)) => return Err(ToolError::new(format!("the command cannot be run: {error}"))),
+                Some(Report::Failed(error)) => {
+                    return Err(ToolError::new(format!("the command cannot be run: {error}")));
+                }
                 Some(Report::Gone | Report::PerhapsGone) => break,
                 None => {
                     let lost = "the guard of the command was killed: what the command started may still run";

@@ -24,6 +24,9 @@ use crate::publisher::{Lost, Publisher};
 
 /// Chunks that may wait between a tool and its publisher; then the tool waits.
 const CHUNKS_WAITING_MAX: usize = 256;
+/// The error of a call that its worker could not finish and that must not be executed again.
+const INTERRUPTED: &str =
+    "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may have happened";
 /// How long a stopped tool may take to end before the end of its attempt is stored.
 const STOP_PATIENCE: Duration = Duration::from_secs(1);
 /// An attempt that ends within this time has its start folded into its end.
@@ -204,9 +207,8 @@ where
     let end = match outcome {
         // Its effect may have happened, completely or partly, so no other worker may start it again.
         Some(AttemptOutcome::Returned) if !policy.repeatable => {
-            let message = "the worker shut down while it ran the call, whose tool is not safe to repeat: its effect may \
-                have happened";
-            store(&mut publisher, AttemptOutcome::Failed(CallError::new(ErrorKind::Interrupted, message)), false).await
+            let interrupted = CallError::new(ErrorKind::Interrupted, INTERRUPTED);
+            store(&mut publisher, AttemptOutcome::Failed(interrupted), false).await
         }
         Some(outcome) => {
             conclude(&mut publisher, (job, id), outcome, (watched, tells_result), (objects, &signals)).await

@@ -86,8 +86,8 @@ impl Tool for Bash {
 
     fn about(&self) -> About {
         let text = "Runs a shell command and streams what it writes to stdout and stderr. The result is its exit code, \
-                    or the signal that ended it. Standard input is empty, and processes that it leaves in the background \
-                    end with it. Programs that gain rights, such as sudo, do not work.";
+                    or the signal that ended it. Standard input is empty, and processes that it leaves in the \
+                    background end with it. Programs that gain rights, such as sudo, do not work.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
         let about = About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout);
         about.uses_machine().category("shell").side_effect_scope("whatever the worker's user may change")

@@ -1,3 +1,5 @@
+//! The worlds that every run of the tests explores, and the broken rules that must be found.
+
 use crate::search::{Found, search};
 use crate::world::{Budget, Flaw, Plan};
 

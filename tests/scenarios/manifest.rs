@@ -97,7 +97,7 @@ async fn a_worker_with_a_bad_manifest_does_not_start_and_says_all_that_is_wrong(
     let ended = worker.wait_with_output().await.expect("it ends");
     assert!(!ended.status.success());
     let said = String::from_utf8_lossy(&ended.stderr);
-    for wrong in ["\"described\"", "description is 9000 bytes", "category is 100 bytes", "version", "aliases.name"] {
+    for wrong in ["\"described\"", "description has 9000 bytes", "category has 100 bytes", "version", "aliases.name"] {
         assert!(said.contains(wrong), "{wrong} is not in: {said}");
     }
 }

@@ -38,8 +38,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::act::EffectDone;
 use self::census::Census;
-use self::erasure::Erasures;
-use self::notifications::{Posted, owe_letters};
+use self::erasure::InProgress;
+use self::notifications::{Posted, add_notifications};
 use self::shard::ShardTask;
 use self::surroundings::Surroundings;
 use self::takeover::{Joined, Taken, Written};
@@ -167,7 +167,7 @@ pub(crate) struct OwnerTask {
     taken: Vec<Taken>,
     joins: JoinSet<Joined>,
     writes: JoinSet<Written>,
-    erasures: Erasures,
+    erasures: InProgress,
     posts: JoinSet<Posted>,
     heard: Vec<Fact>,
     /// How much more tenants may write to the log, as of the last count.
@@ -202,7 +202,7 @@ pub(crate) fn new(io: Io) -> (OwnerHandle, OwnerTask) {
         taken: Vec::new(),
         joins: JoinSet::new(),
         writes: JoinSet::new(),
-        erasures: Erasures::default(),
+        erasures: InProgress::default(),
         posts: JoinSet::new(),
         heard: Vec::new(),
         log_left: HashMap::new(),
@@ -364,7 +364,7 @@ impl OwnerTask {
         let open = match self.owner.handle_entry(id, entry, &mut self.heard, ::nats::now(), &world) {
             Applied::Ignored | Applied::Unread => return,
             Applied::Closed => {
-                if !slice.take_erase_request(id, entry) {
+                if !slice.owed.take_request(id, entry) {
                     self.io.index.note_late(id, entry);
                     self.note_stray(id, entry.sequence);
                 }
@@ -388,8 +388,8 @@ impl OwnerTask {
             trace::after(&before, run, &self.io.registry.borrow(), entry.at);
         }
         self.io.index.note(run, entry, &self.heard);
-        if self.io.webhooks.is_on() && entry.sequence > slice.lettered {
-            owe_letters(&mut slice.letters, &self.io.webhooks, run, entry, &self.heard);
+        if self.io.webhooks.is_on() {
+            add_notifications(&mut slice.outbox, &self.io.webhooks, run, entry, &self.heard);
         }
         if leads {
             count_ends(&mut self.ends, run, entry, &self.heard, &self.io.registry);
@@ -439,7 +439,7 @@ impl OwnerTask {
         tracing::warn!(run.id = %id, "forgetting an open run whose entries have left the log");
         self.io.index.erase(id, known.last);
         let Some(slice) = self.slice_mut(id.shard()) else { return };
-        slice.snapshot.outdated = true;
+        slice.snapshot.schedule.outdate();
         slice.recent.forget(id);
         slice.watchers.remove(&id).into_iter().flatten().for_each(Watcher::end);
     }

@@ -1,4 +1,4 @@
-//! Calls a second with so many in flight, the latency of single ones, and what a call costs each process.
+//! Calls a second with a given number in flight, the latency of single calls, and the cost of a call for each process.
 
 use harness::Traffic;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ pub(crate) const IN_FLIGHT: [usize; 4] = [1, 16, 256, 2_000];
 const IN_FLIGHT_USUAL: usize = 256;
 /// Calls made one by one in each round.
 const SINGLES: u32 = 500;
-/// Small batches in turn, so that what else the machine does hits all ways alike.
+/// Small batches in turn, so that other load of the machine affects all variants alike.
 const BATCHES: u32 = 10;
 
 /// How a call is made.
@@ -57,7 +57,7 @@ impl Way {
         }
     }
 
-    /// What a call costs, while as many as usual are in flight.
+    /// The cost of a call with the usual number in flight.
     async fn cost(self, effort: Effort, (floor, yard): (&Floor, &Yard)) -> anyhow::Result<Value> {
         let log = async || match self {
             Self::Floor => floor.log().await,

@@ -1,5 +1,5 @@
-//! What requests cost that would take minutes or gigabytes if nothing but their size bounded them; and what the calls
-//! of another client cost beside them.
+//! The cost of requests that would take minutes or gigabytes if only their size were limited, and of another client's
+//! calls beside them.
 
 use std::time::{Duration, Instant};
 

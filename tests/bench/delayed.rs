@@ -1,4 +1,4 @@
-//! What 100,000 calls that wait for a delayed retry cost the other calls of their pool, and the broker.
+//! The cost of 100,000 calls that wait for a delayed retry, for other calls of their pool and for the broker.
 
 use std::time::Duration;
 

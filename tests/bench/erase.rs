@@ -1,5 +1,5 @@
-//! What it costs the broker to erase a run among many, on a log of its own shape, with the consumers of a fleet and
-//! with nothing else to do: one purge, or one request for each message, as coordinators do it.
+//! The broker's cost of erasing a run among many, on a log of the real shape with the consumers of a fleet and no other
+//! load: by one purge, or by one request for each message, as coordinators do it.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const CONSUMERS: u32 = 20;
 const QUEUE_EVERY: u32 = 5;
 /// As many as a coordinator erases at once.
 const AT_ONCE: usize = 8;
-/// About what an event of ours weighs.
+/// The approximate size of an event.
 const PAYLOAD: [u8; 200] = [b'x'; 200];
 
 pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Result<()> {
@@ -85,7 +85,7 @@ pub(crate) async fn measure(effort: Effort, results: &mut Results) -> anyhow::Re
     Ok(())
 }
 
-/// What the subjects of a run begin with.
+/// The prefix of the subjects of a run.
 fn subjects(number: u32) -> String {
     format!("{STREAM}.run.{:02x}.run_{:02x}_{}", number % 16, number % 16, Uuid::now_v7().simple())
 }

@@ -43,9 +43,9 @@ impl Default for Fleet {
 pub(crate) struct Looked {
     /// Admin ports of the only coordinator and of the only worker.
     pub(crate) admin: Option<[Admin; 2]>,
-    /// Where they send metrics, and traces of 1 % of all requests.
+    /// The collector of their metrics, and of traces of 1 % of all requests.
     pub(crate) collector: Option<String>,
-    /// Where coordinators have their index.
+    /// The store of the coordinators' index.
     pub(crate) redis: Option<String>,
 }
 
@@ -155,7 +155,7 @@ impl Yard {
         }
     }
 
-    /// What the log holds: entries and bytes.
+    /// The size of the log: entries and bytes.
     pub(crate) async fn log(&self) -> anyhow::Result<(u64, u64)> {
         let context = jetstream::new(async_nats::connect(self.broker.url()).await?);
         let stream = context.get_stream(names::STREAM).await?;
@@ -191,7 +191,7 @@ pub(crate) async fn noop(mut runs: RunServiceClient<Channel>) -> anyhow::Result<
     Ok(())
 }
 
-/// A call that says so many chunks.
+/// A call that sends a given number of chunks.
 pub(crate) fn chunks(count: u32, bytes: u32, every_ms: u32) -> v1::NewCall {
     let arguments = serde_json::json!({ "count": count, "bytes": bytes, "every_ms": every_ms });
     new_call("chunks", arguments.to_string())

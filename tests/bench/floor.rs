@@ -57,7 +57,7 @@ impl Floor {
         Ok(Self { context, waiting, next: std::sync::atomic::AtomicU64::new(0) })
     }
 
-    /// What the stream holds: messages and bytes.
+    /// The size of the stream: messages and bytes.
     pub(crate) async fn log(&self) -> anyhow::Result<(u64, u64)> {
         let stream = self.context.get_stream(STREAM).await?;
         let state = &stream.cached_info().state;

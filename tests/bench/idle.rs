@@ -1,4 +1,4 @@
-//! What a fleet without work costs: one coordinator, four workers, fifty tools.
+//! The cost of a fleet without work: one coordinator, four workers, fifty tools.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::measure::{self, rounded};
 use crate::results::Results;
 
 const CALLS: u32 = 50_000;
-/// What the log says of a no-op call: opened, dispatched, started, ended.
+/// The log entries of a no-op call: opened, dispatched, started, ended.
 const EVENTS_PER_CALL: u32 = 4;
 const LOOK: Duration = Duration::from_millis(10);
 /// Then something is wrong.

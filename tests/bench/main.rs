@@ -1,6 +1,6 @@
-//! What Toolyard costs, beside what it must cost: the same no-op call over raw JetStream (two stored messages, a pull,
-//! an acknowledgement, a delivery; nothing of ours) and through Toolyard, in one run, round by round in turn; and
-//! beside what people would use instead. One file a section.
+//! The cost of Toolyard, compared with its lower bound: the same no-op call over raw JetStream (two stored messages, a
+//! pull, an acknowledgement, a delivery; none of our code) and through Toolyard, in one run, round by round in turn.
+//! Also compared with alternatives. One file a section.
 
 mod calls;
 mod costly;
@@ -61,7 +61,7 @@ struct Arguments {
     /// Measure only these ways of making a call, in the section of calls.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Way::ALL)]
     ways: Vec<Way>,
-    /// Calls in flight, in the section of calls. What a call costs is always measured with 256.
+    /// Calls in flight, in the section of calls. The cost of a call is always measured with 256.
     #[arg(long, value_delimiter = ',', default_values_t = calls::IN_FLIGHT)]
     in_flight: Vec<usize>,
     /// Calls that the log holds at the end of the growth section.
@@ -93,11 +93,11 @@ enum Section {
     Sse,
     /// Watching a run over the runs in the log, 5,000 readers at once, and 1,000 that do not read.
     Watch,
-    /// How long a scrape takes where calls of 2,000 tools are counted.
+    /// How long a scrape takes if calls of 2,000 tools are counted.
     Scrape,
-    /// What traces of 1 % of all calls, and metrics, cost.
+    /// The cost of traces of 1 % of all calls, and of metrics.
     Tracing,
-    /// What a fleet without work costs.
+    /// The cost of a fleet without work.
     Idle,
     /// Pages of 2,000 tools that 500 workers host, and a call beside them.
     Registry,

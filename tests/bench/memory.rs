@@ -254,7 +254,7 @@ async fn until_served(client: &RunServiceClient<Channel>) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// What the broker holds and uses.
+/// The broker's stored data and memory.
 async fn row(broker: &Confined, calls: u64) -> anyhow::Result<Value> {
     let context = jetstream::new(async_nats::connect(broker.url()).await?);
     let log = context.get_stream(names::STREAM).await?;

@@ -1,5 +1,4 @@
-//! Much that waits: 10,000 runs whose call only the client can answer, watched by 1,000, and what that takes of each
-//! process's memory.
+//! Many waiting calls: 10,000 runs with a client call, 1,000 watchers, and the memory of each process.
 
 use std::time::Duration;
 

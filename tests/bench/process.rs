@@ -1,4 +1,4 @@
-//! What a process has used, as Linux tells it.
+//! The resources that a process has used, as Linux reports them.
 
 use anyhow::Context as _;
 use serde_json::{Value, json};

@@ -20,7 +20,7 @@ use crate::results::Results;
 const EVENTS: u32 = 100_000;
 const WATCHERS: usize = 1_000;
 const WATCHERS_PER_CONNECTION: usize = 100;
-/// What the watched run says, 64 bytes at a time.
+/// The output of the watched run, 64 bytes at a time.
 const WATCHED_CHUNKS: u32 = 1_000;
 
 pub(crate) async fn measure(yard: &Yard, effort: Effort, results: &mut Results) -> anyhow::Result<()> {

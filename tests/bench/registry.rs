@@ -1,5 +1,4 @@
-//! A large registry: 2,000 tools of 500 workers that come to take calls and cease to. What a page of them costs, and
-//! what a call that has nothing to do with them.
+//! A large registry: 2,000 tools of 500 workers that come and go. The cost of a page of them, and of an unrelated call.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What was measured, by path; as one JSON object or as lines.
+//! The measured values, by path; as one JSON object or as lines.
 
 use std::io::Write as _;
 
@@ -34,7 +34,7 @@ impl Results {
         path.split('.').try_fold(&self.0, |at, name| at.get(name))?.as_f64()
     }
 
-    /// Puts what was measured of both, or of ours and a peer, into proportion.
+    /// Computes the ratio of two measured values.
     pub(crate) fn compare(&mut self) {
         let pairs = [
             ("ratios.execute_calls", "execute.calls_per_s", "floor.calls_per_s"),

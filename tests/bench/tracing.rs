@@ -1,6 +1,6 @@
-//! What telemetry costs: calls a second, and processor time of a call, of a fleet that sends traces of 1 % of all
-//! requests and its metrics to a collector, beside one that sends nothing. Both run all the time and are measured in
-//! turn, each first every other time.
+//! The cost of telemetry: calls a second, and processor time of a call, of a fleet that sends traces of 1 % of all
+//! requests and its metrics to a collector, compared with one that sends nothing. Both run all the time and are
+//! measured in turn, each first every other time.
 
 use harness::Collector;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! What it costs to watch a run that waits, over the runs that the log holds; and what happens to all readers, and to
-//! the calls of others, when thousands come back at once or do not read.
+//! The cost of watching a waiting run, over the number of runs in the log; and the effect on readers and other calls if
+//! thousands of readers reconnect at once or do not read.
 
 use std::time::{Duration, Instant};
 

@@ -51,7 +51,7 @@ impl Three {
         self.cluster.nodes().iter().position(|node| node.name() == leader).expect("it is one of ours")
     }
 
-    /// Kills two servers, and says which: the one that is left led the log.
+    /// Kills two servers and returns which; the one that is left led the log.
     async fn lose_two(&mut self) -> Vec<usize> {
         let survivor = self.leader().await;
         let lost: Vec<usize> = (0..3).filter(|node| *node != survivor).collect();

@@ -45,7 +45,7 @@ pub(crate) async fn all_die() -> Seen {
     let run = stream.run(&yard.client);
     yard.coordinator.kill().await;
     other.kill().await;
-    // The call goes on while nobody decides anything.
+    // The call goes on while no coordinator decides anything.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let began = Instant::now();
     let next = yard.fixture.coordinator(&yard.broker.url()).await;

@@ -18,7 +18,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Begins to make runs through these clients, and goes on at another one where one does not answer.
+    /// Begins to create runs through these clients, and uses another one if one does not answer.
     pub(crate) fn begin(clients: &[Client]) -> Self {
         let (stop, stopped) = watch::channel(false);
         let (count, done) = watch::channel(0);
@@ -45,7 +45,7 @@ impl Load {
         tokio::time::timeout(PATIENCE, more).await.expect("runs end in time").expect("callers go on");
     }
 
-    /// Ends, and says how many runs there were and how long the longest took. All of them completed.
+    /// Ends, and returns the number of runs and the longest duration. All runs completed.
     pub(crate) async fn end(self) -> (usize, Duration) {
         self.stop.send_replace(true);
         let mut took = Vec::new();
@@ -56,7 +56,7 @@ impl Load {
     }
 }
 
-/// Makes a run, which has to complete with whole output, and says how long it took.
+/// Creates a run, which must complete with all its output, and returns its duration.
 async fn completed(clients: &[Client], id: String) -> Duration {
     let began = Instant::now();
     let events = carried_through(clients, id).await;

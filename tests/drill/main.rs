@@ -1,5 +1,5 @@
-//! Causes the failures of the runbook with real processes, one after another, and measures what a client sees of each.
-//! Ends with 1 if one of them is not within its promise.
+//! Causes the failures of the runbook with real processes, one after another, and measures each as a client sees it.
+//! Exits with 1 if one of them is not within its promise.
 
 mod brokers;
 mod coordinators;
@@ -24,9 +24,9 @@ use crate::rows::{ROWS, Row};
     after_help = "Exit codes: 0 if every row is within its promise, 1 if not.\n\nExamples:\n  drill\n  drill worker broker-leader\n  drill --format markdown\n  drill --write-docs docs/howto/runbook.md"
 )]
 struct Arguments {
-    /// Rows whose name contains one of these; all where none is given
+    /// Rows whose name contains one of these; all if none is given
     rows: Vec<String>,
-    /// Print the names of the rows and what is promised, and do nothing
+    /// Print the names of the rows and their promises, and do nothing
     #[arg(long)]
     list: bool,
     /// How the rows are printed at the end
@@ -66,7 +66,7 @@ async fn main() -> anyhow::Result<ExitCode> {
     for (row, number) in wanted.iter().zip(1..) {
         eprintln!("{number}/{} {}: {}", wanted.len(), row.name, row.cause);
         let began = Instant::now();
-        // What goes wrong in a row must not end the others.
+        // An error in a row must not end the others.
         let seen: Result<Seen, String> = match tokio::spawn((row.run)()).await {
             Ok(seen) => Ok(seen),
             Err(error) => Err(report::panicked(error)),

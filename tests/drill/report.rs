@@ -1,4 +1,4 @@
-//! What was seen, as text, JSON and the table of the docs.
+//! The results, as text, JSON and the table of the docs.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::rows::Row;
 const BEGIN: &str = "<!-- drill: begin -->";
 const END: &str = "<!-- drill: end -->";
 
-/// What a row saw.
+/// The result of a row.
 #[derive(Debug)]
 pub(crate) struct Seen {
-    /// What is compared with the promise.
+    /// The value that is compared with the promise.
     pub(crate) took: Duration,
     pub(crate) what: String,
 }

@@ -1,4 +1,4 @@
-//! Rows about everything else, and what all rows begin with.
+//! Other rows, and the common setup of all rows.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub(crate) fn fixture() -> Fixture {
     Fixture::new(program.to_str().expect("its path is text"))
 }
 
-/// A broker that lets in whom `keys` knows.
+/// A broker with the users of `keys`.
 pub(crate) async fn guarded_broker(keys: &Keys) -> local::Broker {
     let options = local::BrokerOptions { config: Some(keys.accounts()), ..local::BrokerOptions::default() };
     local::Broker::start(options, |_| {}).await.expect("a broker starts")
@@ -110,7 +110,7 @@ pub(crate) async fn a_call_is_parked() -> Seen {
 pub(crate) async fn a_webhook_is_parked() -> Seen {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file: PathBuf = folder.path().join("webhooks.toml");
-    // Nobody listens there.
+    // An address without a listener.
     let port = local::free_port().expect("a port");
     let text = format!(
         "[[endpoint]]\nname = \"agents\"\nurl = \"http://127.0.0.1:{port}/\"\nsecret_files = [\"secret\"]\ngive_up_after_s = 2\n"

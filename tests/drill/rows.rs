@@ -1,4 +1,4 @@
-//! All rows: what is caused, and what is promised then.
+//! All rows: failures and their promises.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use crate::{brokers, coordinators, rest, workers};
 
 type Running = Pin<Box<dyn Future<Output = Seen> + Send>>;
 
-/// A failure, and what clients are promised of it.
+/// A failure, and its promise to clients.
 pub(crate) struct Row {
     /// For the command line.
     pub(crate) name: &'static str,
     pub(crate) cause: &'static str,
-    /// What happens, within which time at most.
+    /// The promised recovery, and its time limit.
     pub(crate) promised: &'static str,
     pub(crate) within: Duration,
     /// Causes it. Panics if something else than the promised happens.

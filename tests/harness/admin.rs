@@ -1,4 +1,4 @@
-//! The admin port of a process, asked as probes and scrapers do.
+//! The admin port of a process, as probes and scrapers use it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Admin {
         self.ask("GET", path, "").await
     }
 
-    /// What `GET /metrics` gives a scraper that accepts OpenMetrics.
+    /// The answer of `GET /metrics` to a scraper that accepts OpenMetrics.
     pub async fn openmetrics(&self) -> String {
         let host = format!("{}\r\nAccept: application/openmetrics-text; version=1.0.0,text/plain;q=0.5", self.0);
         self.ask_for(&host, "GET", "/metrics", "").await.1
@@ -45,7 +45,7 @@ impl Admin {
     /// Status and body of a request.
     ///
     /// # Panics
-    /// When nobody answers.
+    /// If there is no answer.
     pub async fn ask(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         self.ask_for(&self.0.to_string(), method, path, body).await
     }
@@ -72,7 +72,7 @@ impl Admin {
         (status, body.to_owned())
     }
 
-    /// Asks until the answer is as wanted.
+    /// Repeats the request until the answer is as wanted.
     ///
     /// # Panics
     /// When it never is.

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::http::Http;
 use crate::process::Fixture;
 
-/// What all secrets of these keys begin with: it must show nowhere.
+/// The prefix of all secrets of these keys. It must not appear in any output.
 const SECRET: &str = "do-not-tell";
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Bucket {
         };
         let identities = [
             identity("maker", &["Admin"]),
-            // As docs/howto/objects.md says what each needs.
+            // The permissions of each, as in docs/howto/objects.md.
             identity("coordinator", &["Read:yard/tests/*", "Write:yard/tests/*", "List:yard"]),
             identity("worker-main", &["Write:yard/tests/ty/obj/run_*/*/main/*"]),
             identity("worker-other", &["Write:yard/tests/ty/obj/run_*/*/other/*"]),
@@ -38,12 +38,12 @@ impl Bucket {
         let config = json!({ "identities": identities }).to_string();
         let server = local::Buckets::start(&config, |_| {}).await.expect("a store of buckets starts");
         let bucket = Self { server };
-        // The first who writes makes the bucket.
+        // The first writer creates the bucket.
         bucket.with_key("maker").check().await.expect("the store is fit");
         bucket
     }
 
-    /// As it is to whoever has this key.
+    /// The bucket as the holder of this key sees it.
     ///
     /// # Panics
     /// Never: the place is well formed.
@@ -67,7 +67,7 @@ impl Bucket {
         self.fixture(fixture, key(&format!("worker-{pool}")))
     }
 
-    /// Whoever has a key that the store does not know.
+    /// A client with a key that the store does not know.
     #[must_use]
     pub fn strangers(&self, fixture: &Fixture) -> Fixture {
         self.fixture(
@@ -82,7 +82,7 @@ impl Bucket {
         key.into_iter().fold(fixture, |fixture, (name, value)| fixture.with(name, value))
     }
 
-    /// What lies there that begins with this.
+    /// The objects whose names begin with this.
     ///
     /// # Panics
     /// When the store does not answer.

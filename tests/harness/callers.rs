@@ -48,7 +48,7 @@ impl Callers {
         self.folder.path().join("callers.toml")
     }
 
-    /// The key of a caller whose hash stands, or will stand, in the file.
+    /// The key of a caller whose hash is, or will be, in the file.
     #[must_use]
     pub fn key(&self, name: &str) -> String {
         self.pair(name).0
@@ -87,7 +87,7 @@ impl Pools {
     }
 }
 
-/// A broker, a coordinator that asks everybody who they are, and a worker.
+/// A broker, a coordinator that authenticates all callers, and a worker.
 #[derive(Debug)]
 pub struct Guarded {
     pub fixture: Fixture,
@@ -95,7 +95,7 @@ pub struct Guarded {
     pub coordinator: crate::Coordinator,
     pub worker: Worker,
     pub callers: Callers,
-    /// A client who does not say who it is.
+    /// A client without credentials.
     pub stranger: Client,
 }
 

@@ -1,4 +1,4 @@
-//! Certificates for tests: an authority, and what it signs, in files.
+//! Certificates for tests: an authority, and certificates that it signed, in files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl Authority {
         self.folder.path().join("ca.crt")
     }
 
-    /// Where its files are.
+    /// The folder of its files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -82,7 +82,7 @@ impl Authority {
         certified
     }
 
-    /// What a client needs that trusts this authority alone, and comes as somebody.
+    /// The TLS settings of a client that trusts only this authority and has a certificate.
     #[must_use]
     pub fn trusted(&self, by: Option<&Certified>) -> ClientTlsConfig {
         let trusting = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(self.issuer.pem()));

@@ -1,4 +1,4 @@
-//! What must hold of any output stream, whoever reads it and whatever was killed.
+//! Properties of every output stream, for every reader and after every crash.
 
 use std::collections::HashMap;
 
@@ -33,7 +33,7 @@ pub fn kinds(events: &[RunEvent]) -> Vec<&Event> {
     events.iter().map(|event| event.event.as_ref().expect("every event has a kind")).collect()
 }
 
-/// What each call said, withdrawals applied; chunk numbers must be contiguous from 0.
+/// The output of each call after withdrawals; chunk numbers must be contiguous from 0.
 pub fn said(events: &[RunEvent]) -> HashMap<String, String> {
     let mut said: HashMap<String, (u32, String)> = HashMap::new();
     for kind in kinds(events) {

@@ -20,10 +20,10 @@ use tonic_types::StatusExt as _;
 
 use crate::PATIENCE;
 
-/// A connection on which every request says who asks.
+/// A connection whose requests carry the caller's credentials.
 pub type Transport = InterceptedService<Channel, Key>;
 
-/// What says who asks; nothing where nobody wants to know.
+/// The credentials; none if the coordinator does not authenticate callers.
 #[derive(Debug, Clone)]
 pub struct Key(Option<MetadataValue<Ascii>>);
 
@@ -74,13 +74,13 @@ impl Client {
         Self::through(endpoint.connect().await.expect("the coordinator listens"))
     }
 
-    /// The same connection for somebody who has a key or a token.
+    /// The same connection with a key or a token.
     #[must_use]
     pub fn with_key(&self, key: &str) -> Self {
         Self::over(&self.channel, Key(Some(format!("Bearer {key}").parse().expect("a key is a header"))))
     }
 
-    /// A client of whoever is at the other end.
+    /// A client of the server at the other end.
     #[must_use]
     pub fn through(channel: Channel) -> Self {
         Self::over(&channel, Key(None))
@@ -193,7 +193,7 @@ enum Messages {
     Watch(Streaming<v1::WatchRunResponse>),
 }
 
-/// An output stream and what was seen of it.
+/// An output stream and its events so far.
 #[derive(Debug)]
 pub struct Stream {
     messages: Messages,

@@ -1,4 +1,4 @@
-//! An OpenTelemetry collector that keeps what it is given, over gRPC or HTTP, with TLS or without.
+//! An OpenTelemetry collector that stores all received data, over gRPC or HTTP, with TLS or without.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -116,7 +116,7 @@ impl Collector {
         Self { address, scheme, protocol: "http/protobuf", taken, _server: tasks }
     }
 
-    /// Where it is.
+    /// Its address.
     #[must_use]
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
@@ -214,7 +214,7 @@ impl Collector {
         self.taken.teams.lock().expect("nobody panicked").clone()
     }
 
-    /// All that came, as text: to look for what must not be there.
+    /// All received data as text, for checks that secrets are not in it.
     ///
     /// # Panics
     /// When the collector did.
@@ -247,7 +247,7 @@ async fn serve_tls(listener: TcpListener, acceptor: TlsAcceptor, routes: Router)
     while let Ok((stream, _)) = listener.accept().await {
         let (acceptor, service) = (acceptor.clone(), TowerToHyperService::new(routes.clone()));
         connections.spawn(async move {
-            // Who does not trust the certificate goes away.
+            // Clients that do not trust the certificate disconnect.
             let Ok(stream) = acceptor.accept(stream).await else { return };
             http1::Builder::new().serve_connection(TokioIo::new(stream), service).await.ok();
         });
@@ -264,7 +264,7 @@ pub fn hex(id: &[u8]) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a span says of itself under this key, as text.
+/// The attribute of a span with this key, as text.
 #[must_use]
 pub fn said(span: &Span, key: &str) -> Option<String> {
     let found = span.attributes.iter().find(|attribute| attribute.key == key)?;

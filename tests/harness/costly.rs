@@ -1,4 +1,4 @@
-//! Requests that cost far more than their size says where nothing bounds them.
+//! Requests that cost far more than their size suggests if their cost is not limited.
 
 use proto::v1;
 use proto::v1::request_tool::Format;
@@ -10,7 +10,7 @@ pub struct Costly {
     pub what: &'static str,
     pub format: Format,
     pub arguments: String,
-    /// What the refusal says: of the request, or of its call.
+    /// The error of the request, or of its call.
     pub says: &'static str,
 }
 

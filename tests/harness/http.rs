@@ -1,4 +1,4 @@
-//! A client of the HTTP door that shows what was sent byte by byte. A connection for each request.
+//! A client of the HTTP API that returns the answer byte by byte. A connection for each request.
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,7 @@ pub struct Answering {
     pub status: u16,
     pub headers: HeaderMap,
     body: Incoming,
-    /// What came so far.
+    /// The received part of the answer.
     pub bytes: Vec<u8>,
     /// Drives the connection, and closes it when dropped.
     _connection: JoinSet<()>,
@@ -53,7 +53,7 @@ impl Sent {
     }
 }
 
-/// The events of a stream; comments are passed over, and what is not whole yet.
+/// The events of a stream, without comments and incomplete events.
 #[must_use]
 pub fn events(bytes: &[u8]) -> Vec<Sent> {
     let text = std::str::from_utf8(bytes).expect("a stream of events is text");
@@ -105,7 +105,7 @@ impl Http {
         Answer { status, headers, body: bytes.into() }
     }
 
-    /// Asks, and gives the answer when its headers are there.
+    /// Sends the request, and returns the answer when its headers have arrived.
     pub async fn begin(
         &self,
         method: Method,
@@ -141,7 +141,7 @@ impl Http {
 }
 
 impl Answering {
-    /// Takes in what comes next; `false` at the end.
+    /// Reads the next part; `false` at the end.
     ///
     /// # Errors
     /// When the connection breaks.
@@ -162,7 +162,7 @@ impl Answering {
         Ok(())
     }
 
-    /// Reads until what came is as wanted.
+    /// Reads until the answer is as wanted.
     pub async fn until(&mut self, wanted: impl Fn(&[u8]) -> bool) {
         let read = async {
             while !wanted(&self.bytes) {

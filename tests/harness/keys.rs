@@ -1,4 +1,4 @@
-//! A broker that lets nobody do more than it must: its configuration, and everybody's keys.
+//! A broker with least permissions: its configuration, and the keys of all parties.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use crate::{Fixture, PATIENCE};
 
 const ADMINISTRATOR: &str = "administrator";
-/// What the files of second keys have in their names.
+/// The part of the file names of second keys.
 const SECOND: &str = "second";
 
 /// Keys of a coordinator, an observer and some pools, and `accounts.conf` for them, as long as this lives.
@@ -61,7 +61,7 @@ impl Keys {
         self
     }
 
-    /// A client of the broker who is this party, by the second key.
+    /// A client of the broker as this party, with the second key.
     ///
     /// # Panics
     /// When the broker does not let it in.
@@ -70,8 +70,7 @@ impl Keys {
         connect(url, party, &file).await
     }
 
-    /// Gives the account of the coordinators a user who may do everything in it, for tests that compare all that is
-    /// stored.
+    /// Adds a user with all permissions to the account of the coordinators, for tests that compare all stored data.
     ///
     /// # Panics
     /// When it cannot be written: the test cannot go on.
@@ -84,7 +83,7 @@ impl Keys {
         self
     }
 
-    /// The user who may do everything in the account of the coordinators.
+    /// The user with all permissions in the account of the coordinators.
     ///
     /// # Panics
     /// When the broker does not let it in.
@@ -122,7 +121,7 @@ impl Keys {
         fixture.with("TOOLYARD_NATS_NKEY", self.of(&pool_party(pool)).display())
     }
 
-    /// A client of the broker who is this party.
+    /// A client of the broker as this party.
     ///
     /// # Panics
     /// When the broker does not let it in.
@@ -130,7 +129,7 @@ impl Keys {
         connect(url, party, &self.of(party)).await
     }
 
-    /// Somebody who has a pool's key, and a will of their own.
+    /// An intruder with a pool's key.
     ///
     /// # Panics
     /// When the broker does not let them in.
@@ -166,7 +165,7 @@ fn pool_party(pool: &str) -> Party {
     Party::Pool(pool.parse().expect("the name of a pool"))
 }
 
-/// A client of the broker that hears what it is refused.
+/// A client of the broker that collects permission errors.
 #[derive(Debug)]
 pub struct Intruder {
     pub client: Client,
@@ -174,7 +173,7 @@ pub struct Intruder {
 }
 
 impl Intruder {
-    /// What the broker refuses next.
+    /// The next permission error.
     ///
     /// # Panics
     /// When it refuses nothing.
@@ -183,7 +182,7 @@ impl Intruder {
         refusal.expect("the broker refuses it").expect("the client lives").to_lowercase()
     }
 
-    /// Whether the broker has refused something that nobody asked about yet.
+    /// Whether there is a permission error that no test has consumed yet.
     pub fn was_refused(&mut self) -> Option<String> {
         self.refusals.try_recv().ok()
     }

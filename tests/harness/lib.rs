@@ -1,4 +1,4 @@
-//! What the scenarios are told in: a broker, coordinators and workers as processes that can be killed, and a client.
+//! The harness of the scenarios: a broker, coordinators and workers as processes that can be killed, and a client.
 
 mod admin;
 mod bucket;
@@ -65,7 +65,7 @@ impl Yard {
         Self { fixture, broker, coordinator, client }
     }
 
-    /// A yard whose objects lie in a bucket. Its coordinator and its workers have keys of their own.
+    /// A yard whose objects are in a bucket. Its coordinator and its workers have their own keys.
     ///
     /// # Panics
     /// As [`Yard::start`].
@@ -80,7 +80,7 @@ impl Yard {
         Http::new(self.coordinator.address())
     }
 
-    /// A yard whose broker lets everybody do what they must and nothing else.
+    /// A yard whose broker has least permissions.
     ///
     /// # Panics
     /// As [`Yard::start`].

@@ -1,4 +1,4 @@
-//! A caller who gets through to one of several coordinators, whichever of them is there.
+//! A caller that uses any available one of several coordinators.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn request(id: &str) -> v1::CreateRunRequest {
     v1::CreateRunRequest { calls, request_id: id.to_owned(), ..v1::CreateRunRequest::default() }
 }
 
-/// Waits a moment after a refusal that says nothing but that the coordinator is not there.
+/// Waits a moment after an error that only means that the coordinator is unavailable.
 async fn pass_over(refused: &tonic::Status) {
     let is_passing = matches!(refused.code(), tonic::Code::Unavailable | tonic::Code::Cancelled | tonic::Code::Unknown);
     assert!(is_passing, "{refused:?}");

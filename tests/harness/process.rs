@@ -57,13 +57,13 @@ impl Fixture {
         self.worker_with_drain(nats_url, pool, slots, 120).await
     }
 
-    /// A worker that gives its calls back some seconds after it is told to stop.
+    /// A worker that gives its calls back some seconds after a stop was requested.
     pub async fn worker_with_drain(&self, nats_url: &str, pool: &str, slots: u32, drain_s: u64) -> Worker {
         let (child, id) = self.start(&["worker", nats_url, pool, &slots.to_string(), &drain_s.to_string()]).await;
         Worker { child, id }
     }
 
-    /// Another worker program, which says on stderr that it is ready.
+    /// Another worker program, which reports on stderr that it is ready.
     pub async fn program(program: &std::path::Path, nats_url: &str) -> Child {
         let mut child = Command::new(program)
             .env("TOOLYARD_NATS_URL", nats_url)
@@ -129,7 +129,7 @@ impl Coordinator {
         self.child.kill().await.expect("it was running");
     }
 
-    /// SIGSTOP: it stands still, and nobody is told.
+    /// SIGSTOP: it stops, and no other process is notified.
     pub fn pause(&self) {
         pause(&self.child);
     }
@@ -195,7 +195,7 @@ impl Worker {
         terminate(&mut self.child).await;
     }
 
-    /// Its orderly end, of which somebody else told it.
+    /// Its orderly end, which another process requested.
     pub async fn ended(&mut self) {
         ended(&mut self.child).await;
     }

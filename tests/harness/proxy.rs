@@ -20,7 +20,7 @@ pub enum Direction {
     Both,
 }
 
-/// What the link does now. Every connection follows it.
+/// The present state of the link. Every connection follows it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Link {
     holds_to_server: bool,

@@ -1,4 +1,4 @@
-//! Who owns which shard, and who follows it, as the broker has it: what coordinators tell nobody else.
+//! Owners and followers of shards as stored at the broker; coordinators do not report them elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ pub struct Shards {
     context: jetstream::Context,
 }
 
-/// The shards of each member, by where it listens and its id.
+/// The shards of each member, by its address and id.
 type Shares = BTreeMap<(String, String), BTreeSet<u8>>;
 
 impl Shards {
@@ -58,7 +58,7 @@ impl Shards {
         counts
     }
 
-    /// Waits until the members' shares are as many as these, the fewest first; says how long that took.
+    /// Waits until the members have these numbers of shards, the smallest first; returns how long that took.
     pub async fn until(&self, wanted: &[usize]) -> Duration {
         let began = Instant::now();
         let mut counts = Vec::new();
@@ -79,7 +79,7 @@ impl Shards {
         of.flat_map(|(_, shards)| shards).collect()
     }
 
-    /// The feeds that somebody listens to: each with the shards that it follows and how many entries it has brought.
+    /// The feeds with a listener: each with the shards that it follows and the number of delivered entries.
     pub async fn feeds(&self) -> Vec<(usize, u64)> {
         let log = self.context.get_stream(names::STREAM).await.expect("the log is there");
         let consumers: Vec<consumer::Info> = log.consumers().try_collect().await.expect("consumers");
@@ -91,7 +91,7 @@ impl Shards {
         feeds.collect()
     }
 
-    /// What the owner of a shard wrote down.
+    /// The snapshot of a shard.
     pub async fn snapshot(&self, shard: u8) -> Option<Snapshot> {
         let store = self.context.get_key_value(names::SNAPSHOTS_BUCKET).await.expect("the bucket is there");
         let value = store.get(format!("{shard:02x}")).await.expect("the broker answers")?;

@@ -1,4 +1,4 @@
-//! What each process says to the broker and hears from it, as the broker counts it.
+//! Messages between each process and the broker, as the broker counts them.
 
 use anyhow::Context as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -29,7 +29,7 @@ impl Traffic {
         }))
     }
 
-    /// What was said since an earlier look.
+    /// The messages since an earlier reading.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {

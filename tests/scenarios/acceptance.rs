@@ -1,7 +1,6 @@
-//! What the contract of tools is accepted by, a row a test: every tool that comes with a worker is registered and runs;
-//! hooks are asked at each of their moments, and what they decide holds; what says that it streams is heard while it
-//! runs; and calls that use nothing of all this go as they always went. That each thing holds when it is wrong, late or
-//! killed is for the scenarios of that thing.
+//! Acceptance tests of the contract of tools, one row a test: every built-in tool is registered and runs; hooks are
+//! called at each hook point, and their decisions hold; output of streaming tools arrives while they run; and calls
+//! without any of this are unaffected. Errors, delays and crashes are in the scenarios of each feature.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -31,7 +30,7 @@ async fn listed(client: &Client) -> Vec<v1::Tool> {
     page.tools
 }
 
-/// A run whose dangerous calls somebody has agreed to.
+/// A run whose dangerous calls are approved.
 async fn agreed(client: &Client, calls: Vec<v1::NewCall>) -> Run {
     let rules = Some(v1::RunRules { confirmation: Confirmation::None.into(), ..v1::RunRules::default() });
     let request = v1::CreateRunRequest { calls, rules, ..v1::CreateRunRequest::default() };
@@ -39,7 +38,7 @@ async fn agreed(client: &Client, calls: Vec<v1::NewCall>) -> Run {
     Run { client: client.clone(), id: created.run.expect("the response has the run").run_id }
 }
 
-/// A call of each tool, and a part of what it says or gives.
+/// A call of each tool, and a part of its output or result.
 fn exercise(tool: &str) -> (Value, &'static str) {
     match tool {
         "ask_user" => (json!({ "question": "Which one?", "options": ["left", "right"] }), "right"),
@@ -86,7 +85,7 @@ async fn what_says_that_it_streams_is_heard_while_it_runs() {
     let mut stream = run.watch(FloorPolicy::Arrival).await;
     stream.until(|event| matches!(event, Event::CallOutput(_))).await;
     assert_eq!(check::said(&stream.seen)["bash"], "one\n");
-    // It ends because it was heard.
+    // It ends because its output was received.
     std::fs::write(folder.path().join("heard"), "").expect("it can be written");
     let events = stream.to_end().await;
     check::whole(&events, true);
@@ -94,7 +93,7 @@ async fn what_says_that_it_streams_is_heard_while_it_runs() {
     assert_eq!(check::text(&check::outcomes(&events)["bash"]), r#"{"exit_code":0}"#);
 }
 
-/// A hook at each moment that writes down what it is told, and one that denies.
+/// A hook at each hook point that records its requests, and one that denies calls.
 struct Notebook(tempfile::TempDir);
 
 const MOMENTS: [&str; 4] = ["pre_tool_use", "post_tool_use", "tool_error", "tool_skip"];
@@ -122,7 +121,7 @@ impl Notebook {
         self.0.path().join("hooks.toml")
     }
 
-    /// What the hook of a moment was told of each call: how often, and in which words for an error.
+    /// The requests of a hook point for each call: their number, and the text of an error.
     fn told(&self, moment: &str) -> BTreeMap<String, (usize, Option<String>)> {
         let text = std::fs::read_to_string(self.0.path().join(moment)).unwrap_or_default();
         let mut told: BTreeMap<String, (usize, Option<String>)> = BTreeMap::new();
@@ -179,7 +178,7 @@ async fn hooks_are_asked_at_each_of_their_moments_and_of_nothing_else() {
     let expected = |told: &[(&str, usize, Option<&str>)]| -> BTreeMap<String, (usize, Option<String>)> {
         told.iter().map(|(id, times, error)| ((*id).to_owned(), (*times, error.map(str::to_owned)))).collect()
     };
-    // Of a call that is not executed hooks are told afterwards.
+    // Hooks are notified of calls that were not executed.
     let skipped = async {
         while notebook.told("tool_skip").len() < 5 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -202,7 +201,7 @@ async fn hooks_are_asked_at_each_of_their_moments_and_of_nothing_else() {
     assert_eq!(notebook.told("tool_skip"), expected(&skipped));
 }
 
-/// What becomes of calls that ask for nothing but a tool and its arguments.
+/// Calls with nothing but a tool and its arguments.
 async fn story(yard: &Yard) -> Vec<String> {
     let calls = vec![
         call("text", "echo", json!({ "text": "hello" })),
@@ -237,7 +236,7 @@ async fn calls_that_use_nothing_of_it_go_as_they_always_went() {
     let before = story(&plain).await;
     assert!(before[0].starts_with(r#"text echo {"text":"hello"} 1 Completed None"#), "{before:#?}");
 
-    // Everybody is asked about everything, and nobody minds.
+    // All hooks are called about everything, and allow it.
     let notebook = Notebook::new();
     let unknown = json!(["sh", "-c", r#"cat >/dev/null; echo '{"decision":"unknown"}'"#]);
     let resolver = format!("[[resolver]]\nname = \"names\"\ncommand = {unknown}\n[confirm]\ndangerous = \"always\"\n");

@@ -1,4 +1,4 @@
-//! The admin port: what Kubernetes, scrapers and autoscalers go by.
+//! The admin port, as Kubernetes, scrapers and autoscalers use it.
 
 use harness::{Admin, Client, Fixture, Yard, call};
 use proto::v1::run_event::Event;

@@ -1,4 +1,4 @@
-//! Calls that are not executed before somebody approves them.
+//! Calls that are not executed before they are approved.
 
 use std::path::Path;
 use std::time::Duration;

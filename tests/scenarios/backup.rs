@@ -1,4 +1,4 @@
-//! A broker that is lost with its disk, and another one that is given what was backed up: runs go on from there.
+//! A broker that is lost with its disk, and another one that is restored from a backup: runs go on from there.
 
 use async_nats::Client as Broker;
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::check::outcomes;
 use crate::{FIXTURE, question};
 
-/// A stream as the broker hands it out: what `nats stream backup` writes to a folder.
+/// A stream in the broker's backup format, as `nats stream backup` writes it to a folder.
 pub(crate) struct Backup {
     stream: String,
     config: Value,

@@ -1,4 +1,4 @@
-//! The two places where objects lie, so that what must hold of the one is shown of the other.
+//! The two stores of objects, so that each test runs with both.
 
 use harness::{Bucket, Fixture, Yard};
 
@@ -30,7 +30,7 @@ impl Beside {
     }
 }
 
-/// Makes two tests of a function that is given where objects lie.
+/// Makes two tests of a function whose argument is the store of objects.
 macro_rules! on_both {
     ($scenario:ident) => {
         mod $scenario {

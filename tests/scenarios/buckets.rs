@@ -1,5 +1,5 @@
-//! Objects in a bucket of a store that speaks S3: pieces that nobody writes over, keys with no more rights than they
-//! need, and a store that is away. What holds of objects wherever they lie is in `objects`.
+//! Objects in a bucket of an S3 store: chunks that are never overwritten, keys with least permissions, and a store that
+//! is unavailable. Tests for both stores are in `objects`.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ async fn what_lies_there_is_not_written_over_and_goes_with_its_run_alone() {
     let edge = usize::try_from(edge).expect("a place");
     assert_eq!(middle, all[edge..edge + 20], "over the edge of a piece");
 
-    // As an attempt leaves it that was not heard.
+    // As an attempt that does not count leaves it.
     let orphan = format!("{}.0.main.00000000000000ff", run.id);
     let orphan_id: ObjectId = orphan.parse().expect("an id");
     as_whom("worker-main").put(&orphan_id, 0, "late".into()).await.expect("it may");
@@ -200,7 +200,7 @@ async fn a_store_that_is_away_loses_nothing_and_delays_only_what_needs_it() {
         }
     };
     assert_eq!(again, made(BYTES));
-    // It stands still: how long a restart takes nobody knows, and a result waits for 20 s.
+    // It is paused, because the duration of a restart is unknown, and a result waits for 20 s.
     bucket.server.pause();
     let run = yard.client.create(makes(BYTES)).await;
     assert_eq!(check::text(&outcome(&yard.client.create(echo()).await).await), "small");

@@ -1,5 +1,5 @@
-//! Who may what: nobody without a key, each with their roles, behind the walls of their tenant, and with the tools that
-//! they may call, also at the moment at which a call begins.
+//! Permissions of callers: none without a key; roles, the isolation of tenants, and the allowed tools, also when a call
+//! begins.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -164,7 +164,7 @@ async fn tenants_are_walls() {
     let theirs = create(&rival, vec![echo("a"), echo("b")], "rival").await.expect("accepted");
     assert_eq!(refusal(create(&rival, vec![echo("a")], "acme").await), denied("TENANT_DENIED"));
 
-    // Another tenant's run is not there, whatever is asked of it.
+    // Another tenant's run is not found, for any command.
     let run_id = || ours.run_id.clone();
     let missing = (Code::NotFound, "RUN_NOT_FOUND".to_owned());
     let mut runs = rival.runs.clone();
@@ -233,7 +233,7 @@ async fn nobody_decides_on_the_calls_of_another_tenant() {
     let reject = decide(v1::call_decision::Decision::Reject(v1::CallRejection { reason: "mine".to_owned() }));
     let missing = (Code::NotFound, "RUN_NOT_FOUND".to_owned());
     let mut runs = rival.runs.clone();
-    // Whether its arguments would fit is not told, either.
+    // The answer does not reveal whether its arguments match.
     for request in [approve(None), approve(Some(r#"{"text":"y"}"#)), approve(Some("{}")), reject] {
         assert_eq!(refusal(runs.decide_calls(request).await), missing);
     }

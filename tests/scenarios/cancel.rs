@@ -1,4 +1,4 @@
-//! Cancelling ends what is queued at once and what runs soon after, and nothing of it is heard later.
+//! Cancelling ends queued calls at once and running calls soon after, and their later output is ignored.
 
 use std::time::{Duration, Instant};
 

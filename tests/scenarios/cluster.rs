@@ -33,7 +33,7 @@ impl Clustered {
     }
 }
 
-/// The node that leads the log, as a node that runs says.
+/// The node that leads the log, according to a running node.
 pub async fn leader(cluster: &Cluster) -> usize {
     let nats = async_nats::connect(cluster.url().split(',').collect::<Vec<_>>()).await.expect("a node is there");
     let stream = async_nats::jetstream::new(nats).get_stream("ty-log").await.expect("the log is there");

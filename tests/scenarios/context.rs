@@ -1,5 +1,4 @@
-//! What tools are given beside their arguments, and what they give beside their results: by whom it is seen, and by
-//! whom not.
+//! The context of calls and the extra state of results, and which parties can see them.
 
 use harness::{Client, Run, Yard, call, reason};
 use proto::v1::run_event::Event;

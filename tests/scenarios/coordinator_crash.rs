@@ -15,7 +15,7 @@ async fn calls_end_and_readers_resume_after_the_coordinator_was_killed() {
     stream.until(|event| matches!(event, Event::CallOutput(_))).await;
     let run = stream.run(&yard.client);
     yard.coordinator.kill().await;
-    // What was on its way may still arrive; then the connection is gone.
+    // Messages on their way may still arrive; then the connection is gone.
     while stream.next().await.is_ok() {}
     let before = stream.seen;
 

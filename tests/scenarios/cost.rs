@@ -1,4 +1,4 @@
-//! What a call costs, in what does not vary with the machine: entries of the log, and messages at the broker.
+//! The cost of a call in units that do not depend on the machine: entries of the log, and messages at the broker.
 
 use std::time::{Duration, Instant};
 
@@ -33,10 +33,10 @@ async fn a_run_of_a_single_call_costs_two_appends_on_two_subjects() {
 const CALLS: u32 = 500;
 /// Of a hundred calls, those that may be slow enough for a word more: a start that is told before its end.
 const SLOW_PERCENT: f64 = 2.0;
-/// What a process says or hears by the second and not by the call, at most: heartbeats, leases, marks, their answers.
+/// Most messages of a process per second that do not depend on calls: heartbeats, leases, watermarks, their answers.
 const OTHER_PER_S: f64 = 30.0;
 
-/// A broker that counts, and what is counted there.
+/// A broker whose monitoring counts messages, and its counts.
 struct Counted {
     broker: local::Broker,
     client: Client,
@@ -62,7 +62,7 @@ impl Counted {
         }
     }
 
-    /// What the coordinator and the worker said and heard while something went on, and how many seconds that took.
+    /// The messages of the coordinator and the worker during an action, and its duration in seconds.
     async fn during(&self, work: impl Future<Output = ()>) -> (Traffic, Traffic, f64) {
         let of = async |name| Traffic::of(&self.broker, name).await.expect("the broker tells of itself");
         let (coordinator, worker, began) = (of("coordinator-").await, of("worker-").await, Instant::now());

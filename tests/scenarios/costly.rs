@@ -1,5 +1,5 @@
-//! No request costs more than its size says: schemas, patterns and grammars that multiply are refused or answered at
-//! once, with the place that is wrong, and the calls of other clients go on meanwhile.
+//! No request costs more than its size suggests: schemas, patterns and grammars that multiply are rejected or answered
+//! at once, with the path of the mistake, and the calls of other clients go on meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ const OTHERS_MAX: Duration = Duration::from_secs(5);
 /// Bytes of memory that a coordinator may have after all of them.
 const MEMORY_MAX: u64 = 400 * 1024 * 1024;
 
-/// Sends it through gRPC; gives what is said of it.
+/// Sends it through gRPC; returns the answer about it.
 async fn by_grpc(client: &Client, costly: &Costly) -> String {
     match client.runs.clone().create_run(costly.request()).await {
         Err(refusal) => {

@@ -1,4 +1,4 @@
-//! Every deadline ends what it is for: in the queue, in silence, at the client, and without a worker.
+//! Every deadline ends its calls: in the queue, in silence, at the client, and without a worker.
 
 use std::time::{Duration, Instant};
 
@@ -58,7 +58,7 @@ async fn a_call_without_a_worker_fails_at_its_deadline_and_names_tool_and_pool()
     let yard = Yard::start(FIXTURE).await;
     let mut worker = yard.worker().await;
     worker.terminate().await;
-    // Long enough for the coordinator to be sure that nobody is there.
+    // Long enough for the coordinator to be sure that no worker is there.
     let waits = v1::NewCall { timeout: seconds(9), ..count("waits", 1, 0) };
     let events = yard.client.execute(vec![waits]).await.to_end().await;
     let error = check::outcomes(&events)["waits"].error.clone().expect("it failed");

@@ -1,4 +1,4 @@
-//! What a gRPC door owes besides its services: health, reflection, heartbeats.
+//! The gRPC API besides its services: health, reflection, heartbeats.
 
 use harness::Yard;
 use proto::v1::FloorPolicy;

@@ -1,5 +1,4 @@
-//! A worker that an operator drains leaves as one that was told to stop by its machine: nothing is lost, nothing
-//! repeated.
+//! A worker that an operator drains leaves like one that receives SIGTERM: nothing is lost, nothing repeated.
 
 use std::time::{Duration, Instant};
 
@@ -191,6 +190,6 @@ async fn who_drains_a_worker_that_says_nothing_or_does_not_live_is_told() {
     assert!(asked.elapsed() < Duration::from_secs(6), "{:?}", asked.elapsed());
     assert_eq!((silent.code(), reason(&silent).as_str()), (Code::Unavailable, "WORKER_SILENT"));
     worker.resume();
-    // It was told all the same.
+    // It received the request all the same.
     worker.ended().await;
 }

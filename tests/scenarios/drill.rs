@@ -1,4 +1,4 @@
-//! The command that causes the failures of the runbook still does, and the runbook has what it says.
+//! The drill still causes the failures of the runbook, and the runbook has its table.
 
 use serde_json::Value;
 use tokio::process::Command;

@@ -1,5 +1,5 @@
-//! Runs of which nothing is kept: once they are erased, what they were given, said and gave stands nowhere, and neither
-//! does their id, whoever died in between.
+//! Runs with `store: false`: after they are erased, neither their arguments, output and results nor their ids remain
+//! anywhere, even if processes were killed in between.
 
 use std::time::{Duration, Instant};
 
@@ -38,12 +38,12 @@ impl Stored {
         Self { broker: jetstream::new(broker), store }
     }
 
-    /// Where the secret stands, or the run's id in any of its forms.
+    /// Finds the secret, or the run's id in any of its forms.
     async fn traces_of(&mut self, run: &str) -> Vec<String> {
         self.traces(run, &[SECRET.as_bytes()]).await
     }
 
-    /// Where one of the texts stands, or the run's id in any of its forms.
+    /// Finds one of the texts, or the run's id in any of its forms.
     async fn traces(&mut self, run: &str, texts: &[&[u8]]) -> Vec<String> {
         let uuid = run.rsplit('_').next().expect("an id has parts");
         let bytes = uuid::Uuid::parse_str(uuid).expect("a uuid").into_bytes();
@@ -121,7 +121,7 @@ async fn scene() -> Scene {
     Scene { yard, store, stored, _worker: worker }
 }
 
-/// A run that is given the secret in every way, streams it, returns it and asks about it.
+/// A run that receives the secret in every way, streams it, returns it and asks about it.
 fn request() -> v1::CreateRunRequest {
     let count = json!({ "label": SECRET, "pieces": 20, "every_ms": 5 });
     let mut echo = call("echo", "echo", json!({ "text": SECRET }));
@@ -143,7 +143,7 @@ async fn create(client: &Client, request: v1::CreateRunRequest) -> Run {
     Run { client: client.clone(), id: run.run_id }
 }
 
-/// Answers what it asks, and reads it to its end.
+/// Answers its question, and reads it to its end.
 async fn to_end(run: &Run) {
     run.submit(vec![client_answer("ask", SECRET)]).await.expect("it waits");
     let events = run.watch(FloorPolicy::Arrival).await.to_end().await;

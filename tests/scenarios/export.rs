@@ -91,7 +91,7 @@ async fn what_is_logged_is_exported_where_it_is_asked_for_with_its_trace() {
         a_call_is_exported(&collector, &fixture).await;
         let says = |record: &LogRecord, text: &str| format!("{:?}", record.body).contains(text);
         collector.until_logged(|record| says(record, "attempt ended")).await;
-        // What is logged for a traced request leads to its trace.
+        // Log events of a traced request carry its trace.
         collector.until_logged(|record| hex(&record.trace_id) == TRACE).await;
     }
 }

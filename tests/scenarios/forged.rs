@@ -1,4 +1,4 @@
-//! What is stale, forged or garbage is passed over: nothing ends wrongly, and nobody crashes.
+//! Stale, forged and malformed entries are ignored: nothing ends wrongly, and no process crashes.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn store(broker: &jetstream::Context, subject: String, payload: Vec<u8>) {
     sent.await.expect("the broker stores anything");
 }
 
-/// Where the running attempt's acknowledgement will go, as its start says.
+/// The reply subject of the running attempt's job, from its start.
 async fn lease(broker: &jetstream::Context, run: &str) -> String {
     let stream = broker.get_stream("ty-log").await.expect("the log is there");
     let filter = format!("ty.run.*.{run}.0.out.main");
@@ -94,7 +94,7 @@ async fn words_of_an_older_attempt_or_an_unknown_version_are_not_heard() {
     ] {
         store(&broker, subject, payload).await;
     }
-    // Commands still find their place behind what could not be understood.
+    // Commands are still stored behind entries that could not be read.
     run.cancel("enough").await;
     let events = stream.to_end().await;
     check::whole(&events, true);
@@ -150,7 +150,7 @@ async fn a_worker_that_stands_still_past_its_lease_is_not_heard_when_it_goes_on(
     let events = tokio::time::timeout(PATIENCE, stream.to_end()).await.expect("it ends");
     check::whole(&events, true);
     assert_eq!(check::said(&events)["c"], counted("c", 60));
-    // What the zombie still had to say is in the log by now, and no reader hears it.
+    // The zombie's remaining output is in the log by now, and no reader receives it.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(events, run.watch(FloorPolicy::Arrival).await.to_end().await);
     zombie.kill().await;

@@ -1,4 +1,4 @@
-//! A full log refuses new work, lets end what it accepted, and takes work again when there is room.
+//! A full log refuses new runs, lets accepted ones end, and accepts runs again when there is room.
 
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use tonic::{Code, Status};
 use crate::{FIXTURE, check, question};
 
 const LOG_BYTES: u64 = 8 << 20;
-/// So large that some dozens of calls fill the log. What they answer is as large, and needs room too.
+/// So large that some dozens of calls fill the log. Their results are as large, and need room too.
 const TEXT_BYTES: usize = 100 << 10;
 /// More calls than the log has room for.
 const CALLS_MAX: usize = 200;
 /// How often a coordinator looks how full the log is, and a little more.
 const LOOK: Duration = Duration::from_millis(1100);
 
-/// A burst of large calls with small answers: what it brought must find room to end in, though nobody had time to look.
+/// A burst of large calls with small results: there must be room for their ends, although the coordinator had no time
+/// to measure the log.
 #[tokio::test]
 async fn a_burst_does_not_take_the_room_in_which_it_has_to_end() {
     let yard = Yard::start_with(Fixture::new(FIXTURE).with("TOOLYARD_LOG_MAX_BYTES", LOG_BYTES)).await;
@@ -188,7 +189,7 @@ async fn a_log_without_a_bound_of_messages_goes_on_and_doctor_says_how_to_bound_
     ends_completed(&create(&yard, "as before").await.expect("it takes work")).await;
 }
 
-/// What doctor finds of the broker's memory.
+/// The findings of doctor about the broker's memory.
 async fn memory(yard: &Yard) -> coordinator::Finding {
     let findings = coordinator::examine(&yard.broker.url(), &Credentials::default()).await;
     findings.into_iter().find(|finding| finding.what == "memory").expect("it examines the memory")

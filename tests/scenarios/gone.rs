@@ -109,7 +109,7 @@ async fn a_run_whose_opening_only_a_newer_release_can_read_stays_open_for_it_and
             loop {
                 match nats.request(asked.clone(), encode_question(&question)).await {
                     Ok(answer) => return decode_answer(answer.payload, call).expect("it is an answer"),
-                    // Nobody leads the shard yet.
+                    // No coordinator leads the shard yet.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
             }

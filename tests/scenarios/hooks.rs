@@ -1,4 +1,4 @@
-//! Hooks: programs that are asked about calls, before they are accepted and after they ran.
+//! Hooks: programs that decide about calls, before they are accepted and after they ran.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -134,7 +134,7 @@ async fn a_reader_that_reads_nothing_slows_nobody_and_misses_nothing() {
     assert!(events(&slow.bytes).len() > 120_000);
 }
 
-/// A request (method, path, headers, body), and what it is told: status and reason, and where it lies.
+/// A request (method, path, headers, body), and its answer: status, reason, and the field.
 type Case<'a> = (Method, &'a str, &'a [(&'a str, &'a str)], &'a str, (u16, &'a str), Value);
 
 #[tokio::test]

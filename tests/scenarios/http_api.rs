@@ -26,7 +26,7 @@ async fn ended(http: Http, run: &str) -> Value {
     http.get(&format!("/v1/runs/{run}")).await.json()["run"].clone()
 }
 
-/// An answer that says what was asked for.
+/// An answer that repeats the request.
 fn fine(answer: &Answer) -> Value {
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
@@ -188,7 +188,7 @@ async fn ids_that_contradict_each_other_are_refused_and_change_nothing() {
         http.post(&format!("/v1/runs/{one}/outputs"), &unknown).await.problem(),
         (404, "CALL_NOT_FOUND".to_owned())
     );
-    // What would break a header open stays where it is.
+    // Values that would break a header are not put into one.
     let injected = http.get("/v1/runs/run%0d%0aset-cookie:%20a=b").await;
     assert_eq!((injected.problem().0, injected.headers.get("set-cookie")), (400, None));
     for id in [one, other] {
@@ -207,7 +207,7 @@ async fn the_document_that_is_served_names_every_route() {
             let path = path.replace("{run_id}", "run_00_nonsense").replace("{call_id}", "a").replace("{name}", "nope");
             let answer = yard.http().begin(method.clone(), &path, &[("content-type", "application/json")], "[").await;
             assert!(![405, 501].contains(&answer.status), "{method} {path}: {}", answer.status);
-            // Of what is not there a route says so itself.
+            // A route reports missing things itself.
             let is_route = answer.status != 404
                 || ["/tools/", "/links/", "/responses/", "/runs/run_00_nonsense"]
                     .iter()

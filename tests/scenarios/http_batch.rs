@@ -1,4 +1,4 @@
-//! An assistant turn goes in as a vendor's model said it, and what answers it comes out.
+//! An assistant turn goes in as a vendor's model produced it, and its tool messages come out.
 
 use harness::http::events;
 use harness::{Http, Yard};

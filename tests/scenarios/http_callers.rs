@@ -1,4 +1,4 @@
-//! The HTTP door asks who comes just as the gRPC door does, and says no in problems with the same reasons.
+//! The HTTP API authenticates callers as the gRPC API does, and refuses them in problem bodies with the same reasons.
 
 use harness::http::{Answer, events};
 use harness::{Guarded, Http};
@@ -10,7 +10,7 @@ use crate::callers::guarded;
 const JSON: (&str, &str) = ("content-type", "application/json");
 const EVENTS: (&str, &str) = ("accept", "text/event-stream");
 
-/// Asks with a key or a token, where there is one.
+/// Sends a request, with a key or a token if there is one.
 async fn ask(yard: &Guarded, key: Option<&str>, method: Method, path: &str, body: &Value) -> Answer {
     let bearer = key.map(|key| format!("Bearer {key}"));
     let said = bearer.iter().map(|bearer| ("authorization", bearer.as_str()));
@@ -55,7 +55,7 @@ async fn routes(yard: &Guarded) -> Vec<(Method, String)> {
             routes.push((method, path.clone()));
         }
     }
-    // A link says itself who may read.
+    // A link carries its own permission.
     routes.retain(|(_, path)| path != "/v1/openapi.json" && !path.starts_with("/v1/links/"));
     assert!(routes.len() > 20, "{routes:?}");
     routes
@@ -77,7 +77,7 @@ async fn no_route_is_open_but_that_of_the_document() {
     assert_eq!(get(&yard, "shop", "/v1/tools").await.status, 200);
 }
 
-/// Told in the words of OpenAI's APIs.
+/// In the error format of OpenAI's APIs.
 fn is_of_a_face(path: &str) -> bool {
     path.starts_with("/v1/responses") || path.starts_with("/v1/threads")
 }

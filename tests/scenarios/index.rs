@@ -50,7 +50,7 @@ async fn counts(client: &Client) -> Result<v1::CountRunsResponse, Status> {
     Ok(client.index.clone().count_runs(v1::CountRunsRequest::default()).await?.into_inner())
 }
 
-/// Asks until the answer is the one that is waited for.
+/// Repeats the request until the answer is the expected one.
 async fn until<T>(ask: impl AsyncFn() -> Result<T, Status>, wanted: impl Fn(&T) -> bool) -> T
 where
     T: std::fmt::Debug,
@@ -125,7 +125,7 @@ async fn some_runs(yard: &Yard) -> Run {
     yard.client.create(vec![question("ask"), call("e", "echo", json!({ "text": "y" }))]).await
 }
 
-/// What the index says of them.
+/// Their entries in the index.
 async fn knows_some_runs(client: &Client) {
     until_listed(client, RunStatus::Completed, 4).await;
     let asks = until_listed(client, RunStatus::RequiresAction, 1).await;

@@ -31,7 +31,7 @@ async fn terminate(listener: TcpListener, acceptor: TlsAcceptor, store: SocketAd
     }
 }
 
-/// Whether a list says that it knows all runs.
+/// Whether a list is complete.
 async fn is_complete(client: &Client) -> bool {
     let listed = client.index.clone().list_runs(v1::ListRunsRequest::default()).await;
     listed.is_ok_and(|listed| listed.into_inner().coverage.is_some_and(|coverage| coverage.complete))

@@ -15,15 +15,15 @@ use nats::access::config::{self, Cluster, Server, Tls};
 
 use crate::FIXTURE;
 
-/// In what is stored of pool `main`, of the coordinators and of requests: no intruder may get it.
+/// A secret in the stored data of pool `main`, of the coordinators and of requests: no intruder may get it.
 const SECRET: &str = "the secret of pool main";
 const RUN: &str = "ty.run.00.run_00_01980f3c2a5b7c3e8d4f5a6b7c8d9e0f";
-/// What the second form of acknowledgements has for the account `TOOLYARD`.
+/// The account token of `TOOLYARD` in the second form of acknowledgements.
 const ACCOUNT_HASH: &str = "JMWm4pvQ";
-/// What means something to the broker as an acknowledgement or as a request.
+/// Payloads with a meaning for the broker as an acknowledgement or a request.
 const PAYLOADS: [&str; 5] = ["", "+WPI", "-NAK", "+NXT {\"batch\":5,\"no_wait\":true}", "{}"];
 
-/// A broker that holds everything that it can, and on which nobody works any more.
+/// A broker with all kinds of stored data, and without running processes.
 struct Place {
     url: String,
     keys: Keys,
@@ -33,10 +33,10 @@ struct Place {
 /// The sequence of a subject's last message, how many the subject has, and the last one's payload.
 type Last = (u64, usize, Bytes);
 
-/// What is stored, but for what pool `other` may write: configurations, messages, queues.
+/// The stored data, except for the parts that pool `other` may write: configurations, messages, queues.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
-    /// The configuration of each stream, and what is last on each of its subjects.
+    /// The configuration of each stream, and the last message on each of its subjects.
     streams: BTreeMap<String, (String, BTreeMap<String, Last>)>,
     queues: BTreeMap<String, String>,
 }
@@ -90,7 +90,7 @@ impl Place {
         (broker, place)
     }
 
-    /// What is stored once the broker is at rest.
+    /// The stored data when the broker is idle.
     async fn state(&self) -> State {
         let mut state = State::of(&self.all).await;
         loop {
@@ -228,8 +228,7 @@ fn replies(streams: &[String]) -> Vec<String> {
     subjects
 }
 
-/// Publishes on everything that the party may, with every reply subject and every payload, and looks what has become of
-/// it.
+/// Publishes on every subject that the party may use, with every reply subject and payload, and checks the effects.
 async fn besiege(place: &Place, party: &Party, (intruder, mut inbox): (Client, Subscriber)) {
     let before = place.state().await;
     let own = format!("{}.own", party.inbox());
@@ -244,7 +243,7 @@ async fn besiege(place: &Place, party: &Party, (intruder, mut inbox): (Client, S
                 sent.expect("it is sent");
             }
         }
-        // What was asked before is done when this is answered.
+        // Earlier requests are done when this is answered.
         let answered = tokio::time::timeout(PATIENCE, intruder.request(last, "".into())).await;
         answered.expect("the broker answers").expect("the broker answers");
         while let Some(Some(message)) = inbox.next().now_or_never() {
@@ -390,7 +389,7 @@ async fn no_server_joins_a_cluster_but_those_that_its_authority_signed() {
     let open = Running::start("open", meeting, third, None).await;
     first.until("first record does not look like a TLS handshake", 2).await;
     let friend = Running::start("friend", meeting, fourth, Some((&ours, ours.server("friend")))).await;
-    // Two servers of three are a majority, in which they elect a leader. The strangers know nobody.
+    // Two servers of three are a majority and elect a leader. The strangers know no server.
     friend.until("metadata leader", 1).await;
     for stranger in [signed, open] {
         let log = std::fs::read_to_string(stranger.folder.path().join("log")).expect("there is a log");

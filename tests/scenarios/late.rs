@@ -1,4 +1,4 @@
-//! Requests that reach the log after their caller was told that they failed: nothing of them is executed, ever.
+//! Requests that reach the log after their caller got an error: they are never executed.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ fn lines(path: &Path) -> Vec<String> {
     std::fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// The log, and what a coordinator would store there.
+/// The log, and entries that a coordinator would store there.
 struct Log(jetstream::Context);
 
 impl Log {
@@ -54,13 +54,13 @@ fn another(run: &str) -> String {
     RunId::new(run.shard(), uuid::Uuid::now_v7()).to_string()
 }
 
-/// The run's id, and all that it says.
+/// The run's id, and all its output.
 async fn executed(mut stream: Stream, yard: &Yard) -> (String, Vec<v1::RunEvent>) {
     stream.until(|event| matches!(event, Event::RunOpened(_))).await;
     (stream.run(&yard.client).id, stream.to_end().await)
 }
 
-/// What is queued before it is dropped before this is executed.
+/// Jobs queued before it are dropped before this one is executed.
 async fn is_idle(yard: &Yard) {
     let events = yard.client.execute(vec![call("after", "echo", json!({ "text": "after" }))]).await.to_end().await;
     check::whole(&events, true);
@@ -175,7 +175,7 @@ async fn what_is_asked_for_while_the_broker_stands_still_is_not_executed_when_it
     let confirmed = yard.client.execute(calls("confirmed")).await.to_end().await;
     check::whole(&confirmed, true);
     assert_eq!(lines(&path), ["confirmed"]);
-    // The run itself goes on, behind what came too late.
+    // The run itself goes on, behind the late entries.
     let run = Run { client: yard.client.clone(), id: open.run_id };
     assert!(run.get().await.calls.is_empty());
     let request = v1::AppendCallsRequest { run_id: run.id.clone(), calls: calls("again"), ..Default::default() };

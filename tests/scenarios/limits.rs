@@ -111,7 +111,7 @@ async fn a_call_that_is_cancelled_while_it_waits_in_its_worker_is_not_executed()
     let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
     assert_eq!(outcomes["waits"].state(), CallState::Cancelled, "it ends before its turn comes");
     stream.to_end().await;
-    // The place is free again, and nobody has written in between.
+    // The slot is free again, and there was no entry in between.
     yard.client.execute(vec![edit("last", &path)]).await.to_end().await;
     let written = std::fs::read_to_string(&path).expect("the tool writes");
     assert_eq!(written, "begin long\nend long\nbegin last\nend last\n");
@@ -185,7 +185,7 @@ async fn places_are_counted_from_the_log_by_whoever_owns_the_calls() {
     };
     let why = explained(&yard.client).await;
     assert!(why.contains("one of the 2 places that calls of its tool have"), "{why}");
-    // Whoever takes over finds both places taken.
+    // The next owner finds both slots taken.
     drop(yard.coordinator);
     let other = yard.fixture.coordinator(&yard.broker.url()).await;
     let client = harness::Client::connect(other.address()).await;

@@ -22,8 +22,7 @@ async fn broker() -> local::Broker {
     local::Broker::start(local::BrokerOptions::default(), |_| {}).await.expect("a broker starts")
 }
 
-/// A run is executed while a link is held. The run ends with everything that its calls said, and the same for the next
-/// reader.
+/// A run is executed while a link is held. It ends with all output of its calls, and the same for the next reader.
 async fn goes_on(client: &Client, proxy: &Proxy, direction: Direction, cut: bool) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("effects");

@@ -1,4 +1,4 @@
-//! Clients that hold connections, streams and memory without showing who they are cost others nothing.
+//! Unauthenticated clients that hold connections, streams and memory do not affect others.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ async fn from_elsewhere(to: SocketAddr) -> TcpStream {
     socket.connect(to).await.expect("the coordinator listens")
 }
 
-/// What comes until the other side closes.
+/// The received bytes until the other side closes.
 async fn to_end(mut connection: TcpStream) -> String {
     let mut answer = Vec::new();
     let read = tokio::time::timeout(harness::PATIENCE, connection.read_to_end(&mut answer)).await;

@@ -85,7 +85,7 @@ fn count(id: &str, pieces: u32, every_ms: u64) -> proto::v1::NewCall {
     harness::call(id, "count", arguments)
 }
 
-/// What such a call says.
+/// The output of such a call.
 fn counted(id: &str, pieces: u32) -> String {
     (0..pieces).map(|piece| format!("{id}-{piece} ")).collect()
 }

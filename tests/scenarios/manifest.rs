@@ -1,4 +1,4 @@
-//! What a worker says of its tools reaches whoever asks, and what nobody could use is refused where it is said.
+//! Manifests of a worker's tools reach clients, and unusable manifests are rejected at the worker.
 
 use std::process::Stdio;
 

@@ -23,7 +23,7 @@ fn ask(asking: &Asking, tag: u64, calls: Vec<v1::NewCall>) {
     asking.unbounded_send(v1::ExecuteRunsRequest { tag, run }).expect("the stream is open");
 }
 
-/// What was said of each run until the stream ended, and how.
+/// The messages about each run until the stream ended, and its end.
 type Said = BTreeMap<u64, (Vec<RunEvent>, Result<StreamEndReason, v1::RunRefusal>)>;
 
 async fn to_end(mut answers: tonic::Streaming<v1::ExecuteRunsResponse>) -> Said {

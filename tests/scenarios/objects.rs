@@ -1,4 +1,4 @@
-//! What is too large for the log lies beside it: found by whoever may see its run, and by nobody else.
+//! Data that is too large for the log is stored as objects, for callers that may see its run, and for no others.
 
 use async_nats::jetstream::{self, Context};
 use base64::Engine as _;
@@ -26,7 +26,7 @@ pub(crate) fn made(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| b'a' + u8::try_from(index / 7 % 26).expect("a letter")).collect()
 }
 
-/// Runs the call to its end; what its result refers to.
+/// Runs the call to its end; returns the objects of its result.
 pub(crate) async fn object(client: &Client, bytes: usize) -> (Run, v1::Object) {
     let run = client.create(makes(bytes)).await;
     let outcomes = check::outcomes(&run.watch(FloorPolicy::Arrival).await.to_end().await);
@@ -114,7 +114,7 @@ async fn an_object_is_served_over_http_as_it_is_and_in_ranges(beside: Beside) {
     assert_eq!(http.get("/v1/objects/none").await.problem(), (400, "MALFORMED".to_owned()));
     let of_another_call = path.replace(".0.main.", ".1.main.");
     assert_eq!(http.get(&of_another_call).await.problem(), (404, "OBJECT_NOT_FOUND".to_owned()));
-    // A model that is told of it in its vendor's words sees how it begins.
+    // In a vendor's form, a model sees its beginning.
     let turn = json!({ "role": "assistant", "content": [
         { "type": "tool_use", "id": "toolu_1", "name": "makes", "input": { "bytes": BYTES } },
     ]});

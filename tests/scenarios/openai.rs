@@ -1,5 +1,5 @@
-//! The faces of OpenAI's APIs: what they tell of a run is the same bytes, whoever tells it and whatever died in
-//! between. How the vendor's own SDKs read them is shown by `tests/sdk`.
+//! The OpenAI APIs: their output for a run is the same bytes, from any coordinator and after any crash. `tests/sdk`
+//! tests them with the vendor's own SDKs.
 
 use harness::http::events;
 use harness::{Http, Yard, client_answer};
@@ -115,7 +115,7 @@ async fn a_request_that_cannot_be_served_is_told_why_in_the_form_of_the_api() {
     assert_eq!(error(&wild), of(404, "RUN_NOT_FOUND", json!("run_id")));
 }
 
-/// The part of the document that says what messages are, with one of them at its top.
+/// The part of the document that defines messages, with one of them at its top.
 fn schema(document: &Value, name: &str) -> schema::Schema {
     let reference = format!("#/components/schemas/{name}");
     let needed = |wanted: &str| wanted.starts_with("OpenAI");

@@ -1,5 +1,4 @@
-//! What the faces of OpenAI's APIs refuse: each with a status, a reason, where in the request it lies, and what to do;
-//! and nothing comes of it.
+//! Rejected requests of the OpenAI APIs: each with a status, a reason, the field, and a remedy; they have no effect.
 
 use harness::http::Answer;
 use harness::{Http, Yard};
@@ -18,7 +17,7 @@ fn output(id: &str) -> Value {
     json!({ "type": "function_call_output", "call_id": id, "output": "blue" })
 }
 
-/// The status, the code and the place of a refusal, which says in words too what is wrong and what to do.
+/// The status, code and field of an error, whose message also names the mistake and a remedy.
 fn refusal(answer: &Answer) -> (u16, String, Value) {
     let error = answer.json()["error"].clone();
     assert!(error.is_object(), "{answer:?}");

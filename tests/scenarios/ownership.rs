@@ -1,5 +1,5 @@
-//! Several coordinators share the shards: each run has one owner at a time, whoever dies, stands still or comes back,
-//! and any of them serves any client.
+//! Several coordinators share the shards: each run has one owner at a time, after any kill, pause or return, and any of
+//! them serves any client.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,7 @@ async fn coordinators_that_come_and_go_share_the_shards_within_seconds() {
     let halves = shards.until(&[8, 8]).await;
     let mut third = yard.fixture.coordinator(&url).await;
     let thirds = shards.until(&[5, 5, 6]).await;
-    // Nobody is sent what is not its own.
+    // No coordinator receives entries of shards that it does not follow.
     let followed = async {
         while shards.feeds().await.iter().map(|(shards, _)| shards).sum::<usize>() != 16 {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -190,7 +190,7 @@ async fn an_owner_that_stood_still_past_its_lease_does_no_harm_and_joins_again()
     let (yard, _other, other, shards) = two().await;
     let _worker = yard.worker().await;
     other.wait_for_tool("echo").await;
-    // What falls due while the owner stands still: the next one does it, and the first must not do it again.
+    // A deadline that passes while the owner is paused: the next owner acts, and the first must not act again.
     let expires = yard.client.create(vec![timeout(question("ask"), LEASE / 2)]).await.through(&other);
     let answered = yard.client.create(vec![question("ask"), count("a", 10, 20)]).await.through(&other);
     let cancelled = yard.client.create(vec![count("endless", 100_000, 50)]).await.through(&other);

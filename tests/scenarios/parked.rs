@@ -1,4 +1,4 @@
-//! A call that used up its attempts is parked: it says why, and can be asked for once more or put aside.
+//! A call that used all its attempts is parked with its errors, and can be redriven or dropped.
 
 use harness::{Run, Yard, call, reason};
 use proto::v1::{self, CallState, FloorPolicy};

@@ -1,4 +1,4 @@
-//! What an operator paused stands still, says so, and goes on when it is resumed, whoever is restarted meanwhile.
+//! Paused tools and pools stop, are shown as paused, and go on when they are resumed, across restarts.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl Busy {
     }
 }
 
-/// What the workers of the pool main are told.
+/// The pauses that the workers of the pool main receive.
 struct Told(async_nats::Subscriber);
 
 impl Told {
@@ -182,7 +182,7 @@ async fn a_job_of_a_paused_tool_that_is_in_the_queue_goes_back_there_and_holds_n
     let ended = outcomes(&cancelled.watch(FloorPolicy::Arrival).await.to_end().await);
     assert_eq!(ended["cancelled"].state(), CallState::Cancelled);
 
-    // Whoever comes next says it to the workers too.
+    // The next coordinator publishes it to the workers, too.
     let log = folder.path().join("log");
     let next = yard.fixture.with("TOOLYARD_LOG", "warn").logging_to(&log).coordinator(&yard.broker.url()).await;
     let client = Client::connect(next.address()).await;

@@ -1,4 +1,4 @@
-//! The broker holds everybody to what they may: with it everything works, and a pool's key opens no other pool's door.
+//! The broker enforces permissions: everything works with them, and a pool's key gives no access to other pools.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use proto::v1::{self, CallState, FloorPolicy, run_event::Event};
 
 use crate::{FIXTURE, check, count, counted, question};
 
-/// What the broker refused anybody, by its own log.
+/// Permission errors in the broker's own log.
 fn violations(yard: &Yard) -> Vec<String> {
     let log = std::fs::read_to_string(yard.broker.data_dir().join("server.log")).expect("the broker keeps a log");
     log.lines().filter(|line| line.contains("Violation")).map(str::to_owned).collect()
@@ -88,7 +88,7 @@ async fn nobody_comes_in_without_a_key() {
     assert!(findings[0].found.contains("does not let us in"), "{findings:?}");
 }
 
-/// A yard with a run of pool `main` in mid-stream, and somebody with the key of pool `other`.
+/// A yard with a run of pool `main` in mid-stream, and an intruder with the key of pool `other`.
 async fn intruded() -> (Yard, Keys, harness::Worker, harness::Stream, Intruder) {
     let keys = Keys::new(&["main", "other"]);
     let yard = Yard::guarded(FIXTURE, &keys).await;
@@ -161,7 +161,7 @@ async fn with_another_pools_key_nothing_of_this_pool_can_be_said() {
         let refusal = intruder.refused().await;
         assert!(refusal.contains("publish") && refusal.contains(&subject.to_lowercase()), "{subject}: {refusal}");
     }
-    // What its own pool may do it may do.
+    // It may do what its own pool may do.
     intruder.client.publish("ty.alive.other", "garbage".into()).await.expect("it is sent");
     intruder.client.flush().await.expect("the broker answers");
     assert_eq!(intruder.was_refused(), None);
@@ -285,7 +285,7 @@ async fn a_pool_cannot_wipe_what_other_pools_advertise() {
     tokio::time::timeout(PATIENCE, client.wait_for_tool("echo")).await.expect("the tools of pool main are known");
 }
 
-/// How often the broker says in its log that it has read its configuration again.
+/// How often the broker logged that it reloaded its configuration.
 fn reloads(yard: &Yard) -> usize {
     let log = std::fs::read_to_string(yard.broker.data_dir().join("server.log")).expect("the broker keeps a log");
     log.matches("Reloaded server configuration").count()

@@ -1,4 +1,4 @@
-//! Quotas of tenants: what is beyond them is refused with a time to come back, and nobody else notices.
+//! Quotas of tenants: requests beyond them are refused with a retry time, and other tenants are not affected.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn opened(client: &Client, at_most: usize) -> Vec<String> {
     runs
 }
 
-/// How long a refusal says to wait.
+/// The retry time of a refusal.
 fn exceeded(refused: Result<String, Status>) -> Duration {
     let Err(status) = refused else { panic!("it must be refused") };
     assert_eq!((status.code(), reason(&status).as_str()), (Code::ResourceExhausted, "QUOTA_EXCEEDED"), "{status:?}");
@@ -207,12 +207,12 @@ async fn a_tenant_that_fills_its_part_of_the_log_gets_no_new_work_and_others_do_
     let (acme, rival) = (yard.client("acme"), yard.client("rival"));
     let (done, refused) = fill(&acme, 40).await;
     let refused = refused.expect("it is refused before 40 runs");
-    // What they answer is counted every second, what they ask for at once.
+    // Results are counted every second, requests at once.
     assert!((6..=15).contains(&done), "{done} runs of 64 KiB and as large an answer were admitted to 1 MB");
     assert_eq!((refused.code(), reason(&refused).as_str()), (Code::ResourceExhausted, "QUOTA_EXCEEDED"));
     assert!(refused.message().contains("log_bytes in the callers' file"), "{}", refused.message());
     assert_eq!(fill(&rival, 12).await.0, 12, "the others have the rest of the log");
-    // The count is derived from the log: whoever owns the shards next has it.
+    // The count is derived from the log, so the next owner of the shards has it.
     let Guarded { fixture, broker, mut coordinator, callers, worker: _worker, .. } = yard;
     coordinator.kill().await;
     let next = fixture.coordinator(&broker.url()).await;

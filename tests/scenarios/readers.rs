@@ -13,7 +13,7 @@ async fn in_pieces(run: &Run, policy: FloorPolicy, reconnects: usize) -> Vec<Run
     for _ in 0..reconnects {
         let after = events.last().map(|event| event.sequence);
         let mut stream = run.watch_after(policy, after).await.expect("the run is there");
-        // One message, then the connection is dropped in the middle of what it brings.
+        // One message, then the connection is dropped in the middle of the next.
         if stream.next().await.expect("the stream does not break") {
             stream.seen.truncate(3);
         }
@@ -64,7 +64,7 @@ async fn readers_are_answered_while_the_broker_stands_still_and_read_the_run_whe
     let early = run.watch(FloorPolicy::Arrival).await.to_end().await;
     let other = if run.id.ends_with('0') { "1" } else { "0" };
     let missing = Run { id: format!("{}{other}", &run.id[..run.id.len() - 1]), ..run.clone() };
-    // The coordinator has followed the run, and asks nobody.
+    // The coordinator has followed the run, and sends no request.
     yard.broker.pause();
     let followed = run.watch(FloorPolicy::Arrival).await.to_end().await;
     yard.broker.resume();
@@ -97,7 +97,7 @@ async fn readers_are_answered_while_the_broker_stands_still_and_read_the_run_whe
 async fn calls_speak_in_the_order_in_which_they_were_asked_for_under_submission() {
     let yard = Yard::start(FIXTURE).await;
     let _worker = yard.worker().await;
-    // The first call is the slowest to say anything.
+    // The first call is the slowest to send output.
     let run = yard.client.create(vec![count("slow", 2, 400), count("quick", 3, 5), count("mid", 2, 50)]).await;
     let events = run.watch(FloorPolicy::Submission).await.to_end().await;
     check::whole(&events, true);

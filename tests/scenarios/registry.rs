@@ -16,7 +16,7 @@ fn names(page: &ListToolsResponse) -> Vec<&str> {
     page.tools.iter().map(|tool| tool.name.as_str()).collect()
 }
 
-/// Lists until the list is as it should be, and says how long that took.
+/// Lists until the list is as expected, and returns how long that took.
 async fn until(client: &Client, wanted: impl Fn(&ListToolsResponse) -> bool) -> (ListToolsResponse, Duration) {
     let started = Instant::now();
     let page = async {
@@ -62,7 +62,7 @@ async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
     assert!(took < Duration::from_secs(12), "it took {took:?}");
     assert!(page.refused.is_empty());
 
-    // It is still known: what waits for it is executed when a worker comes.
+    // It is still known: waiting calls are executed when a worker comes.
     let everything = ListToolsRequest { include_unavailable: true, ..ListToolsRequest::default() };
     let page = listed(&yard.client, everything).await;
     assert!(page.tools.iter().any(|tool| tool.name == "described" && !tool.available), "{:?}", names(&page));
@@ -76,7 +76,7 @@ async fn a_tool_appears_with_its_first_worker_and_goes_with_its_last() {
     assert_eq!(check::text(&check::outcomes(&events)["waits"]), "called as described");
 }
 
-/// What a call of a run waits for.
+/// The explanation of a call of a run.
 async fn why(run: &harness::Run, call: &str) -> String {
     let request = v1::ExplainCallRequest { run_id: run.id.clone(), call_id: call.to_owned() };
     run.client.runs.clone().explain_call(request).await.expect("the call is there").into_inner().why
@@ -124,7 +124,7 @@ async fn workers_of_two_pools_that_the_operator_lists_for_a_tool_are_replicas() 
     until(&yard.client, |page| page.tools.iter().all(|tool| tool.pools.len() == 1)).await;
     let events = yard.client.execute(vec![call("c", "described", json!({}))]).await.to_end().await;
     assert_eq!(check::text(&check::outcomes(&events)["c"]), "called as described");
-    // What no pool may host any more goes to none, and comes back with the file.
+    // Calls of a tool that no pool may host any more wait, until the file permits it again.
     pools.write("[pools.one]\ntools = [\"*\"]\n");
     let (page, _) = until(&yard.client, |page| page.tools.is_empty() && !page.refused.is_empty()).await;
     assert!(page.refused[0].reason.contains("add the name to pools.two.tools"), "{:?}", page.refused);
@@ -144,7 +144,7 @@ async fn a_pool_that_copies_a_tool_of_another_pool_gets_none_of_its_calls_and_he
     let (page, _) = until(&yard.client, |page| page.refused.len() == 2).await;
     assert!(page.refused.iter().all(|refused| refused.reason.contains("pool shell hosted")), "{:?}", page.refused);
     let calls = || (0..8).map(|number| call(&number.to_string(), "described", json!({}))).collect();
-    // One that starts later agrees on who was first.
+    // A coordinator that starts later agrees on the first pool.
     let late = yard.fixture.coordinator(&yard.broker.url()).await;
     let late = Client::connect(late.address()).await;
     until(&late, |page| page.refused.len() == 2).await;
@@ -200,7 +200,7 @@ async fn another_schema_under_a_name_is_refused_with_both_owners_named() {
     let late = yard.fixture.coordinator(&yard.broker.url()).await;
     let (page, _) = until(&Client::connect(late.address()).await, |page| !page.refused.is_empty()).await;
     assert_eq!(description(&page, "contended"), "The first.");
-    // The name stays with its pool, and what waits for it is not given to another one.
+    // The name stays with its pool, and waiting calls are not given to another one.
     first.terminate().await;
     let (page, _) = until(&yard.client, |page| page.tools.is_empty()).await;
     assert_eq!(page.refused.len(), 1, "{:?}", page.refused);
@@ -287,7 +287,7 @@ async fn a_run_that_attaches_tools_can_call_those_alone() {
     };
     let created = yard.client.runs.clone().create_run(request).await.expect("it is accepted").into_inner();
     let run_id = created.run.expect("the response has the run").run_id;
-    // What was attached holds for calls that come later, through any coordinator.
+    // Attached tools also apply to later calls, through any coordinator.
     let other = yard.fixture.coordinator(&yard.broker.url()).await;
     let client = Client::connect(other.address()).await;
     let calls = vec![call("later", "files_write", json!({})), call("hidden", "secret", json!({}))];

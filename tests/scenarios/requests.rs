@@ -1,4 +1,4 @@
-//! A request that is sent twice makes one run, whoever takes it and whatever was restarted in between.
+//! A request that is sent twice makes one run, through any coordinator and across restarts.
 
 use async_nats::jetstream::{self, kv, stream};
 use futures::StreamExt as _;
@@ -58,7 +58,7 @@ async fn another_request_under_the_same_id_is_refused_and_names_the_run() {
     // Another tenant's id of the same name is another id.
     let theirs = v1::CreateRunRequest { tenant: "them".to_owned(), ..request("order 7", 4) };
     assert_ne!(create(&yard.client, theirs).await.expect("accepted"), first);
-    // What is refused takes no id.
+    // A refused request does not use its id.
     let empty = v1::CreateRunRequest { calls: Vec::new(), ..request("order 9", 1) };
     create(&yard.client, empty).await.expect_err("a run needs calls");
     create(&yard.client, request("order 9", 1)).await.expect("the id is free");
@@ -102,7 +102,7 @@ impl Broker {
         names.map(|name| name.expect("a name")).collect().await
     }
 
-    /// The only key, and what it holds.
+    /// The only key, and its value.
     async fn only(&self) -> (String, wire::TakenRequest) {
         let name = self.names().await.pop().expect("a key");
         let value = self.keys.get(&name).await.expect("the broker answers").expect("a value");
@@ -171,7 +171,7 @@ async fn a_request_id_is_taken_anew_if_its_run_was_never_opened_or_opened_too_la
         assert_eq!(reason(&refused), "REQUEST_ID_TAKEN", "store: {store}");
         assert_eq!(create(client, order(3)).await.expect("accepted"), just_taken, "store: {store}");
         is_executed(client, &just_taken).await;
-        // The run ended as it began, and its caller was not told that it would be executed.
+        // The run expired as it began, and its caller got no confirmation.
         for pieces in [3, 4] {
             let void = broker.is_taken(&name, &taken, 1000 + u64::from(pieces)).await;
             broker.opens_late(&void).await;

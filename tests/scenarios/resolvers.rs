@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::check::{outcomes, text};
 use crate::{FIXTURE, count};
 
-/// Knows some names, is slow with one, and says of others that it does not know them.
+/// Knows some names, is slow with one, and answers that others are unknown.
 const SCRIPT: &str = r#"
 question=$(cat)
 echo "$question" >> "$0.asked"
@@ -37,7 +37,7 @@ impl Resolver {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("resolver"), SCRIPT).expect("it can be written");
         let command = json!(["sh", folder.path().join("resolver")]);
-        // A hook sees what a name stands for, and not the name.
+        // A hook sees the resolved tool, and not the alias.
         let decides = r#"grep -q forbidden && echo '{"decision":"deny"}' || echo '{"decision":"allow"}'"#;
         let hook = json!(["sh", "-c", format!("tee -a {}/hooked | {decides}", folder.path().display())]);
         let text = format!(
@@ -159,7 +159,7 @@ async fn a_resolver_that_does_not_answer_leaves_a_name_unknown_and_holds_nobody_
     assert_eq!(error.kind(), CallErrorKind::UnknownTool, "{error:?}");
     assert!(error.message.contains("resolver names failed: it did not answer within 2s"), "{error:?}");
     assert!(error.message.contains("available tools:"), "{error:?}");
-    // For a while nobody waits for it again.
+    // For a while no call waits for it again.
     let began = Instant::now();
     yard.client.execute(vec![call("again", "slow", json!({}))]).await.to_end().await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());

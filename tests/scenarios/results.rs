@@ -1,4 +1,4 @@
-//! What becomes of results: for the model, for the user, or for nobody because the run fails.
+//! The use of results: for the model, for the user, or none because the run fails.
 
 use harness::{Yard, call};
 use proto::v1::run_event::Event;

@@ -1,4 +1,5 @@
-//! A new version of a tool gets calls by the operator's word, and workers execute only what they host.
+//! A new version of a tool gets the share of calls that the operator sets, and workers execute only tools that they
+//! host.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde_json::json;
 
 use crate::{FIXTURE, check};
 
-/// What the file says while pool `next` takes `share` percent of the calls of pool `usual`.
+/// The file with which pool `next` takes `share` percent of the calls of pool `usual`.
 fn shares(share: u8) -> String {
     format!("[pools.usual]\ntools = [\"release\"]\n[pools.next]\nreplaces = \"usual\"\nshare = {share}\n")
 }

@@ -1,5 +1,4 @@
-//! The room that a full log keeps: calls that speak and calls that wait for their client end in it, whoever
-//! coordinates.
+//! The reserved room of a full log: streaming calls and client calls can end in it, at any coordinator.
 
 use std::time::Duration;
 
@@ -45,7 +44,7 @@ async fn echo(client: &Client, bytes: usize) -> Result<Run, Status> {
 async fn fill(yard: &Yard, log: &Stream) -> Vec<Run> {
     let mut accepted = Vec::new();
     for _ in 0..RUNS_MAX {
-        // Large ones save time where there is room for many.
+        // Large ones save time if there is room for many.
         let size = if bytes(log).await < LOG_BYTES / 2 { LARGE } else { SMALL };
         match echo(&yard.client, size).await {
             Ok(run) => {
@@ -115,7 +114,7 @@ async fn what_speaks_and_what_waits_for_its_client_ends_in_a_full_log() {
     let events = fresh.watch(FloorPolicy::Arrival).await.to_end().await;
     check::whole(&events, true);
     assert_eq!(check::outcomes(&events)["echo"].state(), CallState::Completed);
-    // What was not old enough to leave is still read.
+    // Entries that were not old enough to leave can still be read.
     for run in young.iter().take(3) {
         check::whole(&run.watch(FloorPolicy::Arrival).await.to_end().await, true);
     }

@@ -1,5 +1,4 @@
-//! What a scraper learns about calls from end to end, about tenants and about stores, and how it gets from there to a
-//! trace.
+//! Metrics of calls from acceptance to end, of tenants and of stores, and their links to traces.
 
 use std::time::Duration;
 

@@ -1,5 +1,4 @@
-//! The tools of a tenant: what it does not have is not there for it, whoever asks, and the file says so anew at any
-//! time.
+//! The tools of a tenant: other tools do not exist for it, for any caller, and the file can change this at any time.
 
 use harness::{Callers, Client, Fixture, Guarded, PATIENCE, Pools, call};
 use proto::v1::run_event::Event;
@@ -123,7 +122,7 @@ async fn a_tool_that_is_taken_from_a_tenant_meanwhile_is_not_called_any_more_and
     assert_eq!(outcomes(&events)["again"].state(), CallState::Completed);
 }
 
-/// A call of `bash` with this command, which somebody agreed to.
+/// An approved call of `bash` with this command.
 async fn bash(client: &Client, command: &str) -> v1::CallOutcome {
     let rules = Some(v1::RunRules { confirmation: v1::Confirmation::None.into(), ..v1::RunRules::default() });
     let calls = vec![call("c", "bash", json!({ "command": command }))];
@@ -186,7 +185,7 @@ async fn a_pool_whose_tools_use_the_machine_refuses_several_tenants_until_the_fi
     pools.write("[pools.main]\ntools = [\"*\"]\n[pools.shell]\ntools = [\"*\"]\nshared = true\n");
     until_listed(&shop, "bash", true).await;
     assert_eq!(bash(&shop, "true").await.state(), CallState::Completed);
-    // What waits was accepted by the file as it was: it is judged by the file as it is.
+    // Waiting calls were accepted under the old file, and are checked against the new one.
     let alone = |id: &str, ms: u64| {
         let concurrency = ToolConcurrency::Exclusive.into();
         v1::NewCall { concurrency, ..call(id, "sleep", json!({ "ms": ms, "text": id })) }

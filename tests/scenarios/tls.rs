@@ -1,4 +1,5 @@
-//! The api behind TLS: who does not trust or is not trusted does not get in, and new certificates need no restart.
+//! The API behind TLS: clients that do not trust it or are not trusted cannot connect, and new certificates need no
+//! restart.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +24,8 @@ fn api(address: SocketAddr, tls: ClientTlsConfig) -> Endpoint {
     Channel::from_shared(format!("https://{address}")).expect("a URL").tls_config(tls).expect("sound files")
 }
 
-/// Whether somebody is let in: in TLS 1.3 a client hears with its first request that its certificate is missed.
+/// Whether a client can connect: in TLS 1.3 a client learns only with its first request that its certificate is
+/// missing.
 async fn is_let_in(endpoint: &Endpoint) -> bool {
     let Ok(channel) = endpoint.connect().await else { return false };
     let client = Client::through(channel);

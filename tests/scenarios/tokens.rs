@@ -43,7 +43,7 @@ const CALLERS: &str = r#"
     jwt = { sub = "robot-1", kind = "service" }
 "#;
 
-/// Somebody who signs tokens.
+/// An issuer of tokens.
 struct Issuer {
     id: String,
     key: EcdsaKeyPair,
@@ -215,7 +215,7 @@ async fn what_is_not_signed_by_the_issuer_for_us_and_in_time_is_refused() {
     list(&yard.stranger.with_key(&good)).await.expect("the good one is still taken");
 }
 
-/// Gives out what it is told to, over https.
+/// Serves a given document over https.
 async fn serve(listener: TcpListener, tls: TlsAcceptor, keys: tokio::sync::watch::Receiver<String>) {
     while let Ok((socket, _)) = listener.accept().await {
         let Ok(mut stream) = tls.accept(socket).await else { continue };

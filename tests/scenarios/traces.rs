@@ -1,5 +1,5 @@
-//! One trace a call, from its caller through the log and the worker and back, whoever dies; and nothing in it, in logs
-//! or in metrics, of what a call said.
+//! One trace for a call, from its caller through the log and the worker and back, after any crash; and no content of
+//! calls in traces, logs or metrics.
 
 use harness::{Admin, Collector, Fixture, Span, SpanKind, Yard, call, hex, said};
 use proto::v1::{self, run_event::Event};
@@ -52,7 +52,7 @@ async fn one_trace_holds_a_call_from_its_caller_to_both_its_attempts_though_a_wo
     let calls = vec![count("c", 80, 60), count("d", 1, 1)];
     let mut stream = runs.execute_run(request(calls, "01")).await.expect("it is accepted").into_inner();
     read(&mut stream, |event| matches!(event, Event::CallOutput(output) if output.call_id == "c")).await;
-    // What it has told is not lost with it.
+    // Its exported spans are not lost with it.
     collector.until(TRACE, |spans| named(spans, &process).len() == 1).await;
     first.kill().await;
     let second = yard.worker().await;
@@ -231,7 +231,7 @@ async fn content_is_in_a_trace_where_it_was_asked_for_and_a_tool_may_trace_on() 
     let spans = collector.until(TRACE, |spans| named(spans, "execute_tool echo").len() == 1).await;
     let span = only(&spans, "execute_tool echo");
     assert_eq!(said(span, "gen_ai.tool.call.arguments").as_deref(), Some("{\"text\":\"hi\"}"));
-    // The tool says what it finds among the metadata: below which span it may trace what it does.
+    // The tool returns the parent span for its own spans, which is in the metadata.
     let result = format!("hi, 00-{TRACE}-{}-01", hex(&span.span_id));
     assert_eq!(said(span, "gen_ai.tool.call.result"), Some(result));
 }

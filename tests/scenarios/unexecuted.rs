@@ -1,4 +1,4 @@
-//! Calls that nobody is to execute: no worker is ever given a job of them, whatever it is that keeps them from it.
+//! Calls that must not be executed, for any reason: no worker ever gets a job of them.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Uploads are deleted by whoever may make them, and no tenant's hold more than they may.
+//! Uploads can be deleted by callers that may create them, and tenants cannot exceed their limit.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl As<'_> {
     }
 }
 
-/// What lies in the object store.
+/// The content of the object store.
 async fn lies(url: String) -> u64 {
     let context = jetstream::new(async_nats::connect(url).await.expect("the broker is there"));
     let stream = context.get_stream(proto::names::OBJECTS).await.expect("the object store is there");
@@ -81,7 +81,7 @@ async fn delete(client: &Client, id: &str) -> Result<(), tonic::Status> {
     client.objects.clone().delete_object(request).await.map(drop)
 }
 
-/// Waits until what lies in the object store is as wanted.
+/// Waits until the content of the object store is as wanted.
 async fn lies_until(url: &str, wanted: impl Fn(u64) -> bool) {
     let mut lie = lies(url.to_owned()).await;
     let looks = async {
@@ -210,7 +210,7 @@ async fn a_client_that_is_refused_in_the_middle_of_what_it_sends_hears_why() {
     let answer = written_and_read(address, &batch, size).await;
     assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("PAYLOAD_TOO_LARGE"), "{answer}");
 
-    // Who asks first is told at once, and not to go on.
+    // A client that asks with `Expect: 100-continue` is refused at once.
     let asks = "expect: 100-continue\r\n";
     let answer = written_and_read(address, &head(asks), 0).await;
     assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
@@ -276,7 +276,7 @@ async fn an_upload_that_is_deleted_is_gone_at_once_and_deleting_it_again_does_no
     let refused = yard.client.execute_request(request).await.expect_err("it is not there");
     assert_eq!(reason(&refused), "OBJECT_NOT_FOUND");
 
-    // The run that had it goes on, and is told.
+    // The run that had it goes on, and its tool gets an error.
     let approve = v1::call_decision::Decision::Approve(v1::CallApproval { arguments: None });
     let decisions = vec![v1::CallDecision { call_id: "a".into(), decision: Some(approve) }];
     let decide = v1::DecideCallsRequest { run_id: run.run_id.clone(), decisions };

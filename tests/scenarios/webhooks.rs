@@ -1,4 +1,4 @@
-//! Webhooks: whoever the deployment names is told what becomes of runs, signed, in order, and whatever dies in between.
+//! Webhooks: configured endpoints receive notifications of runs, signed, in order, and after any crash.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -59,11 +59,11 @@ impl Received {
 
 type Answer = Arc<Mutex<Box<dyn FnMut(&Received) -> u16 + Send>>>;
 
-/// Somebody who is told, and answers as a test has it.
+/// An endpoint that receives notifications, and answers as a test sets.
 struct Receiver {
     url: String,
     answer: Answer,
-    /// What was answered with success.
+    /// The notifications that were answered with success.
     taken: mpsc::Receiver<Received>,
     _serving: JoinSet<()>,
 }
@@ -291,7 +291,7 @@ async fn every_run_is_told_of_though_its_coordinator_is_killed_before_anything_w
         assert_eq!(received.id(), id, "what is told twice has the same id");
         told.insert(run);
     }
-    // What was taken leaves the queue.
+    // Accepted notifications leave the queue.
     let shards = Shards::at(&yard.broker.url()).await;
     let give_up = Instant::now() + PATIENCE;
     while shards.queued().await > 0 {

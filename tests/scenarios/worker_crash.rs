@@ -98,11 +98,11 @@ async fn jobs_that_a_worker_was_given_as_it_stood_still_go_to_another_long_befor
     let path = folder.path().join("effects");
     let writes = json!({ "path": path, "line": "once", "then_wait_ms": 4_000 });
     let beside = v1::NewCall { concurrency: v1::ToolConcurrency::Parallel.into(), ..call("w", "writes", writes) };
-    // The broker does not know yet that nobody is there.
+    // The broker does not know yet that the worker is gone.
     let mut stream = yard.client.execute(vec![says("a"), says("b"), beside]).await;
     stream.until(|event| matches!(event, Event::RunOpened(_))).await;
     let _other = yard.worker().await;
-    // It wakes up while the other executes what both were given.
+    // It wakes up while the other executes the job that both were given.
     stream.until(|event| matches!(event, Event::AttemptStarted(started) if started.call_id == "w")).await;
     frozen.resume();
     let run = stream.run(&yard.client);
@@ -230,7 +230,7 @@ async fn entries_that_a_newer_coordinator_wrote_stop_no_command_and_no_deadline(
     assert_eq!(check::outcomes(&events)["overdue"].state(), v1::CallState::Expired);
 }
 
-/// An entry in which some attempt says something and completes.
+/// An entry in which an attempt sends output and completes.
 fn forged_output(run: &str) -> bytes::Bytes {
     use proto::wire::v1 as wire;
     let content = v1::Content { body: Some(v1::content::Body::Text(format!("forged for {run}"))) };

@@ -1,4 +1,4 @@
-//! Workers that are not killed: they shut down, are blocked by their tools, or are somebody's own.
+//! Workers that are not killed: they shut down, are blocked by their tools, or are custom programs.
 
 use std::process::Command;
 use std::time::Duration;

@@ -40,7 +40,7 @@ enum JobState {
 }
 
 impl Broker {
-    /// Takes a step. `coordinators` and `workers` hear what is published.
+    /// Takes a step. `coordinators` and `workers` receive published messages.
     pub(crate) fn hear(&mut self, from: Node, message: Message, net: &mut Net<'_>, everybody: &[Node]) {
         match message {
             Message::Append { token, run, events, expected, not_after } => {
@@ -190,7 +190,7 @@ impl Broker {
         }
     }
 
-    /// What it held in memory only is gone.
+    /// State in memory is lost.
     pub(crate) fn restart(&mut self) {
         self.pulls.clear();
     }

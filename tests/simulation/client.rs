@@ -1,5 +1,5 @@
-//! A client: opens a run through any coordinator, asks things of it, reads its output to the end and comes back where
-//! the stream breaks off.
+//! A client: opens a run through any coordinator, sends commands, reads its output to the end, and resumes broken
+//! streams.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -291,7 +291,7 @@ fn command(wish: Wish, id: RunId, net: &mut Net<'_>) -> Option<Command> {
     })
 }
 
-/// What a client was told is done has its effect in the log.
+/// Commands that were confirmed to a client have their effect in the log.
 fn check_done(id: RunId, command: &Command, net: &mut Net<'_>) {
     let Some(run) = net.promises.run(id) else { return };
     let done = match command {

@@ -29,7 +29,7 @@ pub(crate) struct Coordinator {
     alive: BTreeMap<WorkerId, (PoolId, Timestamp)>,
     /// Appends of effects that are not confirmed yet.
     effects: BTreeMap<u64, Performing>,
-    /// What was ended in the place of other owners just now.
+    /// Ends that were just appended in place of other owners.
     ended: Vec<(RunId, Effect, Timestamp)>,
     checked_workers: Timestamp,
     /// When the queues were asked, until they answer.
@@ -47,7 +47,7 @@ struct Performing {
     hand_back: Option<Box<JobLease>>,
 }
 
-/// What the last output of a call is asked for.
+/// The purpose of a request for a call's last output.
 enum Asking {
     Worker(Node, Question),
     /// A lost worker's call is to be ended.
@@ -185,7 +185,7 @@ impl Coordinator {
         self.perform_actions(net);
     }
 
-    /// What the owner's decisions depend on beside the log.
+    /// Inputs of the owner's decisions beside the log.
     fn fleet(&self, now: Timestamp) -> Fleet {
         let alive = self.alive.iter().map(|(worker, (pool, _))| (worker.clone(), pool.clone())).collect();
         let holds = std::array::from_fn(|at| self.member.holds(Shard(u8::try_from(at).unwrap_or(0)), now));
@@ -317,7 +317,7 @@ impl Coordinator {
         }
     }
 
-    /// Ends what is overdue in runs without an owner, for those that watch them.
+    /// Ends overdue calls of runs without an owner, for their watchers.
     fn end_overdue(&mut self, net: &mut Net<'_>) {
         self.ended.retain(|(_, _, since)| net.now.since(*since) < EFFECT_PATIENCE);
         let late = Timestamp(net.now.0.saturating_sub(millis(OVERDUE)));

@@ -1,5 +1,4 @@
-//! What a coordinator knows beside the log: which workers are alive, and which shards it holds. Nothing is paused or
-//! limited here.
+//! A coordinator's knowledge beside the log: living workers and held shards. Nothing is paused or limited here.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the processes of the world say to each other, and how a process sees the world while it takes a step.
+//! Messages between the processes of the world, and a process's view of the world during a step.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(crate) enum Node {
     Client(usize),
 }
 
-/// Whose subject an entry stands on, within its run.
+/// The subject of an entry within its run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Place {
     Run,
@@ -82,7 +82,7 @@ pub(crate) struct LeaseChange {
     pub(crate) at: Timestamp,
 }
 
-/// What a process's monotonic clock shows. Only differences count, so a trace does not depend on when the test began.
+/// The monotonic clock of a process. Only differences count, so a trace does not depend on the time of the test.
 pub(crate) fn instant(now: Timestamp) -> Instant {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
     *BEGAN + now.since(Timestamp(START - SKEW_MS))
@@ -187,7 +187,7 @@ pub(crate) enum Message {
         attempt: AttemptId,
     },
     Ask(Question),
-    /// A question, and who asked it.
+    /// A question, and its sender.
     Forwarded(Node, Box<Self>),
     Answer {
         token: u64,
@@ -203,7 +203,7 @@ pub(crate) enum Message {
         token: u64,
         run: RunId,
     },
-    /// Nobody confirmed that it was stored.
+    /// Its append was not confirmed.
     Unconfirmed {
         token: u64,
     },
@@ -228,26 +228,26 @@ pub(crate) enum Message {
     },
 }
 
-/// What one number of a run's output stands for.
+/// One numbered item of a run's output.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Piece {
     Fact(OutputKind),
     Chunk { attempt: AttemptId, index: ChunkIndex, body: String },
 }
 
-/// A rule of the protocol that is broken on purpose, to see that somebody notices.
+/// A rule of the protocol that is broken on purpose, to see that a check finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
     None,
     /// A worker executes whatever the owner answers.
     DeafWorker,
-    /// The start of what is not safe to repeat is stored whatever else is.
+    /// The start of a call that is not safe to repeat is stored behind any output.
     UnfencedStart,
     /// An attempt goes on from a chunk whatever was stored since the owner answered.
     UnfencedContinuation,
-    /// An opening is stored again where it was sent twice.
+    /// An opening that was sent twice is stored twice.
     UnfencedOpening,
-    /// What a coordinator appends counts whenever it is stored.
+    /// Entries of a coordinator count however late they are stored.
     EndlessEntries,
     /// A worker executes a job that was stored too late.
     LateJobs,
@@ -257,7 +257,7 @@ pub(crate) enum Flaw {
     EagerOwner,
     /// A worker acknowledges its job before the end is stored.
     EarlyAck,
-    /// A coordinator gives a reader who comes back one piece too few.
+    /// A coordinator skips a piece for a reader that resumes.
     ForgetfulDoor,
     /// An owner that is asked whether a start counts answers as if a job had been delivered.
     AmbiguousAnswer,
@@ -265,7 +265,7 @@ pub(crate) enum Flaw {
     UnconfirmedStart,
     /// A worker acknowledges its job though another worker may have it by now.
     HastyAck,
-    /// Nobody does what is outstanding.
+    /// The owner performs no outstanding effects.
     IdleOwner,
     /// A coordinator acts for its shards however long ago its lease was confirmed.
     EndlessLease,
@@ -273,7 +273,7 @@ pub(crate) enum Flaw {
     UnfencedEviction,
 }
 
-/// What a process sees and may do in one step.
+/// A process's view and actions in one step.
 pub(crate) struct Net<'a> {
     /// By the process's own clock.
     pub(crate) now: Timestamp,

@@ -1,5 +1,5 @@
-//! The promises, held against every entry as it is stored and every piece as it is read. Knows what tools really did,
-//! which no process knows.
+//! The promises, checked for every stored entry and every piece that is read. It also knows the actual effects of
+//! tools, which no process knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,12 +36,12 @@ struct Told {
     run: Run,
     entries: BTreeMap<u64, std::sync::Arc<Entry>>,
     readers: [(Sequencer, Vec<Piece>); 3],
-    /// What stands of each call's output, for each policy.
+    /// The valid output of each call, for each policy.
     said: [BTreeMap<CallIndex, Vec<(AttemptId, String)>>; 3],
     continuing: BTreeMap<(CallIndex, AttemptNumber), bool>,
 }
 
-/// What a tool really did.
+/// The actual effects of a tool.
 struct Execution {
     attempt: AttemptId,
     from: u32,
@@ -165,7 +165,7 @@ impl Promises {
         let once = !policy.repeatable;
         let executions = self.executions.get(&(id, index)).map_or(&[][..], Vec::as_slice);
         let ran = executions.len();
-        // Of a result every chunk that its tool said was heard, and nothing else.
+        // A completed call has exactly the chunks that its tool sent.
         let mut complete = true;
         if let (Outcome::Completed(_), Some(Event::AttemptEnded { attempt, .. })) = (&outcome, told.last_event(index)) {
             let execution = executions.iter().find(|execution| execution.attempt == *attempt);

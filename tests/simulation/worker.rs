@@ -193,7 +193,7 @@ impl Worker {
         self.perform(self.next_job, net);
     }
 
-    /// Performs what the job's protocol wants, until it waits for something.
+    /// Performs the actions of the job's protocol, until it waits.
     fn perform(&mut self, key: u64, net: &mut Net<'_>) {
         while let Some(job) = self.jobs.get_mut(&key)
             && let Some(action) = job.steps.poll_action()
@@ -302,7 +302,7 @@ impl Worker {
         }
     }
 
-    /// What time makes of a job.
+    /// Advances a job as time passes.
     fn go_on(&mut self, key: u64, net: &mut Net<'_>) {
         let leaving = self.leaving;
         let Some(job) = self.jobs.get_mut(&key) else { return };

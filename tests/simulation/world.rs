@@ -26,7 +26,7 @@ const TICK: u64 = 500;
 const FAULTS_MS: (u64, u64) = (15_000, 60_000);
 const CALM_MS: u64 = 12_000;
 const WORLD_ENDS_MS: u64 = 400_000;
-/// What an owner may need beyond a deadline: to take the shard over, to wake, and to append.
+/// The time that an owner may need beyond a deadline: to take the shard over, to wake, and to append.
 const SLACK: Duration = Duration::from_secs(15);
 
 #[derive(Debug, PartialEq)]
@@ -369,7 +369,7 @@ impl World {
                 (self.now, node).hash(&mut self.hasher);
                 self.with_net(node, |_, process, net| match process {
                     Some(Process::Coordinator(coordinator)) => {
-                        // What a lost word would have told it, the log does, in time.
+                        // A lost message is replaced by the log, in time.
                         if net.chance.percent(10) {
                             coordinator.hear(Node::Broker, Message::LogGrew { through: net.log.len() as u64 }, net);
                         }

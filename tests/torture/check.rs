@@ -1,5 +1,5 @@
-//! What must hold of any output stream of a run, whatever was killed. Looks at the events alone, and finds: it never
-//! panics and goes on after what it found.
+//! Properties of every output stream of a run, after any kills. The check uses only the events. It collects violations:
+//! it never panics, and goes on after each.
 
 mod asked;
 mod judge;
@@ -23,7 +23,7 @@ pub(crate) enum Broken {
     Late,
     /// A chunk, a number, an end twice; or output that was to be withdrawn and was not.
     Doubled,
-    /// Out of order: numbers, chunks, or who speaks.
+    /// Out of order: numbers, chunks, or the speaking call.
     Reordered,
     /// Something of an attempt that a newer one replaced, or of a call that had ended.
     Zombie,
@@ -31,11 +31,11 @@ pub(crate) enum Broken {
     Differing,
     WrongContent,
     RepeatedEffect,
-    /// A request was refused, or nobody knows of one, and its calls acted all the same.
+    /// A request was refused or is unknown, and its calls had effects all the same.
     RefusedEffect,
     /// A run that is not to be stored is still there long after its end.
     Kept,
-    /// A process ended that was not told to, or did not when it was.
+    /// A process ended without a request, or did not end after one.
     Process,
 }
 
@@ -51,7 +51,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What was gathered of one call while its events were gone through.
+/// The state of one call while its events are checked.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// The attempts that started, in order.
@@ -61,7 +61,7 @@ pub(crate) struct Told {
     pub(crate) speaking: bool,
     /// The attempt that is heard and the number of its next chunk.
     heard: Option<(u32, u32)>,
-    /// What it said and was not withdrawn.
+    /// Its output without withdrawn parts.
     pub(crate) said: String,
     pub(crate) ended: Option<(u64, v1::CallOutcome)>,
     waited: bool,
@@ -137,7 +137,7 @@ impl Story {
             Event::RunClosed(_) | Event::RunStatusChanged(_) => {}
             Event::RunEnded(_) => self.end_run(),
             Event::CallWaiting(waiting) => self.wait(number, &waiting.call_id),
-            // None of its calls asks for approval.
+            // None of its calls needs approval.
             Event::CallAwaitingApproval(v1::CallAwaitingApproval { call_id, .. })
             | Event::CallApproved(v1::CallApproved { call_id, .. })
             | Event::CallRejected(v1::CallRejected { call_id, .. }) => {
@@ -226,7 +226,7 @@ impl Story {
         }
     }
 
-    /// Whether it was the call's turn to say anything.
+    /// Whether the call had the floor.
     fn check_turn(&mut self, number: u64, call_id: &str, has_floor: bool) {
         let speaks = self.calls.get(call_id).is_some_and(|told| told.speaking);
         if !speaks || has_floor && self.floor.as_deref() != Some(call_id) {

@@ -1,15 +1,15 @@
-//! How much later than its deadline a call may end, and how long shards were nobody's, both from outside.
+//! How much later than its deadline a call may end, and how long shards had no owner, both seen from outside.
 
 use crate::load::Lateness;
 use crate::schedule::{Blow, Part};
 use crate::world::Struck;
 
-/// What an owner's timers, the append and a busy machine may take.
+/// The time that an owner's timers, the append and a busy machine may take.
 const CALM_MS: u64 = 2_000;
 /// With a coordinator that was struck: another, through which the run is watched, ends it; where that one is struck
 /// too, the lease must lapse first.
 const OWNER_MS: u64 = 6_000;
-/// For how long its shards may be nobody's: two leases.
+/// How long its shards may have no owner: two leases.
 const OWNERLESS_MS: u64 = 12_000;
 /// For each fault of the broker: an election takes 4 to 9 s, and clients must come back.
 const BROKER_MS: u64 = 15_000;
@@ -28,7 +28,7 @@ pub(crate) struct Allowed {
     owner: bool,
     /// How often the broker was struck.
     broker: u64,
-    /// How long nobody could end the call, as far as that came after its deadline.
+    /// How long no process could end the call, as far as that was after its deadline.
     blocked_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! One run after its plan: asked for, watched, answered, cancelled, read again by somebody else, and checked.
+//! One run according to its plan: submitted, watched, answered, cancelled, read again by another reader, and checked.
 
 mod after;
 mod open;
@@ -37,11 +37,11 @@ const ACT_LIMIT: Duration = Duration::from_secs(120);
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) door: Replicas,
-    /// Where tools write what they did to the world.
+    /// The file in which tools record their effects.
     pub(crate) effects: PathBuf,
 }
 
-/// What became of a run, for the report.
+/// The outcome of a run, for the report.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) number: u64,
@@ -88,7 +88,7 @@ pub(crate) struct Lateness {
     pub(crate) ended: u64,
 }
 
-/// What an action of the client came to.
+/// The result of an action of the client.
 #[derive(Debug)]
 enum Act {
     Answered { index: usize, taken: Taken },
@@ -195,7 +195,7 @@ impl Drive {
                         return Read::Ended;
                     }
                 }
-                // The checker says what is missing.
+                // The checker reports missing parts.
                 Next::RunEnded => return Read::Ended,
                 Next::Broken(status) => {
                     self.outcome.breaks += 1;
@@ -316,7 +316,7 @@ impl Drive {
                     answer.await.map(drop)
                 }
             };
-            // A cancellation that nobody takes shows in how the call ends.
+            // A cancellation that no coordinator accepts shows in the call's end.
             drop(asked);
             Act::Cancelled
         });
@@ -385,7 +385,8 @@ impl Drive {
         }
     }
 
-    /// What another reader sees, and what `GetRun` tells. A run that is not to be stored may be erased meanwhile.
+    /// Compares the output of another reader and the answer of `GetRun`. A run with `store: false` may be erased
+    /// meanwhile.
     async fn compare(&mut self, story: &check::Story, ended: bool) {
         let (run_id, policy) = (self.outcome.run_id.clone(), self.plan.policy);
         let began = Instant::now();

@@ -33,11 +33,11 @@ use crate::schedule::Part;
 use crate::seed::Seed;
 use crate::world::{ERASE_AFTER, Size, World};
 
-/// What a storm lasts when nothing else is said: the calls at this rate, so that there are faults enough for each.
+/// The default duration of a storm: the calls at this rate, so that there are enough faults for each.
 const CALLS_PER_S: u64 = 110;
 /// The shortest storm: a pause of a worker takes some 10 s and comes after some more.
 const STORM_S_MIN: u64 = 30;
-/// How often progress is told.
+/// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Faults of each lane that `--schedule` prints.
 const SCHEDULE_PRINTED: usize = 20;
@@ -75,7 +75,7 @@ struct Arguments {
     coordinators: usize,
     #[arg(long, default_value_t = 4)]
     workers: usize,
-    /// What is struck.
+    /// The targets of faults.
     #[arg(
         long,
         value_delimiter = ',',
@@ -88,7 +88,7 @@ struct Arguments {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Print what would be struck, and do nothing.
+    /// Print the planned faults, and do nothing.
     #[arg(long)]
     schedule: bool,
 }
@@ -159,7 +159,7 @@ async fn check_erased(load: &Load, arguments: &Arguments, tally: &mut Tally) {
     }
 }
 
-/// Nothing is struck: what cancelling and a call cost.
+/// Without faults: measures cancellation and calls.
 async fn calm(load: &Arc<Load>, arguments: &Arguments, tally: &mut Tally) {
     let seed = Seed::new(arguments.seed).of(CALM);
     let count = (arguments.calls / 40).clamp(5, 100);
@@ -206,7 +206,7 @@ async fn storm(world: &Arc<World>, load: &Arc<Load>, arguments: &Arguments, tall
             }
             Some(outcome) = runs.join_next() => tally.take(outcome.context("a run's task panicked")?),
             Some(word) = words.recv() => tally.hear(word),
-            // Enough: what is under way is waited for and checked.
+            // Enough runs: running ones are awaited and checked.
             Ok(()) = tokio::signal::ctrl_c(), if !flight.is_over() => {
                 flight.calls = flight.asked;
                 tally.storm = began.elapsed();

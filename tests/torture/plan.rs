@@ -1,4 +1,4 @@
-//! What one run asks for, chosen from the seed and the run's number alone.
+//! The request of one run, derived from the seed and the run's number alone.
 
 use std::path::Path;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(crate) struct PlannedCall {
     pub(crate) timeout: Option<Duration>,
 }
 
-/// What a call does, and so how it may end.
+/// The behaviour of a call, which determines its possible ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Work {
     Echo,
@@ -59,7 +59,7 @@ pub(crate) enum Work {
         pieces: u32,
         every_ms: u64,
     },
-    /// Says so many pieces, and breaks off in its first attempts.
+    /// Sends a number of pieces, and breaks off in its first attempts.
     Speech {
         tool: Speaker,
         pieces: u32,
@@ -85,7 +85,7 @@ pub(crate) enum Work {
     BadArguments,
 }
 
-/// What becomes of what a broken-off attempt said.
+/// The treatment of an interrupted attempt's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Speaker {
     Restarts,

@@ -1,4 +1,4 @@
-//! One coordinator or worker as a process, whose words go to a file.
+//! One coordinator or worker as a process, whose log goes to a file.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,4 @@
-//! How a good client talks to a yard of several coordinators: it asks another one when one does not answer, and reads
-//! on where a stream broke.
+//! A correct client of several coordinators: it uses another one if one does not answer, and resumes broken streams.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::seed::Seed;
 const CHANNELS: usize = 24;
 /// How long one request may take before another coordinator is asked: some are paused for many seconds.
 pub(crate) const REQUEST_LIMIT: Duration = Duration::from_secs(4);
-/// A stream says something every 15 s.
+/// A stream sends something every 15 s.
 const SILENCE_LIMIT: Duration = Duration::from_secs(20);
 /// A connection whose other end is paused is noticed by its unanswered pings.
 const PING: Duration = Duration::from_secs(2);
@@ -33,11 +32,11 @@ pub(crate) struct Replicas {
     replicas: Vec<Vec<Runs>>,
 }
 
-/// What a stream brought next.
+/// The next message of a stream.
 #[derive(Debug)]
 pub(crate) enum Next {
     Events(Vec<RunEvent>),
-    /// Everything was said.
+    /// The output is complete.
     RunEnded,
     /// Read on elsewhere; why.
     Broken(Status),

@@ -14,7 +14,7 @@ use crate::load::Outcome;
 use crate::schedule::{Blow, Part};
 use crate::world::{Struck, Word};
 
-/// Violations that are told in full; of the rest only the number.
+/// Violations that are printed in full; of the rest only the number.
 const TOLD_MAX: usize = 100;
 /// Events told of one violation, from the beginning and from the end.
 const EVENTS_TOLD: usize = 40;

@@ -1,4 +1,4 @@
-//! What is struck, when and how hard: chosen from the seed alone, before anything runs.
+//! The faults: target, time and kind, derived from the seed alone before the start.
 //!
 //! Faults come in lanes that run beside each other. Within a lane the next fault waits until the one before it was
 //! recovered from, so that a lane never has two parts down, and the whole never has more down than there are lanes.

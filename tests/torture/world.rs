@@ -27,7 +27,7 @@ pub(crate) const ERASE_AFTER: Duration = Duration::from_secs(60);
 const RETURN_LIMIT: Duration = Duration::from_secs(90);
 /// How often it is tried.
 const RETURN_POLL: Duration = Duration::from_millis(200);
-/// How often processes are looked after that nobody struck.
+/// How often processes without faults are checked.
 const WATCH: Duration = Duration::from_millis(250);
 
 /// A fault as it happened.
@@ -41,7 +41,7 @@ pub(crate) struct Struck {
     pub(crate) until: u64,
 }
 
-/// What the hands say of their work.
+/// Messages of the tasks that cause faults.
 #[derive(Debug)]
 pub(crate) enum Word {
     Struck(Struck),
@@ -120,7 +120,7 @@ impl World {
         Ok(world)
     }
 
-    /// Where the coordinators serve; the same for the whole life of the world.
+    /// The addresses of the coordinators; they stay the same.
     pub(crate) fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Looks after processes that end though nobody struck them, and starts them again.
+    /// Restarts processes that ended without a fault.
     pub(crate) async fn look_after(&self, words: mpsc::Sender<Word>, stop: CancellationToken) {
         while !stop.is_cancelled() {
             for slot in self.slots() {

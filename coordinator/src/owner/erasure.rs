@@ -6,7 +6,7 @@
 //! log is erased last except for the index, because the other steps are derived from it. If the object store is not
 //! available, the run is erased all the same and its objects stay pending.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,12 @@ use std::time::Duration;
 use ::objects::Objects;
 use formats::openai::responses::ResponseId;
 use futures::future::join_all;
-use owner::{Known, OpenRun};
-use proto::convert::snapshot::OwedErasure;
-use run::{Entry, EraseRequest, Event, RunId, Shard, Timestamp};
+use owner::OpenRun;
+use owner::erasure::{Left, OwedErasure, REQUESTED_MAX, erase_request};
+use run::{Entry, RunId, Shard};
 use tokio::task::JoinSet;
 
 use super::OwnerTask;
-use super::shard::ShardTask;
 use crate::metrics::COUNTS;
 use crate::nats::journal::{Journal, ReadError};
 use crate::nats::notifications::Queue;
@@ -33,54 +32,14 @@ use crate::shards::every;
 /// other anyway.
 const BATCH_MAX: usize = 1024;
 const AT_ONCE_MAX: usize = 8;
-/// Erasures of a shard beside which an operator's request is kept in memory, some 3 MB of them. Further requests are
-/// read from the log again, as many as half of this, when half of them are done.
-const REQUESTED_MAX: usize = 16_384;
 /// How long requests may be read from the log in one go.
 const REFILL_TIME_MAX: Duration = Duration::from_secs(30);
 /// The most runs with late entries that wait for a check. Beyond that, the entries stay until the log drops them.
 const STRAYS_MAX: usize = 1024;
 
-/// Ended runs of a shard that are still to be erased.
-#[derive(Debug, Default)]
-pub(super) struct Owed {
-    runs: HashMap<RunId, Owing>,
-    /// Runs with everything left, and runs with only objects left, by due time.
-    all_left: BTreeSet<(Timestamp, RunId)>,
-    objects_left: BTreeSet<(Timestamp, RunId)>,
-    left_in_index: HashSet<RunId>,
-    /// The first log entry with an operator's request that did not fit here.
-    behind: Option<u64>,
-    /// Requests from this entry of the log on are being read again.
-    refilling: Option<u64>,
-    /// Runs erased since that reading began, because their requests may have been read before.
-    erased_meanwhile: HashSet<RunId>,
-}
-
-#[derive(Debug)]
-struct Owing {
-    erasure: OwedErasure,
-    step: Step,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Waiting(Left),
-    UnderWay,
-    /// Only the index still has the run.
-    LeftInIndex,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Left {
-    All,
-    /// The log has no entries of the run any more.
-    Objects,
-}
-
 /// The erasures in progress, for all shards.
 #[derive(Debug, Default)]
-pub(super) struct Erasures {
+pub(super) struct InProgress {
     pub(super) batches: JoinSet<Erased>,
     /// Runs that are not open, each with the last late entry. An erased run must not come back.
     strays: BTreeMap<RunId, u64>,
@@ -113,6 +72,13 @@ enum Unerased {
 }
 
 impl Unerased {
+    fn left(&self) -> Left {
+        match self {
+            Self::Run(_) => Left::All,
+            Self::Objects(_) => Left::Objects,
+        }
+    }
+
     fn remedy(&self) -> &'static str {
         match self {
             Self::Run(_) => "if this persists, check that the coordinator may purge: see `toolyard nats-config`",
@@ -124,126 +90,6 @@ impl Unerased {
     }
 }
 
-impl Owed {
-    pub(super) fn of(erasures: Vec<OwedErasure>, behind: u64) -> Self {
-        let mut owed = Self { behind: (behind > 0).then_some(behind), ..Self::default() };
-        erasures.into_iter().for_each(|erasure| owed.insert(erasure));
-        owed
-    }
-
-    /// The first log entry with a request that is not on the list; 0 if all are.
-    pub(super) fn behind(&self) -> u64 {
-        self.behind.into_iter().chain(self.refilling).min().unwrap_or(0)
-    }
-
-    pub(super) fn list(&self) -> Vec<OwedErasure> {
-        self.runs.values().map(|owing| owing.erasure.clone()).collect()
-    }
-
-    pub(super) fn holds(&self, run: RunId) -> bool {
-        self.runs.contains_key(&run)
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.runs.len()
-    }
-
-    fn insert(&mut self, erasure: OwedErasure) {
-        let run = erasure.run;
-        self.remove(run);
-        self.runs.insert(run, Owing { erasure, step: Step::UnderWay });
-        self.is_at(run, Step::Waiting(Left::All));
-    }
-
-    fn remove(&mut self, run: RunId) {
-        self.is_at(run, Step::UnderWay);
-        self.runs.remove(&run);
-    }
-
-    /// Moves a run to another step.
-    fn is_at(&mut self, run: RunId, step: Step) {
-        let Some(owing) = self.runs.get_mut(&run) else { return };
-        let key = (owing.erasure.due, run);
-        match std::mem::replace(&mut owing.step, step) {
-            Step::Waiting(Left::All) => drop(self.all_left.remove(&key)),
-            Step::Waiting(Left::Objects) => drop(self.objects_left.remove(&key)),
-            Step::LeftInIndex => drop(self.left_in_index.remove(&run)),
-            Step::UnderWay => {}
-        }
-        match step {
-            Step::Waiting(Left::All) => drop(self.all_left.insert(key)),
-            Step::Waiting(Left::Objects) => drop(self.objects_left.insert(key)),
-            Step::LeftInIndex => drop(self.left_in_index.insert(run)),
-            Step::UnderWay => {}
-        }
-    }
-
-    /// Begins at most `room` runs that are due and whose end is in a stored snapshot.
-    fn begin(&mut self, left: Left, now: Timestamp, written: u64, room: usize) -> Vec<OwedErasure> {
-        let waiting = match left {
-            Left::All => &self.all_left,
-            Left::Objects => &self.objects_left,
-        };
-        let due = waiting.iter().take_while(|(due, _)| *due <= now);
-        let erasures = due.filter_map(|(_, run)| self.runs.get(run)).map(|owing| &owing.erasure);
-        let due: Vec<OwedErasure> = erasures.filter(|erasure| erasure.through <= written).take(room).cloned().collect();
-        due.iter().for_each(|erasure| self.is_at(erasure.run, Step::UnderWay));
-        due
-    }
-
-    /// Takes a run that has ended, if it is to be erased. Most are kept.
-    pub(super) fn take(&mut self, known: &Known, bytes: u64) {
-        let run = &known.run;
-        let Some(due) = run.erase_at() else { return };
-        self.insert(OwedErasure {
-            run: run.id(),
-            due,
-            through: known.last,
-            request: run.request(),
-            continuations: run.continuations(),
-            bytes: run.tenant().map(|tenant| (tenant.clone(), bytes)),
-        });
-    }
-
-    /// Takes an operator's request to erase a run that has ended. If it does not fit, it is read from the log again
-    /// later.
-    fn take_request(&mut self, run: RunId, request: &EraseRequest, entry: &Entry) {
-        let owed = self.runs.get(&run);
-        if owed.is_none() && self.runs.len() >= REQUESTED_MAX {
-            self.behind.get_or_insert(entry.sequence);
-            return;
-        }
-        // If the run's bytes were given back before, they are not given back again.
-        let of_request = || request.tenant.clone().map(|tenant| (tenant, request.bytes));
-        let bytes = owed.map_or_else(of_request, |owing| owing.erasure.bytes.clone());
-        self.insert(OwedErasure {
-            run,
-            due: entry.at.max(request.not_before),
-            through: entry.sequence,
-            request: request.request,
-            continuations: request.continuations,
-            bytes,
-        });
-    }
-
-    /// Takes an entry that arrived after its run's end. Returns whether the run, and so the entry, is to be erased.
-    fn take_late(&mut self, run: RunId, sequence: u64) -> bool {
-        let Some(owing) = self.runs.get(&run) else { return false };
-        let erasure = OwedErasure { through: sequence, ..owing.erasure.clone() };
-        self.insert(erasure);
-        true
-    }
-}
-
-impl ShardTask {
-    /// Takes an operator's request to erase a run that is not open. Returns whether the entry is one.
-    pub(super) fn take_erase_request(&mut self, run: RunId, entry: &Entry) -> bool {
-        let Some(request) = erase_request(entry) else { return false };
-        self.owed.take_request(run, request, entry);
-        true
-    }
-}
-
 /// Counts an entry of an open run. The owner that took the run over while it was open did not count the entries before
 /// that, and a request to erase the run has their bytes.
 pub(super) fn count_entry(open: &mut OpenRun, entry: &Entry, stored: u64) {
@@ -251,14 +97,6 @@ pub(super) fn count_entry(open: &mut OpenRun, entry: &Entry, stored: u64) {
     if let Some(request) = erase_request(entry) {
         open.stored_bytes = open.stored_bytes.max(request.bytes + stored);
     }
-}
-
-fn erase_request(entry: &Entry) -> Option<&EraseRequest> {
-    let request = entry.events.iter().find_map(|event| match event {
-        Event::RunEraseRequested(request) => Some(request),
-        _ => None,
-    });
-    request.filter(|_| !entry.is_late())
 }
 
 impl OwnerTask {
@@ -290,7 +128,7 @@ impl OwnerTask {
         for left in [Left::All, Left::Objects] {
             for (slice, _) in self.slices.iter_mut().zip(every()).filter(|(_, shard)| ours.contains(shard)) {
                 let room = BATCH_MAX.saturating_sub(due.len());
-                let begun = slice.owed.begin(left, now, slice.snapshot.through, room);
+                let begun = slice.owed.begin(left, now, slice.snapshot.schedule.through(), room);
                 due.extend(begun.into_iter().map(|erasure| (erasure, left)));
             }
         }
@@ -305,24 +143,16 @@ impl OwnerTask {
     /// Removes erasures that the index has completed too.
     fn settle(&mut self, shard: Shard) {
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
-        let forgotten = slice.owed.left_in_index.iter().filter(|run| !self.io.index.is_erasing(**run));
-        for run in forgotten.copied().collect::<Vec<_>>() {
-            slice.owed.remove(run);
-            if slice.owed.refilling.is_some() {
-                slice.owed.erased_meanwhile.insert(run);
-            }
-            slice.snapshot.outdated = true;
+        let forgotten = slice.owed.left_in_index().filter(|run| !self.io.index.is_erasing(*run));
+        for run in forgotten.collect::<Vec<_>>() {
+            slice.owed.handle_forgotten(run);
+            slice.snapshot.schedule.outdate();
         }
     }
 
     /// Reads operators' requests that did not fit from the log again, once there is room for many.
     fn refill(&mut self, shard: Shard) {
-        let Some(owed) = self.slice_mut(shard).map(|slice| &mut slice.owed) else { return };
-        if owed.refilling.is_some() || owed.runs.len() > REQUESTED_MAX / 2 {
-            return;
-        }
-        let Some(from) = owed.behind.take() else { return };
-        owed.refilling = Some(from);
+        let Some(from) = self.slice_mut(shard).and_then(|slice| slice.owed.begin_refill()) else { return };
         let log = self.io.log.clone();
         self.erasures.refills.spawn(async move { refill(&log, shard, from).await });
     }
@@ -330,43 +160,22 @@ impl OwnerTask {
     pub(super) fn refilled(&mut self, refilled: Refilled) {
         let Refilled { shard, from, requests, next } = refilled;
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
-        // The shard may have been lost meanwhile.
-        if slice.owed.refilling != Some(from) {
-            return;
-        }
-        slice.owed.refilling = None;
-        let erased = std::mem::take(&mut slice.owed.erased_meanwhile);
-        for (run, entry) in requests {
-            // An open run already has its request, and an erasure in progress is not started again.
-            if self.owner.run(run).is_none() && !slice.owed.holds(run) && !erased.contains(&run) {
-                slice.take_erase_request(run, &entry);
-                self.owner.forget_ended(run);
-            }
-        }
-        slice.owed.behind = slice.owed.behind.into_iter().chain(next).min();
-        slice.snapshot.outdated = true;
+        let is_open = |run| self.owner.run(run).is_some();
+        let Some(taken) = slice.owed.handle_refilled(from, &requests, next, is_open) else { return };
+        slice.snapshot.schedule.outdate();
+        taken.into_iter().for_each(|run| self.owner.forget_ended(run));
     }
 
     pub(super) fn erased(&mut self, Erased(batch): Erased) {
         let mut failed = None;
         for (OwedErasure { run, through, .. }, result) in batch {
             let Some(slice) = self.slices.get_mut(usize::from(run.shard().0)) else { continue };
-            // The shard may have been lost, and an entry may have come late.
-            let Some(owing) = slice.owed.runs.get_mut(&run).filter(|owing| owing.erasure.through == through) else {
-                continue;
-            };
-            if result.is_ok()
-                && let Some((tenant, bytes)) = owing.erasure.bytes.take()
-            {
+            let left = result.as_ref().map(|()| ()).map_err(Unerased::left);
+            let Some(attempted) = slice.owed.handle_erased(run, through, left) else { continue };
+            if let Some((tenant, bytes)) = attempted.released {
                 slice.log_bytes.release(&tenant, run.created_at(), bytes);
             }
-            let step = match &result {
-                Ok(()) => Step::LeftInIndex,
-                Err(Unerased::Run(_)) => Step::Waiting(Left::All),
-                Err(Unerased::Objects(_)) => Step::Waiting(Left::Objects),
-            };
-            slice.owed.is_at(run, step);
-            if step != Step::Waiting(Left::All) {
+            if attempted.has_left_log {
                 self.owner.forget_ended(run);
                 self.io.index.erase(run, through);
             }
@@ -499,36 +308,4 @@ async fn erase_if_orphan(journal: &Journal, objects: &Objects, run: RunId, seque
     let removed = objects.remove_run(run).await;
     journal.erase(run, sequence).await.map_err(Unerased::Run)?;
     removed.map_err(Unerased::Objects)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn owed(number: u64) -> OwedErasure {
-        let run = RunId::new(Shard(0), uuid::Uuid::now_v7());
-        OwedErasure { run, due: Timestamp(number), through: number, request: None, continuations: 0, bytes: None }
-    }
-
-    #[test]
-    fn a_run_is_erased_once_it_is_due_and_a_snapshot_says_that_it_ended_and_is_owed_until_the_index_forgot_it() {
-        let runs: Vec<OwedErasure> = (1..=5).map(owed).collect();
-        let mut all = Owed::of(runs.clone(), 0);
-        assert_eq!(all.begin(Left::All, Timestamp(4), 3, 2), runs[..2], "the first that are due");
-        assert_eq!(all.begin(Left::All, Timestamp(4), 3, 9), runs[2..3], "not the one that no snapshot knows of");
-        assert!(all.begin(Left::All, Timestamp(9), 3, 9).is_empty(), "what is under way is not begun again");
-        all.is_at(runs[0].run, Step::LeftInIndex);
-        all.is_at(runs[1].run, Step::Waiting(Left::Objects));
-        all.is_at(runs[2].run, Step::Waiting(Left::All));
-        assert_eq!(all.begin(Left::Objects, Timestamp(9), 9, 9), runs[1..2]);
-        assert_eq!(all.begin(Left::All, Timestamp(9), 9, 9), runs[2..]);
-        assert_eq!((all.len(), all.left_in_index.len()), (5, 1));
-        // A late entry is erased with the run.
-        assert!(all.take_late(runs[0].run, 7) && !all.take_late(owed(1).run, 7));
-        assert_eq!(all.begin(Left::All, Timestamp(9), 6, 9), []);
-        let late = OwedErasure { through: 7, ..runs[0].clone() };
-        assert_eq!(all.begin(Left::All, Timestamp(9), 7, 9), [late]);
-        all.remove(runs[0].run);
-        assert_eq!((all.len(), all.list().len(), all.left_in_index.len()), (4, 4, 0));
-    }
 }

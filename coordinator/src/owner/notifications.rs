@@ -1,22 +1,14 @@
 //! Queues notifications for webhooks. Notifications follow from the fold. Until they are in the queue they are in the
 //! shard's snapshot, and those for later entries follow from the log again.
 
-use std::collections::VecDeque;
-
+use owner::Outbox;
 use run::{Entry, Fact, Run, Shard};
 
-use super::shard::Posting;
 use super::{OwnerTask, claim, leads};
 use crate::nats::journal::ReadError;
 use crate::nats::notifications::QueuedNotification;
 use crate::notifications::Webhooks;
 use crate::shards::every;
-
-/// The most notifications put into the queue together.
-const BATCH_MAX: usize = 256;
-/// The most notifications of a shard that wait while the queue does not accept any. Beyond that, the newest are lost,
-/// because a queue that is unavailable while the log is available needs an operator.
-const WAITING_MAX: usize = 16_384;
 
 /// The result of an attempt to queue notifications.
 #[derive(Debug)]
@@ -29,30 +21,28 @@ pub(super) struct Posted {
 }
 
 /// Adds the notifications that an applied entry causes.
-pub(super) fn owe_letters(
-    waiting: &mut VecDeque<QueuedNotification>,
+pub(super) fn add_notifications(
+    outbox: &mut Outbox<QueuedNotification>,
     webhooks: &Webhooks,
     run: &Run,
     entry: &Entry,
-    heard: &[Fact],
+    facts: &[Fact],
 ) {
-    for heard in heard {
-        let Fact::StatusChanged(status) = heard else { continue };
-        let letters = webhooks.letters(run, *status, entry);
-        if waiting.len() + letters.len() > WAITING_MAX {
+    if !outbox.lacks(entry.sequence) {
+        return;
+    }
+    for fact in facts {
+        let Fact::StatusChanged(status) = fact else { continue };
+        if !outbox.add(webhooks.letters(run, *status, entry)) {
             tracing::error!(run.id = %run.id(), "the queue of webhooks is unavailable, dropping a notification");
-            continue;
         }
-        waiting.extend(letters);
     }
 }
 
 impl OwnerTask {
     /// Retries after the queue accepted nothing.
     pub(super) fn post_letters_again(&mut self) {
-        for slice in self.slices.iter_mut().filter(|slice| slice.posting == Posting::PutOff) {
-            slice.posting = Posting::Idle;
-        }
+        self.slices.iter_mut().for_each(|slice| slice.outbox.retry());
         self.post_letters();
     }
 
@@ -60,15 +50,14 @@ impl OwnerTask {
     pub(super) fn post_letters(&mut self) {
         let Some(queue) = &self.io.letters else { return };
         for (slice, shard) in self.slices.iter_mut().zip(every()) {
-            if slice.posting != Posting::Idle || slice.letters.is_empty() || !leads(&self.owner, shard) {
+            if !leads(&self.owner, shard) {
                 continue;
             }
-            slice.posting = Posting::UnderWay;
+            let Some(notifications) = slice.outbox.begin() else { continue };
             let (queue, claim) = (queue.clone(), claim(&self.owner, shard));
-            let letters: Vec<QueuedNotification> = slice.letters.iter().take(BATCH_MAX).cloned().collect();
             self.posts.spawn(async move {
-                let (count, error) = match queue.put(&letters).await {
-                    Ok(()) => (letters.len(), None),
+                let (count, error) = match queue.put(&notifications).await {
+                    Ok(()) => (notifications.len(), None),
                     Err((count, error)) => (count, Some(error)),
                 };
                 Posted { shard, claim, count, error }
@@ -83,9 +72,10 @@ impl OwnerTask {
             return;
         }
         let Some(slice) = self.slice_mut(shard) else { return };
-        slice.posting = if error.is_some() { Posting::PutOff } else { Posting::Idle };
-        slice.letters.drain(..count.min(slice.letters.len()));
-        slice.snapshot.outdated |= count > 0;
+        slice.outbox.handle_posted(count, error.is_none());
+        if count > 0 {
+            slice.snapshot.schedule.outdate();
+        }
         match error {
             Some(error) => tracing::warn!(%shard, %error, "queueing notifications failed, trying again"),
             None => self.post_letters(),

@@ -1,14 +1,15 @@
 //! The state of a shard besides the owner's: its watchers, its snapshot, and the remaining work for runs that have
 //! ended.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use owner::erasure::Erasures;
+use owner::{Outbox, SnapshotSchedule};
 use run::{Entry, RunId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::erasure::Owed;
 use super::log_bytes::LogBytes;
 use super::recent::Recent;
 use super::run_state::Expecting;
@@ -25,14 +26,11 @@ pub(super) struct ShardTask {
     /// The entries passed on since the shard has been followed without a gap.
     pub(super) recent: Recent,
     /// Ended runs that are still to be erased.
-    pub(super) owed: Owed,
+    pub(super) owed: Erasures,
     /// Bytes of tenants' runs in the log.
     pub(super) log_bytes: LogBytes,
     /// Notifications that are not in the queue of webhooks yet.
-    pub(super) letters: VecDeque<QueuedNotification>,
-    pub(super) posting: Posting,
-    /// The notifications for entries up to here are in `letters`, or were posted by an earlier owner.
-    pub(super) lettered: u64,
+    pub(super) outbox: Outbox<QueuedNotification>,
     pub(super) expecting: Vec<Expecting>,
     pub(super) watchers: HashMap<RunId, Vec<Watcher>>,
     /// Watchers that wait for the position from which the feed delivers.
@@ -55,28 +53,13 @@ pub(super) enum Following {
     Yes,
 }
 
-/// The content of the shard's snapshot and its location in the bucket.
+/// The shard's snapshot in the bucket, and when it is written again.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) stored: Stored,
-    /// A large snapshot is not written again before this time.
-    pub(super) pause: Option<Instant>,
-    pub(super) through: u64,
     /// When the log that it describes was created.
     pub(super) log: u64,
-    pub(super) writing: bool,
-    /// It names runs that were erased since, or the last attempt to write it failed.
-    pub(super) outdated: bool,
-}
-
-/// The state of putting notifications into the queue of webhooks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Posting {
-    #[default]
-    Idle,
-    UnderWay,
-    /// The queue accepted nothing. The next sweep retries, not the next entry.
-    PutOff,
+    pub(super) schedule: SnapshotSchedule,
 }
 
 impl ShardTask {

@@ -15,10 +15,9 @@ use run::{RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::erasure::Owed;
 use super::log_bytes::LogBytes;
 use super::recent::Recent;
-use super::shard::{Following, Posting, ShardTask};
+use super::shard::{Following, ShardTask};
 use super::surroundings::Surroundings;
 use super::watcher::{Before, Standing, Watcher};
 use super::{OwnerTask, claim, leads};
@@ -31,9 +30,6 @@ use crate::shards::{ShardSet, every};
 
 /// The most runs read concurrently.
 const READS_MAX: usize = 32;
-/// The highest rate of writing a shard's snapshots, so that many open runs or pending erasures do not overload the
-/// broker: one snapshot of 1 MiB every 4 s.
-const SNAPSHOT_BYTES_PER_S: u64 = 256 * 1024;
 /// The pause before a request that failed at the broker is repeated.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The number of takeovers that failed at reading an open run, each after some seconds of trying, after which a shard
@@ -178,11 +174,10 @@ impl OwnerTask {
                 slice.recent = Recent::default();
             }
             slice.seen = from;
-            slice.snapshot = super::shard::Snapshot { stored, through: written, log, ..Default::default() };
-            slice.owed = Owed::of(erasures, erasures_behind);
+            slice.snapshot = super::shard::Snapshot { stored, log, schedule: SnapshotSchedule::at(written) };
+            slice.owed = Erasures::of(erasures, erasures_behind);
             slice.log_bytes = LogBytes::of(log_bytes);
-            slice.lettered = written;
-            (slice.letters, slice.posting) = (letters.into(), Posting::Idle);
+            slice.outbox = Outbox::of(letters, written);
             slice.unwatched = None;
             slice.stands();
             for (run, last) in gone {
@@ -242,8 +237,7 @@ impl OwnerTask {
         let (phase, applied) = (state.phase(), state.applied());
         let Some(slice) = self.slice_mut(shard) else { return };
         slice.takeover = None;
-        let unchanged = applied == slice.snapshot.through && !slice.snapshot.outdated;
-        let is_written = !slice.snapshot.writing && unchanged;
+        let is_written = slice.snapshot.schedule.is_current(applied);
         self.owner.handle_leaving(shard);
         match phase {
             Phase::Leaving { .. } => {}
@@ -269,7 +263,7 @@ impl OwnerTask {
         self.owner.handle_lost(shard);
         (slice.expecting, slice.takeover) = (Vec::new(), None);
         slice.log_bytes = LogBytes::default();
-        (slice.owed, slice.letters, slice.posting) = (Owed::default(), VecDeque::new(), Posting::Idle);
+        (slice.owed, slice.outbox) = (Erasures::default(), Outbox::default());
         slice.sweep_watchers();
         let watched = !slice.watchers.is_empty() || !slice.waiting.is_empty();
         slice.following = if watched && follows { Following::Yes } else { Following::No };
@@ -361,9 +355,8 @@ impl OwnerTask {
         for shard in every().filter(|shard| self.may_act(*shard)).collect::<Vec<_>>() {
             self.owner.forget_unread_before(shard, oldest);
             let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);
-            let is_news = |slice: &ShardTask| applied != slice.snapshot.through || slice.snapshot.outdated;
-            let may = |slice: &ShardTask| slice.snapshot.pause.is_none_or(|pause| pause <= Instant::now());
-            if self.slice(shard).is_some_and(|slice| is_news(slice) && may(slice)) {
+            let now = Instant::now().into_std();
+            if self.slice(shard).is_some_and(|slice| slice.snapshot.schedule.is_due(applied, now)) {
                 self.write_snapshot(shard);
             }
         }
@@ -373,11 +366,13 @@ impl OwnerTask {
         let snapshots = self.io.snapshots.clone();
         let Some(state) = self.owner.shard(shard) else { return };
         let Some(slice) = self.slices.get_mut(usize::from(shard.0)) else { return };
-        let Some(claim) = state.phase().claim().filter(|_| !slice.snapshot.writing) else { return };
-        (slice.snapshot.writing, slice.snapshot.outdated) = (true, false);
+        let Some(claim) = state.phase().claim() else { return };
+        if !slice.snapshot.schedule.begin() {
+            return;
+        }
         let (through, before) = (state.applied(), slice.snapshot.stored);
         let open = state.snapshot().collect();
-        let letters = slice.letters.iter().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
+        let letters = slice.outbox.list().map(|letter| (letter.subject.clone(), letter.body.clone())).collect();
         let (log, erasures, erasures_behind) = (slice.snapshot.log, slice.owed.list(), slice.owed.behind());
         let log_bytes = slice.log_bytes.list();
         let snapshot = Snapshot { log, through, open, erasures, erasures_behind, letters, log_bytes };
@@ -403,15 +398,16 @@ impl OwnerTask {
             return;
         }
         let Some(slice) = self.slice_mut(shard) else { return };
-        slice.snapshot.writing = false;
+        let super::shard::Snapshot { stored: location, schedule, .. } = &mut slice.snapshot;
         match result {
             Ok(stored) => {
-                (slice.snapshot.stored, slice.snapshot.through) = (stored, through);
-                let pause = Duration::from_secs(stored.bytes as u64 / SNAPSHOT_BYTES_PER_S);
-                slice.snapshot.pause = Some(Instant::now() + pause);
+                *location = stored;
+                schedule.handle_written(through, stored.bytes as u64, Instant::now().into_std());
             }
-            Err(Some(stored)) => (slice.snapshot.stored, slice.snapshot.outdated) = (stored, true),
-            Err(None) => slice.snapshot.outdated = true,
+            Err(found) => {
+                *location = found.unwrap_or(*location);
+                schedule.handle_failed();
+            }
         }
         if self.owner.shard(shard).is_some_and(|state| matches!(state.phase(), Phase::Leaving { .. })) {
             self.let_go(shard);

@@ -1,4 +1,4 @@
-//! What the owner's driver should do, as data.
+//! Actions of the owner's driver, as data.
 
 use bytes::Bytes;
 use run::{AttemptId, CallError, CallIndex, CallState, DeadlineKind, Effect, Event, PoolId, Route, Run, RunId};

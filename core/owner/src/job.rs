@@ -78,7 +78,7 @@ enum State {
     Over,
 }
 
-/// What the owner is asked.
+/// A question to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Question {
     Delivered,
@@ -87,7 +87,7 @@ enum Question {
     Ended(Option<Duration>),
 }
 
-/// What a question to the owner is about.
+/// The subject of a question to the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum About {
     /// A job that was delivered: what should be done with it?
@@ -111,7 +111,7 @@ pub struct Go {
     pub last_output: u64,
 }
 
-/// What the driver should do next.
+/// The next action of the driver.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Wait for a free slot of the tool: [`Job::handle_slot`].
@@ -226,9 +226,9 @@ pub enum Ended<'a> {
 }
 
 impl Job {
-    /// What to do with a job that cannot be read.
+    /// How a job that cannot be read is settled.
     pub const UNREADABLE: (Settle, Why) = (Settle::Nak(UNREADABLE), Why::Unreadable);
-    /// What to do with a job that was stored too late: its owner and all readers ignore it too.
+    /// How a job that was stored too late is settled: its owner and all readers ignore it too.
     pub const VOID: (Settle, Why) = (Settle::Ack, Why::Void);
 
     /// A job that was delivered now, for the `delivered`-th time, `age` after it was stored.
@@ -343,8 +343,8 @@ impl Job {
         if policy.repeatable && go.from == ChunkIndex(0) {
             return self.run(attempt, go, false);
         }
-        // Once the tool is called its effect may happen, or it goes on where the last attempt broke off: the log must
-        // know before, and know of this start alone, right behind what the owner had seen.
+        // When the tool is called, its effect may happen, or it continues interrupted output. So the start must be in
+        // the log before, and no other start: it is stored right behind the last output that the owner had seen.
         self.state = State::StoringStart(attempt, go);
         let expected = Some(go.last_output);
         self.action = Some(Action::Store(Entry { attempt, event: Stage::Started(go.from), expected }));

@@ -4,12 +4,15 @@
 
 mod action;
 mod ended;
+pub mod erasure;
 mod known;
 mod lost;
+mod outbox;
 mod overdue;
 mod owner;
 mod place;
 mod shard;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
@@ -19,10 +22,12 @@ mod world;
 
 pub use action::{Action, Append, JobLease};
 pub use known::Known;
+pub use outbox::Outbox;
 pub use overdue::{OVERDUE, overdue_ends};
 pub use owner::{Applied, Owner};
 pub use place::SubjectKind;
 pub use shard::{OpenRun, Phase, ShardState, Takeover};
+pub use snapshot::SnapshotSchedule;
 pub use unread::Noted;
 pub use verdict::Question;
 pub use world::{JOB_LEASE, Slot, WORKER_LOST, Workers, World};

@@ -96,7 +96,7 @@ enum Stage {
     Over,
 }
 
-/// What the driver should do.
+/// The next action of the driver.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Action {
     /// The claims, or the time until which they hold, have changed: publish them.
@@ -461,7 +461,7 @@ impl Membership {
         }
     }
 
-    /// Evicts the dead, releases what is more than its share, claims what is missing.
+    /// Evicts lost members, releases shards beyond its share, and claims missing ones.
     fn act(&mut self, now: Instant) {
         match self.stage {
             Stage::Member => {}
@@ -492,7 +492,7 @@ impl Membership {
         }
     }
 
-    /// What only time brings about.
+    /// Changes that only time causes.
     fn check(&mut self, now: Instant) {
         // The broker may be back at any moment, and no shard is served until it confirms the lease.
         if now >= self.until {

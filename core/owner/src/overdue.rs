@@ -11,10 +11,10 @@ use crate::action::{Append, append};
 use crate::known::Known;
 use crate::world::Workers;
 
-/// How long an owner may take to end what is overdue: its timer, and the append.
+/// How long an owner may take to end overdue calls: its timer, and the append.
 pub const OVERDUE: Duration = Duration::from_millis(500);
 
-/// The appends that end what has been overdue in a run for longer than an owner takes.
+/// The appends that end calls of a run that have been overdue for longer than an owner takes.
 pub fn overdue_ends(known: &Known, workers: &impl Workers, now: Timestamp) -> Vec<Append> {
     let late = Timestamp(now.0.saturating_sub(u64::try_from(OVERDUE.as_millis()).unwrap_or(u64::MAX)));
     let ends = known.run.outstanding(late).into_iter().filter(is_end);

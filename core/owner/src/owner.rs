@@ -1,4 +1,4 @@
-//! The owner of shards: what it does next for their open runs.
+//! The owner of shards: decides the next actions for their open runs.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub struct Owner {
     actions: VecDeque<Action>,
 }
 
-/// What became of an entry.
+/// The result of applying an entry.
 #[derive(Debug)]
 pub enum Applied<'a> {
     /// The shard's runs are not folded now, or the entry was applied before.
@@ -277,7 +277,7 @@ impl Owner {
         }
     }
 
-    /// Performs what is outstanding for a run, and sets its timer.
+    /// Performs the outstanding effects of a run, and sets its timer.
     pub fn check_run(&mut self, id: RunId, now: Timestamp, world: &impl World) {
         let Some(state) = self.shards.get_mut(usize::from(id.shard().0)).filter(|state| state.phase.leads()) else {
             return;

@@ -1,4 +1,4 @@
-//! Where in a run an entry is stored, and so who may write it.
+//! The subject of an entry within its run, which determines its writers.
 
 use run::{CallIndex, Event, PoolId};
 

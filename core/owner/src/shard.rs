@@ -8,7 +8,7 @@ use crate::ended::Ended;
 use crate::known::Known;
 use crate::unread::Unread;
 
-/// Who the shard belongs to. `claim` tells apart two times at which it was ours.
+/// The state of the shard's ownership. `claim` distinguishes two periods in which it was ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
     /// The shard is not ours.
@@ -56,7 +56,7 @@ impl Phase {
     }
 }
 
-/// What was read of a shard that became ours.
+/// The open runs that were read when a shard became ours.
 #[derive(Debug, Clone)]
 pub struct Takeover {
     pub claim: u64,
@@ -75,7 +75,7 @@ pub struct OpenRun {
     pub known: Known,
     /// When the run is checked again.
     pub(crate) timer: Option<Timestamp>,
-    /// What its entries take in the log, as far as they were counted.
+    /// Bytes of its entries in the log, as far as they were counted.
     pub stored_bytes: u64,
 }
 
@@ -136,7 +136,7 @@ impl ShardState {
         self.unread.contains(id)
     }
 
-    /// What a snapshot contains: the runs that the next owner must read, each with its last entry. Ended runs are left
+    /// The content of a snapshot: the runs that the next owner must read, each with its last entry. Ended runs are left
     /// out, and entries behind [`Self::applied`] follow from the log.
     pub fn snapshot(&self) -> impl Iterator<Item = (RunId, u64)> {
         self.runs.iter().map(|(id, open)| (*id, open.known.last)).chain(self.unread.list())

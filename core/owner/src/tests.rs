@@ -165,7 +165,7 @@ impl Story {
         Self { owner: Owner::new(1), world, now: START, sequence: 0 }
     }
 
-    /// The log brings an entry; the owner does what follows from it.
+    /// The log brings an entry; the owner performs its actions.
     fn log(&mut self, run: RunId, events: Vec<Event>) -> Vec<Action> {
         self.sequence += 1;
         let entry = Entry { sequence: self.sequence, at: self.now, not_after: None, events };

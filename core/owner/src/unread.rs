@@ -21,7 +21,7 @@ struct Last {
     seen: Timestamp,
 }
 
-/// What became of an entry that could not be read.
+/// The result of noting an entry that could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Noted {
     /// The shard's runs are not folded now, or the entry was taken before.

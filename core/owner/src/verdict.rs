@@ -1,4 +1,4 @@
-//! What a worker should do with a job that it asked about.
+//! Decides how a worker should treat a job that it asked about.
 
 use run::{AttemptId, Call, CallIndex, CallState, ChunkIndex, PoolId, Route, RunId, Running, Timestamp, Verdict};
 
@@ -90,7 +90,7 @@ fn is_passed_over(
     lives && (question.delivered < running.attempt.number.0 || age < JOB_LEASE)
 }
 
-/// What is left to do with a job after an attempt whose end is in the log, whether that attempt counted or not.
+/// The verdict on a job after an attempt whose end is in the log, whether that attempt counted or not.
 fn left_to_do(call: &Call, now: Timestamp) -> Verdict {
     match call.state() {
         // Another attempt has the job now, and its acknowledgement.

@@ -1,5 +1,5 @@
-//! What the owner has to know of the world beside the log. The coordinator answers from its registry, its lease and its
-//! quotas; the simulation from its own.
+//! State outside the log that the owner needs. The coordinator provides it from its registry, its lease and its quotas;
+//! the simulation has its own.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub enum Slot {
     Uncounted,
 }
 
-/// What the owner asks while it decides.
+/// Queries of the owner while it decides.
 pub trait World {
     type Workers: Workers;
 

@@ -1,4 +1,4 @@
-//! Approvals: calls that are not executed before somebody has agreed.
+//! Approvals: calls that are not executed before they are approved.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::run::{Fact, Run};
 pub struct Approval {
     /// Deadline of the decision; never later than the call's own deadline.
     pub deadline: Timestamp,
-    /// The decision if nobody has decided by then.
+    /// The decision if there is none by then.
     pub default: DefaultDecision,
 }
 
@@ -38,7 +38,7 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decider {
     Person,
-    /// Nobody decided in time; the default applied.
+    /// There was no decision in time; the default applied.
     Default,
 }
 

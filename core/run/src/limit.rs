@@ -24,7 +24,7 @@ pub const HISTORY_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of the state that a call gives back, keys and values together: of all calls of a run, merged, at most 1 MiB,
 /// which a client takes in one message.
 pub const EXTRA_STATE_BYTES_MAX: usize = 8 * 1024;
-/// Bytes of a call's result in the log, all its parts together. What is larger is stored beside the log.
+/// Bytes of a call's result in the log, all its parts together. Larger parts are stored as objects.
 pub const RESULT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of one part of a result that is stored beside the log: a worker has it in its memory.
 pub const OBJECT_BYTES_MAX: u64 = 256 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! What believing costs: allocations of a fold, which a clock on a busy machine could not see.
+//! Allocations of the fold, because times on a busy machine are too inexact.
 
 mod story;
 
@@ -30,7 +30,7 @@ fn quick_call() -> Story {
     story
 }
 
-/// A call that says so many chunks, an entry each.
+/// A call with a given number of chunks, an entry each.
 fn streaming_call(chunks: u32) -> Story {
     let mut story = Story::unopened();
     story.tell_together([story::opened([repeatable("only")], false), story::dispatched(0)]);

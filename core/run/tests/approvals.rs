@@ -1,4 +1,4 @@
-//! Calls that are not executed before somebody agrees.
+//! Calls that are not executed before they are approved.
 
 mod story;
 
@@ -49,7 +49,7 @@ fn nothing_runs_before_and_the_other_calls_go_on() {
     let mut story = Story::of([unapproved("a", SOON), repeatable("b")]);
     assert_eq!(story.state(0), "awaiting approval");
     assert_eq!(due(&story), [Effect::Dispatch { call: CallIndex(1) }]);
-    // A job that should not be there is not executed, and nobody who executes it is heard.
+    // An unexpected job is not executed, and output of a worker that executes it is ignored.
     story.tell(dispatched(0));
     assert_eq!(story.call(0).verdict(1, story.now), Verdict::Drop);
     assert_eq!(story.tell(started(0, 1)), []);

@@ -1,4 +1,4 @@
-//! What becomes of a call's attempts and their output: going on, holding back, stopping, and numbers that nobody gave.
+//! Attempts of a call and their output: continuing, holding back, stopping, and unknown numbers.
 
 mod story;
 

@@ -1,4 +1,4 @@
-//! One call: what each event makes of each of its states, and what a worker is told that was handed its job.
+//! One call: the effect of each event in each state, and the verdict on its job.
 
 mod story;
 

@@ -1,4 +1,4 @@
-//! What is asked of a run: what follows from it, and every way in which it is refused.
+//! Commands on a run: their events, and every rejection.
 
 mod story;
 

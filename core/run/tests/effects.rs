@@ -1,4 +1,4 @@
-//! What the owner of a run should be doing, and when it should look again.
+//! The outstanding effects of a run, and its next deadline.
 
 mod story;
 
@@ -140,7 +140,7 @@ fn whatever_an_attempt_says_ends_its_silence() {
     story.wait(Duration::from_secs(50));
     story.tell(output(0, 1, 0..1));
     assert_eq!(story.run.next_deadline(), Some(story.now.after(idle + OVERRUN_GRACE)));
-    // An owner that had not heard of it yet ends nothing.
+    // An owner that has not read it yet ends nothing.
     story.wait(Duration::from_secs(20));
     story.tell(expired_by(0, DeadlineKind::Idle(AttemptNumber(1))));
     assert_eq!(story.state(0), "running");

@@ -1,4 +1,4 @@
-//! Who speaks: hand-made histories, and the output that each policy makes of them.
+//! The floor: hand-made histories, and the output of each policy.
 
 mod story;
 

@@ -1,4 +1,4 @@
-//! Names and numbers: what is taken, and that it is given back as it came.
+//! Ids: accepted texts, and their round trip.
 
 use std::time::Duration;
 

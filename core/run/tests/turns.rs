@@ -28,7 +28,7 @@ fn an_exclusive_call_has_the_run_to_itself() {
         (vec![read("a"), exclusive("b"), read("c"), exclusive("d")], &[&[0], &[1], &[2], &[3]]),
         (vec![read("a"), read("b")], &[&[0, 1]]),
         (vec![exclusive("a")], &[&[0]]),
-        // Nobody stands in line for a client.
+        // No call waits for a client call.
         (vec![client("a"), exclusive("b"), client("c"), read("d")], &[&[1], &[3]]),
     ];
     for (calls, expected) in table {

@@ -1,4 +1,4 @@
-//! What a person is told about a call: one line, in every state.
+//! The explanation of a call for people: one line, in every state.
 
 mod story;
 

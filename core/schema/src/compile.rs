@@ -1,4 +1,4 @@
-//! Compiles the text of a schema into nodes, and names what is malformed in it with its place.
+//! Compiles the text of a schema into nodes, and reports malformed parts with their paths.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use super::InvalidSchema;
 use super::value::{Types, hash, same};
 use crate::pattern::{Budget, Pattern};
 
-/// What is told of a schema that is not valid.
+/// The errors of an invalid schema.
 const FAULTS_MAX: usize = 4;
 
 /// A compiled schema: the first node is the whole.
@@ -17,7 +17,7 @@ pub(super) struct Nodes(pub(super) Vec<Node>);
 
 pub(super) type Id = u32;
 
-/// What one subschema asks of a value: all of its keywords.
+/// One subschema: all of its keywords.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) keywords: Vec<Keyword>,
@@ -124,7 +124,7 @@ impl Node {
     }
 }
 
-/// Where a subschema stands below another.
+/// The position of a subschema below another.
 #[derive(Debug, Clone, Copy)]
 enum Step<'a> {
     At(&'static str),
@@ -140,13 +140,13 @@ struct Compiler<'a, 'budget> {
     nodes: Vec<Node>,
     /// By the address of a subschema.
     known: HashMap<*const Value, Id>,
-    /// Where each node stands. Paths are made of it only for faults: all of them together may be large.
+    /// The position of each node. Paths are built from it only for errors, because all of them together may be large.
     places: Vec<Option<(Id, Step<'a>)>>,
     pending: Vec<(Id, &'a Value)>,
     faults: Vec<String>,
 }
 
-/// Compiles a schema whose references are known to be sound.
+/// Compiles a schema whose references were checked.
 pub(super) fn compile(root: &Value, budget: &mut Budget) -> Result<Nodes, InvalidSchema> {
     let mut compiler = Compiler {
         root,
@@ -375,7 +375,7 @@ impl<'a> Subschema<'a, '_, '_> {
         }
     }
 
-    /// What applies other subschemas to the same value. What is left over by all others comes last.
+    /// Keywords that apply other subschemas to the same value. `unevaluated*` comes last.
     fn others(&mut self, found: &mut Vec<Keyword>) {
         if let Some(reference) = self.text("$ref") {
             let target = super::references::path(reference).and_then(|path| self.compiler.root.pointer(&path));

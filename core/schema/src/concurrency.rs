@@ -1,24 +1,24 @@
-//! Whether a call may run beside others, told by its arguments: as its tool has said it beforehand.
+//! Whether a call may run beside others, decided by its arguments and the schemas that its tool declares.
 
 use run::Concurrency;
 
 use crate::Schema;
 
-/// What a tool says of its calls, compiled once.
+/// A tool's schemas for concurrency, compiled once.
 #[derive(Debug, Clone)]
 pub struct ByInput {
-    /// Where neither schema says anything.
+    /// The default if neither schema matches.
     pub otherwise: Concurrency,
     pub exclusive_when: Option<Schema>,
     pub parallel_when: Option<Schema>,
 }
 
 impl ByInput {
-    /// Whether a call with these arguments may run beside others. `may_change` where somebody may still change them:
-    /// then what they are now lets nobody beside it.
+    /// Whether a call with these arguments may run beside others. With `may_change` the arguments may still be changed
+    /// (by an approver), so their present value does not permit it.
     #[must_use]
     pub fn of(&self, arguments: &[u8], may_change: bool) -> Concurrency {
-        // What takes too long to find out lets no call beside others.
+        // If the check takes too long, the call runs alone.
         let exclusive = |schema: &Schema| schema.accepts(arguments).unwrap_or(true);
         let parallel = |schema: &Schema| schema.accepts(arguments).unwrap_or(false);
         match (&self.exclusive_when, &self.parallel_when) {

@@ -1,5 +1,5 @@
-//! Whether a value fits a schema. Each step is counted, and what is known of a value is remembered where references
-//! lead, so no union, recursion or repetition costs more than the schema's size times the value's.
+//! Checks whether a value matches a schema. Each step is counted, and results at the targets of references are
+//! remembered, so no union, recursion or repetition costs more than the schema's size times the value's.
 
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
@@ -10,10 +10,10 @@ use super::compile::{Id, Keyword, Members, Node};
 use super::value::{compare, hash, is_multiple, same};
 use crate::steps::{Exhausted, Steps};
 
-/// Subschemas within subschemas while a value is checked: JSON is at most 127 levels deep, with some four subschemas a
-/// level. What they take of the stack stays below 1 MiB.
+/// Nested subschemas while a value is checked: JSON is at most 127 levels deep, with about four subschemas a level.
+/// Their use of the stack stays below 1 MiB.
 const DEPTH_MAX: u32 = 640;
-/// Steps for what is remembered: its room in memory.
+/// Steps for a remembered result, because it takes memory.
 const STEPS_TO_REMEMBER: u64 = 8;
 
 /// Why a check gave up.
@@ -38,7 +38,7 @@ pub(super) struct Check<'a> {
     depth: u32,
     /// By subschema and address of the value.
     known: HashMap<(Id, *const Value), bool>,
-    /// What was looked at when it gave up.
+    /// The node and value at which the check gave up.
     pub(super) stopped_at: Option<*const Value>,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// Does something one level deeper, and notes where it gave up.
+    /// Runs a check one level deeper, and notes the position if it gives up.
     fn within<T>(&mut self, value: &Value, work: impl FnOnce(&mut Self) -> Result<T, Stop>) -> Result<T, Stop> {
         self.enter(value)?;
         let done = work(self);

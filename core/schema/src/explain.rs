@@ -1,5 +1,5 @@
-//! Why a value does not fit, and where. Only parts that do not fit are looked into, and of a union only the alternative
-//! that the value comes nearest to, so explaining costs about as much as the check.
+//! Explains why and where a value does not match. It examines only parts that do not match, and of a union only the
+//! closest alternative, so an explanation costs about as much as the check.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ enum Place<'v> {
 struct Nearness<'v> {
     /// Its type, or the value itself, is another.
     is_other: bool,
-    /// Members whose value says which alternative is meant.
+    /// Members whose value selects an alternative.
     right_tags: usize,
     wrong_tags: Vec<&'v str>,
     missing: usize,
@@ -297,7 +297,7 @@ impl<'a, 'v> Explainer<'a, 'v> {
         Ok(found)
     }
 
-    /// The keywords that an alternative has for certain: its own, and those of what it refers to.
+    /// The keywords of an alternative: its own, and those of its references.
     fn parts(&mut self, id: Id) -> Result<Vec<&'a Keyword>, Stop> {
         let (mut parts, mut left, mut looked) = (Vec::new(), vec![id], 0);
         while let Some(id) = left.pop().filter(|_| looked < PARTS_MAX) {
@@ -315,7 +315,7 @@ impl<'a, 'v> Explainer<'a, 'v> {
         Ok(parts)
     }
 
-    /// What a member may be, where an alternative lists that.
+    /// The allowed values of a member, if an alternative lists them.
     fn tag(&mut self, alternative: Id, name: &str) -> Result<Option<&'a Among>, Stop> {
         for part in self.parts(alternative)? {
             if let Keyword::Members(members) = part

@@ -30,7 +30,7 @@ const VIOLATION_CHARS_MAX: usize = 400;
 /// Characters of a value that a violation quotes.
 const QUOTE_CHARS_MAX: usize = 120;
 
-/// Parts of a value that are searched for the one where a check gave up.
+/// Parts of a value that are searched for the position at which a check gave up.
 const PATHS_LOOKED_MAX: usize = 10_000;
 
 /// Steps of a check that a thread which serves others may do itself: less than a millisecond.
@@ -119,7 +119,7 @@ impl Schema {
     /// Parses arguments and checks them. Empty arguments are `{}`.
     ///
     /// # Errors
-    /// Where the text is not a JSON object or does not fit, each with its place. Also when the check would take too
+    /// The text is not a JSON object, or does not match (each mismatch with its path), or the check would take too
     /// long.
     pub fn check(&self, arguments: &[u8]) -> Result<Value, Vec<Violation>> {
         self.check_within(arguments, &mut Steps::of_one(arguments.len()))
@@ -255,7 +255,7 @@ fn short(text: &str) -> String {
     }
 }
 
-/// One line that says what is wrong and where.
+/// One line that names each mistake and its path.
 #[must_use]
 pub fn describe(violations: &[Violation]) -> String {
     let lines: Vec<String> = violations

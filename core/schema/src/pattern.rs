@@ -20,11 +20,11 @@ use crate::steps::{Exhausted, Steps};
 const STATES_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of states that are kept for the next match.
 const SPARE_BYTES_MAX: usize = 64 * 1024;
-/// What a byte of a pattern costs before it is compiled: its place in a syntax tree.
+/// The cost of a byte of a pattern before it is compiled, for its syntax tree.
 const PARSED_BYTES_PER_BYTE: usize = 16;
-/// What one class of Unicode costs before it is compiled: the table of its ranges.
+/// The cost of a Unicode class before it is compiled, for the table of its ranges.
 const CLASS_BYTES: usize = 8 * 1024;
-/// What one class in brackets costs before it is compiled.
+/// The cost of a class in brackets before it is compiled.
 const BRACKET_BYTES: usize = 512;
 /// Bytes of text that cost a step.
 const TEXT_BYTES_PER_STEP: u64 = 8;
@@ -131,7 +131,7 @@ impl Pattern {
                 cause = below;
             }
             let cause = cause.to_string();
-            // The last line of an error says what is wrong, those before it show where.
+            // The last line of an error has the message; the lines before it show the position.
             let cause = cause.lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned();
             if cause.contains("limit") { InvalidPattern::Budget } else { InvalidPattern::Syntax(cause) }
         })?;
@@ -178,8 +178,7 @@ impl Pattern {
     }
 }
 
-/// Checks that a regular expression stands on its own: one that closes a group around it would match what it should
-/// not.
+/// Checks that a regular expression is complete by itself: one that closes a group around it would match wrong texts.
 ///
 /// # Errors
 /// When it is malformed or too large.
@@ -192,7 +191,7 @@ pub fn check_alone(pattern: &str, flags: &str, budget: &mut Budget) -> Result<()
     })
 }
 
-/// What the classes of a pattern may take, told by its text.
+/// The cost of a pattern's classes, estimated from its text.
 fn cost_of_classes(pattern: &str) -> usize {
     let (mut cost, mut escaped) = (pattern.len() * PARSED_BYTES_PER_BYTE, false);
     for char in pattern.chars() {

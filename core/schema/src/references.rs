@@ -1,5 +1,5 @@
-//! Sees to it that a check against a schema ends: it knows all that it refers to, and no reference leads back to where
-//! it was without a step into the value, whose depth is bounded.
+//! Ensures that a check against a schema ends: all references have targets, and no chain of references returns to its
+//! start without a step into the value, whose depth is bounded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::InvalidSchema;
 
-/// Where subschemas stand that apply to the same value, to its parts, or to nothing before they are referred to.
+/// Keywords with subschemas that apply to the same value, to its parts, or only through references.
 const SAME_ONE: [&str; 4] = ["not", "if", "then", "else"];
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const SAME_MAP: [&str; 2] = ["dependentSchemas", "dependencies"];
@@ -24,7 +24,7 @@ const PART_ONE: [&str; 8] = [
 ];
 const PART_LIST: [&str; 1] = ["prefixItems"];
 const PART_MAP: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-/// What refers to other places than by their path; nothing that makes schemas of types needs it.
+/// Keywords that refer to targets by other names than paths. No generator of schemas from types uses them.
 const UNFOLLOWED: [&str; 3] = ["$dynamicRef", "$recursiveRef", "$id"];
 
 pub(super) fn check(root: &Value) -> Result<(), InvalidSchema> {
@@ -43,7 +43,7 @@ pub(super) fn check(root: &Value) -> Result<(), InvalidSchema> {
             }
         }
         walk.reach(schema, "", 0)?;
-        // It may lead to where no keyword expects a schema.
+        // Its target may be at a position where no keyword expects a schema.
         if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
             schemas.push(walk.target(reference)?);
         }
@@ -59,7 +59,7 @@ struct Walk<'a> {
     known: HashMap<*const Value, Option<Reach>>,
 }
 
-/// What applies to a value to which a schema applies.
+/// Subschemas that apply to the same value.
 #[derive(Debug, Clone, Copy)]
 struct Reach {
     /// How many schemas, itself included.
@@ -106,7 +106,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The path of what a reference within the same schema leads to.
+/// The path of a reference's target within the same schema.
 pub(super) fn path(reference: &str) -> Option<String> {
     let path = reference.strip_prefix('#')?;
     (path.is_empty() || path.starts_with('/')).then(|| unescaped(path))

@@ -1,5 +1,4 @@
-//! Steps that a check may take. Every check counts what it does, so its time and memory are bounded by what it was
-//! given.
+//! A budget of steps for checks. Every check counts its steps, so its time and memory are bounded by its budget.
 
 /// Steps of any check: enough for the largest schema and a value of some hundred parts. Some 2 ms.
 const STEPS_MIN: u64 = 100_000;
@@ -39,7 +38,7 @@ impl Steps {
         Self { left: 2 * Self::of(bytes).left }
     }
 
-    /// For one value of those that share these steps. What it does not use is to be [given back](Self::give_back).
+    /// The budget of one of several values that share these steps. [Give back](Self::give_back) the unused rest.
     #[must_use]
     pub fn lend(&mut self, bytes: usize) -> Self {
         let left = Self::of(bytes).left.min(self.left);

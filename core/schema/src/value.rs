@@ -1,4 +1,4 @@
-//! Values of JSON as JSON Schema compares them: by what numbers are, not by how they are written.
+//! JSON values as JSON Schema compares them: numbers by value, not by notation.
 
 use std::cmp::Ordering;
 use std::hash::{DefaultHasher, Hash as _, Hasher};
@@ -42,7 +42,7 @@ impl Types {
     }
 }
 
-/// The integer that a number is, however it is written, if it can be told exactly.
+/// The integer value of a number in any notation, if it is exact.
 fn exact(number: &Number) -> Option<i128> {
     if let Some(number) = number.as_i64() {
         return Some(number.into());
@@ -154,7 +154,7 @@ fn add(value: &Value, hasher: &mut DefaultHasher, parts: &mut u64) {
         }
         Value::Object(members) => {
             (6_u8, members.len()).hash(hasher);
-            // Their order says nothing.
+            // Their order has no meaning.
             let all = members.iter().fold(0_u64, |all, (name, value)| {
                 let mut member = DefaultHasher::new();
                 name.hash(&mut member);

@@ -1,5 +1,5 @@
-//! What a check may cost: small schemas and values that multiply take a bounded time, memory and stack, and valid ones
-//! fit.
+//! The cost of checks: small schemas and values that multiply take bounded time, memory and stack, and valid ones are
+//! accepted.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-/// Where to post. Cheap to clone.
+/// The endpoint of a hook. Cheap to clone.
 #[derive(Clone)]
 pub struct Address {
     uri: Uri,

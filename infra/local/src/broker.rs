@@ -1,4 +1,4 @@
-//! One `nats-server` with JetStream on a loopback port: what `toolyard dev` and the tests hold in their hand.
+//! One `nats-server` with JetStream on a loopback port, for `toolyard dev` and the tests.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::program::Program;
 use crate::ready;
 use crate::server::Server;
 
-/// Where a broker keeps its data and listens.
+/// The data folder and the address of a broker.
 #[derive(Debug, Clone, Default)]
 pub struct BrokerOptions {
     /// The folder of JetStream and the log, created when missing. None: a temporary one, removed with the broker.
@@ -18,7 +18,7 @@ pub struct BrokerOptions {
     pub data_dir: Option<PathBuf>,
     /// The loopback port. None: a free one that the server picks.
     pub port: Option<u16>,
-    /// Whether it tells of itself over HTTP, on a free loopback port.
+    /// Whether it serves monitoring pages over HTTP, on a free loopback port.
     pub monitored: bool,
     /// A file of further configuration, as with accounts. None: none, and everybody may do everything.
     pub config: Option<PathBuf>,
@@ -52,7 +52,7 @@ impl Broker {
         Ok(Self { server, port, options })
     }
 
-    /// What a client connects to, as `nats://127.0.0.1:4222`.
+    /// The address for clients, as `nats://127.0.0.1:4222`.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
@@ -92,7 +92,7 @@ impl Broker {
         self.server.come_back(self.port, &args).await
     }
 
-    /// SIGSTOP: it stands still, and nobody is told.
+    /// SIGSTOP: it stops, and no client is notified.
     pub fn pause(&self) {
         self.server.pause();
     }
@@ -109,7 +109,7 @@ impl Broker {
 }
 
 fn args(folder: &Path, port: Option<u16>, options: &BrokerOptions) -> Vec<OsString> {
-    // -1 lets the server pick the port, so nobody can take it between our picking and its binding.
+    // -1 lets the server pick the port, so no other process can take it between the choice and the binding.
     let port = port.map_or("-1".to_owned(), |port| port.to_string());
     let mut args: Vec<OsString> = vec![
         "--addr".into(),

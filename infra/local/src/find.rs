@@ -17,12 +17,12 @@ use crate::program::{Program, Version};
 /// The programs print their version in some milliseconds; the first start of a program on macOS takes seconds.
 const VERSION_LIMIT: Duration = Duration::from_secs(20);
 
-/// Where to look. An argument, so that tests need not change the environment of their process.
+/// Search paths. An argument, so that tests need not change the environment of their process.
 #[derive(Debug, Clone)]
 pub struct Lookup {
     /// Folders as in PATH, also for the Python that fetches.
     pub path: OsString,
-    /// Where fetched programs are kept; created when needed. None: nothing can be fetched.
+    /// The folder of fetched programs, created when needed. None: nothing can be fetched.
     pub cache: Option<PathBuf>,
 }
 

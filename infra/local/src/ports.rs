@@ -1,21 +1,21 @@
-//! Ports of loopback for programs that must be told theirs.
+//! Free loopback ports for programs that need a port as an argument.
 //!
-//! The kernel's own choice (port 0) is taken from those that it also gives to connections, so between the look and the
-//! program's start a connection may have taken it. Ports below that range are only taken by whoever names them.
+//! The kernel chooses a port (port 0) from the range that it also uses for connections, so a connection may take the
+//! port before the program starts. Ports below that range are used only by programs that name them.
 
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// Ports from here on, up to where the kernel's own begin.
+/// The first port; the range ends at the kernel's own.
 const FIRST: u32 = 12_000;
-/// Where the kernel's own ports begin if it does not say.
+/// The first of the kernel's own ports, if the kernel does not report it.
 const KERNELS: u32 = 32_768;
 
 /// Processes begin to look at different places, and a process gives no port twice until it has been through all.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A port that nobody listens on.
+/// A port without a listener.
 ///
 /// # Errors
 /// When none is free.

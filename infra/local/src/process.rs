@@ -101,8 +101,7 @@ impl Process {
         }
     }
 
-    /// SIGSTOP; returns when none of its threads runs any more. Until each has heard of it, the server may still take
-    /// something in.
+    /// SIGSTOP; returns when all its threads have stopped. Until then the server may still accept messages.
     pub(crate) fn stop_still(&self) {
         self.send(Signal::STOP);
         let give_up = Instant::now() + STILL_LIMIT;
@@ -111,7 +110,7 @@ impl Process {
         }
     }
 
-    /// Whether a thread of it is not stopped, where the system tells.
+    /// Whether a thread of it still runs, if the system reports that.
     fn moves(&self) -> bool {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.pid())) else { return false };
         threads.flatten().any(|thread| {

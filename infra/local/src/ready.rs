@@ -45,7 +45,7 @@ fn ports_file(folder: &Path, pid: u32) -> PathBuf {
     folder.join(format!("nats-server_{pid}.ports"))
 }
 
-/// Where a broker that runs tells of itself; none when it does not.
+/// The monitoring address of a running broker; none if it does not run.
 pub(crate) fn monitoring_url(folder: &Path, pid: u32) -> Option<String> {
     let ports = ports(&ports_file(folder, pid))?;
     ports["monitoring"][0].as_str().map(str::to_owned)

@@ -84,7 +84,7 @@ impl Server {
         self.process.as_ref().map(Process::pid)
     }
 
-    /// SIGSTOP: it stands still, and nobody is told.
+    /// SIGSTOP: it stops, and no client is notified.
     pub(crate) fn pause(&self) {
         self.process.iter().for_each(Process::stop_still);
     }
@@ -115,7 +115,7 @@ impl Server {
 }
 
 impl Drop for Server {
-    /// Otherwise the wrapper ends the server; but a folder can only be removed once nobody writes into it.
+    /// Otherwise the wrapper ends the server, but a folder can only be removed when no process writes into it.
     fn drop(&mut self) {
         if self.folder.is_temporary()
             && let Some(process) = &mut self.process

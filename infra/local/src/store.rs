@@ -41,7 +41,7 @@ impl Store {
         }
     }
 
-    /// What a client connects to, as `redis://127.0.0.1:6379`.
+    /// The address for clients, as `redis://127.0.0.1:6379`.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -70,7 +70,7 @@ impl Store {
         self.server.come_back(self.port, &args).await
     }
 
-    /// SIGSTOP: it stands still, and nobody is told.
+    /// SIGSTOP: it stops, and no client is notified.
     pub fn pause(&self) {
         self.server.pause();
     }

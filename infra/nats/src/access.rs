@@ -1,4 +1,4 @@
-//! Who may do what at the broker: each party gets exactly the subjects that its code uses.
+//! Permissions at the broker: each party gets exactly the subjects that its code uses.
 //!
 //! The broker does not check the reply subject of a request: it publishes its answer on whatever subject the request
 //! names, its own API included, where an empty message is a valid request to delete a stream. So permissions alone keep
@@ -18,13 +18,13 @@ use proto::object;
 
 /// The account of all streams and of the coordinators.
 pub const ACCOUNT: &str = "TOOLYARD";
-/// What the inboxes of all pools begin with.
+/// The prefix of the inboxes of all pools.
 const POOL_INBOXES: &str = "_INBOX.pool.";
-/// What the broker puts in the place of a reply subject when a request comes from another account. No client may name
-/// such a subject as a reply itself.
+/// The prefix of the reply subjects that the broker substitutes in requests from other accounts. No client may use such
+/// a subject as a reply itself.
 const REPLIES_TO_OTHER_ACCOUNTS: &str = "_R_.";
 
-/// Who connects to the broker.
+/// The parties that connect to the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Party {
     /// Every coordinator: reads and writes all of ours.
@@ -34,7 +34,7 @@ pub enum Party {
     /// An operator, by hand: changes the sizes of streams, backs them up and restores them. Its key lies on no
     /// machine that runs anything of ours.
     Operator,
-    /// The workers of a pool. They may pretend to be each other, and nobody else.
+    /// The workers of a pool. They can impersonate each other, and no other party.
     Pool(PoolId),
 }
 
@@ -76,8 +76,7 @@ impl Party {
         }
     }
 
-    /// The account that it lives in. Nothing that is published in one account is seen in another, but for what is
-    /// exported by one and imported by the other.
+    /// Its account. Messages of one account are not visible in another, except for exported and imported subjects.
     #[must_use]
     pub fn account(&self) -> String {
         match self {
@@ -87,7 +86,7 @@ impl Party {
         }
     }
 
-    /// What the subjects begin with on which it gets answers.
+    /// The prefix of the subjects on which it receives answers.
     #[must_use]
     pub fn inbox(&self) -> String {
         match self {
@@ -98,7 +97,7 @@ impl Party {
         }
     }
 
-    /// What its account imports from the account of the coordinators, to make requests.
+    /// The subjects that its account imports from the account of the coordinators, for requests.
     #[must_use]
     pub fn services(&self) -> Vec<Service> {
         match self {
@@ -151,8 +150,8 @@ pub fn may_be_answered(pool: &PoolId, reply: &str) -> bool {
             .is_some_and(|(whose, _)| whose == pool.as_str())
 }
 
-/// Whether a job of the pool is acknowledged there. A coordinator may acknowledge any job, and would otherwise hand
-/// back another pool's for whoever says that it is the one they hold.
+/// Whether the subject acknowledges a job of the pool. A coordinator may acknowledge any job, so without this check a
+/// worker could make it hand back a job of another pool.
 #[must_use]
 pub fn may_be_handed_back(pool: &PoolId, lease: &str) -> bool {
     let queue = names::pool_consumer(pool);
@@ -202,7 +201,7 @@ fn coordinator() -> Vec<String> {
         format!("{}.>", Party::Coordinator.inbox()),
         "$JS.API.INFO".to_owned(),
         SETTINGS.to_owned(),
-        // Push consumers say that they still take.
+        // Flow control of push consumers.
         "$JS.FC.>".to_owned(),
         format!("$JS.API.STREAM.PURGE.KV_{LEASES_BUCKET}"),
         format!("$JS.API.STREAM.PURGE.KV_{TOOLS_BUCKET}"),

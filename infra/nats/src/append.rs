@@ -8,7 +8,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{self, ErrorCode};
 use bytes::Bytes;
 
-/// What the server answers when a stream's limit of bytes or of messages is reached and it may not discard. The same
+/// The server's answers if a stream's limit of bytes or of messages is reached and it may not discard. The same
 /// code stands for other failures of the store, which pass.
 const STREAM_IS_FULL: [&str; 2] = ["maximum bytes exceeded", "maximum messages exceeded"];
 

@@ -1,4 +1,4 @@
-//! Asks the broker what time it is: every answer about a stream or a consumer says so.
+//! Reads the broker's time: every answer about a stream or a consumer contains it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use crate::time;
 pub const LOOK: Duration = Duration::from_secs(10);
 /// How many looks are compared. The one with the shortest round trip is the most exact.
 const KEPT: usize = 6;
-/// Looks at the start, before anybody relies on the time.
+/// Readings at the start, before the time is used.
 const FIRST_LOOKS: usize = 4;
-/// An answer that took longer says too little.
+/// An answer that took longer is too inexact.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// By how much clocks may part between the oldest and the newest look that are compared, many times over.
 const DRIFT: Duration = Duration::from_millis(50);
-/// A machine whose clock is further off is worth a word: its logs are hard to compare with others'.
+/// A larger difference of the machine's clock is logged, because the machine's logs are hard to compare with others.
 const WORTH_A_WORD_MS: i64 = 500;
 
 #[derive(Debug, thiserror::Error)]
@@ -34,11 +34,11 @@ pub struct Clock {
     client: Client,
     subject: String,
     looks: VecDeque<Look>,
-    /// How far ahead the machine's clock was when it was last told.
+    /// How far ahead the machine's clock was when it was last logged.
     told: i64,
 }
 
-/// What the broker's clock was seen to say, and when: at `moment`, give or take half of `round_trip`.
+/// A reading of the broker's clock at `moment`, plus or minus half of `round_trip`.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     moment: Instant,
@@ -47,7 +47,7 @@ struct Look {
 }
 
 impl Clock {
-    /// For who may see the log.
+    /// For parties that may see the log.
     #[must_use]
     pub fn of_log(client: Client) -> Self {
         Self::new(client, format!("$JS.API.STREAM.INFO.{}", names::STREAM))
@@ -81,7 +81,7 @@ impl Clock {
     /// When the broker does not answer: the clock goes on as it was.
     pub async fn look(&mut self) -> Result<(), ClockError> {
         let newest = ask(&self.client, &self.subject).await?;
-        // Where an earlier look cannot be true any more the broker's clock was set, or this machine slept.
+        // If an earlier reading cannot be true any more, the broker's clock was set, or this machine slept.
         self.looks.retain(|look| look.agrees(&newest));
         self.looks.truncate(KEPT - 1);
         self.looks.push_front(newest);

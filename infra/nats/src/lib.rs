@@ -1,4 +1,4 @@
-//! What coordinators and workers share at the broker: the connection, its clock, and who has which rights.
+//! Parts that coordinators and workers share at the broker: the connection, the common clock, permissions, and appends.
 
 pub mod access;
 pub mod append;
@@ -15,16 +15,16 @@ pub use crate::time::now;
 
 /// A half-open link is noticed after two missed pings; the library's default of a minute would hide it for three.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
-/// Oldest broker that has what the log needs.
+/// The oldest broker with the features that the log needs.
 const VERSION_MIN: (u32, u32) = (2, 14);
 
-/// How we show the broker who we are, and know that it is the broker.
+/// How the client and the broker authenticate each other.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// The file of our user's NKey seed, as `toolyard nats-config` writes it. Read at every start.
     pub nkey: Option<PathBuf>,
-    /// The file of the certificates, in PEM, by which the broker's is signed. Given: nothing is said without TLS. Not
-    /// given: the system's, where the address begins with `tls://` or the broker asks for TLS.
+    /// The file of the authorities (PEM) that sign the broker's certificate. If it is given, TLS is required. If not,
+    /// the system's authorities are used if the address begins with `tls://` or the broker requires TLS.
     pub ca: Option<PathBuf>,
 }
 

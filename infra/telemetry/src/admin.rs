@@ -1,5 +1,5 @@
-//! The admin port: HTTP for probes, scrapers, autoscalers and whoever operates. It changes nothing but what is logged,
-//! and asks nobody who they are: only those who may see what the process does should reach it.
+//! The admin port: HTTP for probes, scrapers, autoscalers and operators. It changes nothing but the log level. It has
+//! no authentication, so only those who may observe the process should be able to reach it.
 //!
 //! | | |
 //! |---|---|
@@ -33,10 +33,10 @@ use crate::{SetLevelError, metrics, process, set_level};
 /// Longest body: a filter for logs.
 const BODY_BYTES_MAX: usize = 4096;
 
-/// What is known of the pools, or why it is not.
+/// The state of the pools, or the reason why it is unknown.
 pub type Stats = Pin<Box<dyn Future<Output = Result<Value, String>> + Send>>;
 
-/// What the port tells of its process.
+/// The state of the process that the port reports.
 pub struct Process {
     pub is_ready: Box<dyn Fn() -> bool + Send + Sync>,
     pub stats: Box<dyn Fn() -> Stats + Send + Sync>,
@@ -55,7 +55,7 @@ pub struct ListenError {
     source: std::io::Error,
 }
 
-/// Takes the port, and says in the log where it is; port 0 picks a free one.
+/// Binds the port, and logs its address; port 0 picks a free one.
 ///
 /// # Errors
 /// When it is taken.
@@ -66,7 +66,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener, ListenError> {
     Ok(listener)
 }
 
-/// Serves until told to stop.
+/// Serves until a stop is requested.
 pub async fn serve(listener: TcpListener, process: Process, hosts: Hosts, stop: CancellationToken) {
     let routes = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
@@ -84,12 +84,12 @@ pub async fn serve(listener: TcpListener, process: Process, hosts: Hosts, stop: 
                 tracing::error!(%error, "the admin port is closed");
             }
         }
-        // Nobody is owed an answer: whoever probes or scrapes comes again.
+        // Open requests are dropped: probes and scrapers come again.
         () = stop.cancelled() => {}
     }
 }
 
-/// Keeps out web pages whose name was pointed at this port.
+/// Rejects web pages whose name was pointed at this port (DNS rebinding).
 async fn of_this_host(State(hosts): State<Hosts>, request: Request, next: Next) -> Response {
     let host = request.headers().get(HOST).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let host = host.unwrap_or_default();

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Addresses, `localhost`, and names that somebody listed. Cheap to clone.
+/// Addresses, `localhost`, and configured names. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hosts {
     names: Arc<[String]>,

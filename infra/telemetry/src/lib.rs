@@ -1,10 +1,8 @@
-//! What a process lets be seen of itself: its logs, what it counts, its part of traces, and an
-//! admin port for probes and scrapers. Knows no
-//! run and no tool.
+//! Logs, metrics, traces and the admin port of a process. It has no domain types.
 //!
-//! Logs go to standard error: for people, or a JSON object a line for machines. What is logged is chosen by
-//! `TOOLYARD_LOG`, as in `debug` or `warn,toolyard=debug`; unset, by whoever starts the process; and from then on by
-//! [`set_level`].
+//! Logs go to standard error: as text for people, or as one JSON object a line for programs. `TOOLYARD_LOG` selects the
+//! level, as in `debug` or `warn,toolyard=debug`; if it is not set, the program's default applies. [`set_level`]
+//! changes it later.
 
 pub mod admin;
 pub mod hosts;
@@ -28,14 +26,14 @@ use crate::otlp::ExportedLogs;
 
 pub use tracing_subscriber::filter::LevelFilter;
 
-/// The variable that chooses what is logged.
+/// The variable that sets the log level.
 pub const VARIABLE: &str = "TOOLYARD_LOG";
 
 /// Puts another filter in the place of the one that the process began with.
 type SetFilter = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
 static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
 
-/// What a line of the log looks like.
+/// The format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// For people: coloured on a terminal, unless `NO_COLOR` is set.
@@ -81,12 +79,12 @@ pub fn init(format: Format, default_level: LevelFilter) -> Result<(), Error> {
             Box::new(move |filter| handle.reload(filter))
         }
     };
-    // A process has its logs once, so nobody was here before.
+    // Logs are set up once in a process, so no subscriber is set yet.
     SET_FILTER.get_or_init(|| set);
     Ok(())
 }
 
-/// Why what is logged stays as it was.
+/// The error of a log level that cannot be set.
 #[derive(Debug, thiserror::Error)]
 pub enum SetLevelError {
     #[error("{text:?} is not understood: {source}. Write a level, or levels by target as in `warn,toolyard=debug`")]
@@ -99,12 +97,12 @@ pub enum SetLevelError {
     Gone(#[from] reload::Error),
 }
 
-/// Chooses anew what is logged from now on: a level, and levels of targets of ours, as in `warn,toolyard=debug`.
-/// Whoever reaches the admin port may do this, so it cannot make libraries louder than a warning, which could log what
-/// they carry, and cannot end the audit log.
+/// Changes the log level: a level, and levels of our own targets, as in `warn,toolyard=debug`. Every client of the
+/// admin port may do this. So it cannot set libraries to more than warnings, because they could log payloads, and it
+/// cannot end the audit log.
 ///
 /// # Errors
-/// When the text is not understood, or asks for more than that. Then everything stays as it was.
+/// The text is malformed, or requests more than that. Then nothing changes.
 pub fn set_level(text: &str) -> Result<(), SetLevelError> {
     let bounded = bounded(text)?;
     let filter = bounded.parse().map_err(|source| SetLevelError::Malformed { text: text.to_owned(), source })?;

@@ -1,4 +1,4 @@
-//! What a process counts. A family is a static with a name and labels; a series of it is a handle to atomics, made once
+//! Metrics of a process. A family is a static with a name and labels; a series of it is a handle to atomics, made once
 //! and kept by the code that counts, so that counting allocates nothing and takes no lock. The scrape reads these
 //! atomics. The OpenTelemetry SDK reads them too when it exports, except histograms: a histogram's values are recorded
 //! in the SDK's own histogram as well, if metrics are exported.
@@ -21,9 +21,9 @@ use crate::trace::SpanContext;
 pub use reference::check_reference;
 pub use text::{Format, text};
 
-/// Series of one family; what comes beyond counts as [`OTHER`]. Room for 2,000 tools in some pools, with outcomes.
+/// Most series of one family; further ones count as [`OTHER`]. Room for 2,000 tools in some pools, with outcomes.
 pub const SERIES_MAX: usize = 20_000;
-/// The value of every label of what is not known by name, so that no caller can make up series.
+/// The label value for unknown names, so that no caller can create series.
 pub const OTHER: &str = "other";
 /// Upper bounds of a histogram's buckets, in microseconds: from a call's smallest latency to its longest attempts. Few,
 /// for each is a line a series in every scrape.
@@ -83,7 +83,7 @@ pub struct Histogram(Arc<Buckets>);
 
 #[derive(Debug, Default)]
 struct Buckets {
-    /// Of each bucket alone; the last is for what is longer than every bound.
+    /// The count of each bucket alone; the last is for values above every bound.
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     sum_us: AtomicU64,
     /// The same series in the OpenTelemetry SDK, if it is exported.
@@ -108,7 +108,7 @@ fn bucket(us: u64) -> usize {
     BOUNDS_US.partition_point(|bound| *bound < us)
 }
 
-/// A histogram as it was read. What was recorded meanwhile may be in the counts and not yet in the sum.
+/// A histogram as it was read. Values that were recorded meanwhile may be in the counts and not yet in the sum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Read {
     pub(crate) counts: [u64; BOUNDS_US.len() + 1],
@@ -116,7 +116,7 @@ pub(crate) struct Read {
 }
 
 impl Histogram {
-    /// Records what took this long, in this trace if it was traced.
+    /// Records a duration, with its trace if it was traced.
     pub fn record_of(&self, took: Duration, trace: Option<SpanContext>) {
         self.record(took);
         let Some(trace) = trace else { return };
@@ -170,7 +170,7 @@ pub struct Family<M> {
     name: &'static str,
     help: &'static str,
     labels: &'static [&'static str],
-    /// Its name and unit at OpenTelemetry, if somebody chose them.
+    /// Its name and unit at OpenTelemetry, if they are set.
     otel: Option<(&'static str, &'static str)>,
     series: Mutex<BTreeMap<Values, M>>,
     /// The SDK's instrument, of a histogram that is exported.
@@ -214,14 +214,14 @@ impl<M> Family<M> {
     }
 
     fn series(&self) -> MutexGuard<'_, BTreeMap<Values, M>> {
-        // Whoever panicked here left a map behind that is whole.
+        // A panic here leaves the map intact.
         self.series.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a series of a family is made of.
+/// The values of a series of a family.
 pub trait Kind: Clone + Default {
-    /// Lets what is recorded from now on be seen by the OpenTelemetry SDK, too.
+    /// Records later values in the OpenTelemetry SDK, too.
     fn export(&self, exported: impl FnOnce() -> BoundHistogram<f64>) {
         // The SDK reads counters and gauges by itself.
         drop(exported);
@@ -330,7 +330,7 @@ pub fn publish(metrics: &[Metric]) {
     }
 }
 
-/// Has the OpenTelemetry SDK export all that is published, and what is published later. `false` if another one does.
+/// Registers all present and later metrics with the OpenTelemetry SDK. `false` if another one has.
 pub(crate) fn export_to(meter: Meter) -> bool {
     let mut published = all();
     if published.meter.is_some() {

@@ -1,8 +1,8 @@
 //! The way to an OpenTelemetry collector, by the OpenTelemetry SDK: spans and log records in batches, and metrics every
 //! minute.
 //!
-//! It has threads and queues of its own. If the collector is slow or gone, what does not fit is dropped and counted,
-//! and no call waits for it.
+//! It has its own threads and queues. If the collector is slow or gone, telemetry beyond the queues is dropped and
+//! counted, and no call waits for it.
 
 mod instruments;
 mod logs;
@@ -95,7 +95,7 @@ impl Exporter {
         Ok(Self { metrics, logs, connections })
     }
 
-    /// Exports what is left, for 3 s at most.
+    /// Exports pending telemetry, for 3 s at most.
     pub async fn finish(self) {
         let Self { metrics, logs, connections } = self;
         let (end, done) = oneshot::channel();
@@ -105,7 +105,7 @@ impl Exporter {
             let metrics = metrics.map(|metrics| metrics.shutdown_with_timeout(LAST_WORDS));
             let logs = logs.map(|logs| logs.shutdown_with_timeout(LAST_WORDS));
             let is_done = [spans, metrics, logs].iter().flatten().all(Result::is_ok);
-            // It may be too late to tell.
+            // It may be too late to log this.
             end.send(is_done).ok();
         });
         if !matches!(timeout(LAST_WORDS, done).await, Ok(Ok(true))) {
@@ -120,7 +120,7 @@ fn connections(stop: CancellationToken) -> Result<Handle, StartError> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();
     let turn = move || {
-        // What libraries log of an export is not exported, which would be logged again.
+        // Logs of libraries about an export are not exported, because that would cause further logs.
         let _silent = Context::enter_telemetry_suppressed_scope();
         runtime.block_on(stop.cancelled());
     };

@@ -1,5 +1,4 @@
-//! What every process tells of itself: which release it is, and what it takes of its machine, under the names that
-//! Prometheus' own clients use.
+//! Metrics of every process: its release and its use of the machine, under the names of Prometheus' own clients.
 
 use std::fmt::Write as _;
 
@@ -39,7 +38,7 @@ impl Taken {
     }
 }
 
-/// What this process takes, as text. Empty where the kernel does not tell.
+/// The resources of this process, as text. Empty if the kernel does not report them.
 pub(crate) fn text(format: Format) -> String {
     let mut out = String::new();
     for taken in taken() {
@@ -51,7 +50,7 @@ pub(crate) fn text(format: Format) -> String {
     out
 }
 
-/// Has the OpenTelemetry SDK export what this process takes.
+/// Registers the resources of this process with the OpenTelemetry SDK.
 pub(crate) fn export_to(meter: &Meter) {
     for Taken { name, help, otel, .. } in taken() {
         let Some((exported, unit)) = otel else { continue };

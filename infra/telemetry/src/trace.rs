@@ -1,9 +1,9 @@
 //! Spans, and how a trace goes on from one process to the next: as a W3C `traceparent`, which a call carries among its
 //! metadata in the log, so that it survives a redelivery and another owner.
 //!
-//! A span is written down when it has ended, by whoever knows how: most are made of what the log says, with ids that
-//! follow from the run's and the attempt's, so that nobody has to hand them over. What is not sampled has no
-//! [`SpanContext`] and costs nothing; while tracing is off nothing has.
+//! A span is recorded when it has ended. Most spans are made from the log, with ids that are derived from the run's and
+//! the attempt's ids, so that processes need not pass them on. Unsampled work has no [`SpanContext`] and costs nothing;
+//! the same holds for all work while tracing is off.
 //!
 //! A span of the OpenTelemetry SDK begins and ends in one process, and a call's life does not. So ended spans are given
 //! to the SDK's batch processor as data; the SDK samples, batches and exports them.
@@ -36,7 +36,7 @@ pub struct SpanContext {
 }
 
 impl SpanContext {
-    /// The context that a `traceparent` names; `None` where it is malformed or not sampled.
+    /// The context of a `traceparent`; `None` if it is malformed or not sampled.
     #[must_use]
     pub fn sampled(traceparent: &str) -> Option<Self> {
         parse(traceparent).and_then(|(context, sampled)| sampled.then_some(context))
@@ -82,11 +82,11 @@ fn parse(traceparent: &str) -> Option<(SpanContext, bool)> {
     Some((SpanContext { trace: TraceId::from(trace), span: SpanId::from(span) }, flags & 1 == 1))
 }
 
-/// The span of a call: the same for whoever knows the run, by its bytes, and the call's place in it.
+/// The span of a call. It is derived from the run's id and the call's index, so every process computes the same.
 #[must_use]
 pub fn call_span(run: [u8; 16], call: u16) -> u64 {
     let [_, _, _, _, _, _, _, _, random @ ..] = run;
-    // Calls of a run are told apart by an odd factor, so that none of them is another run's neighbour.
+    // Calls of a run are distinguished by an odd factor, so that their ids are not close to those of another run.
     u64::from_be_bytes(random).wrapping_add((u64::from(call) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
@@ -158,18 +158,18 @@ pub fn current() -> Option<SpanContext> {
     })
 }
 
-/// What `future` does is done for this span.
+/// Runs `future` within this span.
 pub fn scope<F: Future>(context: SpanContext, future: F) -> WithContext<F> {
     future.with_context(Context::new().with_remote_span_context(context.to_sdk()))
 }
 
-/// As [`scope`], for what is polled or done at once.
+/// As [`scope`], for synchronous work or one poll.
 pub fn poll_within<T>(context: SpanContext, poll: impl FnOnce() -> T) -> T {
     let _entered = Context::new().with_remote_span_context(context.to_sdk()).attach();
     poll()
 }
 
-/// A moment by a clock that others share, with a finer one of our own for what follows it.
+/// A moment of the common clock, with the finer monotonic clock for durations from it.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     since_epoch: Duration,
@@ -188,15 +188,14 @@ impl Moment {
         self.since_epoch
     }
 
-    /// The present, told by the same clock.
+    /// The present time of the same clock.
     #[must_use]
     pub fn later(&self) -> Duration {
         self.since_epoch + self.here.elapsed()
     }
 }
 
-/// Something that took a time, with what is known of it. Exported once [`Span::end`] is called. Times are counted from
-/// 1970.
+/// A span with its attributes. It is exported when [`Span::end`] is called. Times are counted from 1970.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     data: SpanData,

@@ -77,21 +77,6 @@ impl Parts {
     }
 }
 
-/// The remaining work of erasing a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwedErasure {
-    pub run: RunId,
-    pub due: Timestamp,
-    /// The entries up to this position are erased.
-    pub through: u64,
-    /// The digest under which the request id of the run is stored.
-    pub request: Option<[u8; 32]>,
-    /// The number of further responses of the run in the Responses API, after its first.
-    pub continuations: u32,
-    /// The tenant whose quota gets bytes of the log back when the run is erased, and the number of bytes.
-    pub bytes: Option<(TenantId, u64)>,
-}
-
 impl Snapshot {
     #[must_use]
     pub fn encode(&self) -> Bytes {

@@ -1,4 +1,4 @@
-//! What requests may do to the world that were not confirmed, and the comparison of all of that with what was done.
+//! The effects that unconfirmed requests may have, and their comparison with the actual effects.
 //!
 //! A request that is refused stores nothing, so nothing of it is ever executed. A request whose error names a run may
 //! have been stored; that run says what it did. A request that got no answer may have been stored once.
@@ -12,7 +12,7 @@ use super::{Broken, Effect, Story, Violation};
 use crate::check::{Evidence, judge_call};
 use crate::plan::{Plan, Work};
 
-/// What the client knows of a request that was not confirmed.
+/// The client's knowledge of an unconfirmed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// An error of the coordinator that names no run, by its reason.
@@ -58,7 +58,8 @@ impl Answer {
     }
 }
 
-/// What the calls of unconfirmed requests may do. `confirmed`: a later request of the plan was. Requests under one id
+/// The possible effects of the calls of unconfirmed requests. `confirmed`: a later request of the plan was. Requests
+/// under one id
 /// are one request, so what they do is judged by the run that was confirmed; if none was, all of them together may act
 /// once, or not at all if each was refused. Requests whose error names a run are left out: see [`found_effects`].
 pub(crate) fn effects_of(plan: &Plan, askings: &[Asking], confirmed: bool) -> Vec<Effect> {
@@ -76,7 +77,7 @@ pub(crate) fn effects_of(plan: &Plan, askings: &[Asking], confirmed: bool) -> Ve
     effects.collect()
 }
 
-/// What one call may do, of which nothing more is known.
+/// The possible effects of one call without further knowledge.
 pub(crate) fn effect_of_call(plan: &Plan, index: usize, asking: &Asking) -> Option<Effect> {
     let is_write = plan.calls.get(index).is_some_and(|call| matches!(call.work, Work::Write { .. }));
     let Asking { number, answer } = asking;

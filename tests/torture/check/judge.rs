@@ -5,7 +5,7 @@ use proto::v1::{self, CallErrorKind, CallState};
 use super::{Broken, Story, Violation};
 use crate::plan::{Plan, PlannedCall, Speaker, Work};
 
-/// What the client did and was told, besides the stream.
+/// The client's actions and the answers to them, besides the stream.
 #[derive(Debug, Default)]
 pub(crate) struct Evidence {
     /// The run as it stood at the end.
@@ -45,7 +45,7 @@ pub(crate) fn judge(plan: &Plan, story: &Story, evidence: &Evidence) -> (Vec<Eff
     (effects, found)
 }
 
-/// One call of a run: its effect, if it has one and has ended, and what is wrong with it.
+/// One call of a run: its effect, if it has one and has ended, and its violations.
 pub(crate) fn judge_call(
     plan: &Plan,
     index: usize,

@@ -1,5 +1,5 @@
-//! What is looked at after a run has ended: what other readers see, what the same request gives, what redriving its
-//! parked calls does, and what became of requests that were not confirmed.
+//! Checks after a run has ended: the output of other readers, the answer to the same request, redriven parked calls,
+//! and unconfirmed requests.
 
 use proto::v1::run_event::Event;
 use proto::v1::{self, FloorPolicy, RunEvent};
@@ -39,7 +39,7 @@ impl Drive {
         }
     }
 
-    /// What a reader sees of a run from the beginning, in one piece or in several.
+    /// The output of a run from the beginning, read in one piece or in several.
     pub(super) async fn read(&mut self, run_id: &str, policy: FloorPolicy, until: Instant) -> Option<Vec<RunEvent>> {
         let mut events: Vec<RunEvent> = Vec::new();
         while Instant::now() < until {
@@ -209,11 +209,11 @@ impl Drive {
                 let request = request.clone();
                 async move { runs.cancel_run(request).await }
             });
-            // Whether anybody took it shows in how the calls end.
+            // The ends of the calls show whether it was accepted.
             drop(cancelled.await);
         }
         let Some((story, evidence, found)) = self.follow(run_id, evidence).await else {
-            // Only what is erased may be out of reach.
+            // Only erased runs may be missing.
             if self.plan.is_kept {
                 let what = format!("{run_id}, which an error named, was there and cannot be read to its end");
                 self.outcome.violations.push(Violation { broken: Broken::Lost, what });

@@ -35,7 +35,7 @@ struct ShardKey {
     owner: Option<String>,
 }
 
-/// What a member should do about its share of the shards.
+/// The steps of a member towards its share of the shards.
 #[derive(Debug, PartialEq, Eq, Default)]
 pub(super) struct Plan {
     /// Shards without a living owner, each with the revision of its key.

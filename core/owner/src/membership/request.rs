@@ -52,7 +52,7 @@ pub struct Request {
     pub(super) purpose: Purpose,
 }
 
-/// What a request does to its key.
+/// The operation of a request on its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Store this value, by compare-and-set.

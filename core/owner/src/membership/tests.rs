@@ -50,7 +50,7 @@ impl Bucket {
         (Answer::Stored(self.revision), Some(change))
     }
 
-    /// Performs what every member wants until none wants anything.
+    /// Performs the actions of all members until there are none.
     fn settle(&mut self) {
         while let Some((at, action)) =
             (0..self.members.len()).find_map(|at| self.members[at].poll_action().map(|action| (at, action)))

@@ -1,4 +1,4 @@
-//! The hall in which calls speak: who waits for the floor, and whether the right one gets it.
+//! A model of the floor: which calls wait for it, and whether the right one gets it.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::log::pooled;
 /// Who waits for the floor and who has it, kept without regard to who should get it.
 #[derive(Default)]
 pub(crate) struct Hall {
-    /// What waits to be said, oldest first.
+    /// Pending output, oldest first.
     waiting: Vec<(CallIndex, Waiting)>,
     speaker: Option<CallIndex>,
     done: BTreeSet<CallIndex>,

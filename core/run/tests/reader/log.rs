@@ -1,4 +1,4 @@
-//! What an honest reader of the log knows.
+//! The knowledge of a correct reader of the log.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use toolyard_run::{
 
 use crate::story::{pool, run_id};
 
-/// Each entry with the run as it was before, as it is after, and what was heard.
+/// Each entry with the run before and after it, and the accepted facts.
 pub(crate) fn for_each_entry(log: &[Entry], mut check: impl FnMut(&Entry, &Run, &Run, &[Fact])) {
     let mut run = Run::new(run_id());
     for entry in log {

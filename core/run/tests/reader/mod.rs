@@ -1,4 +1,4 @@
-//! A client that reads a run's output, holds it to its promises, and keeps what stands in the end.
+//! A client that reads a run's output, checks the promises, and keeps the valid output.
 
 pub(crate) mod hall;
 pub(crate) mod log;
@@ -12,7 +12,7 @@ use toolyard_run::{
 use self::log::continuing;
 use crate::story::{needs_floor, speak};
 
-/// What one number of the output stands for.
+/// One numbered item of the output.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Piece {
     Fact(OutputKind),
@@ -71,7 +71,7 @@ pub(crate) struct Transcript {
     continuing: BTreeSet<(CallIndex, AttemptNumber)>,
 }
 
-/// What stands of a call's output.
+/// The valid output of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Voice {
     pub(crate) said: Vec<AttemptId>,

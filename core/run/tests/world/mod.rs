@@ -30,7 +30,7 @@ use crate::story::{
     START, cancel_requested, chunk, ended_as, error, output_as, pool, run_id, started_as, started_from, text,
 };
 
-/// What happened to a run, as its log has it.
+/// The history of a run, as in its log.
 #[derive(Clone)]
 pub(crate) struct History {
     pub(crate) log: Vec<Entry>,
@@ -152,7 +152,7 @@ struct World {
     spare: Vec<Arc<CallSpec>>,
 }
 
-/// A worker at work on a call. It does not know whether it is heard.
+/// A worker that executes a call. It does not know whether its attempt counts.
 struct Execution {
     attempt: AttemptId,
     pool: PoolId,
@@ -413,7 +413,7 @@ impl Execution {
         Self { attempt, pool: pool.clone(), from, chunks, published: Vec::new(), to_publish, end, start_comes_first }
     }
 
-    /// The worker was told to stop, and does.
+    /// The worker received a stop request, and stops.
     fn stop(&mut self) {
         self.to_publish.clear();
         self.end = Some(ended_as(self.attempt, self.pool.as_str(), self.chunks, AttemptOutcome::Cancelled));

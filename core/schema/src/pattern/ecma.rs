@@ -4,7 +4,7 @@ use super::InvalidPattern;
 
 const SPACE: &str = r"\t\n\x0B\x0C\r\x{FEFF}\x{2028}\x{2029}\p{Zs}";
 
-/// Translates a pattern. What neither syntax knows is left for the parser to refuse.
+/// Translates a pattern. Unknown syntax is left unchanged, and the parser rejects it.
 pub(super) fn translate(pattern: &str) -> Result<String, InvalidPattern> {
     let mut translated = String::with_capacity(pattern.len() + 16);
     let mut rest = pattern;
@@ -72,7 +72,7 @@ pub(super) fn translate(pattern: &str) -> Result<String, InvalidPattern> {
     Ok(translated)
 }
 
-/// Translates what stands behind a backslash; gives what stands behind that.
+/// Translates an escape; returns the text behind it.
 fn escape<'a>(text: &'a str, in_class: bool, translated: &mut String) -> Result<&'a str, InvalidPattern> {
     let Some(char) = text.chars().next() else {
         translated.push('\\');

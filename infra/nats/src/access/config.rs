@@ -1,12 +1,12 @@
-//! The configuration of a broker that holds everybody to what they may: two texts, pure of any input but what they are
-//! told. A user is known by a public key, so nothing in them is secret.
+//! The configuration of a broker that enforces permissions: two texts that depend only on their arguments. Users are
+//! identified by public keys, so nothing in the texts is secret.
 
 use std::fmt::{self, Write as _};
 
 use super::{ACCOUNT, Answers, Party, SETTINGS, Service};
 use proto::names::{self, STREAM};
 
-/// The account of the servers themselves, which tells how they write to disk.
+/// The system account of the servers, which reports how they write to disk.
 const SYSTEM_ACCOUNT: &str = "SYS";
 /// After how much silence the broker forgets where the answers to another account's request go; the server would keep
 /// it for two minutes. A worker waits 5 s at most for an answer. Its request for jobs ends after 4 s, and says every 2
@@ -123,7 +123,7 @@ fn write_user(out: &mut String, User { party, public_key }: &User) -> fmt::Resul
     writeln!(out, "        }}\n      }}")
 }
 
-/// What the account of the coordinators lends to another party's.
+/// The exports of the coordinators' account to the account of another party.
 fn write_exports(out: &mut String, to: &Party) -> fmt::Result {
     for Service { subject, answers } in to.services() {
         service(out, &subject, answers, to)?;
@@ -175,11 +175,11 @@ fn list(out: &mut String, what: &str, subjects: &[String]) -> fmt::Result {
     writeln!(out, "          ] }}")
 }
 
-/// What `nats.conf` says.
+/// The settings of `nats.conf`.
 #[derive(Debug, Clone)]
 pub struct Server {
     pub port: u16,
-    /// Where it tells of itself over HTTP, without asking who wants to know. `None`: nowhere.
+    /// The address of the monitoring pages, which have no authentication. `None`: no monitoring.
     pub monitor_port: Option<u16>,
     pub store_dir: String,
     /// Bytes of disk for the log and all else that is stored.
@@ -195,7 +195,7 @@ pub struct Server {
 pub struct Tls {
     pub cert: String,
     pub key: String,
-    /// By whom the certificates of the other servers of the cluster are signed.
+    /// The authority that signs the certificates of the cluster's servers.
     pub ca: Option<String>,
 }
 
@@ -246,7 +246,7 @@ fn write_server(out: &mut String, server: &Server) -> fmt::Result {
         }
         writeln!(out, "  ]")?;
         if let Some(tls) = tls {
-            // Servers show each other their certificates: nobody else joins.
+            // Servers authenticate each other with their certificates, so no other server can join.
             write_tls(out, "  ", tls, true)?;
         }
         writeln!(out, "}}")?;

@@ -1,5 +1,5 @@
-//! What is counted, in the text format of Prometheus, version 0.0.4, or in that of OpenMetrics, version 1.0.0, which
-//! links histograms to traces.
+//! Metrics in the text format of Prometheus, version 0.0.4, or of OpenMetrics, version 1.0.0, which links histograms to
+//! traces.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What a scraper with this `Accept` gets.
+    /// The format for a scraper with this `Accept`.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Prometheus }
@@ -250,7 +250,7 @@ mod tests {
             TIMES.iter().for_each(|times| times.with(&["main", &tool]).record(Duration::from_millis(300)));
         }
         let (mut took, mut text) = (Duration::MAX, String::new());
-        // The shortest of some: what else the machine does is not ours.
+        // The shortest of several runs, because other processes slow some of them.
         for _ in 0..10 {
             let began = Instant::now();
             text = super::text(Format::Prometheus);

@@ -23,10 +23,10 @@ use super::watched::Watched;
 use super::{DROPPED, StartError, transport};
 use crate::metrics::Counter;
 
-/// Makes log records of what is logged, once they are exported.
+/// Converts log events to log records, if logs are exported.
 static BRIDGE: OnceLock<OpenTelemetryTracingBridge<SdkLoggerProvider, SdkLogger>> = OnceLock::new();
 
-/// The part of a process's logs that is exported: what the filter lets through, as all else.
+/// The exported part of a process's logs: events that pass the filter.
 pub(crate) struct ExportedLogs;
 
 impl<S> Layer<S> for ExportedLogs

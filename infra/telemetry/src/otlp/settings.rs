@@ -1,5 +1,5 @@
-//! Where telemetry goes and how much of it: the standard variables of OpenTelemetry. Those that the SDK reads itself
-//! are only checked here, because it would ignore what it does not understand.
+//! Settings of the export: the standard variables of OpenTelemetry. Variables that the SDK reads itself are only
+//! checked here, because it would ignore invalid values.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,12 +27,12 @@ const CHECKED: [&str; 5] = [
     "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE",
 ];
 
-/// What is exported. Each may have an endpoint, a protocol, a timeout and TLS of its own.
+/// The signals. Each may have its own endpoint, protocol, timeout and TLS settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Signal {
     Traces,
     Metrics,
-    /// Only if somebody asks for them: mostly the log is collected where it is written.
+    /// Off by default: usually logs are collected from standard error.
     Logs,
 }
 
@@ -55,7 +55,7 @@ impl Signal {
     }
 }
 
-/// Where telemetry goes, and how much of it.
+/// The settings of the export.
 #[derive(Debug, Clone)]
 pub struct Settings {
     traces: Way,
@@ -139,7 +139,7 @@ impl Settings {
         }
     }
 
-    /// Where a signal goes; `None` if it is not exported.
+    /// The target of a signal; `None` if it is not exported.
     pub(super) fn endpoint(&self, signal: Signal) -> Option<&str> {
         self.way(signal).endpoint.as_deref()
     }
@@ -156,7 +156,7 @@ impl Settings {
         &self.way(signal).tls
     }
 
-    /// Who exports.
+    /// The resource of the exporting process.
     pub(super) fn resource(&self) -> Resource {
         let attributes = self.attributes.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()));
         Resource::builder_empty().with_attributes(attributes).build()
@@ -191,7 +191,7 @@ fn way(signal: Signal, endpoint: Option<&str>, read: &impl Fn(&str) -> Option<St
     Ok(Way { endpoint: place(signal, endpoint, protocol, read)?, protocol, timeout, tls })
 }
 
-/// Where a signal goes. The endpoint of all signals is a base over HTTP: each has a path below it.
+/// The target of a signal. Over HTTP the common endpoint is a base, and each signal has a path below it.
 fn place(
     signal: Signal,
     endpoint: Option<&str>,

@@ -1,5 +1,5 @@
-//! How exports reach the collector: over gRPC or HTTP, with TLS where the endpoint says `https`. Headers, timeouts,
-//! compression and retries are the OTLP crate's, from its own variables.
+//! The transport of exports: gRPC or HTTP, with TLS if the endpoint is `https`. Headers, timeouts, compression and
+//! retries are those of the OTLP crate, from its own variables.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn unusable(file: &Path) -> impl Fn(&dyn std::fmt::Display) -> TlsError {
 /// Files in PEM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct TlsFiles {
-    /// Whom to trust; `None`: whom the machine trusts.
+    /// The trusted authorities; `None`: the machine's.
     pub(super) ca: Option<PathBuf>,
     /// A certificate of our own, and its key.
     pub(super) own: Option<(PathBuf, PathBuf)>,

@@ -21,7 +21,7 @@ use crate::error::{Error, reason_code};
 use crate::watch::Watch;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A coordinator whose machine died says nothing; then a stream is taken for broken after these two.
+/// A coordinator whose machine died sends nothing; after these two times its stream counts as broken.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest response: a run of 128 calls, with results and arguments of 256 KiB each.
@@ -30,12 +30,12 @@ const RESPONSE_BYTES_MAX: usize = 80 * 1024 * 1024;
 const PAGE_MAX: usize = 500;
 /// How long a coordinator may be away before it is given up: a rolling restart takes less.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// After how long a person is told: a restart takes less.
+/// How long a reconnection may take before the user is informed: a restart takes less.
 const NOTICED: Duration = Duration::from_secs(3);
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 
-/// The connection, on which every request says who we are.
+/// The connection, which adds the caller's key to every request.
 type Transport = InterceptedService<Channel, Key>;
 
 /// A connection to a coordinator. Cheap to clone; clones share the connection.
@@ -225,7 +225,7 @@ impl Client {
         self.fleet.clone().resume(request).await.map(drop).map_err(|status| self.error(status))
     }
 
-    /// What is paused.
+    /// The paused tools and pools.
     ///
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
@@ -252,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Asks a worker to take no more calls and to stop after those that it has.
+    /// Requests a worker to take no more calls and to stop after those that it has.
     ///
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
@@ -261,7 +261,7 @@ impl Client {
         self.fleet.clone().drain_worker(request).await.map(drop).map_err(|status| self.error(status))
     }
 
-    /// A token with which anybody can answer this one call until the token expires.
+    /// A token with which any client can answer this one call until the token expires.
     ///
     /// # Errors
     /// If the coordinator refuses the request or cannot be reached.
@@ -398,7 +398,7 @@ impl Client {
         Ok(watch)
     }
 
-    /// Asks again while the coordinator is away. For requests that do no harm when they are made twice.
+    /// Repeats the request while the coordinator is unavailable. For requests that are safe to repeat.
     async fn persist<T>(&self, ask: impl AsyncFn() -> Result<Response<T>, Status>) -> Result<T, Error> {
         let mut backoff = Backoff::new();
         loop {
@@ -419,7 +419,7 @@ impl Client {
     }
 }
 
-/// As much of what is still wanted as one page brings.
+/// As many of the remaining items as one page brings.
 fn page_size(wanted: usize) -> i32 {
     i32::try_from(wanted.clamp(1, PAGE_MAX)).unwrap_or(i32::MAX)
 }
@@ -441,14 +441,14 @@ fn root_cause<E: std::error::Error + ?Sized>(error: &E) -> String {
         text = error.to_string();
         cause = error.source();
     }
-    // What the TLS library makes of an answer in plain text.
+    // The error of the TLS library for an answer in plain text.
     if text.contains("InvalidContentType") {
         return "no TLS is spoken there: use http://".to_owned();
     }
     text
 }
 
-/// What every response of a sound coordinator has.
+/// A field that every response of a correct coordinator has.
 fn present<T>(part: Option<T>) -> Result<T, Error> {
     part.ok_or_else(|| Error::Refused(Box::new(Status::internal("the coordinator's response is empty"))))
 }
@@ -470,7 +470,7 @@ impl Backoff {
         self.since.elapsed() < PATIENCE
     }
 
-    /// Whether a person should be told now: once, and not of a mere restart.
+    /// Whether the user should be informed now: once, and not about a mere restart.
     pub(crate) fn is_noticeable(&mut self) -> bool {
         self.since.elapsed() > NOTICED && !std::mem::replace(&mut self.noticed, true)
     }

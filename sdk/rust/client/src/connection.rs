@@ -1,4 +1,4 @@
-//! Where a coordinator is, how to trust it, and as whom to connect.
+//! The address of a coordinator, the authority of its certificate, and the client's credentials.
 
 use std::fmt;
 
@@ -51,14 +51,14 @@ impl Connection {
         self
     }
 
-    /// The client's own certificate and its private key (both PEM), if the coordinator asks for one.
+    /// The client's own certificate and its private key (both PEM), if the coordinator requires one.
     #[must_use]
     pub fn with_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
         self.identity = Some((certificate.into(), key.into()));
         self
     }
 
-    /// The caller's key or token, if the coordinator asks who the caller is. Whitespace around it is removed.
+    /// The caller's key or token, if the coordinator authenticates callers. Whitespace around it is removed.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());

@@ -1,4 +1,4 @@
-//! What a request can fail with.
+//! The error of a request.
 
 use proto::Reason;
 use tonic::Status;
@@ -18,7 +18,7 @@ pub enum Error {
         /// The innermost cause.
         reason: String,
     },
-    /// The coordinator refused the request; [`reason`] tells why, docs/reference/reasons.md lists the reasons.
+    /// The coordinator refused the request; [`reason`] returns the reason, docs/reference/reasons.md lists all reasons.
     #[error("{}", .0.message())]
     Refused(Box<Status>),
     /// The connection broke before the first event named the run. Repeat the request with the same `request_id`: it is

@@ -1,5 +1,5 @@
-//! A client of Toolyard: hands over the tool calls that a model asked for, follows their ordered output over as many
-//! connections as it takes, and answers what only the client can answer.
+//! A client of Toolyard. It submits the tool calls that a model requested, follows their ordered output over any number
+//! of connections, and answers calls that only the client can answer.
 //!
 //! ```no_run
 //! use toolyard_client::{Client, Connection, Error, Transcript, v1};

@@ -3,8 +3,8 @@
 use proto::v1;
 use proto::v1::run_event::Event;
 
-/// What a run's events amount to: its calls, the output that stands, and what waits for the client. Apply every event
-/// once, in order, beginning with the first of the run.
+/// The state of a run after its events: its calls, their output without withdrawn parts, and the calls that wait for
+/// the client. Apply every event once, in order, beginning with the first of the run.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct Transcript {
     run_id: String,

@@ -30,7 +30,7 @@ enum Messages {
     Ended,
 }
 
-/// A message's events and what it says of the stream's end.
+/// A message's events, and whether it ends the stream.
 type Parts = (Vec<v1::RunEvent>, Option<v1::StreamEnd>);
 
 impl Watch {

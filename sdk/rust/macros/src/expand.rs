@@ -86,7 +86,7 @@ fn about(function: &Function<'_>, options: &Options, sdk: &Path) -> TokenStream 
     let blocking = (function.item.sig.asyncness.is_none() && !function.streams).then(|| quote!(.blocking()));
     let facts = options.about.iter().map(|Fact { name, arguments }| {
         let arguments = arguments.iter().map(|argument| match argument {
-            // What is to choose from need not be imported.
+            // Values of enums need not be imported.
             Expr::Path(chosen) if chosen.path.get_ident().is_some() => match name.to_string().as_str() {
                 "after_partial_output" => quote!(#sdk::AfterPartialOutput::#chosen),
                 "concurrency" => quote!(#sdk::Concurrency::#chosen),

@@ -1,4 +1,4 @@
-//! The function that becomes a tool: what its arguments are for, and what is refused.
+//! The function that becomes a tool: the kinds of its arguments, and errors for unsupported ones.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::ToTokens as _;
@@ -29,9 +29,9 @@ pub(crate) enum Parameter<'a> {
     Context,
     /// `Context`.
     OwnContext,
-    /// `Arc<..>`: what all calls share.
+    /// `Arc<..>`: the state that all calls share.
     Shared(&'a Type),
-    /// What stands under its name in the context of the call.
+    /// The value under its name in the context of the call.
     Given { name: &'a Ident, of: &'a Type },
     /// The one struct of all arguments of the call.
     Input(&'a Type),

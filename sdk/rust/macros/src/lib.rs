@@ -15,7 +15,7 @@ use crate::options::Options;
 pub fn tool(options: TokenStream, item: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as Options);
     let item = parse_macro_input!(item as ItemFn);
-    // The function stands even where no tool can be made of it, so that its callers are not blamed, too.
+    // The function is kept even if it cannot become a tool, so that its callers still compile.
     let function = function::plain(&item);
     let tool = match Function::read(&item, &options) {
         Ok(read) => expand::tool(&read, &options),

@@ -1,5 +1,5 @@
-//! What stands between the parentheses of the attribute. Whatever is not known here is a method of `About`, so that the
-//! compiler knows them all and names the one that was meant.
+//! The options in the parentheses of the attribute. An option that is unknown here is a method of `About`, so that the
+//! compiler checks it and suggests a similar one.
 
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
@@ -10,12 +10,12 @@ use syn::{Expr, Ident, LitStr, Path, Result, Token, parenthesized};
 pub(crate) struct Options {
     pub(crate) name: Option<LitStr>,
     pub(crate) description: Option<Expr>,
-    /// Where the crate `toolyard-tool` is found, when not under its own name.
+    /// The path of the crate `toolyard-tool`, if it has another name.
     pub(crate) sdk: Option<Path>,
     pub(crate) about: Vec<Fact>,
 }
 
-/// A method of `About`, and what it is called with.
+/// A method of `About`, and its arguments.
 pub(crate) struct Fact {
     pub(crate) name: Ident,
     pub(crate) arguments: Vec<Expr>,

@@ -1,4 +1,5 @@
-//! What a function that is a tool may give back, and what becomes of it: a result, output while it runs, or an error.
+//! The values that a tool function may return, and their conversion: to a result, to output while it runs, or to an
+//! error.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -16,8 +17,8 @@ use crate::context::Context;
 use crate::error::ToolError;
 use crate::output::Output;
 
-/// What a value is as the result of a call. Implement it for a type of your own to convert it your way; anything else
-/// that serializes becomes JSON.
+/// Converts a value to the result of a call. Implement it for your own types; any other type that serializes becomes
+/// JSON.
 ///
 /// ```
 /// # use toolyard_tool::{IntoOutput, Output, ToolError, testkit, tool};
@@ -114,8 +115,8 @@ impl From<Image> for Output {
     }
 }
 
-/// What a stream that a tool gives back may consist of: text, content, progress, any of them as chunks, JSON values,
-/// and `Result`s of these, of which an error ends the call. Nothing else:
+/// Converts an item of a stream that a tool returns: text, content, progress, chunks of these, JSON values, and
+/// `Result`s of these. An error ends the call. Other types do not compile:
 ///
 /// ```compile_fail,E0277
 /// struct Opaque;
@@ -132,7 +133,7 @@ impl From<Image> for Output {
 )]
 pub trait IntoChunk {
     /// # Errors
-    /// What the call fails with.
+    /// The error of the call.
     fn into_chunk(self) -> Result<Chunk, ToolError>;
 }
 
@@ -178,7 +179,7 @@ impl<T: IntoChunk, E: Into<ToolError>> IntoChunk for Result<T, E> {
     }
 }
 
-/// What a function that is a tool may fail with. Though a `Result` serializes, an error is never taken for a result:
+/// Converts the error of a tool function. Although a `Result` serializes, an error never becomes a result:
 ///
 /// ```compile_fail,E0277
 /// #[derive(serde::Serialize)]
@@ -204,9 +205,9 @@ impl<E: Into<ToolError>> Failure for E {
     }
 }
 
-/// Stands for a value's type, so that what becomes of the value is chosen by what its type can do: of methods with the
-/// same name the compiler takes the one of `&&&Probe<T>` first, then that of `&&Probe<T>`, and so on. That is how
-/// `String` is text and any other `Serialize` is JSON, which impls of one trait could not say without overlapping.
+/// Represents a value's type, so that the conversion is selected by the traits of the type: of methods with the same
+/// name the compiler takes the one of `&&&Probe<T>` first, then that of `&&Probe<T>`, and so on. Therefore `String` is
+/// text and any other `Serialize` is JSON, which impls of one trait could not express without overlapping.
 #[derive(Debug)]
 pub struct Probe<T>(PhantomData<fn() -> T>);
 
@@ -237,7 +238,7 @@ ways! {
     Boxable::outcome gives MayFailBoxed for <T, E> &&Probe<Result<T, E>> where [E: Into<Box<dyn Error + Send + Sync>>];
     AnyError::outcome gives MayFailSomehow for <T, E> &Probe<Result<T, E>> where [];
     Infallible::outcome gives Succeeds for <T> Probe<T> where [];
-    // What the value becomes.
+    // The converted value.
     Known::form gives AsItself for <T> &&&Probe<T> where [T: IntoOutput];
     Json::form gives AsJson for <T> &&Probe<T> where [T: Serialize];
     Streamed::form gives AsStream for <T> &Probe<T> where [T: Stream];
@@ -281,8 +282,8 @@ impl AsJson {
 }
 
 impl AsStream {
-    /// Says what comes, until it ends or the call should stop; then the stream is dropped. The result is that of a tool
-    /// with nothing more to say.
+    /// Sends the items as output until the stream ends or the call should stop; then the stream is dropped. The result
+    /// is `"Done"`.
     pub async fn output<S>(self, stream: S, context: &Context) -> Result<Output, ToolError>
     where
         S: Stream<Item: IntoChunk> + Send,

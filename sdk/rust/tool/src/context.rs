@@ -1,4 +1,4 @@
-//! What a call knows of itself, and how it speaks.
+//! The context of a call: its metadata, and the means to send output.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use crate::limits::label_size;
 #[derive(Debug, Clone)]
 pub struct Context {
     pub(crate) execution: Execution,
-    /// How many chunks were said, counted where interceptors want to know.
+    /// The number of chunks that were sent, counted for interceptors.
     pub(crate) said: Option<Arc<AtomicU32>>,
 }
 
-/// One execution of a call, as the one who executes it sets it up.
+/// One execution of a call, as the executing program sets it up.
 #[derive(Debug, Clone)]
 pub struct Execution {
     pub run: RunId,
@@ -36,9 +36,9 @@ pub struct Execution {
     pub from: ChunkIndex,
     pub deadline: Instant,
     pub stop: Stop,
-    /// Takes what the tool says, one chunk after another.
+    /// Receives the tool's output, one chunk after another.
     pub output: mpsc::Sender<Chunk>,
-    /// Whoever gives out its files.
+    /// The source of its files.
     pub source: Source,
 }
 
@@ -48,7 +48,7 @@ impl From<Execution> for Context {
     }
 }
 
-/// The wish that a tool should stop, whether it has noticed, and what it leaves.
+/// A request to stop a tool, whether the tool has noticed it, and processes that it leaves behind.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
     pub wanted: CancellationToken,
@@ -56,12 +56,12 @@ pub struct Stop {
     pub left: Left,
 }
 
-/// What outlives a tool's future, as processes that it started.
+/// Processes and other work that outlive a tool's future.
 #[derive(Debug, Clone, Default)]
 pub struct Left {
     /// Ends when nothing of it lives.
     living: TaskTracker,
-    /// Something may live, and nobody can tell.
+    /// Something may still run, and this cannot be determined.
     unknown: CancellationToken,
 }
 
@@ -71,7 +71,7 @@ impl Left {
         drop(self.living.spawn_on(gone, runtime));
     }
 
-    /// Something may live that nobody can watch.
+    /// Something may still run that cannot be observed.
     pub fn note_unknown(&self) {
         self.unknown.cancel();
     }
@@ -80,7 +80,7 @@ impl Left {
         !self.living.is_empty()
     }
 
-    /// As far as anybody can tell.
+    /// As far as this can be determined.
     pub fn may_live(&self) -> bool {
         self.is_living() || self.unknown.is_cancelled()
     }
@@ -115,15 +115,14 @@ impl Context {
         self.execution.attempt.0
     }
 
-    /// What the caller wanted the tool to know and the model not to say.
+    /// Metadata from the caller for the tool, which the model neither sees nor sets.
     #[must_use]
     pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.execution.call.metadata
     }
 
-    /// With how many chunks of output, progress included, an earlier attempt has come through: this one should say what
-    /// comes after them. Always 0 unless the tool asked for
-    /// [`AfterPartialOutput::Continue`](crate::AfterPartialOutput::Continue).
+    /// The number of chunks (progress included) that earlier attempts delivered: this attempt should continue after
+    /// them. Always 0 unless the tool has [`AfterPartialOutput::Continue`](crate::AfterPartialOutput::Continue).
     #[must_use]
     pub fn continue_from(&self) -> u32 {
         self.execution.from.0
@@ -141,7 +140,7 @@ impl Context {
         self.execution.stop.noticed.cancel();
     }
 
-    /// Where a tool notes what outlives its future.
+    /// Registers work that outlives the tool's future.
     #[must_use]
     pub fn left(&self) -> Left {
         self.execution.stop.left.clone()
@@ -156,7 +155,7 @@ impl Context {
         wanted
     }
 
-    /// Says a piece of text. Waits while the broker is slower than the tool.
+    /// Sends a piece of text. Waits while the broker is slower than the tool.
     ///
     /// # Errors
     /// When the attempt is over; the tool should return.
@@ -164,7 +163,7 @@ impl Context {
         self.text_on("", text).await
     }
 
-    /// Says a piece of text on a channel of its own, as `stderr`.
+    /// Sends a piece of text on a named channel, for example `stderr`.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -186,7 +185,7 @@ impl Context {
         Ok(())
     }
 
-    /// Says a JSON value, at most 64 KiB of it.
+    /// Sends a JSON value of at most 64 KiB.
     ///
     /// # Errors
     /// As [`Self::text`], and when the value does not serialize or is too large.
@@ -194,7 +193,7 @@ impl Context {
         self.say("", Content::Json(serde_json::to_string(value)?)).await
     }
 
-    /// Says bytes, at most 64 KiB of them.
+    /// Sends at most 64 KiB of bytes.
     ///
     /// # Errors
     /// As [`Self::text`], and when there are too many.
@@ -210,7 +209,7 @@ impl Context {
         self.say(channel, Content::Data { media_type: media_type.to_owned(), data: data.into() }).await
     }
 
-    /// Says how far the call has come, in units of its own.
+    /// Reports the progress of the call, in units of its own.
     ///
     /// # Errors
     /// As [`Self::text`].
@@ -221,12 +220,12 @@ impl Context {
     /// Runs a future to its end from a tool that is not async: `context.block_on(context.text("…"))?`.
     ///
     /// # Panics
-    /// In an async tool, whose thread must not be blocked.
+    /// In an async tool, because its thread must not be blocked.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         Handle::current().block_on(future)
     }
 
-    /// Says a chunk, text in pieces of 64 KiB.
+    /// Sends a chunk; text is split into pieces of 64 KiB.
     pub(crate) async fn chunk(&self, chunk: Chunk) -> Result<(), ToolError> {
         match chunk {
             Chunk::Content { channel, content: Content::Text(text) } => self.text_on(&channel, text).await,

@@ -1,5 +1,5 @@
-//! Why a call fails, in the words of a tool: what kind of failure it is decides who may mend it, and when it is tried
-//! again.
+//! The error of a call. Its kind decides who can correct it (the model, the caller, or an operator), and whether the
+//! call is tried again.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use run::{CallError, ErrorKind, Violation};
 
 /// Why a call failed, for the model and the caller. Any error becomes one with `?`, and is then final.
 ///
-/// The text is at most 16 KiB; more is cut. Whether a failure that may be tried again is, and how often, is said by the
-/// tool's policy: only what is safe to repeat, three attempts unless
-/// [`About::attempts_max`](crate::About::attempts_max) says otherwise.
+/// The text is cut to 16 KiB. The tool's policy decides whether and how often a retryable failure is tried again: only
+/// if the tool is safe to repeat, with three attempts unless [`About::attempts_max`](crate::About::attempts_max) sets
+/// another number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolError(pub(crate) CallError);
 
@@ -27,8 +27,8 @@ impl ToolError {
         Self(CallError::new(ErrorKind::ToolFailed, message).retryable())
     }
 
-    /// Whatever the tool asked has had enough calls for now. Another attempt is made as after [`Self::retryable`], but
-    /// not sooner than after `wait`, of at most an hour. Meanwhile the call holds no slot.
+    /// A service that the tool uses limits its rate. Another attempt is made as after [`Self::retryable`], but not
+    /// before `wait` (at most an hour) has passed. Meanwhile the call holds no slot.
     #[must_use]
     pub fn rate_limited(message: impl Into<String>, wait: Duration) -> Self {
         Self(CallError::new(ErrorKind::RateLimited, message).retryable_after(wait))
@@ -47,15 +47,14 @@ impl ToolError {
         Self(CallError { violations: vec![Violation::new(path, message)], ..error })
     }
 
-    /// The model should make the call again, and differently: `hint` tells it how. No further attempt of this call is
-    /// made.
+    /// The model should call again with other arguments; `hint` explains how. No further attempt of this call is made.
     #[must_use]
     pub fn model_retry(hint: impl Into<String>) -> Self {
         Self(CallError::new(ErrorKind::ModelRetry, hint))
     }
 
-    /// The tool needs something from the caller before it can do this: a login, a file, a consent. `what` says what. No
-    /// further attempt is made.
+    /// The tool needs something from the caller first: a login, a file, a consent. `what` names it. No further attempt
+    /// is made.
     #[must_use]
     pub fn needs(what: impl Into<String>) -> Self {
         Self(CallError::new(ErrorKind::NeedsInput, what))
@@ -83,7 +82,7 @@ impl ToolError {
         self.0.retryable
     }
 
-    /// How long another attempt should wait at least, where the error says so.
+    /// The shortest wait before another attempt, if the error sets one.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after

@@ -1,5 +1,5 @@
-//! The files of a call. A worker may not read what is stored: the owner of the run gives it the chunks of those files
-//! that the call may open, and of no others.
+//! The files of a call. A worker has no read access to the store: the owner of the run sends it chunks, and only of
+//! files that the call may open.
 
 use std::fmt;
 use std::future::Future;
@@ -16,12 +16,12 @@ use run::File;
 use crate::context::Context;
 use crate::error::ToolError;
 
-/// Chunks of a file that are asked for ahead of its reader.
+/// Chunks of a file that are requested ahead of its reader.
 const AHEAD: usize = 2;
 
 type Asking = Pin<Box<dyn Future<Output = Result<Bytes, String>> + Send>>;
 
-/// Whoever gives out chunks of files.
+/// A source of chunks of files.
 #[derive(Clone)]
 pub struct Source(Arc<dyn Fn(ChunkRequest) -> Asking + Send + Sync>);
 
@@ -47,7 +47,7 @@ impl Context {
     /// The file of this name.
     ///
     /// # Errors
-    /// When the call has none; the model is told which there are.
+    /// If the call has no such file. The error lists its files.
     pub fn file(&self, name: &str) -> Result<&File, ToolError> {
         self.files().iter().find(|file| file.name == name).ok_or_else(|| {
             let names: Vec<&str> = self.files().iter().map(|file| file.name.as_str()).collect();
@@ -58,8 +58,8 @@ impl Context {
         })
     }
 
-    /// The bytes of a file, piece by piece as they are asked for; a file has up to 256 MiB. Its end comes only when its
-    /// SHA-256 is right.
+    /// The bytes of a file of up to 256 MiB, piece by piece on demand. The stream ends only if the SHA-256 is right,
+    /// else with an error.
     ///
     /// An error ends it: the file is not kept any more, or its run's owner cannot be reached. Another attempt may get
     /// it.

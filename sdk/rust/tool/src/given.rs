@@ -1,4 +1,4 @@
-//! What a call is given beside its arguments: the keys of its context that its tool declares, and nothing else.
+//! The context of a call beside its arguments: only those keys that its tool declares.
 
 use proto::history::{self, PastCall};
 use run::Fields;
@@ -20,8 +20,8 @@ impl About {
 }
 
 impl Context {
-    /// What the caller gave under a key that the tool declares, and the model does not see. Where nothing was given, it
-    /// is as if it was `null`: ask for an `Option` where the tool can do without.
+    /// The caller's value under a key that the tool declares; the model does not see it. A missing value is read as
+    /// `null`, so use an `Option` if the tool can do without it.
     ///
     /// # Errors
     /// `NeedsInput` where nothing was given and `T` cannot do without, or where it is not a `T`. The error does not

@@ -1,5 +1,5 @@
-//! What stands around every execution of a tool in a worker: it sees the call and how it ends, may change both, and may
-//! answer in the tool's place.
+//! Wraps every execution of a tool in a worker: it sees the call and its end, may change both, and may answer instead
+//! of the tool.
 //!
 //! ```
 //! use toolyard_tool::interceptor::{Call, Interceptor, Next};
@@ -31,10 +31,10 @@
 //! # }
 //! ```
 //!
-//! The one that a table was given first is the outermost: it sees a call first and its outcome last. One that does not
-//! run what is next keeps the call from everything inside. What a tool says while it runs does not pass through here:
-//! it goes into the log at once, and cannot be taken back from here. So whoever runs a call twice, or keeps its outcome
-//! for another one, looks at [`Call::said`].
+//! The first interceptor of a table is the outermost: it sees a call first and its outcome last. If it does not run
+//! `next`, neither inner interceptors nor the tool run. Output that a tool sends while it runs does not pass through
+//! interceptors: it goes into the log at once and cannot be withdrawn here. So an interceptor that runs a call twice,
+//! or reuses its outcome, must check [`Call::said`].
 //!
 //! No `tower::Service`: a call here borrows its context and the chain, which a service's `'static` requests and `&mut
 //! self` forbid without copies, and `poll_ready` would hold back calls that already have their slot.
@@ -68,7 +68,7 @@ pub use retry::Retry;
 /// As a tool's, its future is dropped when the call is stopped and does not end by itself; when the tool blocks its
 /// thread, it runs on that thread.
 pub trait Interceptor: Send + Sync + 'static {
-    /// Answers the call, mostly with what `next` does.
+    /// Answers the call, usually with the outcome of `next`.
     fn call(&self, call: Call<'_>, next: Next<'_>) -> impl Future<Output = Result<Output, ToolError>> + Send;
 }
 
@@ -87,7 +87,7 @@ impl Call<'_> {
         &self.manifest().name
     }
 
-    /// What the tool's worker tells the world of it.
+    /// The tool's manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.hosted.manifest
@@ -110,20 +110,20 @@ impl Call<'_> {
         &mut self.arguments
     }
 
-    /// How many chunks of output, progress included, this attempt has said so far.
+    /// The number of chunks (progress included) that this attempt has sent so far.
     #[must_use]
     pub fn said(&self) -> u32 {
         self.context.said()
     }
 }
 
-/// What is next for a call: the interceptors further in, then the tool. May be run as often as needed.
+/// The rest of the chain: the inner interceptors, then the tool. May be run several times.
 #[derive(Debug, Clone, Copy)]
 pub struct Next<'a>(&'a [Ring]);
 
 impl Next<'_> {
     /// # Errors
-    /// What the tool or an interceptor further in fails with.
+    /// The error of the tool or of an inner interceptor.
     pub async fn run(self, call: Call<'_>) -> Result<Output, ToolError> {
         let ring = self.0.iter().position(|ring| ring.is_around(call.tool()));
         if let Some(place) = ring {

@@ -1,8 +1,8 @@
-//! How much a call may say, and what becomes of it when it says more. Workers and the test kit apply the same.
+//! Limits of a call's output, and the error beyond them. Workers and the test kit apply the same limits.
 
 use run::{CallError, Chunk, Completion, Content, ErrorKind, limit};
 
-/// Counts what one attempt has said.
+/// Counts the output of one attempt.
 #[derive(Debug, Default)]
 pub struct Said {
     chunks: u32,
@@ -20,7 +20,7 @@ impl Said {
         self.chunks
     }
 
-    /// The size of a chunk that may still be said; `None` when it is too much.
+    /// The size of a chunk if it is within the limits; `None` if it is not.
     pub fn count(&mut self, chunk: &Chunk) -> Option<usize> {
         let bytes = match chunk {
             Chunk::Content { content, .. } => content.size(),
@@ -36,7 +36,7 @@ impl Said {
     }
 }
 
-/// Bytes of the longest name in a chunk: its channel's, its media type, or what a progress says.
+/// Bytes of the longest name in a chunk: its channel, its media type, or the message of a progress.
 pub fn label_size(chunk: &Chunk) -> usize {
     match chunk {
         Chunk::Content { channel, content } => channel.len().max(content.label_size()),
@@ -50,7 +50,7 @@ pub fn too_much_output() -> CallError {
     CallError::new(ErrorKind::OutputTooLarge, message)
 }
 
-/// What a call gives, if it may be kept: in the log, or its result beside it.
+/// The outcome of a call, if it is within the limits of the log and of objects.
 pub fn completion(given: Completion) -> Result<Completion, CallError> {
     let count = given.result.len();
     let largest = given.result.iter().map(Content::size).max().unwrap_or_default();

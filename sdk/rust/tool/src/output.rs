@@ -1,4 +1,4 @@
-//! What a tool gives back: a call's result.
+//! The result of a call.
 
 use bytes::Bytes;
 use run::{Completion, Content};
@@ -70,7 +70,7 @@ impl From<&str> for Output {
     }
 }
 
-/// A tool with nothing to say still answers: models take an empty result for a failure.
+/// A tool without a result still answers, because models take an empty result for a failure.
 impl From<()> for Output {
     fn from((): ()) -> Self {
         "Done".into()

@@ -1,4 +1,4 @@
-//! The beginning of what is too large to be shown whole, and the words for what is missing.
+//! The beginning of a value that is too large to be shown, and a note about the missing part.
 
 /// As much of a text as fits, in whole characters.
 #[must_use]

@@ -1,5 +1,4 @@
-//! The other side of a tool, for a program that executes calls, as the worker does. Whoever writes tools needs nothing
-//! of it.
+//! The other side of a tool, for a program that executes calls, such as the worker. Authors of tools do not need it.
 
 pub use proto::convert::object::ChunkRequest;
 pub use run::{

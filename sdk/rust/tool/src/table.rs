@@ -23,7 +23,7 @@ use crate::tool::{About, Tool};
 #[derive(Debug, Default)]
 pub struct Table {
     tools: BTreeMap<ToolName, Arc<Hosted>>,
-    /// Other names of the tools, and whose they are.
+    /// Aliases, and their tools.
     aliases: BTreeMap<ToolName, ToolName>,
     interceptors: Chain,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Hosted {
     /// `None` for a tool that only the client can answer.
     body: Option<Box<dyn Body>>,
     blocking: bool,
-    /// How many of its calls may run at once, where that is limited.
+    /// How many of its calls may run at once, if that is limited.
     room: Option<Arc<Semaphore>>,
 }
 
@@ -113,7 +113,7 @@ impl Table {
         Ok(self)
     }
 
-    /// These tools alone, `*` standing for any characters; all where none is named.
+    /// Only these tools (`*` stands for any characters); all if the list is empty.
     ///
     /// # Errors
     /// When one is not there.
@@ -135,13 +135,13 @@ impl Table {
         Ok(self)
     }
 
-    /// What a tool is called, whatever it is asked for by.
+    /// A tool's own name, also for an alias.
     #[must_use]
     pub fn own_name<'a>(&'a self, tool: &'a ToolName) -> &'a ToolName {
         self.aliases.get(tool).unwrap_or(tool)
     }
 
-    /// What a tool says of itself; nothing of one that is not hosted.
+    /// A tool's manifest; `None` if it is not hosted.
     #[must_use]
     pub fn description(&self, tool: &ToolName) -> &str {
         self.tools.get(self.own_name(tool)).map_or("", |hosted| hosted.manifest.description.as_str())
@@ -194,7 +194,7 @@ impl Table {
     ) -> Result<Self, InvalidTool> {
         let input_schema = schemars::schema_for!(Input).to_value().to_string();
         let blocking = about.blocking;
-        // What an author says is read as what a stranger says: there is one check, and it names all that is wrong.
+        // A manifest of an author is checked like one from the network. The check lists all mistakes.
         let Usable { manifest, schema, .. } = manifest_in(about.advertised(name, input_schema, body.is_none()))?;
         let tool = manifest.name.clone();
         let taken = |name: &ToolName| self.tools.contains_key(name) || self.aliases.contains_key(name);
@@ -210,7 +210,7 @@ impl Table {
         Ok(self)
     }
 
-    /// What a call of the tool takes a place in while it runs, where only so many may.
+    /// The semaphore of a tool whose calls are limited in number.
     #[must_use]
     pub fn room(&self, tool: &ToolName) -> Option<&Arc<Semaphore>> {
         self.tools.get(self.aliases.get(tool).unwrap_or(tool))?.room.as_ref()
@@ -323,8 +323,7 @@ mod tests {
         allocation_counter::measure(work).count_total
     }
 
-    /// Those of finding a call's tool and checking its arguments, and those of executing it: first what must be done,
-    /// then what is.
+    /// The futures of preparing a call and of executing it.
     fn needed_and_made(table: &Table) -> [(u64, u64); 2] {
         let (name, arguments) = (Echo::NAME.parse().unwrap(), br#"{"text":"hi"}"#);
         let prepare = || table.prepare(&name, arguments).unwrap();

@@ -1,5 +1,5 @@
-//! Runs a tool without a broker, for tests of tools. Arguments, output and results are held to the limits to which a
-//! worker holds them; nobody enforces the deadline, and a cancelled tool has all the time it takes.
+//! Runs a tool without a broker, for tests of tools. It applies a worker's limits of arguments, output and results. It
+//! does not enforce the deadline, and gives a cancelled tool unlimited time.
 //!
 //! ```
 //! use toolyard_tool::{testkit, tool};
@@ -139,7 +139,7 @@ pub async fn call_with(table: &Table, tool: &str, arguments: Value, files: &[(&s
     start_with(table, tool, arguments, Fields::default(), files).end().await
 }
 
-/// The context of a call, and what is said in it.
+/// The context of a call, and its output.
 pub(crate) fn context(
     tool: ToolName,
     arguments: String,
@@ -163,7 +163,7 @@ pub(crate) fn context(
     (execution.into(), chunks)
 }
 
-/// What a table would tell the world of one of its tools.
+/// The manifest that a table advertises for one of its tools.
 #[must_use]
 pub fn manifest<'a>(table: &'a Table, tool: &str) -> Option<&'a Manifest> {
     table.manifests().find(|manifest| manifest.name.as_str() == tool)
@@ -180,13 +180,13 @@ pub struct Call {
 }
 
 impl Call {
-    /// The next piece of output as it comes; `None` when there is no more, or more than a call may say.
+    /// The next piece of output as it comes; `None` if there is no more, or the limit is exceeded.
     pub async fn chunk(&mut self) -> Option<Chunk> {
         let chunk = self.chunks.recv().await?;
         self.take(chunk)
     }
 
-    /// Asks the tool to stop.
+    /// Requests the tool to stop.
     pub fn cancel(&self) {
         self.stop.cancel();
     }
@@ -248,13 +248,13 @@ pub struct Called {
 }
 
 impl Called {
-    /// All text that was said with [`Context::text`].
+    /// All text that was sent with [`Context::text`].
     #[must_use]
     pub fn text(&self) -> String {
         self.text_on("")
     }
 
-    /// All text that was said on a channel.
+    /// All text that was sent on a channel.
     #[must_use]
     pub fn text_on(&self, wanted: &str) -> String {
         let text = |chunk: &Chunk| match chunk {
@@ -280,7 +280,7 @@ impl Called {
         parts.iter().filter_map(text).collect()
     }
 
-    /// What the call gave for the state of its run under this key.
+    /// The call's value for the state of its run under this key.
     #[must_use]
     pub fn state(&self, key: &str) -> Option<Value> {
         serde_json::from_str(self.extra_state.get(key)?).ok()

@@ -1,4 +1,4 @@
-//! What a tool is to its author: a name, a typed input, and an async function of a [`Context`] and that input.
+//! The trait of a tool: a name, a typed input, and an async function of a [`Context`] and that input.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ use crate::output::Output;
 pub trait Tool: Send + Sync + 'static {
     /// The name by which models call it: 1 to 128 of `A-Z a-z 0-9 _ . -`.
     const NAME: &'static str;
-    /// The arguments. Doc comments of the fields are what the model reads about them.
+    /// The arguments. The doc comments of the fields are the descriptions for the model.
     type Input: DeserializeOwned + JsonSchema + Send;
 
     fn about(&self) -> About;
@@ -64,7 +64,7 @@ pub trait Tool: Send + Sync + 'static {
     fn call(&self, context: &Context, input: Self::Input) -> impl Future<Output = Result<Output, ToolError>> + Send;
 }
 
-/// What the world should know of a tool.
+/// The description of a tool for models, callers and operators.
 #[derive(Debug, Clone)]
 pub struct About {
     description: String,
@@ -72,7 +72,7 @@ pub struct About {
     streaming: bool,
     pub(crate) blocking: bool,
     attempt_timeout: Duration,
-    /// `None` where the author does not say; then it hangs on `streaming`.
+    /// `None` if the author does not set it; then `streaming` decides.
     idle_timeout: Option<Option<Duration>>,
     attempts_max: Option<u32>,
     backoff: Backoff,
@@ -94,7 +94,7 @@ pub struct About {
     running_max: u32,
     exclusive_when: String,
     parallel_when: String,
-    /// Empty where the author does not say.
+    /// Empty if the author does not set it.
     output_schema: String,
     pub(crate) context_keys: Vec<String>,
 }
@@ -133,7 +133,7 @@ impl About {
         }
     }
 
-    /// It changes nothing, so a call whose worker is lost may be executed again.
+    /// It has no effects, so a call whose worker is lost may be executed again.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.effects.read_only = true;
@@ -198,8 +198,8 @@ impl About {
         self
     }
 
-    /// How long a running attempt may say nothing, not even progress, before it is ended; `None` for as long as it
-    /// takes. Unless set 60 s for a streaming tool, and none for any other.
+    /// How long a running attempt may send neither output nor progress before it is ended; `None` for no limit.
+    /// Default: 60 s for a streaming tool, no limit for any other.
     #[must_use]
     pub fn idle_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.idle_timeout = Some(timeout);
@@ -222,8 +222,8 @@ impl About {
         self
     }
 
-    /// What becomes of the output of an attempt when another one follows. With [`AfterPartialOutput::Continue`] the
-    /// tool must go on from [`Context::continue_from`].
+    /// The treatment of an attempt's output if another attempt follows. With [`AfterPartialOutput::Continue`] the tool
+    /// must continue from [`Context::continue_from`].
     #[must_use]
     pub fn after_partial_output(mut self, mode: AfterPartialOutput) -> Self {
         self.after_partial_output = mode;
@@ -266,22 +266,23 @@ impl About {
         self
     }
 
-    /// What it gives is a part of what the assistant says to the user. The model is given it all the same, and goes on.
+    /// Its result is shown to the user as a part of the assistant's message. The model receives it as well, and goes
+    /// on.
     #[must_use]
     pub fn final_(mut self) -> Self {
         self.is_final = true;
         self
     }
 
-    /// What it gives may be the answer: where that holds for all calls of a run and all complete, the model need not be
-    /// asked again.
+    /// Its result may be the final answer: if this holds for all calls of a run and all complete, the model need not be
+    /// called again.
     #[must_use]
     pub fn return_direct(mut self) -> Self {
         self.return_direct = true;
         self
     }
 
-    /// It is not listed, can be called only where it is attached, and users are shown nothing of its calls.
+    /// It is not listed, can be called only if it is attached, and its calls are not shown to users.
     #[must_use]
     pub fn hidden(mut self) -> Self {
         self.hidden = true;
@@ -296,8 +297,8 @@ impl About {
         self
     }
 
-    /// Numbers with dots between them, as `1.4.2`. Say a higher one whenever its schema changes: of live workers with
-    /// different schemas the one with the highest version is called, and without a higher one the first.
+    /// Numbers with dots between them, as `1.4.2`. Set a higher one whenever the schema changes: of live workers with
+    /// different schemas the one with the highest version is called, and among equal versions the first.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.version = version.into();
@@ -311,8 +312,8 @@ impl About {
         self
     }
 
-    /// A call whose arguments fit this JSON Schema runs alone, whatever [`Self::concurrency`] says. It is the
-    /// coordinator that looks, before any worker is asked:
+    /// A call whose arguments match this JSON Schema runs alone, whatever [`Self::concurrency`] is. The coordinator
+    /// checks this before it dispatches the call:
     ///
     /// ```
     /// # use toolyard_tool::About;
@@ -325,8 +326,8 @@ impl About {
         self
     }
 
-    /// A call whose arguments fit this JSON Schema may run beside others, unless they fit [`Self::exclusive_when`] too,
-    /// or somebody is to approve it, who may change them.
+    /// A call whose arguments match this JSON Schema may run beside others, unless they also match
+    /// [`Self::exclusive_when`], or the call needs an approval, which may change the arguments.
     #[must_use]
     pub fn parallel_when(mut self, schema: impl Into<String>) -> Self {
         self.parallel_when = schema.into();
@@ -342,23 +343,23 @@ impl About {
         self
     }
 
-    /// How many calls of it may be queued or running at once, in all runs and on all workers together; as many as there
-    /// are unless set. Those beyond wait with the coordinators, and take nobody's slot. Several coordinators may exceed
-    /// it by what they let begin within the same second or two.
+    /// How many of its calls may be queued or running at once, in all runs and on all workers together; unlimited by
+    /// default. Further calls wait at the coordinators and take no slot of a worker. Several coordinators together may
+    /// exceed it by the calls that they start within the same two seconds.
     #[must_use]
     pub fn running_max(mut self, calls: u32) -> Self {
         self.running_max = calls;
         self
     }
 
-    /// What its result is: the schema of `T`, as JSON. Nobody holds a result to it.
+    /// The schema of its result: that of `T`, as JSON. Results are not checked against it.
     #[must_use]
     pub fn output_schema<T: JsonSchema>(mut self) -> Self {
         self.output_schema = schemars::schema_for!(T).to_value().to_string();
         self
     }
 
-    /// What a tool of this name tells the world; nothing of it is checked yet.
+    /// The manifest of a tool of this name, not checked yet.
     pub(crate) fn advertised(self, name: &str, input_schema: String, definition_only: bool) -> v1::Tool {
         let Effects { read_only, idempotent, destructive, open_world, uses_machine } = self.effects;
         let policy = Some(policy_out(&self.policy()));

@@ -11,18 +11,17 @@ use super::{Call, Interceptor, Next};
 use crate::error::ToolError;
 use crate::output::Output;
 
-/// The longest time for which a result is kept: what is read changes.
+/// The longest time for which a result is kept, because the data behind it changes.
 const KEEPS_MAX: Duration = Duration::from_secs(24 * 3600);
-/// What an entry costs besides its key and its result, roughly.
+/// The approximate size of an entry besides its key and its result.
 const ENTRY_BYTES: usize = 200;
 
-/// Answers a call with the result of an earlier one with the same tool, arguments, files, metadata and context: who a
-/// call is for may matter, and stands there.
+/// Answers a call with the result of an earlier one with the same tool, arguments, files, metadata and context.
+/// Metadata and context count because the result may depend on the user in them.
 ///
-/// Only of tools that are `read_only`: a second execution of one that is merely idempotent may be wanted, because
-/// somebody else undid the first. Only results, not errors; and only of calls that said nothing while they ran, because
-/// their output is a part of the answer that is not kept here. Calls that run at the same time do not wait for each
-/// other.
+/// Only for tools that are `read_only`: a second execution of an idempotent tool may be wanted, because the first may
+/// have been undone. Only results are kept, not errors, and only of calls without output, because output is a part of
+/// the answer that is not kept here. Calls that run at the same time do not wait for each other.
 #[derive(Debug)]
 pub struct ResultCache {
     keeps: Duration,

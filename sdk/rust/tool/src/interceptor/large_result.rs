@@ -1,4 +1,4 @@
-//! Keeps large results out of the log and out of the model's sight: it gets the beginning, and is told so.
+//! Shortens large results, so that neither the log nor the model receives more than the beginning and a note.
 
 use std::path::{Path, PathBuf};
 
@@ -23,14 +23,14 @@ pub struct LargeResult {
 }
 
 impl LargeResult {
-    /// What is cut is gone.
+    /// The removed part is lost.
     #[must_use]
     pub fn cut(bytes_max: usize) -> Self {
         Self { bytes_max, folder: None }
     }
 
-    /// The whole of what is cut goes to a file below `folder`, in a folder of its run, and the model is told its path.
-    /// Where the model's tools can read that folder, it can look there. Nobody removes the files.
+    /// The whole result is written to a file below `folder`, in a folder of its run, and the note names its path, so
+    /// that the model can read it with its tools. The files are never removed.
     #[must_use]
     pub fn to_folder(bytes_max: usize, folder: impl Into<PathBuf>) -> Self {
         Self { bytes_max, folder: Some(folder.into()) }
@@ -80,7 +80,7 @@ impl Interceptor for LargeResult {
     }
 }
 
-/// No two calls have the same, and none leads out of the folder: what a path could trip over is written as `%` and two
+/// No two calls have the same path, and none leads out of the folder: special characters are written as `%` and two
 /// digits.
 fn file(folder: &Path, context: &Context, part: usize, ending: &str) -> PathBuf {
     let mut name = String::new();

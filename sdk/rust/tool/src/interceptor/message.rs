@@ -6,9 +6,9 @@ use super::{Call, Interceptor, Next};
 use crate::error::ToolError;
 use crate::output::Output;
 
-/// Makes a result of an error, `The call failed: …`, so that the call completes and whatever looks only at results goes
-/// on. An error after which the tool's policy makes another attempt remains one. What the tool said before it failed
-/// stands.
+/// Converts an error to the result `The call failed: …`, so that the call completes, for clients that handle only
+/// results. An error after which the tool's policy makes another attempt stays an error. Output from before the error
+/// stays.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorToMessage;
 

@@ -12,9 +12,9 @@ use crate::output::Output;
 /// The longest time over which calls are counted: a worker does not live much longer, and begins with a full bucket.
 const PER_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Lets through so many calls in a time, of this worker: all at once after a while without any, then one after another.
-/// Whoever comes too soon is refused with [`ToolError::rate_limited`], so that a call of a tool that is safe to repeat
-/// comes again in time without a slot; or waits here for a while, for tools that are not.
+/// Limits the calls of this worker per time, with a token bucket. A call that comes too soon fails with
+/// [`ToolError::rate_limited`], so that a call of a tool that is safe to repeat comes again in time without holding a
+/// slot. For other tools it can wait here instead.
 #[derive(Debug)]
 pub struct RateLimit {
     /// One token comes in this time.
@@ -41,7 +41,7 @@ impl RateLimit {
         self
     }
 
-    /// Takes a token, also one that will be there in time, and says when. What is refused takes none.
+    /// Takes a token, or reserves one that will be there in time, and returns when. A refused call takes none.
     fn take(&self, now: Instant, patience: Duration) -> Result<Instant, Duration> {
         let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
         let next_full = full_at.map_or(now, |at| at.max(now)) + self.interval;

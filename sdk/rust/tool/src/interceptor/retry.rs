@@ -1,5 +1,5 @@
-//! Tries again at once, in the worker that has the call, where the log's way (another attempt, a second later at the
-//! soonest) is too slow for a failure that mostly passes in milliseconds.
+//! Retries at once in the same worker, for failures that usually pass within milliseconds: another attempt by the log's
+//! policy takes a second at least.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::{Call, Interceptor, Next};
 use crate::error::ToolError;
 use crate::output::Output;
 
-/// Runs a call again that failed in a way that may pass ([`ToolError::retryable`], [`ToolError::rate_limited`]), where
-/// its tool is safe to repeat.
+/// Runs a call again that failed with a retryable error ([`ToolError::retryable`], [`ToolError::rate_limited`]), if its
+/// tool is safe to repeat.
 ///
-/// One layer tries again, not two: when all tries failed, the error is final. The log's own way remains, with the error
-/// as it was, for what this one must or should not do: when the failed try has said something, which only the log can
-/// withdraw; and when the wait would be longer than `longest` or than the attempt may still take.
+/// Retries happen at exactly one layer: if all tries fail, the error is final. Two kinds of failures are left unchanged
+/// to the log's retry policy: those of a try that sent output, which only the log can withdraw, and those whose wait
+/// would be longer than `longest` or than the remaining time of the attempt.
 #[derive(Debug)]
 pub struct Retry {
     tries: u32,

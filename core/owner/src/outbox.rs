@@ -1,0 +1,113 @@
+//! Notifications of a shard's runs that are not in the queue of webhooks yet. Until they are, they are a part of the
+//! shard's snapshot, and those for later entries follow from the log again.
+
+use std::collections::VecDeque;
+
+/// The most notifications put into the queue together.
+const BATCH_MAX: usize = 256;
+/// The most notifications of a shard that wait while the queue does not accept any. Beyond that, the newest are lost,
+/// because a queue that is unavailable while the log is available needs an operator.
+pub const WAITING_MAX: usize = 16_384;
+
+/// Notifications of a shard, in their order.
+#[derive(Debug, Clone)]
+pub struct Outbox<T> {
+    waiting: VecDeque<T>,
+    posting: Posting,
+    /// The notifications for entries up to here are waiting, or were posted by an earlier owner.
+    through: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Posting {
+    #[default]
+    Idle,
+    UnderWay,
+    /// The queue accepted nothing. The next sweep retries, not the next entry.
+    PutOff,
+}
+
+impl<T> Default for Outbox<T> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), posting: Posting::Idle, through: 0 }
+    }
+}
+
+impl<T: Clone> Outbox<T> {
+    /// The notifications of a snapshot of this log position.
+    #[must_use]
+    pub fn of(waiting: Vec<T>, through: u64) -> Self {
+        Self { waiting: waiting.into(), posting: Posting::Idle, through }
+    }
+
+    /// The waiting notifications, for a snapshot.
+    pub fn list(&self) -> impl Iterator<Item = &T> {
+        self.waiting.iter()
+    }
+
+    /// Whether the notifications for an entry are still to be added.
+    #[must_use]
+    pub fn lacks(&self, sequence: u64) -> bool {
+        sequence > self.through
+    }
+
+    /// Adds notifications. Returns `false` if there is no room; then they are dropped.
+    pub fn add(&mut self, notifications: Vec<T>) -> bool {
+        let fits = self.waiting.len() + notifications.len() <= WAITING_MAX;
+        if fits {
+            self.waiting.extend(notifications);
+        }
+        fits
+    }
+
+    /// Begins to put the first notifications into the queue. `None` if there are none, others are on their way, or the
+    /// queue accepted nothing since the last [`Self::retry`].
+    pub fn begin(&mut self) -> Option<Vec<T>> {
+        if self.posting != Posting::Idle || self.waiting.is_empty() {
+            return None;
+        }
+        self.posting = Posting::UnderWay;
+        Some(self.waiting.iter().take(BATCH_MAX).cloned().collect())
+    }
+
+    /// So many of the notifications that were begun are in the queue; `is_accepting` if it did not refuse the others.
+    pub fn handle_posted(&mut self, count: usize, is_accepting: bool) {
+        self.posting = if is_accepting { Posting::Idle } else { Posting::PutOff };
+        self.waiting.drain(..count.min(self.waiting.len()));
+    }
+
+    /// Lets notifications be put into the queue again after it accepted nothing.
+    pub fn retry(&mut self) {
+        if self.posting == Posting::PutOff {
+            self.posting = Posting::Idle;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notifications_are_posted_in_order_and_stay_until_the_queue_has_them() {
+        let mut outbox = Outbox::of(vec![1, 2], 7);
+        assert!(!outbox.lacks(7) && outbox.lacks(8));
+        assert_eq!(outbox.begin(), Some(vec![1, 2]));
+        assert!(outbox.add(vec![3]));
+        assert_eq!(outbox.begin(), None, "others are on their way");
+        outbox.handle_posted(1, false);
+        assert_eq!((outbox.begin(), outbox.list().copied().collect::<Vec<_>>()), (None, vec![2, 3]));
+        outbox.retry();
+        assert_eq!(outbox.begin(), Some(vec![2, 3]));
+        outbox.handle_posted(2, true);
+        assert_eq!(outbox.begin(), None);
+    }
+
+    #[test]
+    fn an_outbox_has_a_limit_beyond_which_the_newest_are_dropped() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.add((0..WAITING_MAX).collect()) && !outbox.add(vec![0]));
+        let begun = outbox.begin().expect("some wait");
+        assert_eq!((begun.len(), outbox.list().count()), (BATCH_MAX, WAITING_MAX));
+    }
+}

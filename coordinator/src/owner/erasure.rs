@@ -170,7 +170,7 @@ impl OwnerTask {
         let mut failed = None;
         for (OwedErasure { run, through, .. }, result) in batch {
             let Some(slice) = self.slices.get_mut(usize::from(run.shard().0)) else { continue };
-            let left = result.as_ref().map(|()| ()).map_err(Unerased::left);
+            let left = result.as_ref().map_or_else(|error| Err(error.left()), |()| Ok(()));
             let Some(attempted) = slice.owed.handle_erased(run, through, left) else { continue };
             if let Some((tenant, bytes)) = attempted.released {
                 slice.log_bytes.release(&tenant, run.created_at(), bytes);

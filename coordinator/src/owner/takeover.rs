@@ -2,15 +2,15 @@
 //! snapshot has its log position and the runs that were open then. Those runs are read, and the shard is followed from
 //! that position.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use owner::{Known, Phase, Takeover};
-use proto::convert::snapshot::{OwedErasure, Snapshot};
+use owner::erasure::{Erasures, OwedErasure};
+use owner::{Known, Outbox, Phase, SnapshotSchedule, Takeover};
+use proto::convert::snapshot::Snapshot;
 use run::{RunId, Shard, TenantId, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::Instant;

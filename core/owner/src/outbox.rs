@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 const BATCH_MAX: usize = 256;
 /// The most notifications of a shard that wait while the queue does not accept any. Beyond that, the newest are lost,
 /// because a queue that is unavailable while the log is available needs an operator.
-pub const WAITING_MAX: usize = 16_384;
+const WAITING_MAX: usize = 16_384;
 
 /// Notifications of a shard, in their order.
 #[derive(Debug, Clone)]

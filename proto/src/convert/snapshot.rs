@@ -1,6 +1,7 @@
 //! Snapshots of a shard: the state that an owner stores for the next owner.
 
 use bytes::Bytes;
+pub use owner::erasure::OwedErasure;
 use prost::Message as _;
 use run::{RunId, Shard, TenantId, Timestamp};
 use uuid::Uuid;

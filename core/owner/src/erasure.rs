@@ -1,6 +1,6 @@
-//! Ended runs of a shard that are still to be erased: which are due, which steps are left, and which requests did not fit
-//! and are to be read from the log again. The driver erases and reports; the list is a part of the shard's snapshot, so
-//! the next owner continues.
+//! Ended runs of a shard that are still to be erased: which are due, which steps are left, and which requests did not
+//! fit and are to be read from the log again. The driver erases and reports; the list is a part of the shard's
+//! snapshot, so the next owner continues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -205,8 +205,8 @@ impl Erasures {
     }
 
     /// Requests were read from entry `from` on; `next` is the first entry that is still to be read, if there is one.
-    /// Returns the runs whose requests were taken; `None` if the shard was lost meanwhile. The requests of open runs are
-    /// known already.
+    /// Returns the runs whose requests were taken; `None` if the shard was lost meanwhile. The requests of open runs
+    /// are known already.
     pub fn handle_refilled(
         &mut self,
         from: u64,

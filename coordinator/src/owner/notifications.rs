@@ -31,9 +31,8 @@ pub(super) fn add_notifications(
     if !outbox.lacks(entry.sequence) {
         return;
     }
-    for fact in facts {
-        let Fact::StatusChanged(status) = fact else { continue };
-        if !outbox.add(webhooks.letters(run, *status, entry)) {
+    for status in owner::notified(run, facts) {
+        if !outbox.add(webhooks.letters(run, status, entry)) {
             tracing::error!(run.id = %run.id(), "the queue of webhooks is unavailable, dropping a notification");
         }
     }

@@ -22,7 +22,7 @@ mod world;
 
 pub use action::{Action, Append, JobLease};
 pub use known::Known;
-pub use outbox::Outbox;
+pub use outbox::{Outbox, notified};
 pub use overdue::{OVERDUE, overdue_ends};
 pub use owner::{Applied, Owner};
 pub use place::SubjectKind;

@@ -3,11 +3,23 @@
 
 use std::collections::VecDeque;
 
+use run::{Fact, Run, RunStatus};
+
 /// The most notifications put into the queue together.
 const BATCH_MAX: usize = 256;
 /// The most notifications of a shard that wait while the queue does not accept any. Beyond that, the newest are lost,
 /// because a queue that is unavailable while the log is available needs an operator.
 const WAITING_MAX: usize = 16_384;
+
+/// The new statuses of which webhooks are notified. A void run has none: it may be a copy of a run that was erased, of
+/// which they heard how it ended.
+pub fn notified<'a>(run: &Run, heard: &'a [Fact]) -> impl Iterator<Item = RunStatus> + 'a {
+    let heard = if run.is_void() { &[] } else { heard };
+    heard.iter().filter_map(|fact| match fact {
+        Fact::StatusChanged(status) => Some(*status),
+        _ => None,
+    })
+}
 
 /// Notifications of a shard, in their order.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::event::{Event, Route};
 use crate::id::{TenantId, Timestamp};
-use crate::late::{COPIES_MARGIN, STORED_WITHIN};
+use crate::late::{COPIES_MARGIN, NEVER_OPENED_AFTER, STORED_WITHIN};
 use crate::run::Run;
 
 /// The run is erased after its end. Chosen when it is opened, for all of its calls.
@@ -40,6 +40,13 @@ impl Run {
         self.erasure
     }
 
+    /// Its opening was stored too late to count: its caller was told that it is not stored, or it is a copy of a run that
+    /// was erased since. It expired as it began.
+    #[must_use]
+    pub fn is_void(&self) -> bool {
+        self.is_void
+    }
+
     /// When it is erased; `None` for a run that is kept, and for one that has not ended. Not before late copies of its
     /// opening and its jobs are void, because a copy would find their subjects empty and be stored.
     #[must_use]
@@ -48,6 +55,8 @@ impl Run {
         let due = match (self.erase_requested, self.erasure) {
             (Some(requested), _) => ended.max(requested),
             (None, Some(erasure)) => ended.after(erasure.after),
+            // It may be a copy of a run that was erased, so its content must not stay.
+            (None, None) if self.is_void => ended.max(self.id().created_at().after(NEVER_OPENED_AFTER)),
             (None, None) => return None,
         };
         Some(due.max(self.copies_until))

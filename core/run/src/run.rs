@@ -44,6 +44,8 @@ pub struct Run {
     pub(crate) ended_at: Option<Timestamp>,
     /// After this time no copy of the run's opening or of its jobs counts.
     pub(crate) copies_until: Timestamp,
+    /// Its opening was stored too late to count.
+    pub(crate) is_void: bool,
     /// The last entry on the run's own subject. A command appends on condition that it is still the last.
     pub(crate) revision: u64,
 }
@@ -145,6 +147,7 @@ impl Run {
             erase_requested: None,
             ended_at: None,
             copies_until: Timestamp(0),
+            is_void: false,
             revision: 0,
         }
     }

@@ -44,6 +44,18 @@ fn a_run_that_is_opened_too_late_expires_as_it_begins_and_nothing_of_it_is_to_be
 }
 
 #[test]
+fn a_run_that_is_opened_too_late_is_erased_once_no_other_copy_of_its_opening_counts() {
+    let mut story = Story::unopened();
+    story.tell_late([opened([once("a")], false)]);
+    assert!(story.run.is_void());
+    let never_opened = story.run.id().created_at().after(NEVER_OPENED_AFTER);
+    assert_eq!(story.run.erase_at(), Some(never_opened));
+    let mut in_time = Story::unopened();
+    in_time.tell(opened([once("a")], false));
+    assert!(!in_time.run.is_void());
+}
+
+#[test]
 fn an_opening_that_is_its_only_calls_job_is_as_void_as_one_that_is_not() {
     let mut story = Story::unopened();
     story.tell_late([opened([once("a")], false), dispatched(0)]);

@@ -78,7 +78,7 @@ impl Run {
         self.take_in(&opened.calls, entry.at, heard);
         if entry.is_late() {
             // The caller may have received an error for the run, so it ends as it begins.
-            (self.open, self.expired) = (false, true);
+            (self.open, self.expired, self.is_void) = (false, true, true);
             self.calls.iter_mut().for_each(|call| call.expired(DeadlineKind::Opening, entry.at, heard));
         }
     }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use owner::membership::{Answer, Found, Key, Operation};
-use run::{CallIndex, Entry, Event, PoolId, Route, RunId, Timestamp, WorkerId};
+use run::{CallIndex, Entry, Event, PoolId, Route, RunId, Shard, Timestamp, WorkerId};
 
 use crate::net::{Delivery, LeaseChange, Message, Net, Node, Place, Settle, Stored};
 use crate::rim::JOB_LEASE;
+use crate::shard::{Snapshot, is_orphan};
 
 /// Requests for jobs that a worker leaves open are forgotten after this long.
 const PULL_EXPIRES: Duration = Duration::from_secs(5);
@@ -23,6 +24,7 @@ pub(crate) struct Broker {
     pulls: VecDeque<(Node, PoolId, Timestamp)>,
     /// Every change of the lease bucket; its place plus one is its revision.
     pub(crate) leases: Vec<LeaseChange>,
+    pub(crate) snapshots: BTreeMap<Shard, (u64, Arc<Snapshot>)>,
 }
 
 struct Job {
@@ -71,6 +73,31 @@ impl Broker {
                 let through = self.leases.len();
                 tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &Message::LeasesChanged { through });
             }
+            Message::WriteSnapshot { token, shard, snapshot, revision } => {
+                let (last, _) = self.snapshots.entry(shard).or_default();
+                let result = if revision.is_none_or(|revision| revision == *last) {
+                    let next = *last + 1;
+                    self.snapshots.insert(shard, (next, snapshot));
+                    Ok(next)
+                } else {
+                    Err(*last)
+                };
+                net.send(from, Message::SnapshotAnswer { token, result });
+            }
+            Message::Purge { token, run, through } => {
+                self.purge(run, through, net);
+                net.send(from, Message::Purged { token });
+            }
+            Message::Notify { token, notifications } => {
+                // The queue may be full.
+                let count = match net.rough && net.chance.percent(20) {
+                    true => usize::try_from(net.chance.next()).unwrap_or(0) % (notifications.len() + 1),
+                    false => notifications.len(),
+                };
+                notifications.iter().take(count).for_each(|notification| net.promises.notified(notification));
+                let is_accepting = count == notifications.len();
+                net.send(from, Message::Notified { token, count, is_accepting });
+            }
             Message::Alive { .. } => {
                 tell(net, everybody, |node| matches!(node, Node::Coordinator(_)), &message);
             }
@@ -114,7 +141,8 @@ impl Broker {
             return None;
         }
         let sequence = self.log.len() as u64 + 1;
-        let stored = Stored { run, place, entry: Arc::new(Entry { sequence, at: net.now, not_after, events }) };
+        let entry = Arc::new(Entry { sequence, at: net.now, not_after, events });
+        let stored = Stored { run, place, entry, is_erased: false };
         net.promises.stored(&stored);
         self.last.insert((run, place), sequence);
         if let Place::Job(call) = place
@@ -127,6 +155,17 @@ impl Broker {
         }
         self.log.push(stored);
         Some(sequence)
+    }
+
+    /// Removes the entries of a run, and its jobs with them. Its subjects are as if nothing had been there.
+    fn purge(&mut self, run: RunId, through: u64, net: &mut Net<'_>) {
+        if !is_orphan(&self.log, run, through) {
+            net.promises.purged(run, through, net.now);
+        }
+        let entries = self.log.iter_mut().filter(|stored| stored.run == run && stored.entry.sequence <= through);
+        entries.for_each(|stored| stored.is_erased = true);
+        self.last.retain(|(of, _), sequence| *of != run || *sequence > through);
+        self.jobs.retain(|sequence, job| job.delivery.run != run || *sequence > through);
     }
 
     /// The entry of a dispatch is the job. Its spec goes with it, as accepted.
@@ -167,7 +206,8 @@ impl Broker {
         }
         self.pulls.retain(|(_, _, since)| net.now.since(*since) < PULL_EXPIRES);
         for job in self.jobs.values_mut() {
-            let is_due = matches!(job.state, JobState::Waiting { not_before } if not_before <= net.now);
+            let is_paused = net.paused.pools.contains_key(job.pool.as_str());
+            let is_due = matches!(job.state, JobState::Waiting { not_before } if not_before <= net.now) && !is_paused;
             let pull = self.pulls.iter().position(|(_, pool, _)| is_due && *pool == job.pool);
             let Some((worker, ..)) = pull.and_then(|pull| self.pulls.remove(pull)) else { continue };
             job.state = JobState::Pending { until: net.now.after(JOB_LEASE) };

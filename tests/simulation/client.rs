@@ -8,12 +8,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use run::{
     AfterPartialOutput, Answer, Approval, Call, CallError, CallSpec, Command, Concurrency, Content, Decision,
-    DefaultDecision, ErrorKind, FloorPolicy, Opening, OutputKind, Policy, Route, RunId, Timestamp, WithoutWorker,
+    DefaultDecision, Erasure, ErrorKind, FloorPolicy, Opening, OutputKind, Policy, Route, RunId, Timestamp,
+    WithoutWorker,
 };
 
 use crate::net::{Message, Net, Node, Piece};
 use crate::promises::POLICIES;
-use crate::{COORDINATORS, POOLS};
+use crate::{COORDINATORS, POOLS, TOOLS};
 
 const PATIENCE: Duration = Duration::from_secs(4);
 const TRIES_MAX: u32 = 6;
@@ -139,6 +140,12 @@ impl Client {
             }
             Message::Pieces { watch, pieces } if watch == self.watch => self.read(pieces, net),
             Message::Pieces { .. } => {}
+            Message::Gone { watch } if watch == self.watch => {
+                let is_erased = self.run.is_some_and(|run| net.promises.is_erased(run));
+                net.promises.check(is_erased, || format!("a client hears that its run {:?} is gone", self.run));
+                self.over = true;
+            }
+            Message::Gone { .. } => {}
             other => unreachable!("nobody sends a client {other:?}"),
         }
     }
@@ -155,7 +162,9 @@ impl Client {
         let calls: Vec<_> = (0..count).map(|index| Arc::new(spec(&format!("call-{index}"), life, net))).collect();
         self.creating = Some((token, net.now, calls.len()));
         let (open, fail_fast) = (net.chance.percent(30), net.chance.percent(15));
-        let opening = Opening { calls, deadline: life, open, fail_fast, ..Opening::default() };
+        let after = seconds(net, 1, 20);
+        let erasure = net.chance.percent(50).then_some(Erasure { after, request: None });
+        let opening = Opening { calls, deadline: life, open, fail_fast, erasure, ..Opening::default() };
         send_to_any(net, Message::Create { token, opening });
     }
 
@@ -218,7 +227,7 @@ fn spec(name: &str, life: Timestamp, net: &mut Net<'_>) -> CallSpec {
     });
     CallSpec {
         id: name.parse().expect("a call id"),
-        tool: "tool".parse().expect("a tool name"),
+        tool: net.chance.of(&TOOLS).copied().unwrap_or_default().parse().expect("a tool name"),
         arguments: Bytes::from_static(b"{}"),
         metadata: BTreeMap::new(),
         route,

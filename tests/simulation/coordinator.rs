@@ -2,24 +2,29 @@
 //! product's own code. Here are its drivers, with one message for each action, and what `runs.rs` and `readers.rs` of
 //! the product do: commands decided on its fold and appended if nobody was faster, readers that come back.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use owner::{Action, Append, JobLease, Known, OVERDUE, Owner, Takeover, overdue_ends};
+use owner::{Action, Append, Applied, JobLease, Known, OVERDUE, Owner, Phase, Takeover, overdue_ends};
 use run::{
-    CallIndex, CallState, Command, Effect, Entry, Event, FloorPolicy, Opening, PoolId, Route, Run, RunId, Sequencer,
-    Shard, Timestamp, Verdict, WorkerId,
+    CallIndex, CallState, Effect, Entry, Event, FloorPolicy, PoolId, Route, Run, RunId, Sequencer, Shard, Timestamp,
+    Verdict, WorkerId,
 };
 
 use crate::SHARDS;
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Slots};
 use crate::member::Member;
-use crate::net::{Flaw, Message, Net, Node, Question, Settle};
+use crate::net::{Flaw, Message, Net, Node, Paused, Question, Settle, Stored};
 use crate::promises::pieces;
-use crate::rim::{
-    CHECK_WORKERS, CLOCKS_APART, DECISIONS_MAX, EFFECT_PATIENCE, ORDER_PATIENCE, QUEUES_PATIENCE, WORKER_LOST,
-};
+use crate::rim::{CHECK_WORKERS, EFFECT_PATIENCE, QUEUES_PATIENCE, WORKER_LOST, WRITE_SNAPSHOTS};
+use crate::shard::ShardWork;
+
+mod orders;
+
+use orders::Order;
 
 pub(crate) struct Coordinator {
     position: u64,
@@ -27,6 +32,12 @@ pub(crate) struct Coordinator {
     member: Member,
     born: Timestamp,
     alive: BTreeMap<WorkerId, (PoolId, Timestamp)>,
+    /// What is paused, as far as it knows.
+    paused: Paused,
+    slots: Rc<RefCell<Slots>>,
+    /// The work for each shard beside its open runs.
+    shards: [ShardWork; SHARDS as usize],
+    wrote_snapshots: Timestamp,
     /// Appends of effects that are not confirmed yet.
     effects: BTreeMap<u64, Performing>,
     /// Ends that were just appended in place of other owners.
@@ -54,22 +65,6 @@ enum Asking {
     Lost(RunId, CallIndex, PoolId),
 }
 
-/// A client's wish on its way into the log.
-struct Order {
-    client: Node,
-    token: u64,
-    run: RunId,
-    /// `None` for the opening of the run.
-    command: Option<Command>,
-    waiting: Vec<Event>,
-    /// The run as it was decided on: an entry that came since refuses the append.
-    decided_on: Option<Known>,
-    append: u64,
-    /// When it was sent.
-    since: Timestamp,
-    decisions: u32,
-}
-
 struct Reader {
     client: Node,
     watch: u64,
@@ -88,6 +83,10 @@ impl Coordinator {
             member: Member::join(net),
             born: net.now,
             alive: BTreeMap::new(),
+            paused: net.paused.clone(),
+            slots: Rc::default(),
+            shards: Default::default(),
+            wrote_snapshots: net.now,
             effects: BTreeMap::new(),
             ended: Vec::new(),
             checked_workers: net.now,
@@ -105,7 +104,11 @@ impl Coordinator {
     pub(crate) fn wake(&mut self, net: &mut Net<'_>) {
         self.member.check(net);
         self.member.wake(net);
+        if net.flaw != Flaw::DeafToPauses {
+            self.paused = net.paused.clone();
+        }
         self.follow_claims(net);
+        self.shard_work(net);
         self.alive.retain(|_, (_, heard)| net.now.since(*heard) < WORKER_LOST);
         self.give_up(net);
         let is_late = |performing: &Performing| net.now.since(performing.since) >= EFFECT_PATIENCE;
@@ -156,6 +159,11 @@ impl Coordinator {
                     self.asked(who, question, net);
                 }
             }
+            Message::SnapshotAnswer { token, result } => self.snapshot_answered(token, result, net),
+            Message::Purged { token } => self.shards.iter_mut().for_each(|shard| shard.purged(token, net)),
+            Message::Notified { token, count, is_accepting } => {
+                self.shards.iter_mut().for_each(|shard| shard.posted(token, count, is_accepting, net));
+            }
             Message::LastOutputIs { token, sequence } => match self.questions.remove(&token) {
                 Some(Asking::Worker(who, question)) => self.answer(who, &question, sequence, net),
                 Some(Asking::Lost(run, call, pool)) => self.end_lost((run, call), pool, sequence, net),
@@ -165,19 +173,7 @@ impl Coordinator {
             Message::Conflict { token } => self.conflicted(token, net),
             Message::Create { token, opening } => self.create(from, token, opening, net),
             Message::Do { token, run, command } => {
-                let (waiting, append, since, decisions) = (Vec::new(), 0, net.now, 0);
-                let order = Order {
-                    client: from,
-                    token,
-                    run,
-                    command: Some(command),
-                    waiting,
-                    decided_on: None,
-                    append,
-                    since,
-                    decisions,
-                };
-                self.decide(order, false, net);
+                self.decide(Order::of(from, token, run, command, net.now), false, net);
             }
             Message::Watch { watch, run, policy, after } => self.watch(from, watch, run, (policy, after), net),
             other => unreachable!("nobody sends a coordinator {other:?}"),
@@ -189,67 +185,174 @@ impl Coordinator {
     fn fleet(&self, now: Timestamp) -> Fleet {
         let alive = self.alive.iter().map(|(worker, (pool, _))| (worker.clone(), pool.clone())).collect();
         let holds = std::array::from_fn(|at| self.member.holds(Shard(u8::try_from(at).unwrap_or(0)), now));
-        Fleet { alive, are_known: now.since(self.born) >= WORKER_LOST, holds }
+        let (paused, slots) = (self.paused.clone(), Rc::clone(&self.slots));
+        Fleet { alive, are_known: now.since(self.born) >= WORKER_LOST, holds, paused, slots }
     }
 
     /// Takes over the shards that the membership has claimed, and drops those that it has not any more.
-    fn follow_claims(&mut self, net: &Net<'_>) {
-        for shard in (0..SHARDS).map(Shard) {
+    fn follow_claims(&mut self, net: &mut Net<'_>) {
+        for (at, shard) in (0..SHARDS).map(Shard).enumerate() {
             let claim = self.member.claim(shard);
-            let own = self.owner.shard(shard).and_then(|state| state.phase().claim());
-            if own == claim {
-                continue;
-            }
-            if own.is_some() {
+            let own = self.phase(shard).claim();
+            if own.is_some() && own != claim {
                 self.owner.handle_lost(shard);
+                self.shards[at].lose();
+                self.slots.borrow_mut().forget(shard);
             }
-            if let Some(claim) = claim {
-                self.take_over(shard, claim, net);
+            match claim {
+                Some(claim) if self.member.is_leaving(shard) => {
+                    if own != Some(claim) {
+                        self.owner.handle_claimed(shard, claim);
+                    }
+                    self.leave(shard, net);
+                }
+                Some(claim) if own != Some(claim) => self.take_over(shard, claim, net),
+                Some(_) | None => {}
             }
         }
     }
 
-    /// Reads the shard's open runs as far as the feed has come, and where its log ends now.
-    fn take_over(&mut self, shard: Shard, claim: u64, net: &Net<'_>) {
-        let (through, tip) = (self.position, net.log.len() as u64);
-        let mut runs: BTreeMap<RunId, Known> = BTreeMap::new();
-        let read = net.log.iter().take_while(|stored| stored.entry.sequence <= through);
-        for stored in read.filter(|stored| stored.run.shard() == shard) {
-            let known = runs.entry(stored.run).or_insert_with(|| Known::new(stored.run));
-            known.apply(&stored.entry, &mut Vec::new());
+    fn phase(&self, shard: Shard) -> Phase {
+        self.owner.shard(shard).map(owner::ShardState::phase).unwrap_or_default()
+    }
+
+    /// Reads the snapshot of the shard and the runs that are open in it, and replays the log from there as far as the
+    /// feed has come.
+    fn take_over(&mut self, shard: Shard, claim: u64, net: &mut Net<'_>) {
+        let (revision, snapshot) = net.snapshots.get(&shard).cloned().unwrap_or_default();
+        let (through, tip) = (snapshot.through, net.log.len() as u64);
+        let mut open = Vec::new();
+        for (run, last) in &snapshot.open {
+            let known = replayed(*run, *last, net);
+            let is_there = known.run.opened_at().is_some();
+            net.promises.check(is_there, || format!("{run} is open in a snapshot, and its entries are erased"));
+            if is_there && !known.run.status().is_final() {
+                open.push(known);
+            }
         }
-        let is_open = |known: &Known| known.run.opened_at().is_some() && !known.run.status().is_final();
-        let open = runs.into_values().filter(is_open).collect();
         self.owner.handle_claimed(shard, claim);
         self.owner.handle_taken(shard, Takeover { claim, through, tip, open, unread: Vec::new() }, net.now);
-        self.lead(shard, net.now);
+        self.shards[usize::from(shard.0)].take_over(revision, &snapshot);
+        let log = net.log;
+        let range = usize::try_from(through).unwrap_or(0)..usize::try_from(self.position).unwrap_or(0);
+        for stored in log.get(range).unwrap_or_default().iter().filter(|stored| stored.run.shard() == shard) {
+            self.take_entry(stored, net);
+        }
+        self.owner.handle_position(shard, self.position);
+        self.lead(shard, net);
     }
 
-    fn lead(&mut self, shard: Shard, now: Timestamp) {
+    fn lead(&mut self, shard: Shard, net: &mut Net<'_>) {
         if self.owner.begin_to_lead(shard) {
-            let fleet = self.fleet(now);
-            self.owner.check_shard(shard, now, &fleet);
+            let runs = self.owner.shard(shard).into_iter().flat_map(owner::ShardState::runs);
+            runs.map(|(_, open)| &open.known.run).for_each(|run| _ = self.slots.borrow_mut().see(run));
+            let fleet = self.fleet(net.now);
+            self.owner.check_shard(shard, net.now, &fleet);
+            self.write_snapshot(shard, net);
+        }
+    }
+
+    /// Stops acting for a shard, and gives it back when its snapshot is written.
+    fn leave(&mut self, shard: Shard, net: &mut Net<'_>) {
+        let phase = self.phase(shard);
+        let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);
+        let is_current = self.shards[usize::from(shard.0)].is_current(applied);
+        self.owner.handle_leaving(shard);
+        match phase {
+            Phase::Leaving { .. } => {}
+            Phase::Leading { .. } if !is_current => self.write_snapshot(shard, net),
+            _ => self.member.let_go(shard, net),
+        }
+    }
+
+    fn write_snapshot(&mut self, shard: Shard, net: &mut Net<'_>) {
+        if let Some(state) = self.owner.shard(shard) {
+            self.shards[usize::from(shard.0)].write(shard, state, net);
+        }
+    }
+
+    fn snapshot_answered(&mut self, token: u64, result: Result<u64, u64>, net: &mut Net<'_>) {
+        for (at, shard) in (0..SHARDS).map(Shard).enumerate() {
+            let phase = self.phase(shard);
+            let was_awaited = self.shards[at].written(token, result, phase.claim(), net);
+            if was_awaited && matches!(phase, Phase::Leaving { .. }) {
+                self.member.let_go(shard, net);
+            }
+        }
+    }
+
+    /// Snapshots, erasures and notifications.
+    fn shard_work(&mut self, net: &mut Net<'_>) {
+        let writes = net.now.since(self.wrote_snapshots) >= WRITE_SNAPSHOTS;
+        if writes {
+            self.wrote_snapshots = net.now;
+        }
+        for (at, shard) in (0..SHARDS).map(Shard).enumerate() {
+            let phase = self.phase(shard);
+            let may_act = phase.leads() && self.holds(shard, net.now);
+            let is_given_up = self.shards[at].wake(may_act, net);
+            if is_given_up && matches!(phase, Phase::Leaving { .. }) {
+                self.member.let_go(shard, net);
+            }
+            let applied = self.owner.shard(shard).map_or(0, owner::ShardState::applied);
+            if writes && may_act && self.shards[at].is_due(applied, net.now) {
+                self.write_snapshot(shard, net);
+            }
         }
     }
 
     fn feed(&mut self, through: u64, net: &mut Net<'_>) {
         let through = usize::try_from(through).unwrap_or(usize::MAX).min(net.log.len());
-        let (log, fleet) = (net.log, self.fleet(net.now));
+        let log = net.log;
         for stored in log.get(usize::try_from(self.position).unwrap_or(0)..through).unwrap_or_default() {
             self.position = stored.entry.sequence;
-            self.owner.handle_entry(stored.run, &stored.entry, &mut Vec::new(), net.now, &fleet);
-            if self.owner.run(stored.run).is_some_and(|known| known.run.status().is_final()) {
-                self.owner.close(stored.run);
-            }
-            self.owner.check_run(stored.run, net.now, &fleet);
+            self.take_entry(stored, net);
         }
         for shard in (0..SHARDS).map(Shard) {
             self.owner.handle_position(shard, self.position);
-            self.lead(shard, net.now);
+            self.lead(shard, net);
+            if self.phase(shard).leads() {
+                self.shards[usize::from(shard.0)].post(net);
+            }
         }
-        for reader in &mut self.readers {
-            reader.read_on(self.position, net);
+        self.readers.retain_mut(|reader| reader.read_on(self.position, net));
+    }
+
+    fn take_entry(&mut self, stored: &Stored, net: &Net<'_>) {
+        if stored.is_erased {
+            return;
         }
+        let Stored { run: id, entry, .. } = stored;
+        let (mut heard, fleet, shard) = (Vec::new(), self.fleet(net.now), usize::from(id.shard().0));
+        let open = match self.owner.handle_entry(*id, entry, &mut heard, net.now, &fleet) {
+            Applied::Ignored | Applied::Unread => return,
+            Applied::Closed => return self.shards[shard].note_late(*id, entry),
+            Applied::Open(open) => open,
+        };
+        let run = Arc::clone(&open.known.run);
+        self.shards[shard].note(&run, entry, &heard);
+        if run.status().is_final()
+            && let Some(open) = self.owner.close(*id)
+        {
+            self.shards[shard].note_ended(&open.known);
+            self.owner.keep_ended(open.known);
+        }
+        self.owner.check_run(*id, net.now, &fleet);
+        let is_free = self.slots.borrow_mut().see(&run);
+        if is_free {
+            (0..SHARDS).map(Shard).for_each(|shard| self.owner.check_shard(shard, net.now, &fleet));
+        }
+    }
+
+    /// Counts the calls that run, and checks the run that waits for this.
+    fn count_slots(&mut self, run: RunId, net: &mut Net<'_>) {
+        net.promises.note("slots counted");
+        self.slots.borrow_mut().is_counted = true;
+        for state in self.owner.shards() {
+            state.runs().map(|(_, open)| &open.known.run).for_each(|run| _ = self.slots.borrow_mut().see(run));
+        }
+        let fleet = self.fleet(net.now);
+        self.owner.check_run(run, net.now, &fleet);
     }
 
     fn perform_actions(&mut self, net: &mut Net<'_>) {
@@ -263,6 +366,9 @@ impl Coordinator {
     fn perform(&mut self, action: Action, net: &mut Net<'_>) {
         match action {
             Action::Append(Append { run, effect, event, expected, hand_back }) => {
+                if let Event::CallDispatched { call, .. } = event {
+                    net.promises.dispatching(run, call, net.paused, net.now);
+                }
                 let is_unfenced = net.flaw == Flaw::UnfencedDispatch && matches!(effect, Effect::Dispatch { .. });
                 let token = net.append(run, vec![event], (!is_unfenced).then_some(expected));
                 self.effects.insert(token, Performing { run, effect, since: net.now, hand_back });
@@ -291,7 +397,7 @@ impl Coordinator {
                 let (how, asked) = (Settle::Nak(Duration::ZERO), net.now);
                 net.send(Node::Broker, Message::Settle { sequence: job, how, asked });
             }
-            Action::CountSlots { .. } => unreachable!("no calls are limited here"),
+            Action::CountSlots { run } => self.count_slots(run, net),
         }
     }
 
@@ -328,7 +434,9 @@ impl Coordinator {
             if self.holds(id.shard(), net.now) || net.flaw == Flaw::IdleOwner {
                 continue;
             }
-            for Append { run, effect, event, expected, .. } in overdue_ends(&replayed(id, net), &fleet, net.now) {
+            for Append { run, effect, event, expected, .. } in
+                overdue_ends(&replayed(id, u64::MAX, net), &fleet, net.now)
+            {
                 if !self.ended.iter().any(|(id, other, _)| (*id, *other) == (run, effect)) {
                     self.ended.push((run, effect, net.now));
                     net.promises.note("ended in the owner's place");
@@ -374,91 +482,6 @@ impl Coordinator {
         }
     }
 
-    fn create(&mut self, client: Node, token: u64, opening: Opening, net: &mut Net<'_>) {
-        let Ok(events) = Run::open(opening, net.now) else { return };
-        let held: Vec<u8> = (0..SHARDS).filter(|shard| self.holds(Shard(*shard), net.now)).collect();
-        let shard = net.chance.of(&held).copied().unwrap_or(0);
-        let run = crate::run_id(Shard(shard), net.now, net.chance.next());
-        let append = net.append(run, events, (net.flaw != Flaw::UnfencedOpening).then_some(0));
-        let (waiting, since) = (Vec::new(), net.now);
-        let (command, decided_on) = (None, None);
-        self.orders.push(Order { client, token, run, command, waiting, decided_on, append, since, decisions: 0 });
-    }
-
-    /// As `coordinator/src/nats/journal/append.rs`: answers when no copy counts any more.
-    fn give_up(&mut self, net: &mut Net<'_>) {
-        let is_over = |order: &mut Order| net.now.since(order.since) > run::STORED_WITHIN + CLOCKS_APART;
-        for order in self.orders.extract_if(.., is_over).collect::<Vec<_>>() {
-            if order.command.is_none() {
-                net.promises.unconfirmed(order.run);
-            }
-            net.send(order.client, Message::Unconfirmed { token: order.token });
-        }
-    }
-
-    /// Decides on the fold, or, where that refuses or was overtaken, on the log itself.
-    fn decide(&mut self, mut order: Order, replay: bool, net: &mut Net<'_>) {
-        let Some(command) = order.command.clone() else { return };
-        let own = self.owner.run(order.run).filter(|_| !replay).cloned();
-        let own = own.and_then(|known| Some((known.run.decide(command.clone(), net.now).ok()?, known)));
-        let decided = own.map_or_else(
-            || {
-                let known = replayed(order.run, net);
-                Ok((known.run.decide(command, net.now)?, known))
-            },
-            Ok,
-        );
-        match decided {
-            Ok((events, known)) => {
-                (order.waiting, order.decided_on) = (events, Some(known));
-                order.decisions += 1;
-                self.append_next(order, net);
-            }
-            Err(rejection) => {
-                net.send(order.client, Message::Done { token: order.token, result: Err(rejection) });
-            }
-        }
-    }
-
-    fn append_next(&mut self, mut order: Order, net: &mut Net<'_>) {
-        if order.waiting.is_empty() {
-            return net.send(order.client, Message::Done { token: order.token, result: Ok(()) });
-        }
-        let events = vec![order.waiting.remove(0)];
-        let place = owner::SubjectKind::of(&events).expect("it has events");
-        let expected = order.decided_on.as_ref().map_or(0, |known| known.revision(&place));
-        (order.append, order.since) = (net.append(order.run, events, Some(expected)), net.now);
-        self.orders.push(order);
-    }
-
-    fn take_order(&mut self, append: u64, now: Timestamp) -> Option<Order> {
-        let in_time = |order: &Order| order.append == append && now.since(order.since) < ORDER_PATIENCE;
-        let place = self.orders.iter().position(in_time)?;
-        Some(self.orders.swap_remove(place))
-    }
-
-    fn appended(&mut self, append: u64, net: &mut Net<'_>) {
-        if let Some(performing) = self.effect_done(append, net) {
-            performing.hand_back.iter().for_each(|job| hand_back(job, net));
-            return;
-        }
-        let Some(order) = self.take_order(append, net.now) else { return };
-        match order.command {
-            None => net.send(order.client, Message::Created { token: order.token, run: order.run }),
-            Some(_) => self.append_next(order, net),
-        }
-    }
-
-    fn conflicted(&mut self, append: u64, net: &mut Net<'_>) {
-        if self.effect_done(append, net).is_some() {
-            return;
-        }
-        let Some(order) = self.take_order(append, net.now) else { return };
-        if order.command.is_some() && order.decisions < DECISIONS_MAX {
-            self.decide(order, true, net);
-        }
-    }
-
     fn watch(
         &mut self,
         client: Node,
@@ -471,17 +494,23 @@ impl Coordinator {
         let (entries, sequencer) = (BTreeMap::new(), Sequencer::new(policy));
         self.readers.retain(|reader| reader.client != client);
         let mut reader = Reader { client, watch, run: Run::new(run), sequencer, entries, after, through: 0 };
-        reader.read_on(self.position, net);
-        self.readers.push(reader);
+        if reader.read_on(self.position, net) {
+            self.readers.push(reader);
+        }
     }
 }
 
 impl Reader {
-    fn read_on(&mut self, position: u64, net: &mut Net<'_>) {
+    /// Returns whether there may be more to read.
+    fn read_on(&mut self, position: u64, net: &mut Net<'_>) -> bool {
         let mut sent = Vec::new();
         let (log, id) = (net.log, self.run.id());
         let range = usize::try_from(self.through).unwrap_or(0)..usize::try_from(position).unwrap_or(0);
         for stored in log.get(range).unwrap_or_default().iter().filter(|stored| stored.run == id) {
+            if stored.is_erased {
+                net.send(self.client, Message::Gone { watch: self.watch });
+                return false;
+            }
             self.entries.insert(stored.entry.sequence, Arc::clone(&stored.entry));
             let (mut heard, mut spoken) = (Vec::new(), Vec::new());
             self.run.apply(&stored.entry, &mut heard);
@@ -495,6 +524,7 @@ impl Reader {
         if !sent.is_empty() {
             net.send(self.client, Message::Pieces { watch: self.watch, pieces: sent });
         }
+        true
     }
 }
 
@@ -505,9 +535,10 @@ fn hand_back(job: &JobLease, net: &mut Net<'_>) {
     net.send(Node::Broker, Message::Settle { sequence, how, asked });
 }
 
-fn replayed(id: RunId, net: &Net<'_>) -> Known {
+fn replayed(id: RunId, through: u64, net: &Net<'_>) -> Known {
     let mut known = Known::new(id);
-    for stored in net.log.iter().filter(|stored| stored.run == id) {
+    let read = net.log.iter().take_while(|stored| stored.entry.sequence <= through);
+    for stored in read.filter(|stored| stored.run == id && !stored.is_erased) {
         known.apply(&stored.entry, &mut Vec::new());
     }
     known

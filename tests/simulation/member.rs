@@ -43,9 +43,19 @@ impl Member {
         self.claims.keeps(shard) && instant(now) < self.until
     }
 
-    /// The revision by which the shard is ours; `None` if it is not, or we are leaving it.
+    /// The revision by which the shard is ours, also while we are leaving it.
     pub(crate) fn claim(&self, shard: Shard) -> Option<u64> {
-        self.claims.keeps(shard).then(|| self.claims.revision(shard)).flatten()
+        self.claims.revision(shard)
+    }
+
+    pub(crate) fn is_leaving(&self, shard: Shard) -> bool {
+        self.claims.leaving().contains(shard)
+    }
+
+    /// The snapshot of a shard that we are leaving is written, or will not be.
+    pub(crate) fn let_go(&mut self, shard: Shard, net: &mut Net<'_>) {
+        self.machine.handle_snapshot_stored(shard, instant(net.now));
+        self.perform(net);
     }
 
     /// Checks that no shard for which it acts now has had a newer owner.
@@ -62,12 +72,6 @@ impl Member {
             self.requests.iter().filter(|(_, (_, sent))| is_overdue(*sent)).map(|(t, _)| *t).collect();
         for token in overdue {
             self.answered(token, Answer::Unknown, net);
-        }
-        // Snapshots take their time, and some are never stored.
-        for shard in self.claims.leaving().iter() {
-            if net.chance.percent(60) {
-                self.machine.handle_snapshot_stored(shard, now);
-            }
         }
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);

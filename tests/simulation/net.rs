@@ -1,16 +1,18 @@
 //! Messages between the processes of the world, and a process's view of the world during a step.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use owner::membership::{Answer, Key, Operation};
 use run::{
     AttemptId, CallIndex, CallSpec, ChunkIndex, Command, CommandError, Entry, Event, FloorPolicy, Opening, OutputKind,
-    PoolId, RunId, Timestamp, Verdict, WorkerId,
+    PoolId, RunId, Shard, Timestamp, Verdict, WorkerId,
 };
 
 use crate::chance::Chance;
 use crate::promises::Promises;
+use crate::shard::{Notification, Snapshot};
 use crate::world::{SKEW_MS, START};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,6 +72,8 @@ pub(crate) struct Stored {
     pub(crate) run: RunId,
     pub(crate) place: Place,
     pub(crate) entry: Arc<Entry>,
+    /// The log does not have it any more.
+    pub(crate) is_erased: bool,
 }
 
 /// A change of a key of the lease bucket.
@@ -173,6 +177,37 @@ pub(crate) enum Message {
     LeasesChanged {
         through: usize,
     },
+    WriteSnapshot {
+        token: u64,
+        shard: Shard,
+        snapshot: Arc<Snapshot>,
+        /// The revision that it replaces.
+        revision: Option<u64>,
+    },
+    /// The new revision, or the one that the bucket has.
+    SnapshotAnswer {
+        token: u64,
+        result: Result<u64, u64>,
+    },
+    /// Remove a run's entries up to this one.
+    Purge {
+        token: u64,
+        run: RunId,
+        through: u64,
+    },
+    Purged {
+        token: u64,
+    },
+    Notify {
+        token: u64,
+        notifications: Vec<Notification>,
+    },
+    /// So many are in the queue.
+    Notified {
+        token: u64,
+        count: usize,
+        is_accepting: bool,
+    },
     LogGrew {
         through: u64,
     },
@@ -226,6 +261,10 @@ pub(crate) enum Message {
         watch: u64,
         pieces: Vec<(u64, Piece)>,
     },
+    /// The run is not in the log any more.
+    Gone {
+        watch: u64,
+    },
 }
 
 /// One numbered item of a run's output.
@@ -271,6 +310,24 @@ pub(crate) enum Flaw {
     EndlessLease,
     /// A coordinator claims the shards of a silent one without evicting it before.
     UnfencedEviction,
+    /// A run is erased though no stored snapshot says that it has ended.
+    HastyErasure,
+    /// A snapshot is stored whatever was stored since its writer read the last one.
+    UnfencedSnapshot,
+    /// A snapshot does not say which runs are still to be erased.
+    ForgottenErasures,
+    /// A snapshot does not have the notifications that are not in the queue yet.
+    ForgottenNotifications,
+    /// Calls are dispatched though their tool is paused.
+    DeafToPauses,
+}
+
+/// The tools and pools that are paused.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Paused {
+    /// Since when.
+    pub(crate) tools: BTreeMap<&'static str, Timestamp>,
+    pub(crate) pools: BTreeMap<&'static str, Timestamp>,
 }
 
 /// A process's view and actions in one step.
@@ -283,6 +340,10 @@ pub(crate) struct Net<'a> {
     pub(crate) log: &'a [Stored],
     /// The changes of the lease bucket, likewise.
     pub(crate) leases: &'a [LeaseChange],
+    /// The snapshots in the bucket, with their revisions, likewise.
+    pub(crate) snapshots: &'a BTreeMap<Shard, (u64, Arc<Snapshot>)>,
+    /// What an operator has paused.
+    pub(crate) paused: &'a Paused,
     pub(crate) promises: &'a mut Promises,
     pub(crate) tokens: &'a mut u64,
     pub(crate) outbox: Vec<(Node, Message)>,

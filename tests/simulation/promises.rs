@@ -4,15 +4,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use owner::erasure::erase_request;
 use run::{
     AfterPartialOutput, AttemptId, AttemptNumber, Call, CallIndex, CallState, ChunkIndex, Concurrency, DeadlineKind,
-    Entry, ErrorKind, Event, Fact, FloorPolicy, Outcome, OutputKind, Route, Run, RunId, Sequencer, Shard, Stopped,
-    Timestamp,
+    Entry, ErrorKind, Event, Fact, FloorPolicy, Outcome, OutputKind, Route, Run, RunId, RunStatus, Sequencer, Shard,
+    Stopped, Timestamp,
 };
 
-use crate::net::{Piece, Place, Stored};
+use crate::net::{Paused, Piece, Place, Stored};
+use crate::rim::CLOCKS_APART;
+use crate::shard::Notification;
 
 pub(crate) const POLICIES: [FloorPolicy; 3] = [FloorPolicy::Arrival, FloorPolicy::Submission, FloorPolicy::Interleaved];
+
+/// How long a coordinator may act without knowing of a pause: it may stand still for as long as its lease lasts.
+const PAUSE_KNOWN: Duration = Duration::from_secs(14);
+/// How late a run is erased at most.
+const ERASED_WITHIN: Duration = Duration::from_secs(40);
 
 #[derive(Default)]
 pub(crate) struct Promises {
@@ -39,6 +47,14 @@ struct Told {
     /// The valid output of each call, for each policy.
     said: [BTreeMap<CallIndex, Vec<(AttemptId, String)>>; 3],
     continuing: BTreeMap<(CallIndex, AttemptNumber), bool>,
+    /// Its statuses, each with its entry, and how many of them were put into the queue of webhooks.
+    statuses: Vec<(u64, RunStatus)>,
+    notified: usize,
+    /// When it is to be erased. A job that is stored after its end moves nothing: no worker executes it, and another
+    /// copy of it is removed as an orphan.
+    due: Option<Timestamp>,
+    /// When the log lost its entries.
+    erased: Option<Timestamp>,
 }
 
 /// The actual effects of a tool.
@@ -112,7 +128,7 @@ impl Promises {
     // What is stored.
 
     pub(crate) fn stored(&mut self, stored: &Stored) {
-        let Stored { run: id, place, entry } = stored;
+        let Stored { run: id, place, entry, .. } = stored;
         let told = self.runs.entry(*id).or_insert_with(|| Told::new(*id));
         let before = told.run.clone();
         let mut heard = Vec::new();
@@ -122,6 +138,15 @@ impl Promises {
         let is_job_again = is_job(entry) && told.entries.values().any(|old| is_job(old));
         told.entries.insert(entry.sequence, std::sync::Arc::clone(entry));
         let broken = told.read(entry, &heard).err();
+        if !before.status().is_final() {
+            told.due = told.run.erase_at();
+        } else if let Some(request) = erase_request(entry) {
+            told.due = Some(entry.at.max(request.not_before));
+        }
+        told.statuses.extend(heard.iter().filter_map(|fact| match fact {
+            Fact::StatusChanged(status) if !told.run.is_void() => Some((entry.sequence, *status)),
+            _ => None,
+        }));
         let after = told.run.clone();
         self.check(!is_job_again, || format!("{id} {place:?} has two jobs"));
         if entry.is_late() {
@@ -216,6 +241,53 @@ impl Promises {
         });
     }
 
+    /// A coordinator dispatches a call. It knows which tools are paused, and since when.
+    pub(crate) fn dispatching(&mut self, id: RunId, index: CallIndex, paused: &Paused, now: Timestamp) {
+        let call = self.runs.get(&id).and_then(|told| told.run.call(index));
+        let since = call.and_then(|call| paused.tools.get(call.spec().tool.as_str()));
+        let is_paused = since.is_some_and(|since| now.since(*since) > PAUSE_KNOWN);
+        self.check(!is_paused, || format!("{id} call {index} is dispatched, and its tool is paused"));
+    }
+
+    // What is erased, and who is notified.
+
+    /// The entries of a run up to this one are removed from the log.
+    pub(crate) fn purged(&mut self, id: RunId, through: u64, now: Timestamp) {
+        self.note("erased");
+        let Some(told) = self.runs.get_mut(&id) else { return };
+        told.erased.get_or_insert(now);
+        let ended = |(sequence, status): &(u64, RunStatus)| status.is_final() && *sequence <= through;
+        let had_ended = told.run.is_void() || told.statuses.iter().any(ended);
+        let due = told.due;
+        self.check(had_ended, || format!("{id} is erased and had not ended"));
+        let is_due = due.is_some_and(|due| due <= now.after(CLOCKS_APART));
+        self.check(is_due, || format!("{id} is erased at {now:?} and is due at {due:?}"));
+    }
+
+    pub(crate) fn is_erased(&self, id: RunId) -> bool {
+        self.runs.get(&id).is_some_and(|told| told.erased.is_some())
+    }
+
+    /// A notification was put into the queue of webhooks. Some are twice.
+    pub(crate) fn notified(&mut self, notification: &Notification) {
+        let Notification { run, sequence, status } = *notification;
+        let told = self.runs.get_mut(&run);
+        let place = told.as_ref().and_then(|told| told.statuses.iter().position(|own| *own == (sequence, status)));
+        let (Some(told), Some(place)) = (told, place) else {
+            return self
+                .check(false, || format!("{run} was never {status:?} by entry {sequence}, and somebody is told"));
+        };
+        let expected = told.notified;
+        told.notified = expected.max(place + 1);
+        self.note(if place < expected { "notified again" } else { "notified" });
+        self.check(place <= expected, || format!("{run}: notification {place} comes before {expected}"));
+    }
+
+    /// Everything is notified, and erased where this was asked.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.runs.values().filter(|told| !told.is_void()).all(Told::is_settled)
+    }
+
     // What is read.
 
     /// A reader got this number, having had the one before.
@@ -253,6 +325,15 @@ impl Promises {
             if !told.run.status().is_final() {
                 late = Some(format!("{} has not ended: {:?}", told.run.id(), told.run));
             }
+            if told.notified < told.statuses.len() {
+                late = Some(format!("{}: only {} are notified of {:?}", told.run.id(), told.notified, told.statuses));
+            }
+            if let Some(due) = told.due {
+                let by = due.max(quiet).after(ERASED_WITHIN);
+                if told.erased.is_none_or(|at| at > by) {
+                    late = Some(format!("{} is erased at {:?}, and not by {by:?}", told.run.id(), told.erased));
+                }
+            }
         }
         self.check(late.is_none(), || late.unwrap_or_default());
     }
@@ -287,12 +368,21 @@ impl Told {
             readers: POLICIES.map(|policy| (Sequencer::new(policy), Vec::new())),
             said: Default::default(),
             continuing: BTreeMap::new(),
+            statuses: Vec::new(),
+            notified: 0,
+            due: None,
+            erased: None,
         }
     }
 
     /// It was opened too late.
     fn is_void(&self) -> bool {
         self.entries.values().find(|entry| entry.events.iter().any(opens)).is_some_and(|opening| opening.is_late())
+    }
+
+    /// Nothing is left to be done after its end.
+    fn is_settled(&self) -> bool {
+        self.notified == self.statuses.len() && (self.due.is_none() || self.erased.is_some())
     }
 
     fn last_event(&self, of: CallIndex) -> Option<&Event> {

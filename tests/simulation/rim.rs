@@ -6,6 +6,8 @@ pub(crate) use proto::names::{JOB_LEASE, JOB_LEASE_EXTENSION, WORKER_HEARTBEAT, 
 
 /// How often the workers of all calls are checked.
 pub(crate) const CHECK_WORKERS: Duration = Duration::from_secs(1);
+/// How often snapshots are written, where there is news: more often than the product's.
+pub(crate) const WRITE_SNAPSHOTS: Duration = Duration::from_secs(2);
 /// How long the queues are waited for, and the confirmation of an effect: shorter than the product's.
 pub(crate) const QUEUES_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) const EFFECT_PATIENCE: Duration = Duration::from_secs(1);

@@ -208,6 +208,11 @@ impl Worker {
                 Action::Ask(about) => self.ask(key, about, net),
                 Action::Prepare(Go { number, used, .. }) => {
                     job.used = used;
+                    if net.paused.tools.contains_key(job.delivery.spec.tool.as_str()) && net.chance.percent(90) {
+                        net.promises.note("paused");
+                        job.steps.handle_paused();
+                        continue;
+                    }
                     let nonce = Nonce(net.chance.next() >> 32);
                     let attempt = AttemptId { call: job.delivery.call, number, nonce };
                     job.steps.handle_ready(attempt, policy(&job.delivery));

@@ -11,10 +11,10 @@ use crate::broker::{Broker, worker_id};
 use crate::chance::Chance;
 use crate::client::Client;
 use crate::coordinator::Coordinator;
-use crate::net::{Flaw, Message, Net, Node};
+use crate::net::{Flaw, Message, Net, Node, Paused};
 use crate::promises::Promises;
 use crate::worker::Worker;
-use crate::{CLIENTS, COORDINATORS, POOLS, WORKERS};
+use crate::{CLIENTS, COORDINATORS, POOLS, TOOLS, WORKERS};
 
 pub(crate) const START: u64 = 1_700_000_000_000;
 /// How much a process's clock may differ from the broker's.
@@ -65,6 +65,9 @@ enum Fault {
     ForgetDeliveries,
     Drain(usize),
     StallAndDrain(usize, u64),
+    PauseTool(&'static str, u64),
+    PausePool(&'static str, u64),
+    Resume(&'static str),
     Calm,
     Alone,
 }
@@ -91,6 +94,7 @@ struct World {
     chance: Chance,
     broker: Broker,
     broker_down_until: u64,
+    paused: Paused,
     hosts: BTreeMap<Node, Host>,
     /// When the last message on a link arrives: a connection keeps its order.
     /// A feed is delivered by a consumer of its own, and has an order of its own.
@@ -138,6 +142,7 @@ impl World {
             chance: Chance::new(seed),
             broker: Broker::default(),
             broker_down_until: 0,
+            paused: Paused::default(),
             hosts: BTreeMap::new(),
             links: BTreeMap::new(),
             promises: Promises::default(),
@@ -165,9 +170,12 @@ impl World {
             let at = self.chance.between(0, until);
             let fault = self.any_fault();
             let over = match fault {
-                Fault::Pause(_, ms) | Fault::Cut(_, ms) | Fault::Outage(ms) | Fault::StallAndDrain(_, ms) => {
-                    ms + 10_000
-                }
+                Fault::Pause(_, ms)
+                | Fault::Cut(_, ms)
+                | Fault::Outage(ms)
+                | Fault::StallAndDrain(_, ms)
+                | Fault::PauseTool(_, ms)
+                | Fault::PausePool(_, ms) => ms + 10_000,
                 _ => 10_000,
             };
             self.quiet = self.quiet.max(START + at + over);
@@ -185,7 +193,7 @@ impl World {
         let coordinator = Node::Coordinator(self.below(COORDINATORS));
         let worker = Node::Worker(self.below(WORKERS));
         let client = Node::Client(self.below(CLIENTS));
-        match self.chance.between(0, 18) {
+        match self.chance.between(0, 20) {
             0..2 => Fault::Crash(coordinator),
             2..5 => Fault::Crash(worker),
             5 => Fault::Pause(coordinator, self.chance.between(500, 20_000)),
@@ -196,6 +204,8 @@ impl World {
             11 => Fault::Outage(self.chance.between(500, 12_000)),
             12..14 => Fault::ForgetDeliveries,
             14..16 => Fault::Pause(worker, self.chance.between(100, 6000)),
+            18 => Fault::PauseTool(TOOLS[self.below(TOOLS.len())], self.chance.between(2000, 60_000)),
+            19 => Fault::PausePool(POOLS[self.below(POOLS.len())], self.chance.between(2000, 60_000)),
             16 => Fault::StallAndDrain(self.below(WORKERS), self.chance.between(4000, 12_000)),
             _ => Fault::Drain(self.below(WORKERS)),
         }
@@ -220,6 +230,7 @@ impl World {
     fn is_over(&self) -> bool {
         self.alone
             && self.promises.runs().all(|run| run.status().is_final())
+            && self.promises.is_settled()
             && self.clients().all(Client::has_read_all)
     }
 
@@ -252,12 +263,15 @@ impl World {
         let is_broker = me == Node::Broker;
         let log = if is_broker { Vec::new() } else { std::mem::take(&mut self.broker.log) };
         let leases = if is_broker { Vec::new() } else { std::mem::take(&mut self.broker.leases) };
+        let snapshots = if is_broker { BTreeMap::new() } else { std::mem::take(&mut self.broker.snapshots) };
         let mut net = Net {
             now: Timestamp(self.now + skew - SKEW_MS),
             flaw: self.flaw,
             chance: &mut self.chance,
             log: &log,
             leases: &leases,
+            snapshots: &snapshots,
+            paused: &self.paused,
             promises: &mut self.promises,
             tokens: &mut self.tokens,
             outbox: Vec::new(),
@@ -269,7 +283,7 @@ impl World {
         let result = step(&mut self.broker, &mut process, &mut net);
         let Net { outbox, wake_in, gone, .. } = net;
         if !is_broker {
-            (self.broker.log, self.broker.leases) = (log, leases);
+            (self.broker.log, self.broker.leases, self.broker.snapshots) = (log, leases, snapshots);
         }
         if let Some(host) = self.hosts.get_mut(&me) {
             host.process = process.filter(|_| !gone);
@@ -294,7 +308,10 @@ impl World {
         let through_broker = from == Node::Broker || to == Node::Broker;
         let is_feed = matches!(message, Message::LogGrew { .. } | Message::LeasesChanged { .. });
         let is_stream = is_feed || matches!(message, Message::Pieces { .. });
-        let is_append = matches!(message, Message::Append { .. });
+        let is_append = matches!(
+            message,
+            Message::Append { .. } | Message::WriteSnapshot { .. } | Message::Purge { .. } | Message::Notify { .. }
+        );
         // Of what a coordinator appends, some waits for its connection.
         if self.rough && is_append && matches!(from, Node::Coordinator(_)) && self.chance.percent(2) {
             let wait = self.chance.between(10_000, 40_000);
@@ -453,6 +470,18 @@ impl World {
             Fault::StallAndDrain(index, ms) => {
                 self.fault(Fault::Drain(index));
                 self.fault(Fault::Pause(Node::Worker(index), ms));
+            }
+            Fault::PauseTool(tool, ms) => {
+                self.paused.tools.entry(tool).or_insert(Timestamp(now));
+                self.later(ms, What::Fault(Fault::Resume(tool)));
+            }
+            Fault::PausePool(pool, ms) => {
+                self.paused.pools.entry(pool).or_insert(Timestamp(now));
+                self.later(ms, What::Fault(Fault::Resume(pool)));
+            }
+            Fault::Resume(name) => {
+                self.paused.tools.remove(name);
+                self.paused.pools.remove(name);
             }
             Fault::Calm => self.rough = false,
             Fault::Alone => self.leave_one_coordinator(),

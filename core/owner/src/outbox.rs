@@ -11,8 +11,8 @@ const BATCH_MAX: usize = 256;
 /// because a queue that is unavailable while the log is available needs an operator.
 const WAITING_MAX: usize = 16_384;
 
-/// The new statuses of which webhooks are notified. A void run has none: it may be a copy of a run that was erased, of
-/// which they heard how it ended.
+/// The new statuses that are sent to webhooks. A void run has none: it may be a copy of an erased run, whose end was
+/// sent already.
 pub fn notified<'a>(run: &Run, heard: &'a [Fact]) -> impl Iterator<Item = RunStatus> + 'a {
     let heard = if run.is_void() { &[] } else { heard };
     heard.iter().filter_map(|fact| match fact {

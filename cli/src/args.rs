@@ -1,8 +1,9 @@
 //! The commands and their common arguments. Each command's own arguments are beside the command.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::server::Server;
+use crate::terminal::{Color, Output};
 use crate::{
     backup, call, calls, demo, dev, doctor, inbox, index, json, key, log, nats_config, nats_keys, objects, parked,
     pause, queues, runs, serve, submit, tools, webhooks, why, workers,
@@ -41,21 +42,6 @@ pub(crate) struct Global {
     /// When to colour; auto: on a terminal, unless NO_COLOR is set
     #[arg(long, value_enum, default_value_t, global = true, value_name = "WHEN")]
     pub(crate) color: Color,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum Output {
-    #[default]
-    Human,
-    Json,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub(crate) enum Color {
-    #[default]
-    Auto,
-    Always,
-    Never,
 }
 
 #[derive(Debug, Subcommand)]

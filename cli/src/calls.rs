@@ -7,10 +7,10 @@ use proto::v1;
 use crate::bulk::{Bulk, confirm, needs_yes};
 use crate::exit::{Exit, Failure};
 use crate::inbox::{self, Approve, Reject};
-use crate::list::{LIMIT, age, ago, columns, named, span, tell_coverage};
+use crate::list::{LIMIT, ago, call_line, columns, named, span, tell_coverage};
 use crate::server::Server;
 use crate::terminal::Terminal;
-use crate::words::{call_state, counted, error_kind, harmless};
+use crate::words::{counted, harmless};
 use client::Client;
 
 const LS_EXAMPLES: &str = "\
@@ -176,25 +176,9 @@ async fn list(client: &Client, args: Ls, terminal: &Terminal) -> Result<Exit, Fa
     } else if calls.is_empty() {
         terminal.note("no such call");
     } else {
-        let lines: Vec<[String; 5]> = calls.iter().map(line).collect();
+        let lines: Vec<[String; 5]> = calls.iter().map(call_line).collect();
         columns(&lines, terminal)?;
     }
     tell_coverage(coverage, terminal);
     Ok(Exit::Completed)
-}
-
-pub(crate) fn line(listed: &v1::ListedCall) -> [String; 5] {
-    let call = listed.call.clone().unwrap_or_default();
-    let mut stands = vec![call_state(call.state())];
-    if call.error_kind() != v1::CallErrorKind::Unspecified {
-        stands.push(error_kind(call.error_kind()));
-    }
-    if call.parked {
-        stands.push("parked".to_owned());
-    }
-    if call.attempts > 1 {
-        stands.push(counted(call.attempts as usize, "attempt"));
-    }
-    let run = listed.run_id.clone();
-    [run, harmless(&call.call_id), call.tool, stands.join(", "), age(listed.create_time)]
 }

@@ -6,9 +6,8 @@ use proto::v1;
 use proto::v1::call_decision::Decision;
 
 use crate::arguments;
-use crate::calls::line;
 use crate::exit::{Exit, Failure};
-use crate::list::{LIMIT, ago, columns, span, tell_coverage};
+use crate::list::{LIMIT, ago, call_line, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::server::Server;
 use crate::terminal::Terminal;
@@ -94,7 +93,7 @@ pub(crate) async fn run(args: Args, door: &Server, terminal: &Terminal) -> Resul
     } else if calls.is_empty() {
         terminal.note("nothing waits for anybody");
     } else {
-        columns(&calls.iter().map(line).collect::<Vec<_>>(), terminal)?;
+        columns(&calls.iter().map(call_line).collect::<Vec<_>>(), terminal)?;
     }
     tell_coverage(coverage, terminal);
     Ok(Exit::Completed)

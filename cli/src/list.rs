@@ -7,7 +7,7 @@ use proto::v1;
 
 use crate::exit::Failure;
 use crate::terminal::Terminal;
-use crate::words::duration;
+use crate::words::{call_state, counted, duration, error_kind, harmless};
 
 /// Default number of items that a list shows.
 pub(crate) const LIMIT: usize = 50;
@@ -69,6 +69,23 @@ pub(crate) fn tell_coverage(coverage: Option<v1::IndexCoverage>, terminal: &Term
     if let Some(cut) = coverage.cut_before {
         terminal.note(&format!("runs from before {cut} that have ended were forgotten"));
     }
+}
+
+/// The columns of a listed call.
+pub(crate) fn call_line(listed: &v1::ListedCall) -> [String; 5] {
+    let call = listed.call.clone().unwrap_or_default();
+    let mut stands = vec![call_state(call.state())];
+    if call.error_kind() != v1::CallErrorKind::Unspecified {
+        stands.push(error_kind(call.error_kind()));
+    }
+    if call.parked {
+        stands.push("parked".to_owned());
+    }
+    if call.attempts > 1 {
+        stands.push(counted(call.attempts as usize, "attempt"));
+    }
+    let run = listed.run_id.clone();
+    [run, harmless(&call.call_id), call.tool, stands.join(", "), age(listed.create_time)]
 }
 
 #[cfg(test)]

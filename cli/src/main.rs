@@ -16,6 +16,7 @@ mod inbox;
 mod index;
 mod key;
 mod log;
+mod manifest;
 mod nats_config;
 mod nats_keys;
 mod objects;
@@ -56,10 +57,10 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use telemetry::LevelFilter;
 
-use crate::args::{Cli, Command, Global, Output};
+use crate::args::{Cli, Command, Global};
 use crate::exit::{Exit, Failure};
 use crate::server::Server;
-use crate::terminal::Terminal;
+use crate::terminal::{Output, Terminal};
 
 /// A call frees memory on another thread than it allocates it. This allocator lets a thread reuse memory that it freed.
 /// One that returns memory to the allocating thread took a fifth of a busy coordinator's time, and the system's a

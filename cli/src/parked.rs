@@ -5,9 +5,8 @@ use std::time::Duration;
 use proto::v1;
 
 use crate::bulk::{Bulk, confirm, needs_yes};
-use crate::calls::line;
 use crate::exit::{Exit, Failure};
-use crate::list::{LIMIT, ago, columns, span, tell_coverage};
+use crate::list::{LIMIT, ago, call_line, columns, span, tell_coverage};
 use crate::runs::show;
 use crate::server::Server;
 use crate::terminal::{Paint, Terminal};
@@ -116,7 +115,7 @@ pub(crate) async fn run(command: Command, door: &Server, terminal: &Terminal) ->
             } else if calls.is_empty() {
                 terminal.note("nothing is parked");
             } else {
-                columns(&calls.iter().map(line).collect::<Vec<_>>(), terminal)?;
+                columns(&calls.iter().map(call_line).collect::<Vec<_>>(), terminal)?;
             }
             tell_coverage(coverage, terminal);
         }

@@ -2,7 +2,7 @@
 
 use proto::v1;
 
-use crate::tools::{Property, attempts, effects, permission, properties};
+use crate::manifest::{Property, attempts, effects, permission, properties};
 use crate::words::harmless;
 
 /// Markdown: a table of all, then a section for each.

@@ -1,4 +1,5 @@
-//! The state of a run as far as its events were received: its calls, their durations and ends.
+//! The state of a run as far as its events were received: its calls, their durations and ends. Unlike the client's
+//! `Transcript` it keeps no output, which may be larger than memory and is shown as it comes.
 
 use std::time::Duration;
 

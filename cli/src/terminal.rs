@@ -3,9 +3,27 @@
 
 use std::io::{self, IsTerminal as _, Write as _};
 
-use crate::args::{Color, Output};
+use clap::ValueEnum;
+
 use crate::exit::{Exit, Failure};
 use crate::json::Object;
+
+/// The form of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Output {
+    #[default]
+    Human,
+    Json,
+}
+
+/// When output has colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Color {
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
 
 #[derive(Debug)]
 pub(crate) struct Terminal {

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory as _};
 
-use crate::args::{Cli, Color, Output};
+use crate::args::Cli;
 use crate::exit::Failure;
 use crate::terminal::Terminal;
+use crate::terminal::{Color, Output};
 
 /// Prints the error, or the requested help.
 pub(crate) fn report(error: clap::Error) -> ExitCode {

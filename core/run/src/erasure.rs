@@ -40,8 +40,8 @@ impl Run {
         self.erasure
     }
 
-    /// Whether its opening was stored too late to count, so that it expired as it began. Its caller received an error, or
-    /// it is a late copy of an erased run.
+    /// Whether its opening was stored too late to count, so that it expired as it began. Its caller received an error,
+    /// or it is a late copy of an erased run.
     #[must_use]
     pub fn is_void(&self) -> bool {
         self.is_void

@@ -69,8 +69,8 @@ async fn store_on(
                 tracing::error!(run.id = %run, ?why, %error, "storing entry failed, giving up the attempt");
                 return Stored::GivenUp;
             }
-            // Accepted runs have reserved room for their ends. If that was used all the same, it may become free in
-            // time.
+            // New runs are refused before the log is full, so there is usually room for ends. If not, it may become
+            // free in time.
             AppendFailure::Full => {
                 tracing::warn!(run.id = %run, %error, "the log has no room for an entry, sending it again")
             }

@@ -204,9 +204,9 @@ impl World {
             11 => Fault::Outage(self.chance.between(500, 12_000)),
             12..14 => Fault::ForgetDeliveries,
             14..16 => Fault::Pause(worker, self.chance.between(100, 6000)),
+            16 => Fault::StallAndDrain(self.below(WORKERS), self.chance.between(4000, 12_000)),
             18 => Fault::PauseTool(TOOLS[self.below(TOOLS.len())], self.chance.between(2000, 60_000)),
             19 => Fault::PausePool(POOLS[self.below(POOLS.len())], self.chance.between(2000, 60_000)),
-            16 => Fault::StallAndDrain(self.below(WORKERS), self.chance.between(4000, 12_000)),
             _ => Fault::Drain(self.below(WORKERS)),
         }
     }

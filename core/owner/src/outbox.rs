@@ -98,7 +98,26 @@ impl<T: Clone> Outbox<T> {
 
 #[cfg(test)]
 mod tests {
+    use run::{Entry, Event, Opening, RunId, Timestamp};
+
     use super::*;
+
+    #[test]
+    fn webhooks_are_notified_of_a_run_that_ends_and_not_of_one_that_was_opened_too_late() {
+        let id: RunId = "run_00_018bcfe5000070008000000000000000".parse().expect("a run id");
+        let now = id.created_at();
+        let opening = Opening { deadline: Timestamp(now.0 + 60_000), open: true, ..Opening::default() };
+        let events = Run::open(opening, now).expect("it is valid");
+        for (not_after, expected) in [(Some(now), vec![RunStatus::Completed]), (Some(Timestamp(now.0 - 1)), vec![])] {
+            let (mut run, mut heard) = (Run::new(id), Vec::new());
+            run.apply(&Entry { sequence: 1, at: now, not_after, events: events.clone() }, &mut heard);
+            let closed = vec![Event::RunClosed];
+            run.apply(&Entry { sequence: 2, at: now, not_after: None, events: closed }, &mut heard);
+            assert!(heard.iter().any(|fact| matches!(fact, Fact::StatusChanged(status) if status.is_final())));
+            let sent: Vec<RunStatus> = notified(&run, &heard).filter(|status| status.is_final()).collect();
+            assert_eq!(sent, expected);
+        }
+    }
 
     #[test]
     fn notifications_are_posted_in_order_and_stay_until_the_queue_has_them() {

@@ -12,6 +12,7 @@ pub(crate) mod objects;
 mod opening;
 mod parked;
 mod places;
+mod questions;
 mod resolve;
 
 use std::ops::Deref;
@@ -176,7 +177,7 @@ impl Runs {
         registry: &'here Registry,
     ) -> Scope<'here> {
         Scope {
-            first: run.calls().len(),
+            first: run.requested_calls().count(),
             offer: Offer { custom, attached: run.tools(), registry, tenant: run.tenant() },
             client_only: run.is_client_only(),
             run_deadline: run.deadline(),
@@ -354,7 +355,8 @@ impl Runs {
     ) -> Result<Arc<Run>, RequestError> {
         let work = async {
             self.caller.may_answer(id, answers)?;
-            self.command(id, |_| Command::SubmitOutputs { answers: answers.to_vec(), all_required }).await
+            let answers = self.checked_answers(id, answers).await?;
+            self.command(id, |_| Command::SubmitOutputs { answers: answers.clone(), all_required }).await
         };
         let only = if let [answer] = answers { Some(&answer.call) } else { None };
         self.judged(("SubmitToolOutputs", Role::Answer), (id, only), work).await

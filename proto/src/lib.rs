@@ -4,6 +4,7 @@
 #[cfg(feature = "grpc")]
 pub mod codec;
 pub mod convert;
+pub mod elicitation;
 pub mod history;
 pub mod json;
 pub mod names;

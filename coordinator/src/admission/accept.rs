@@ -226,6 +226,7 @@ pub(crate) fn accept_one(call: RequestedCall, index: usize, scope: &Scope<'_>, s
         result_use,
         context,
         files,
+        asked_by: None,
     }
 }
 

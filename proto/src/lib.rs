@@ -1,6 +1,7 @@
 //! The wire: the public API and the log's format (generated), the only conversions between them and the domain, the
 //! broker's subjects and names, JSON and OpenAPI.
 
+pub mod choice;
 #[cfg(feature = "grpc")]
 pub mod codec;
 pub mod convert;

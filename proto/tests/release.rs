@@ -12,9 +12,9 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AskedBy, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex,
     CallSpec, Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision,
-    Effects, EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, NewQuestion, Nonce, Object, Permission,
-    Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict,
-    Violation, WithoutWorker,
+    Effects, EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, NewQuestion, Nonce, Object, Origin,
+    Permission, Policy, PoolId, Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage,
+    Timestamp, Verdict, Violation, WithoutWorker,
 };
 use toolyard_proto::convert::log::{decode, decode_job, encode};
 use toolyard_proto::convert::object::{ChunkReply, ChunkRequest, Upload};
@@ -218,6 +218,8 @@ fn manifest() -> Manifest {
         exclusive_when: r#"{"required":["alone"]}"#.to_owned(),
         parallel_when: String::new(),
         context_keys: Vec::new(),
+        origin: Origin::BuiltIn,
+        title: String::new(),
     }
 }
 

@@ -204,7 +204,10 @@ async fn http_shows_a_question_and_answers_it() {
     let http = yard.http();
     let (stream, run, question) = asked(&yard, vec![call("a", "asks", json!({ "options": ["red", "blue"] }))]).await;
     let state = http.get(&format!("/v1/runs/{}", run.id)).await.json()["run"].clone();
-    assert_eq!((&state["status"], &state["calls"][1]["asked_by_call_id"]), (&json!("RUN_STATUS_REQUIRES_ACTION"), &json!("a")));
+    assert_eq!(
+        (&state["status"], &state["calls"][1]["asked_by_call_id"]),
+        (&json!("RUN_STATUS_REQUIRES_ACTION"), &json!("a"))
+    );
     let path = format!("/v1/runs/{}/outputs", run.id);
     let outputs =
         |answer: &str| json!({ "outputs": [{ "call_id": question.call_id, "result": [{ "text": answer }] }] });

@@ -164,8 +164,9 @@ mod tests {
         assert_eq!(asked(one).answer("/decline").as_deref(), Some(r#"{"action":"decline"}"#));
         let two = r#"{"message":"Who?","requestedSchema":{"properties":{"name":{},"age":{}}}}"#;
         assert!(asked(two).show(Paint(false)).contains("a JSON object with "));
-        let several = r#"{"message":"Which?","requestedSchema":{"properties":{"answer":{"type":"array","items":{"enum":["a","b","c"]}}}}}"#;
-        assert_eq!(asked(several).answer("1, 3").as_deref(), Some(r#"["a","c"]"#));
+        let answer = r#"{"type":"array","items":{"enum":["a","b","c"]}}"#;
+        let several = format!(r#"{{"message":"Which?","requestedSchema":{{"properties":{{"answer":{answer}}}}}}}"#);
+        assert_eq!(asked(&several).answer("1, 3").as_deref(), Some(r#"["a","c"]"#));
         assert_eq!(question(r#"{"question":"?"}"#).answer("/decline").as_deref(), Some("/decline"), "it is a text");
     }
 

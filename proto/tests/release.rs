@@ -140,8 +140,6 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
     };
     let stopping = |stage| Event::AttemptStopping { attempt: attempt(), pool: pool.clone(), stage };
     let ended = |outcome| Event::AttemptEnded { attempt: attempt(), pool: pool.clone(), chunks: 7, outcome };
-    let asked_by = Some(AskedBy { attempt: attempt(), number: 3 });
-    let asked = CallSpec { asked_by, route: Route::Client, approval: None, ..spec() };
     let expired = |deadline| vec![Event::CallExpired { call, deadline }];
     vec![
         ("run opened", vec![Event::RunOpened(opened())]),
@@ -153,7 +151,7 @@ fn entries() -> Vec<(&'static str, Vec<Event>)> {
         ("calls appended", vec![Event::CallsAppended { calls: vec![Arc::new(spec())] }]),
         ("run opened with a context", vec![Event::RunOpened(given)]),
         ("calls with files appended", vec![Event::CallsAppended { calls: vec![Arc::new(with_files)] }]),
-        ("question asked", vec![Event::CallsAppended { calls: vec![Arc::new(asked)] }]),
+        ("question asked", vec![Event::CallsAppended { calls: vec![Arc::new(asked())] }]),
         ("run closed", vec![Event::RunClosed]),
         ("run cancel requested", vec![Event::RunCancelRequested { reason: "enough".to_owned() }]),
         ("run erase requested", vec![Event::RunEraseRequested(erase_request())]),
@@ -260,6 +258,12 @@ fn answers() -> [(&'static str, Option<Answer>); 5] {
         ("answer: leave", answer(Verdict::Leave, 0)),
         ("answer: ask again", None),
     ]
+}
+
+/// A question of a running call, as it is appended.
+fn asked() -> CallSpec {
+    let asked_by = Some(AskedBy { attempt: attempt(), number: 3 });
+    CallSpec { asked_by, route: Route::Client, approval: None, ..spec() }
 }
 
 fn user_question() -> UserQuestion {

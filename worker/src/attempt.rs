@@ -162,12 +162,10 @@ where
         attempt;
     let Route::Pool { policy, .. } = &job.spec.route else { return (End::Abandoned, None) };
     let mut publisher = Publisher::new(id, job.pool.clone(), from, start, count, append);
-
     if watched.as_ref().is_some_and(|watched| watched.holds_output) {
         publisher.hold();
     }
     let watched = watched.map(|watched| (watched, tools));
-
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -179,8 +177,7 @@ where
     let Some(deadline) = deadline(job, policy, asker.waits()) else {
         return (store(&mut publisher, AttemptOutcome::Expired, false).await, None);
     };
-    let (output, chunks) = mpsc::channel(CHUNKS_WAITING_MAX);
-    let stop_tool = Stop::default();
+    let ((output, chunks), stop_tool) = (mpsc::channel(CHUNKS_WAITING_MAX), Stop::default());
     let execution = Execution {
         run: job.run,
         index: job.call,

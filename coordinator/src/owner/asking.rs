@@ -1,6 +1,6 @@
-//! Questions that running tools ask their clients. A worker asks the owner of its run, again and again until the question
-//! has ended. The owner stores a question once, and keeps each request for a while, so that an answer reaches its tool
-//! at once.
+//! Questions that running tools ask their clients. A worker asks the owner of its run, again and again until the
+//! question has ended. The owner stores a question once, and keeps each request for a while, so that an answer reaches
+//! its tool at once.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -286,8 +286,6 @@ fn why_a_call_waits_names_the_question() {
     assert!(why.contains("waiting for the client's answer to ask_0_1_1 for 1 min 30 s"), "{why}");
 }
 
-// ---- random histories ----
-
 fn cases(count: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let rng_algorithm = RngAlgorithm::XorShift;
@@ -364,7 +362,8 @@ fn questions_happen_in_the_histories() {
         let history = whole_histories().new_tree(&mut runner).expect("a history").current();
         for_each_entry(&history.log, |entry, _, run, heard| {
             let asks = |call: &&Event| matches!(call, Event::CallsAppended { calls } if calls[0].asked_by.is_some());
-            let void = |fact: &Fact| matches!(fact, Fact::CallEnded { call } if run.call(*call).is_some_and(Call::is_question));
+            let is_question = |call: &CallIndex| run.call(*call).is_some_and(Call::is_question);
+            let void = |fact: &Fact| matches!(fact, Fact::CallEnded { call } if is_question(call));
             unheard += usize::from(entry.events.iter().any(|event| asks(&event)) && heard.iter().any(void));
         });
         for call in history.fold().calls().iter().filter(|call| call.is_question()) {

@@ -218,12 +218,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
     let context = given(keys, scope.context, &context);
     let tool = facade.map_or(tool.clone(), |facade| called_as(tool, &facade.tool, &mut metadata));
     CallSpec {
-        id,
-        tool,
-        arguments,
         metadata,
-        route,
-        deadline,
         queue_deadline,
         without_worker,
         concurrency,
@@ -231,6 +226,7 @@ pub(crate) fn accept_one(mut call: RequestedCall, index: usize, scope: &Scope<'_
         result_use,
         context,
         files,
+        ..CallSpec::new(id, tool, arguments, route, deadline)
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     ToolsUser(#[from] sandbox::NotRoot),
     #[error(transparent)]
-    Sandbox(#[from] sandbox::NoGuard),
+    Sandbox(#[from] sandbox::SandboxError),
     #[error(transparent)]
     Hooks(#[from] hooks::InvalidHooks),
     #[error(transparent)]

@@ -241,7 +241,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
     let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
-    let sandbox = Sandbox::new(Settings { hidden: secrets.clone(), user })?;
+    let sandbox = Sandbox::new(Settings { hidden: secrets.clone(), user, ..Settings::default() })?;
     let table = tools::built_in(&root, &sandbox)?.only(&enable)?.without(&disable)?;
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {

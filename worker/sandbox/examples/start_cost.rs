@@ -10,9 +10,13 @@ use toolyard_tool::Left;
 
 const STARTS: usize = 300;
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error>> {
+    // Before there are threads: a process with several cannot enter a user namespace.
     sandbox::enter();
+    tokio::runtime::Runtime::new()?.block_on(measure())
+}
+
+async fn measure() -> Result<(), Box<dyn Error>> {
     let workspace = tempfile::tempdir()?;
     let user = sandbox::choose_user(None)?;
     if let Some(user) = user {

@@ -103,7 +103,7 @@ fn guard() -> io::Result<()> {
     rustix::process::setsid()?;
     let rules = Rules::from_environment()?;
     // Before the files of this process in /proc become root's.
-    limits::enter(&rules.limits)?;
+    limits::enter(&rules.limits, rules.level == Level::Isolated)?;
     #[cfg(target_os = "linux")]
     {
         rustix::thread::set_name(c"toolyard-guard")?;

@@ -9,11 +9,12 @@ use crate::level::Limits;
 /// When memory runs out, the kernel ends a program before its worker: 1000 is the first to go, 0 the usual.
 const OOM_SCORE: i32 = 500;
 
-/// Limits this process and all that it starts. Stricter limits stay.
-pub(super) fn enter(limits: &Limits) -> io::Result<()> {
+/// Limits this process and all that it starts. Stricter limits stay. `counted_alone`: the program's processes will be
+/// counted apart from all others.
+pub(super) fn enter(limits: &Limits, counted_alone: bool) -> io::Result<()> {
     lower(Resource::Core, 0)?;
     lower(Resource::Fsize, limits.file_bytes)?;
-    if let Some(now) = processes() {
+    if let Some(now) = processes().filter(|_| !counted_alone) {
         lower(Resource::Nproc, now + limits.processes)?;
     }
     let score = "/proc/self/oom_score_adj";
@@ -25,7 +26,7 @@ pub(super) fn enter(limits: &Limits) -> io::Result<()> {
     Ok(())
 }
 
-/// The limits that only matter to the program. `counted_alone`: its processes are counted apart from all others.
+/// The limits that only matter to the program.
 pub(super) fn enter_program(limits: &Limits, counted_alone: bool) -> io::Result<()> {
     if counted_alone {
         lower(Resource::Nproc, limits.processes)?;

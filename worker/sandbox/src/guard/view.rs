@@ -22,8 +22,8 @@ const OLD: &str = "/.machine";
 /// Makes the view but for the workspace. Call it as the first process of a process namespace.
 pub(super) fn make(rules: &Rules) -> io::Result<()> {
     during("keeping mounts apart", enter_root())?;
-    for path in SYSTEM.iter().map(Path::new).chain(rules.readable.iter().map(PathBuf::as_path)) {
-        during(&format!("mounting {}", path.display()), show(path))?;
+    for path in SYSTEM {
+        during(&format!("mounting {path}"), show(Path::new(path)))?;
     }
     for path in ["/proc", "/dev", "/tmp", "/var", "/run"] {
         fs::create_dir_all(path)?;
@@ -34,6 +34,10 @@ pub(super) fn make(rules: &Rules) -> io::Result<()> {
     let size = rules.limits.temporary_bytes;
     during("mounting /tmp", temporary(Path::new("/tmp"), &format!("mode=1777,size={size}")))?;
     during("mounting /dev", devices(size))?;
+    // They may lie below the folders above.
+    for path in &rules.readable {
+        during(&format!("mounting {}", path.display()), inside_machine(path).and_then(|path| show(&path)))?;
+    }
     during("mounting the list of name servers", name_servers())
 }
 

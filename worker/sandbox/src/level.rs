@@ -23,7 +23,7 @@ pub enum Level {
 /// The level that a worker asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// `Confined` if the machine can give all of it, else `None` with a warning that names what is missing.
+    /// `Confined` if the machine can give all of it, else `Isolated`, else `None`.
     Auto,
     /// This level or none at all: a machine that cannot give it is refused.
     Exactly(Level),

@@ -45,6 +45,8 @@ pub struct Gap {
     pub level: Level,
     /// What is missing, and how to get it.
     pub what: String,
+    /// `Isolated` does without it, because its namespaces close the same way.
+    pub closed_by_isolation: bool,
 }
 
 impl fmt::Display for Gap {
@@ -112,7 +114,7 @@ impl Sandbox {
             level: Level::Isolated,
             network: settings.network,
             limits: settings.limits.clone(),
-            workspace: settings.workspace.as_deref().map(canonical).transpose().map_err(SandboxError::Probe)?,
+            workspace: settings.workspace.clone().map(|path| canonical(&path).unwrap_or(path)),
             readable: settings.readable.clone(),
             hidden: settings.hidden.clone(),
             user: settings.user,
@@ -121,10 +123,16 @@ impl Sandbox {
             Wanted::Exactly(Level::None) => Vec::new(),
             Wanted::Auto | Wanted::Exactly(_) => probe(&rules).map_err(SandboxError::Probe)?,
         };
-        let needed = |level| gaps.iter().filter(move |gap| gap.level <= level).cloned().collect::<Vec<_>>();
+        let needed = |level| {
+            let matters =
+                move |gap: &&Gap| gap.level <= level && !(level == Level::Isolated && gap.closed_by_isolation);
+            gaps.iter().filter(matters).cloned().collect::<Vec<_>>()
+        };
         rules.level = match settings.level {
-            Wanted::Auto if needed(Level::Confined).is_empty() => Level::Confined,
-            Wanted::Auto => Level::None,
+            Wanted::Auto => [Level::Confined, Level::Isolated]
+                .into_iter()
+                .find(|level| needed(*level).is_empty())
+                .unwrap_or(Level::None),
             Wanted::Exactly(level) => {
                 let gaps = needed(level);
                 if level > Level::None && !gaps.is_empty() {
@@ -186,7 +194,7 @@ fn canonical(path: &Path) -> io::Result<PathBuf> {
 /// Everything that a process with these rules cannot get.
 fn probe(rules: &Rules) -> io::Result<Vec<Gap>> {
     if !cfg!(target_os = "linux") {
-        return Ok(vec![Gap { level: Level::Confined, what: "Linux".to_owned() }]);
+        return Ok(vec![Gap { level: Level::Confined, what: "Linux".to_owned(), closed_by_isolation: false }]);
     }
     let mut command = Command::new(program().map_err(io::Error::other)?);
     command.arg0(NAME).arg(PROBE).env_clear().envs(kept_environment()).env(RULES, serde_json::to_string(rules)?);

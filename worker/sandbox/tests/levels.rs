@@ -128,7 +128,8 @@ async fn a_folder_that_is_not_there_is_named() {
 
 #[test]
 fn an_error_names_everything_that_is_missing() {
-    let gaps = vec![sandbox::Gap { level: Level::Isolated, what: "user namespaces (denied)".to_owned() }];
+    let what = "user namespaces (denied)".to_owned();
+    let gaps = vec![sandbox::Gap { level: Level::Isolated, what, closed_by_isolation: false }];
     let error = SandboxError::Missing { level: Level::Isolated, gaps }.to_string();
     assert!(error.contains("level isolated: isolated needs user namespaces (denied)"), "{error}");
 }

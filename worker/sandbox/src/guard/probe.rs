@@ -27,24 +27,25 @@ fn confined(rules: &Rules) -> Vec<Gap> {
     let mut missing = Vec::new();
     if !whole_files {
         let what = "Landlock of Linux 6.2 or newer, enabled in the kernel (boot parameter lsm=landlock,...)";
-        missing.push(what.to_owned());
+        missing.push((what.to_owned(), false));
     }
     if !signals && rules.user.is_none() {
         let what = "Landlock of Linux 6.12 or newer, or programs of another user than the worker's: else they can \
                     signal the worker";
-        missing.push(what.to_owned());
+        missing.push((what.to_owned(), true));
     }
     let entered = thread::spawn(|| filter::enter(Level::Confined, Network::Denied)).join();
     match entered {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => missing.push(format!("seccomp filters ({error})")),
-        Err(_) => missing.push("seccomp filters (the thread that tried one panicked)".to_owned()),
+        Ok(Err(error)) => missing.push((format!("seccomp filters ({error})"), false)),
+        Err(_) => missing.push(("seccomp filters (the thread that tried one panicked)".to_owned(), false)),
     }
-    missing.into_iter().map(|what| Gap { level: Level::Confined, what }).collect()
+    let gap = |(what, closed_by_isolation)| Gap { level: Level::Confined, what, closed_by_isolation };
+    missing.into_iter().map(gap).collect()
 }
 
 fn isolated(rules: &Rules) -> io::Result<Vec<Gap>> {
-    let gap = |what: String| Gap { level: Level::Isolated, what };
+    let gap = |what: String| Gap { level: Level::Isolated, what, closed_by_isolation: false };
     namespaces::become_user(rules.user)?;
     if let Err(error) = namespaces::enter_user() {
         let what = format!(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use sandbox::{Level, Limits, Network, Sandbox, Settings, User, Wanted};
+use sandbox::{ControlGroups, Level, Limits, Network, Sandbox, Settings, User, Wanted};
 
 use crate::exit::Failure;
 
@@ -45,6 +45,22 @@ pub(crate) struct SandboxArgs {
     #[arg(long, env = "TOOLYARD_TEMPORARY_BYTES", value_name = "B", default_value_t = Limits::default().temporary_bytes)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     temporary_bytes: u64,
+    /// A control group (version 2) in which each program gets a group of its own, which limits all of its processes
+    /// together. The worker may write it and is not in it (systemd: Delegate=yes, DelegateSubgroup=worker)
+    #[arg(long, env = "TOOLYARD_CONTROL_GROUP", value_name = "DIR")]
+    control_group: Option<PathBuf>,
+    /// Bytes of memory of all processes of a program
+    #[arg(long, env = "TOOLYARD_GROUP_MEMORY", value_name = "B", requires = "control_group")]
+    #[arg(value_parser = clap::value_parser!(u64).range(MEMORY_MIN..))]
+    group_memory: Option<u64>,
+    /// Processes and threads of a program
+    #[arg(long, env = "TOOLYARD_GROUP_PROCESSES", value_name = "N", requires = "control_group")]
+    #[arg(value_parser = clap::value_parser!(u64).range(8..))]
+    group_processes: Option<u64>,
+    /// Thousandths of a processor of a program: 1500 is one and a half
+    #[arg(long, env = "TOOLYARD_GROUP_CPU", value_name = "N", requires = "control_group")]
+    #[arg(value_parser = clap::value_parser!(u64).range(10..))]
+    group_cpu: Option<u64>,
 }
 
 impl SandboxArgs {
@@ -58,18 +74,24 @@ impl SandboxArgs {
             cpu_seconds: self.cpu_seconds,
             temporary_bytes: self.temporary_bytes,
         };
+        let groups = self.control_group.map(|folder| ControlGroups {
+            folder,
+            memory: self.group_memory,
+            processes: self.group_processes,
+            cpu_thousandths: self.group_cpu,
+        });
         let network = if self.network { Network::Allowed } else { Network::Denied };
         // A root that cannot be used is reported with the tools, in their words.
         let workspace = root.is_dir().then(|| root.to_owned());
         let settings =
-            Settings { level: self.sandbox, network, limits, workspace, readable: self.readable, hidden, user };
+            Settings { level: self.sandbox, network, limits, groups, workspace, readable: self.readable, hidden, user };
         Ok(Sandbox::new(settings)?)
     }
 }
 
 /// Logs how programs of tools are confined, and what this machine cannot give.
 pub(crate) fn report(sandbox: &Sandbox) {
-    let Settings { level: wanted, network, limits, hidden, user, .. } = sandbox.settings();
+    let Settings { level: wanted, network, limits, groups, hidden, user, .. } = sandbox.settings();
     let level = sandbox.level();
     if *wanted == Wanted::Auto && level == Level::None {
         for gap in sandbox.gaps() {
@@ -78,6 +100,10 @@ pub(crate) fn report(sandbox: &Sandbox) {
     }
     let processes = limits.processes;
     tracing::info!(%level, ?network, ?limits.memory, processes, limits.file_bytes, "sandbox of programs that tools start");
+    match groups {
+        Some(groups) => tracing::info!(?groups, "each program has a control group"),
+        None => tracing::info!("programs have no control group: limits are those of single processes"),
+    }
     if level == Level::None {
         sandbox::warn_of_gaps(hidden, *user);
     }

@@ -19,6 +19,7 @@ use std::io::{self, BufRead as _, BufReader, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ use crate::sandbox::Rules;
 
 /// The variable in which a guard finds its rules. No program receives it.
 pub(crate) const RULES: &str = "TOOLYARD_GUARD_RULES";
+/// The variable in which a guard finds its control group, if it has one. No program receives it.
+pub(crate) const GROUP: &str = "TOOLYARD_GUARD_GROUP";
 /// The first argument of a guard that is the first process of its namespace.
 #[cfg(target_os = "linux")]
 const INSIDE: &str = "inside";
@@ -99,6 +102,9 @@ pub(super) fn run() -> i32 {
 
 fn guard() -> io::Result<()> {
     close_inherited();
+    if let Some(folder) = std::env::var_os(GROUP) {
+        crate::groups::enter(Path::new(&folder))?;
+    }
     // Without a terminal: a program can neither read from the worker's nor be stopped by it.
     rustix::process::setsid()?;
     let rules = Rules::from_environment()?;

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use toolyard_tool::Left;
 
+use crate::groups::{Group, Groups};
 use crate::request::{Exit, Input, Order, REQUEST_BYTES_MAX, Report, Request, StartError};
 use crate::sandbox::Rules;
 
@@ -28,6 +29,7 @@ const GONE_LIMIT: Duration = Duration::from_secs(2);
 pub(crate) struct Guards {
     /// The rules of all, as JSON.
     rules: String,
+    groups: Option<Groups>,
     spare: Mutex<Option<Guard>>,
 }
 
@@ -36,12 +38,14 @@ struct Guard {
     process: Child,
     reports: Lines<BufReader<OwnedReadHalf>>,
     orders: OwnedWriteHalf,
+    /// Goes with the guard, and everything in it.
+    _group: Option<Group>,
 }
 
 impl Guards {
-    pub(crate) fn new(rules: &Rules) -> io::Result<Self> {
+    pub(crate) fn new(rules: &Rules, groups: Option<Groups>) -> io::Result<Self> {
         let rules = serde_json::to_string(rules).map_err(io::Error::other)?;
-        Ok(Self { rules, spare: Mutex::default() })
+        Ok(Self { rules, groups, spare: Mutex::default() })
     }
 
     pub(crate) async fn start(&self, request: &Request, left: Left) -> Result<Guarded, StartError> {
@@ -54,7 +58,7 @@ impl Guards {
         // One that ended while it waited, as when memory ran out, is of no use.
         let mut guard = match spare.take_if(Guard::lives) {
             Some(guard) => guard,
-            None => Guard::start(&self.rules)?,
+            None => self.guard()?,
         };
         let stdin = match request.input {
             Input::Empty => {
@@ -69,9 +73,13 @@ impl Guards {
         };
         unless_gone(guard.orders.write_all(&line).await)?;
         // While the program starts.
-        let next = Guard::start(&self.rules)?;
+        let next = self.guard()?;
         *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
         Ok(Guarded { guard: Some(guard), stdin, left })
+    }
+
+    fn guard(&self) -> io::Result<Guard> {
+        Guard::start(&self.rules, self.groups.as_ref().map(Groups::make).transpose()?)
     }
 }
 
@@ -84,11 +92,12 @@ fn unless_gone(written: io::Result<()>) -> io::Result<()> {
 }
 
 impl Guard {
-    fn start(rules: &str) -> io::Result<Self> {
+    fn start(rules: &str, group: Option<Group>) -> io::Result<Self> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
         let (reports, orders) = UnixStream::from_std(ours)?.into_split();
-        Ok(Self { process: crate::start(theirs, rules)?, reports: BufReader::new(reports).lines(), orders })
+        let process = crate::start(theirs, rules, group.as_ref().map(Group::folder))?;
+        Ok(Self { process, _group: group, reports: BufReader::new(reports).lines(), orders })
     }
 
     fn lives(&mut self) -> bool {

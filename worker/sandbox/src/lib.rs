@@ -13,6 +13,7 @@
 //! Other systems have no subreaper: there the guard kills the program's process group and reports that it cannot know
 //! more.
 
+mod groups;
 mod guard;
 mod guarded;
 mod level;
@@ -26,7 +27,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-use guard::{Isolation, RULES};
+pub use groups::{ControlGroupError, ControlGroups};
+use guard::{GROUP, Isolation, RULES};
 pub use guarded::Guarded;
 pub use level::{Level, Limits, Network, Wanted};
 pub use request::{Exit, Input, Order, Program, Report, Request, StartError};
@@ -125,10 +127,17 @@ pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
 }
 
 /// A process that waits for its program.
-fn start(socket: std::os::unix::net::UnixStream, rules: &str) -> io::Result<tokio::process::Child> {
+fn start(
+    socket: std::os::unix::net::UnixStream,
+    rules: &str,
+    group: Option<&Path>,
+) -> io::Result<tokio::process::Child> {
     let program = program().map_err(io::Error::other)?;
     let mut command = tokio::process::Command::new(program);
     command.arg0(NAME).env_clear().envs(kept_environment()).env(RULES, rules);
+    if let Some(group) = group {
+        command.env(GROUP, group);
+    }
     command.stdin(std::os::fd::OwnedFd::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn()
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use toolyard_tool::Left;
 
+use crate::groups::{ControlGroupError, ControlGroups, Groups};
 use crate::guard::{PROBE, RULES};
 use crate::guarded::{Guarded, Guards};
 use crate::level::{Level, Limits, Network, Wanted};
@@ -25,6 +26,8 @@ pub struct Settings {
     pub network: Network,
     /// How much a program may use.
     pub limits: Limits,
+    /// The control group for limits of all processes of a program together; `None`: without.
+    pub groups: Option<ControlGroups>,
     /// The folder that confined programs may change, unless a request names another; `None`: the folder that the
     /// program runs in.
     pub workspace: Option<PathBuf>,
@@ -65,6 +68,8 @@ pub enum SandboxError {
         gaps.iter().map(Gap::to_string).collect::<Vec<_>>().join("; ")
     )]
     Missing { level: Level, gaps: Vec<Gap> },
+    #[error(transparent)]
+    ControlGroup(#[from] ControlGroupError),
     #[error("what the kernel can give the sandbox cannot be tried: {0}")]
     Probe(io::Error),
 }
@@ -141,7 +146,8 @@ impl Sandbox {
                 level
             }
         };
-        let guards = Guards::new(&rules).map_err(SandboxError::Probe)?;
+        let groups = settings.groups.as_ref().map(Groups::open).transpose()?;
+        let guards = Guards::new(&rules, groups).map_err(SandboxError::Probe)?;
         Ok(Self { inner: Arc::new(Inner { settings, level: rules.level, gaps, guards }) })
     }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Pid;
 
-use super::{RULES, User, limits};
+use super::{GROUP, RULES, User, limits};
 #[cfg(target_os = "linux")]
 use super::{domain, filter, namespaces};
 use crate::level::Level;
@@ -90,7 +90,7 @@ impl Start {
             None => Stdio::null(),
         });
         command.current_dir(&request.folder).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
-        command.env_remove(RULES);
+        command.env_remove(RULES).env_remove(GROUP);
         if let Some(User { uid, gid }) = rules.user {
             command.env_remove("USER").env("HOME", &request.folder);
             // An isolated guard has become the user already.

@@ -100,11 +100,11 @@ const WIDE: &[&str] = &[
     "tests/scenarios/resolvers.rs",
     "tests/scenarios/tenants.rs",
     "tests/torture/report.rs",
-    "worker/src/guard.rs",
+    "worker/sandbox/src/lib.rs",
     "worker/src/hooked.rs",
-    "worker/src/tools.rs",
-    "worker/src/tools/grep.rs",
-    "worker/tests/tools_bash.rs",
+    "tools/src/lib.rs",
+    "tools/src/grep.rs",
+    "tools/tests/bash.rs",
 ];
 /// Files with comments that are divided by banners.
 const BANNERS: &[&str] = &[
@@ -161,7 +161,7 @@ const RIDDLING: &[&str] = &[
     "tests/torture/load.rs",
     "tests/torture/main.rs",
     "worker/src/nats.rs",
-    "worker/tests/tools_bash.rs",
+    "tools/tests/bash.rs",
 ];
 
 /// Endings of names that say nothing of what a type is.

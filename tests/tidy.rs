@@ -144,7 +144,9 @@ fn rooms_depend_in_one_direction() {
             &["nats", "objects", "hooks", "client", "coordinator", "worker", "cli", "local", "telemetry"],
         ),
         ("coordinator", &["client", "worker", "cli", "local"]),
-        ("worker", &["coordinator", "cli", "local"]),
+        ("worker", &["coordinator", "tools", "origins", "sandbox", "cli", "local"]),
+        ("worker/sandbox", &["nats", "proto", "coordinator", "worker", "tools", "cli", "local"]),
+        ("tools", &["nats", "proto", "coordinator", "worker", "cli", "local"]),
     ];
     for (room, others) in forbidden {
         let manifest = std::fs::read_to_string(root().join(room).join("Cargo.toml")).expect("a manifest");

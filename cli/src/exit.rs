@@ -65,9 +65,9 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Worker(#[from] worker::Error),
     #[error("{}{}", .0, cause(.0))]
-    Tools(#[from] worker::tools::Error),
+    Tools(#[from] tools::Error),
     #[error(transparent)]
-    ToolsUser(#[from] worker::guard::NotRoot),
+    ToolsUser(#[from] sandbox::NotRoot),
     #[error(transparent)]
     Hooks(#[from] hooks::InvalidHooks),
     #[error(transparent)]

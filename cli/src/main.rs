@@ -69,7 +69,7 @@ use crate::terminal::{Output, Terminal};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    worker::guard::enter();
+    sandbox::enter();
     let Cli { global, command } = match Cli::try_parse() {
         Ok(parsed) => parsed,
         Err(error) => return usage::report(error),

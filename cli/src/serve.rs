@@ -8,10 +8,10 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
+use sandbox::User;
 use tokio_util::sync::CancellationToken;
+use tools::Bash;
 use worker::Tool as _;
-use worker::guard::User;
-use worker::tools::Bash;
 
 use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
@@ -239,12 +239,12 @@ pub(crate) async fn coordinator(args: CoordinatorArgs) -> Result<Exit, Failure> 
 pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
-    let user = worker::guard::choose_user(args.tools_user)?;
+    let user = sandbox::choose_user(args.tools_user)?;
     let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
-    let table = worker::tools::built_in(&root, &secrets, user)?.only(&enable)?.without(&disable)?;
+    let table = tools::built_in(&root, &secrets, user)?.only(&enable)?.without(&disable)?;
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {
-        worker::guard::warn_of_gaps(&secrets, user);
+        sandbox::warn_of_gaps(&secrets, user);
     }
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());

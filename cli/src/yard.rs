@@ -12,8 +12,8 @@ use run::PoolId;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
 use worker::Tool as _;
-use worker::tools::{ASK_USER, Bash, CurrentTime, Glob, Grep};
 
 use crate::exit::Failure;
 use crate::server::Server;
@@ -66,7 +66,7 @@ impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
         let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks } = options;
-        let table = worker::tools::built_in(&root, &[], None)?;
+        let table = tools::built_in(&root, &[], None)?;
         let asked = hooks.clone();
         let broker = start_broker(data_dir, nats_port).await?;
 

@@ -6,9 +6,6 @@
 
 #![warn(unnameable_types)]
 
-pub mod guard;
-pub mod tools;
-
 mod attempt;
 mod hooked;
 mod metrics;

@@ -105,7 +105,7 @@ pub(crate) async fn serve(
     stop: CancellationToken,
     ready: impl FnOnce(&WorkerId),
 ) -> Result<(), Error> {
-    crate::guard::hide_this_process();
+    hide_this_process();
     let worker = new_id();
     // Drained by an operator, the worker stops, and whatever else its caller's token stops does not.
     let stop = stop.child_token();
@@ -350,4 +350,13 @@ impl Drop for Registered<'_> {
 
 fn new_id() -> WorkerId {
     format!("worker-{:016x}", rand::random::<u64>()).parse().expect("letters, digits and a dash make a token")
+}
+
+/// Makes this process unreadable for others of its user: its memory, environment and open files. It writes no core
+/// dumps.
+fn hide_this_process() {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "hiding this process from its tools failed: they can read its environment");
+    }
 }

@@ -156,7 +156,7 @@ mod tests {
             ("off", format!("{SILENT},toolyard::audit=info,toolyard=off,off")),
             ("trace", format!("{SILENT},toolyard::audit=info,toolyard=trace,warn")),
             ("warn,toolyard=debug", format!("{SILENT},toolyard::audit=info,toolyard=debug,warn")),
-            ("toolyard_worker::tools=trace", "toolyard_worker::tools=trace,toolyard::audit=info".to_owned()),
+            ("toolyard_worker::nats=trace", "toolyard_worker::nats=trace,toolyard::audit=info".to_owned()),
         ] {
             let bounded: EnvFilter = bounded(text).expect("it may be set").parse().expect("it is a filter");
             assert_eq!(bounded.to_string(), filter, "{text}");

@@ -1,7 +1,6 @@
 //! Runs a shell command under a guard (`guard.rs`), with an environment of its own: it is handed none of the worker's
 //! secrets, and nothing of it is left when its call ends.
 
-mod guarded;
 mod relay;
 
 use std::path::PathBuf;
@@ -13,10 +12,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use self::guarded::{Guarded, Guards};
 use self::relay::Relay;
 use super::root::Root;
-use crate::guard::{self, Exit, NoGuard, Order, Report, Request, User};
+use sandbox::{Exit, Guarded, Guards, NoGuard, Order, Report, Request, User};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Builds and test suites take minutes; longer jobs belong elsewhere.
@@ -58,14 +56,14 @@ impl Bash {
     /// Commands begin in `root`, or below.
     ///
     /// # Errors
-    /// When the program's main function does not begin with [`guard::enter`].
+    /// When the program's main function does not begin with [`sandbox::enter`].
     pub fn new(root: Root) -> Result<Self, NoGuard> {
-        guard::program()?;
+        sandbox::program()?;
         Ok(Self { root, hidden: Vec::new(), user: None, guards: Guards::default() })
     }
 
     /// Files that commands must not open, as the worker's keys. A kernel with Landlock (Linux 5.13, if it is enabled)
-    /// keeps commands from them; see [`guard::warn_of_gaps`].
+    /// keeps commands from them; see [`sandbox::warn_of_gaps`].
     #[must_use]
     pub fn hiding(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
         self.hidden.extend(files);

@@ -10,12 +10,12 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdout};
 use tokio::runtime::Handle;
 
-use crate::guard::{self, Order, Report, Request};
+use crate::{Order, Report, Request};
 use toolyard_tool::Left;
 
 /// Starts guards. One is always started ahead, so that no command waits for its guard.
 #[derive(Debug, Default)]
-pub(super) struct Guards {
+pub struct Guards {
     spare: Mutex<Option<Guard>>,
 }
 
@@ -28,7 +28,7 @@ struct Guard {
 
 impl Guards {
     /// Starts a command. `left` receives its end if this is dropped before all of its processes have ended.
-    pub(super) async fn run(&self, request: &Request, left: Left) -> io::Result<Guarded> {
+    pub async fn run(&self, request: &Request, left: Left) -> io::Result<Guarded> {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).take();
         // One that ended while it waited, as when memory ran out, is of no use.
         let mut guard = match spare.take_if(Guard::lives) {
@@ -50,7 +50,7 @@ impl Guard {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
         let (reports, orders) = UnixStream::from_std(ours)?.into_split();
-        Ok(Self { process: guard::start(theirs)?, reports: BufReader::new(reports).lines(), orders })
+        Ok(Self { process: crate::start(theirs)?, reports: BufReader::new(reports).lines(), orders })
     }
 
     fn lives(&mut self) -> bool {
@@ -73,24 +73,24 @@ impl Guard {
 
 /// A running command. Dropping it kills its processes.
 #[derive(Debug)]
-pub(super) struct Guarded {
+pub struct Guarded {
     /// `None` once it has ended.
     guard: Option<Guard>,
     left: Left,
 }
 
 impl Guarded {
-    pub(super) fn pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
+    pub fn pipes(&mut self) -> (Option<ChildStdout>, Option<ChildStderr>) {
         let Some(guard) = &mut self.guard else { return (None, None) };
         (guard.process.stdout.take(), guard.process.stderr.take())
     }
 
-    pub(super) fn order(&self, order: Order) {
+    pub fn order(&self, order: Order) {
         self.guard.iter().for_each(|guard| guard.order(order));
     }
 
     /// The next report; `None` when there will be none. May be dropped while it waits.
-    pub(super) async fn report(&mut self) -> Option<Report> {
+    pub async fn report(&mut self) -> Option<Report> {
         let report = self.guard.as_mut()?.report().await;
         match &report {
             Some(Report::Exited(_)) => {}

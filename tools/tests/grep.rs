@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "it is all tests")]
 
-mod tools_tree;
+mod tree;
 
 use std::os::unix::fs::symlink;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use run::ErrorKind;
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use toolyard_worker::testkit::{self, Called};
-use toolyard_worker::tools::Grep;
+use tools::Grep;
+use toolyard_tool::testkit::{self, Called};
 
-use tools_tree::Tree;
+use tree::Tree;
 
 async fn grep(tree: &Tree, arguments: Value) -> Called {
     testkit::call(Grep::new(tree.root()), arguments).await

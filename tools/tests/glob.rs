@@ -2,16 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "it is all tests")]
 
-mod tools_tree;
+mod tree;
 
 use std::os::unix::fs::symlink;
 
 use run::ErrorKind;
 use serde_json::{Value, json};
-use toolyard_worker::testkit::{self, Called};
-use toolyard_worker::tools::Glob;
+use tools::Glob;
+use toolyard_tool::testkit::{self, Called};
 
-use tools_tree::Tree;
+use tree::Tree;
 
 fn project() -> Tree {
     Tree::of(&[

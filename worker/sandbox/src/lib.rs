@@ -14,6 +14,7 @@
 
 mod confine;
 mod descendants;
+mod guarded;
 mod process;
 
 use std::io;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use confine::Isolation;
 pub use confine::User;
+pub use guarded::{Guarded, Guards};
 
 /// The name under which our program is a guard.
 const NAME: &str = "toolyard-guard";
@@ -39,10 +41,10 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// The program did not begin with [`enter`].
 #[derive(Debug, thiserror::Error)]
-#[error("this program cannot guard commands: its main function must begin with toolyard_worker::guard::enter()")]
+#[error("this program cannot guard commands: its main function must begin with sandbox::enter()")]
 pub struct NoGuard;
 
-/// The first thing in the main function of a program that hosts [`Bash`](crate::tools::Bash): `bash` starts the program
+/// The first thing in the main function of a program that hosts `bash`, which starts the program
 /// once more as the guard of each command. In a guard this function does not return.
 pub fn enter() {
     if std::env::args_os().next().is_some_and(|name| name == NAME) {
@@ -63,7 +65,7 @@ pub fn use_program(program: PathBuf) {
 }
 
 /// The program that is started as a guard.
-pub(crate) fn program() -> Result<&'static Path, NoGuard> {
+pub fn program() -> Result<&'static Path, NoGuard> {
     PROGRAM.get().map(PathBuf::as_path).ok_or(NoGuard)
 }
 
@@ -118,17 +120,8 @@ pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
     }
 }
 
-/// Makes this process unreadable for others of its user: its memory, environment and open files. It writes no core
-/// dumps.
-pub(crate) fn hide_this_process() {
-    #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
-        tracing::warn!(%error, "hiding this process from its tools failed: they can read its environment");
-    }
-}
-
 /// A process that waits for its command.
-pub(crate) fn start(socket: std::os::unix::net::UnixStream) -> io::Result<tokio::process::Child> {
+fn start(socket: std::os::unix::net::UnixStream) -> io::Result<tokio::process::Child> {
     let program = program().map_err(io::Error::other)?;
     let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     let mut command = tokio::process::Command::new(program);
@@ -139,19 +132,19 @@ pub(crate) fn start(socket: std::os::unix::net::UnixStream) -> io::Result<tokio:
 
 /// The command of a guard. One line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
-    pub(crate) command: String,
+pub struct Request {
+    pub command: String,
     /// The folder to run it in.
-    pub(crate) folder: PathBuf,
+    pub folder: PathBuf,
     /// Files that the command must not open.
-    pub(crate) hidden: Vec<PathBuf>,
+    pub hidden: Vec<PathBuf>,
     /// The user as which it runs; `None`: the worker's.
-    pub(crate) user: Option<User>,
+    pub user: Option<User>,
 }
 
 /// A request of the worker to a guard that runs a command. One byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
+pub enum Order {
     /// SIGTERM to all that live.
     Terminate,
     /// SIGKILL until nothing lives.
@@ -159,7 +152,7 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    pub(crate) const fn byte(self) -> u8 {
+    const fn byte(self) -> u8 {
         match self {
             Self::Terminate => b't',
             Self::Kill => b'k',
@@ -169,7 +162,7 @@ impl Order {
 
 /// A report of a guard. One line of JSON.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Report {
+pub enum Report {
     /// The shell could not be started. The last report.
     Failed(String),
     Exited(Exit),
@@ -182,7 +175,7 @@ pub(crate) enum Report {
 /// How a shell ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Exit {
+pub enum Exit {
     ExitCode(i32),
     Signal(i32),
 }

@@ -2,8 +2,8 @@
 
 use run::ErrorKind;
 use serde_json::json;
-use toolyard_worker::testkit::{self, Called};
-use toolyard_worker::tools::CurrentTime;
+use tools::CurrentTime;
+use toolyard_tool::testkit::{self, Called};
 
 async fn time_in(zone: &str) -> Called {
     testkit::call(CurrentTime, json!({ "time_zone": zone })).await

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "it is all tests")]
 
-mod tools_tree;
+mod tree;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -12,11 +12,10 @@ use run::{Chunk, Content, ErrorKind};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::{Value, json};
 use tokio::time::timeout;
-use toolyard_worker::guard;
-use toolyard_worker::testkit::{self, Call, Called};
-use toolyard_worker::tools::Bash;
+use tools::Bash;
+use toolyard_tool::testkit::{self, Call, Called};
 
-use tools_tree::Tree;
+use tree::Tree;
 
 /// Longer than anything here should take, shorter than the commands that have to be ended.
 const SOON: Duration = Duration::from_secs(10);
@@ -34,7 +33,7 @@ fn start(tree: &Tree, command: &str) -> Call {
 }
 
 fn tool(tree: &Tree) -> Bash {
-    guard::use_program(env!("CARGO_BIN_EXE_toolyard-guard").into());
+    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-tests").into());
     Bash::new(tree.root()).unwrap()
 }
 
@@ -273,7 +272,7 @@ async fn nothing_of_the_environment_but_a_few_names_is_passed_on() {
 fn without_root(tree: &Tree) -> Bash {
     std::fs::set_permissions(tree.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     match rustix::process::geteuid().is_root() {
-        true => tool(tree).running_as(guard::User::NOBODY),
+        true => tool(tree).running_as(sandbox::User::NOBODY),
         false => tool(tree),
     }
 }
@@ -284,9 +283,9 @@ fn with_key(tree: &Tree) -> (Bash, std::path::PathBuf) {
     tree.write("keys/pool.nk", b"SUSECRET");
     tree.write("keys/other.nk", b"SUOTHER");
     tree.write("work/file", b"");
-    let root = toolyard_worker::tools::Root::new(&tree.path().join("work")).unwrap();
+    let root = tools::Root::new(&tree.path().join("work")).unwrap();
     let key = tree.path().canonicalize().unwrap().join("keys/pool.nk");
-    guard::use_program(env!("CARGO_BIN_EXE_toolyard-guard").into());
+    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-tests").into());
     (Bash::new(root).unwrap().hiding([key.clone()]), key)
 }
 
@@ -295,7 +294,7 @@ fn with_key(tree: &Tree) -> (Bash, std::path::PathBuf) {
 async fn a_command_cannot_get_at_a_hidden_key_in_any_way() {
     let tree = Tree::of(&[]);
     let (bash, key) = with_key(&tree);
-    let table = toolyard_worker::Table::new().host(bash).unwrap();
+    let table = toolyard_tool::Table::new().host(bash).unwrap();
     let (key, here) = (key.display(), std::process::id());
     let attacks = [
         format!("cat {key}"),
@@ -362,7 +361,7 @@ async fn a_command_runs_as_another_user_when_the_worker_is_root_and_reads_nothin
     if !rustix::process::geteuid().is_root() {
         // Nobody else can be another user: then the command is refused, and says why.
         let called =
-            testkit::call(tool(&Tree::of(&[])).running_as(guard::User::NOBODY), json!({ "command": "id" })).await;
+            testkit::call(tool(&Tree::of(&[])).running_as(sandbox::User::NOBODY), json!({ "command": "id" })).await;
         assert!(called.error().contains("cannot be run"), "{}", called.error());
         return;
     }
@@ -502,7 +501,7 @@ async fn worker_to_be_killed() {
 #[ignore = "a measurement: how long a command takes that does nothing"]
 async fn time_of_a_command_that_does_nothing() {
     let (tree, mut took) = (Tree::of(&[]), Vec::new());
-    let table = toolyard_worker::Table::new().host(tool(&tree)).unwrap();
+    let table = toolyard_tool::Table::new().host(tool(&tree)).unwrap();
     for _ in 0..300 {
         let began = Instant::now();
         let called = testkit::call_in(&table, "bash", json!({ "command": ":" })).await;

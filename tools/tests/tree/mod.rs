@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use tempfile::TempDir;
-use toolyard_worker::tools::Root;
+use tools::Root;
 
 pub(crate) struct Tree {
     pub(crate) folder: TempDir,

@@ -1,4 +1,4 @@
-//! The tools that come with a worker. Each is an ordinary [`Tool`](trait@crate::Tool): host them all, some, or none.
+//! The tools that come with a worker. Each is an ordinary [`Tool`](trait@toolyard_tool::Tool): host them all, some, or none.
 //!
 //! Those that work on files are confined to one folder. That keeps a model from straying; it is no sandbox, and `bash`
 //! may do whatever its user may.
@@ -16,7 +16,7 @@ mod walk;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::guard::{NoGuard, User};
+use sandbox::{NoGuard, User};
 use toolyard_tool::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
@@ -44,7 +44,7 @@ pub enum Error {
 ///
 /// # Errors
 /// When `root` is no folder that can be read, or contains a file of `hidden`, or when the main function does not begin
-/// with [`guard::enter`](crate::guard::enter).
+/// with [`sandbox::enter`].
 pub fn built_in(root: &Path, hidden: &[PathBuf], user: Option<User>) -> Result<Table, Error> {
     let root = Root::new(root).map_err(|source| Error::Root { path: root.to_owned(), source })?;
     let inside = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file.starts_with(root.path()));
@@ -65,7 +65,7 @@ mod tests {
 
     fn built_in_below(root: &Path) -> Result<Table, Error> {
         // No command is run here.
-        crate::guard::use_program("/nowhere".into());
+        sandbox::use_program("/nowhere".into());
         built_in(root, &[], None)
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_root_with_a_secret_in_it_is_refused() {
-        crate::guard::use_program("/nowhere".into());
+        sandbox::use_program("/nowhere".into());
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("broker/keys")).unwrap();
         let key = folder.path().join("broker/keys/pool.nk");

@@ -33,7 +33,7 @@ impl Tool for CurrentTime {
         let Ok(zone) = zones.get(&place.time_zone) else {
             return Err(unknown(&zones, &place.time_zone));
         };
-        let now = Timestamp::from_millisecond(i64::try_from(::nats::now().0)?)?;
+        let now = Timestamp::now();
         Ok(answer(&zone, now).into())
     }
 }

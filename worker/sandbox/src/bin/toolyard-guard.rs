@@ -1,5 +1,5 @@
 //! The guard of a command as a program of its own: this crate's tests have no main function that could be one.
 
 fn main() {
-    toolyard_worker::guard::enter();
+    sandbox::enter();
 }

@@ -19,10 +19,14 @@ pub struct Question {
     /// The requested schema.
     pub schema: Value,
     kind: Kind,
+    /// The parameters as a running tool gave them.
+    given: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    /// The answer is the whole result, a refusal included, because a running tool asked for it.
+    Elicitation,
     /// The answer is the content as a whole.
     Form,
     /// The answer is the text in the content.
@@ -46,6 +50,14 @@ pub enum Reply {
 pub struct InvalidReply(pub String);
 
 impl Question {
+    /// The question of a running tool. `arguments`: the parameters of `elicitation/create`.
+    #[must_use]
+    pub fn of_tool(arguments: &str) -> Self {
+        let given: Value = serde_json::from_str(arguments).unwrap_or_default();
+        let message = given["message"].as_str().unwrap_or_default().to_owned();
+        Self { message, schema: given["requestedSchema"].clone(), kind: Kind::Elicitation, given: Some(given) }
+    }
+
     /// The question of a call that waits for its client. `output_schema`: the form of its result; may be empty.
     #[must_use]
     pub fn of_client_call((tool, description): (&str, &str), arguments: &str, output_schema: &str) -> Self {
@@ -61,7 +73,7 @@ impl Question {
                 (json!({ "type": "object", "properties": { ANSWER: answer }, "required": [ANSWER] }), Kind::Text)
             }
         };
-        Self { message, schema, kind }
+        Self { message, schema, kind, given: None }
     }
 
     /// The question whether a call may be executed.
@@ -74,12 +86,15 @@ impl Question {
             "type": "object", "properties": { APPROVE: approve, REASON: reason }, "required": [APPROVE],
         });
         let message = format!("May this call be executed? {}", described(tool, description, &arguments));
-        Self { message, schema, kind: Kind::Approval }
+        Self { message, schema, kind: Kind::Approval, given: None }
     }
 
     /// The parameters of `elicitation/create`.
     #[must_use]
     pub fn params(&self) -> Value {
+        if let Some(given) = &self.given {
+            return given.clone();
+        }
         json!({ "mode": "form", "message": self.message, "requestedSchema": self.schema })
     }
 
@@ -92,6 +107,7 @@ impl Question {
         let action =
             result["action"].as_str().ok_or_else(|| invalid("an elicitation result with an action is needed"))?;
         let refused = |what: &str| match self.kind {
+            Kind::Elicitation => Reply::Answer(json_content(result.to_string())),
             Kind::Form | Kind::Text => Reply::Declined(what.to_owned()),
             Kind::Approval => Reply::Rejected(what.to_owned()),
         };
@@ -104,6 +120,7 @@ impl Question {
         let content = result["content"].as_object().ok_or_else(|| invalid("an accepted answer needs content"))?;
         self.check(content)?;
         Ok(match self.kind {
+            Kind::Elicitation => Reply::Answer(json_content(result.to_string())),
             Kind::Form => Reply::Answer(json_content(result["content"].to_string())),
             Kind::Text => Reply::Answer(text_content(content[ANSWER].as_str().unwrap_or_default())),
             Kind::Approval if content[APPROVE] == true => Reply::Approved,
@@ -212,6 +229,16 @@ mod tests {
             question.reply(&json!({ "action": "decline" })),
             Ok(Reply::Declined("the user declined".to_owned()))
         );
+    }
+
+    #[test]
+    fn a_running_tool_gets_the_whole_result_of_its_question_a_refusal_included() {
+        let given = json!({ "message": "Sure?", "requestedSchema": { "type": "object", "properties": {} } });
+        let question = Question::of_tool(&given.to_string());
+        assert_eq!(question.params(), given);
+        for result in [json!({ "action": "decline" }), accepted(json!({}))] {
+            assert_eq!(question.reply(&result), Ok(Reply::Answer(json_content(result.to_string()))));
+        }
     }
 
     #[test]

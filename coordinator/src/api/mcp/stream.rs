@@ -1,0 +1,103 @@
+//! The stream of a call: its notifications, questions and answer as server-sent events.
+
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt as _;
+
+use super::follow::{Following, Step};
+use super::resume::Place;
+use crate::api::Api;
+use crate::api::http::sse;
+
+/// When a client reconnects after its stream broke off.
+const RETRY_MS: u64 = 1000;
+
+/// A call of a session that is in progress here, so that it can be cancelled.
+pub(super) struct UnderWay(Option<(Api, (String, String))>);
+
+impl UnderWay {
+    pub(super) fn begin(following: &Following) -> Self {
+        let Some(session) = following.client.session.clone() else { return Self(None) };
+        let key = (session, following.id.get().to_owned());
+        following.api.mcp.calls().insert(key.clone(), following.run);
+        Self(Some((following.api.clone(), key)))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some((api, key)) = self.0.take() {
+            api.mcp.calls().remove(&key);
+        }
+    }
+}
+
+/// A stream while it is sent.
+struct Streaming {
+    following: Following,
+    /// The first step, if it was taken before.
+    first: Option<Step>,
+    is_primed: bool,
+    ended: bool,
+    _under_way: UnderWay,
+}
+
+/// The stream of a call. `first`: a step that was taken already.
+pub(super) fn response(following: Following, first: Option<Step>) -> Response {
+    let under_way = UnderWay::begin(&following);
+    let streaming = Streaming { following, first, is_primed: false, ended: false, _under_way: under_way };
+    let texts = futures::stream::unfold(streaming, async |mut streaming| {
+        if streaming.ended {
+            return None;
+        }
+        let text = streaming.next().await;
+        Some((text, streaming))
+    });
+    // Empty texts need not be sent.
+    sse::response(texts.filter(|text| std::future::ready(!text.is_empty())))
+}
+
+impl Streaming {
+    async fn next(&mut self) -> Bytes {
+        if self.following.client.is_primed() && !self.is_primed {
+            self.is_primed = true;
+            return format!("id: {}\nretry: {RETRY_MS}\ndata: \n\n", self.event_id()).into();
+        }
+        let step = match self.first.take() {
+            Some(first) => Ok(first),
+            None => self.following.next(None).await,
+        };
+        match step {
+            Ok(Step::Messages(messages)) => {
+                messages.iter().map(|message| self.event(message)).collect::<String>().into()
+            }
+            Ok(Step::Silence) => Bytes::from_static(sse::HEARTBEAT),
+            Ok(Step::Waited) => Bytes::new(),
+            Ok(Step::Done(answer)) => {
+                self.ended = true;
+                self.event(&answer).into()
+            }
+            Ok(Step::Cut) => {
+                self.ended = true;
+                Bytes::new()
+            }
+            Err(error) => {
+                self.ended = true;
+                self.event(&error.text(Some(&self.following.id))).into()
+            }
+        }
+    }
+
+    fn event(&self, message: &str) -> String {
+        match self.following.client.is_primed() {
+            true => format!("id: {}\ndata: {message}\n\n", self.event_id()),
+            false => format!("data: {message}\n\n"),
+        }
+    }
+
+    fn event_id(&self) -> String {
+        let Following { run, id, last, reported, progress, .. } = &self.following;
+        let progress_token = progress.as_ref().map(|progress| progress.token().to_owned());
+        Place { run: *run, id: id.clone(), progress_token, after: last.or(*reported) }.event_id()
+    }
+}

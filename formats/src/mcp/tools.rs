@@ -23,6 +23,7 @@ pub fn definition(tool: &v1::Tool, era: Era) -> String {
         "" => &said,
         description => description,
     };
+    let title = if tool.title.is_empty() { titled(&said) } else { tool.title.clone() };
     let effects = tool.effects.unwrap_or_default();
     let flag = |value: bool| Some(value.to_string());
     let annotations = object(&[
@@ -34,7 +35,7 @@ pub fn definition(tool: &v1::Tool, era: Era) -> String {
     let input = raw(&tool.input_schema).filter(|schema| schema.starts_with('{')).unwrap_or(r#"{"type":"object"}"#);
     object(&[
         ("name", Some(string(&tool.name))),
-        ("title", Some(string(&title(&said)))),
+        ("title", Some(string(&title))),
         ("description", Some(string(description))),
         ("inputSchema", Some(input.to_owned())),
         ("outputSchema", output_schema(&tool.output_schema, era).map(str::to_owned)),
@@ -60,7 +61,7 @@ fn is_of_object(schema: &str) -> bool {
 }
 
 /// The words of a name as a title.
-fn title(words: &str) -> String {
+fn titled(words: &str) -> String {
     let mut letters = words.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }

@@ -6,6 +6,8 @@ use serde_json::{Map, Value, json};
 
 /// Bytes of arguments that a question shows.
 const SHOWN_MAX: usize = 2048;
+/// Bytes of a question's name.
+const NAME_MAX: usize = 64;
 /// The member of an answer whose form is not given.
 const ANSWER: &str = "answer";
 /// The member of a decision.
@@ -53,9 +55,29 @@ impl Question {
     /// The question of a running tool. `arguments`: the parameters of `elicitation/create`.
     #[must_use]
     pub fn of_tool(arguments: &str) -> Self {
-        let given: Value = serde_json::from_str(arguments).unwrap_or_default();
+        let mut given: Value = serde_json::from_str(arguments).unwrap_or_default();
         let message = given["message"].as_str().unwrap_or_default().to_owned();
+        // The protocol does not know a name for a question; it is the key of the question instead.
+        if let Some(schema) = given.get_mut("requestedSchema").and_then(Value::as_object_mut) {
+            schema.remove("title");
+        }
         Self { message, schema: given["requestedSchema"].clone(), kind: Kind::Elicitation, given: Some(given) }
+    }
+
+    /// The name that a running tool gave its question: the title of the schema, if it can be a key.
+    #[must_use]
+    pub fn name(arguments: &str) -> Option<String> {
+        let arguments: Value = serde_json::from_str(arguments).ok()?;
+        let title = arguments["requestedSchema"]["title"].as_str()?;
+        let is_key = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let fits = (1..=NAME_MAX).contains(&title.len()) && title.chars().all(is_key);
+        fits.then(|| title.to_owned())
+    }
+
+    /// Whether the user is asked to open a page.
+    #[must_use]
+    pub fn is_page(&self) -> bool {
+        self.given.as_ref().is_some_and(|given| given["mode"] == "url")
     }
 
     /// The question of a call that waits for its client. `output_schema`: the form of its result; may be empty.
@@ -116,6 +138,9 @@ impl Question {
             "decline" => return Ok(refused("the user declined")),
             "cancel" => return Ok(refused("the user dismissed the question")),
             other => return Err(InvalidReply(format!("the action {other:?} is not accept, decline or cancel"))),
+        }
+        if self.is_page() {
+            return Ok(Reply::Answer(json_content(result.to_string())));
         }
         let content = result["content"].as_object().ok_or_else(|| invalid("an accepted answer needs content"))?;
         self.check(content)?;
@@ -234,7 +259,12 @@ mod tests {
     #[test]
     fn a_running_tool_gets_the_whole_result_of_its_question_a_refusal_included() {
         let given = json!({ "message": "Sure?", "requestedSchema": { "type": "object", "properties": {} } });
-        let question = Question::of_tool(&given.to_string());
+        let mut named = given.clone();
+        named["requestedSchema"]["title"] = "sure".into();
+        assert_eq!(Question::name(&named.to_string()).as_deref(), Some("sure"));
+        named["requestedSchema"]["title"] = "not a key".into();
+        assert_eq!(Question::name(&named.to_string()), None);
+        let question = Question::of_tool(&named.to_string());
         assert_eq!(question.params(), given);
         for result in [json!({ "action": "decline" }), accepted(json!({}))] {
             assert_eq!(question.reply(&result), Ok(Reply::Answer(json_content(result.to_string()))));

@@ -46,6 +46,9 @@ pub(super) struct Client {
 pub(super) struct Capabilities {
     #[serde(default, rename = "e", skip_serializing_if = "is_false")]
     pub(super) elicitation: bool,
+    /// It opens pages that a question names.
+    #[serde(default, rename = "p", skip_serializing_if = "is_false")]
+    pub(super) pages: bool,
     #[serde(default, rename = "s", skip_serializing_if = "is_false")]
     pub(super) sampling: bool,
     #[serde(default, rename = "r", skip_serializing_if = "is_false")]
@@ -66,6 +69,7 @@ impl Capabilities {
         let forms = elicitation.as_object().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"));
         Self {
             elicitation: forms,
+            pages: elicitation["url"].is_object(),
             sampling: declared["sampling"].is_object(),
             roots: declared["roots"].is_object(),
             tasks: declared["extensions"][TASKS].is_object(),

@@ -13,8 +13,6 @@ use crate::auth::callers::Role;
 
 /// The tool name of a question that a running tool asks: its arguments are those of `elicitation/create`.
 const OF_RUNNING_TOOL: &str = "elicitation";
-/// Where such a question may name its key.
-const KEY: &str = "dev.toolyard/key";
 
 /// An open call, and the question that its client is asked.
 #[derive(Debug)]
@@ -53,7 +51,7 @@ pub(super) fn open(api: &Api, client: &Client, run: &Run) -> Vec<Open> {
         | CallState::Running(_)
         | CallState::Ended(_) => None,
     });
-    asked.collect()
+    asked.filter(|open| client.capabilities.pages || !open.question.is_page()).collect()
 }
 
 fn of_client_call(api: &Api, run: &Run, call: &Call) -> Open {
@@ -61,13 +59,23 @@ fn of_client_call(api: &Api, run: &Run, call: &Call) -> Open {
     let arguments = String::from_utf8_lossy(&spec.arguments);
     let id = spec.id.clone();
     if spec.tool.as_str() == OF_RUNNING_TOOL {
-        let question = Question::of_tool(&arguments);
-        let named = question.params()["_meta"][KEY].as_str().map(str::to_owned);
-        return Open { key: named.unwrap_or_else(|| id.to_string()), call: id, question };
+        let key = name(run, call).unwrap_or_else(|| id.to_string());
+        return Open { key, call: id, question: Question::of_tool(&arguments) };
     }
     let (description, output_schema) = manifest(api, run, call);
     let question = Question::of_client_call((spec.tool.as_str(), &description), &arguments, &output_schema);
     Open { key: id.to_string(), call: id, question }
+}
+
+/// The name of a question, unless an earlier one of the run has it: keys are unique for the life of a task.
+fn name(run: &Run, call: &Call) -> Option<String> {
+    let named = |call: &Call| {
+        let is_question = call.spec().tool.as_str() == OF_RUNNING_TOOL;
+        is_question.then(|| Question::name(&String::from_utf8_lossy(&call.spec().arguments))).flatten()
+    };
+    let name = named(call)?;
+    let mut earlier = run.calls().iter().take_while(|other| other.index() != call.index());
+    (!earlier.any(|other| named(other).as_ref() == Some(&name))).then_some(name)
 }
 
 fn of_approval(api: &Api, run: &Run, call: &Call) -> Open {

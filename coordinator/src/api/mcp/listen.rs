@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::message::{Request, RpcError};
-use super::{answered, members, tasks};
+use super::{answered, members, stream, tasks};
 use crate::admission::error::RequestError;
 use crate::api::Api;
 use crate::api::http::sse;
@@ -179,7 +179,7 @@ impl Listening {
             }
             let params: Value = serde_json::from_str(&format!("{{{state}}}")).unwrap_or_default();
             let notification = self.notification("notifications/tasks", params);
-            text.push_str(&format!("data: {notification}\n\n"));
+            text.push_str(&stream::event(None, &notification));
             if let Some(task) = self.tasks.get_mut(index) {
                 task.reported = Some(state);
             }
@@ -209,7 +209,7 @@ impl Listening {
 }
 
 fn event(message: &str) -> Bytes {
-    format!("data: {message}\n\n").into()
+    stream::event(None, message).into()
 }
 
 /// Changes when the list of the caller's tools changes.

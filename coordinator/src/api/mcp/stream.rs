@@ -89,15 +89,32 @@ impl Streaming {
     }
 
     fn event(&self, message: &str) -> String {
-        match self.following.client.is_primed() {
-            true => format!("id: {}\ndata: {message}\n\n", self.event_id()),
-            false => format!("data: {message}\n\n"),
-        }
+        let id = self.following.client.is_primed().then(|| self.event_id());
+        event(id.as_deref(), message)
     }
 
     fn event_id(&self) -> String {
         let Following { run, id, last, reported, progress, .. } = &self.following;
         let progress_token = progress.as_ref().map(|progress| progress.token().to_owned());
         Place { run: *run, id: id.clone(), progress_token, after: last.or(*reported) }.event_id()
+    }
+}
+
+/// An event with a message. A tool may have written its JSON on several lines, which would end the event; outside of
+/// strings, where JSON escapes them, line breaks mean as much as spaces.
+pub(super) fn event(id: Option<&str>, message: &str) -> String {
+    let line = message.replace(['\n', '\r'], " ");
+    let id = id.map(|id| format!("id: {id}\n")).unwrap_or_default();
+    format!("{id}data: {line}\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_on_several_lines_is_one_event() {
+        assert_eq!(event(Some("7"), "{\n  \"a\": \"\\n\"\r\n}"), "id: 7\ndata: {   \"a\": \"\\n\"  }\n\n");
+        assert_eq!(event(None, "{}"), "data: {}\n\n");
     }
 }

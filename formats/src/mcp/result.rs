@@ -1,5 +1,5 @@
-//! The result of `tools/call`. A failure of the tool, a refusal and a missed deadline are results, so that the model can
-//! react; a failure of this service is an error of the request.
+//! The result of `tools/call`. A failure of the tool, a refusal and a missed deadline are results, so that the model
+//! can react; a failure of this service is an error of the request.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -97,8 +97,13 @@ mod tests {
 
     #[test]
     fn schemas_are_passed_on_as_they_are_and_effects_become_annotations() {
-        let text = r#"{"name":"get_time","title":"Get time","description":"get time","inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object"},"outputSchema":{"type":"array"},"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":false,"openWorldHint":false}}"#;
-        assert_eq!(definition(&tool(), Era::Modern), text);
+        let text = [
+            r#"{"name":"get_time","title":"Get time","description":"get time","#,
+            r#""inputSchema":{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object"},"#,
+            r#""outputSchema":{"type":"array"},"#,
+            r#""annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":false,"openWorldHint":false}}"#,
+        ];
+        assert_eq!(definition(&tool(), Era::Modern), text.concat());
     }
 
     #[test]

@@ -43,6 +43,13 @@ struct Params<'a> {
     request_state: Option<String>,
 }
 
+/// A request that is repeated with input.
+struct Again<'a> {
+    state: &'a str,
+    digest: &'a str,
+    replies: Map<String, Value>,
+}
+
 /// What the tags of a tool demand.
 struct Terms {
     tool: ToolName,
@@ -60,7 +67,10 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
     let digest = digest(&params);
     let traced = Traced::begin(&request, terms.tool.as_str(), &client.version);
     let mut following = match &params.request_state {
-        Some(state) => continued(&api, &client, &request, (state, &digest, replies)).await?,
+        Some(state) => {
+            let again = Again { state, digest: &digest, replies };
+            continued(&api, &client, &request, again).await?
+        }
         None => {
             let reader = opened(&api, &terms, &params, (ask, traced.as_ref())).await?;
             let mut following = Following::new(api.clone(), client.clone(), request.id.clone(), reader);
@@ -76,7 +86,6 @@ pub(super) async fn called(api: Api, client: Client, request: Request, ask: &Ask
         let window = if terms.is_task { Duration::ZERO } else { SYNC_WINDOW };
         following.convert_at = client.capabilities.tasks.then(|| Instant::now() + window);
     }
-    let _under_way = stream::UnderWay::begin(&following);
     answer(following, ask.wants_events()).await
 }
 
@@ -153,12 +162,8 @@ async fn opened(
 }
 
 /// Goes on with the run of a request that needed input.
-async fn continued(
-    api: &Api,
-    client: &Client,
-    request: &Request,
-    (state, digest, mut replies): (&str, &str, Map<String, Value>),
-) -> Result<Following, RpcError> {
+async fn continued(api: &Api, client: &Client, request: &Request, again: Again<'_>) -> Result<Following, RpcError> {
+    let Again { state, digest, mut replies } = again;
     let State { run, by, request: of, after, .. } = api.mcp.seals.open(&api.runs.requests, state).await?;
     let caller = api.runs.caller.name().map(ToString::to_string).unwrap_or_default();
     if by != caller || of != digest {

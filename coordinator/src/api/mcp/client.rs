@@ -161,7 +161,7 @@ impl Client {
         Ok(Self { era: Era::Modern, version: version.clone(), capabilities, session: None, log_level })
     }
 
-    /// The client of a session, or one without a session, of which nothing is known.
+    /// The client of a session, or one without a session, whose capabilities are unknown.
     pub(super) fn of_session(headers: &HeaderMap) -> Result<Self, RpcError> {
         if let Some(other) = header(headers, VERSION).filter(|named| !LEGACY.contains(named)) {
             return Err(unsupported(other, &LEGACY));

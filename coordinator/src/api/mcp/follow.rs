@@ -16,6 +16,7 @@ use super::client::{Client, LEVELS};
 use super::message::{INTERNAL, RpcError};
 use super::progress::Progress;
 use super::seal::State;
+use super::stream::UnderWay;
 use super::traced::Traced;
 use super::{CANCELLED_BY_CLIENT, MAIN, questions, resume, tasks};
 use crate::api::http::batch::heard::Heard;
@@ -58,6 +59,7 @@ pub(super) struct Following {
     /// Cancels the run if the client disconnects.
     pub(super) abandoned: Option<Abandoned>,
     pub(super) traced: Option<Traced>,
+    _under_way: UnderWay,
 }
 
 /// What comes next.
@@ -79,6 +81,7 @@ impl Following {
     pub(super) fn new(api: Api, client: Client, id: Box<RawValue>, reader: Box<Reader>) -> Self {
         let run = reader.run().id();
         let records = client.session.is_some();
+        let under_way = UnderWay::begin(&api, &client, &id, run);
         Self {
             api,
             id,
@@ -96,6 +99,7 @@ impl Following {
             last: None,
             abandoned: None,
             traced: None,
+            _under_way: under_way,
             client,
         }
     }
@@ -332,6 +336,13 @@ fn log_level(channel: &str) -> Option<usize> {
     LEVELS.iter().position(|known| *known == level)
 }
 
+fn is_log(event: &v1::RunEvent) -> bool {
+    match &event.event {
+        Some(Event::CallOutput(output)) => log_level(&output.channel).is_some(),
+        _ => false,
+    }
+}
+
 /// The outcome of a call that has ended, read from the log.
 pub(super) async fn outcome(api: &Api, client: &Client, run: RunId) -> Result<Ended, RpcError> {
     let policy = v1::FloorPolicy::Interleaved.into();
@@ -345,7 +356,6 @@ pub(super) async fn outcome(api: &Api, client: &Client, run: RunId) -> Result<En
         };
         match events.map_err(ApiError::from)? {
             Some(events) => {
-                let is_log = |event: &v1::RunEvent| matches!(&event.event, Some(Event::CallOutput(output)) if log_level(&output.channel).is_some());
                 events.iter().filter(|event| !is_log(event)).for_each(|event| heard.take(event));
             }
             None => break,

@@ -1,9 +1,15 @@
 //! The stream of a call: its notifications, questions and answer as server-sent events.
 
+use std::sync::Arc;
+
 use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt as _;
+use run::RunId;
+use serde_json::value::RawValue;
 
+use super::Shared;
+use super::client::Client;
 use super::follow::{Following, Step};
 use super::resume::Place;
 use crate::api::Api;
@@ -13,21 +19,21 @@ use crate::api::http::sse;
 const RETRY_MS: u64 = 1000;
 
 /// A call of a session that is in progress here, so that it can be cancelled.
-pub(super) struct UnderWay(Option<(Api, (String, String))>);
+pub(super) struct UnderWay(Option<(Arc<Shared>, (String, String))>);
 
 impl UnderWay {
-    pub(super) fn begin(following: &Following) -> Self {
-        let Some(session) = following.client.session.clone() else { return Self(None) };
-        let key = (session, following.id.get().to_owned());
-        following.api.mcp.calls().insert(key.clone(), following.run);
-        Self(Some((following.api.clone(), key)))
+    pub(super) fn begin(api: &Api, client: &Client, id: &RawValue, run: RunId) -> Self {
+        let Some(session) = client.session.clone() else { return Self(None) };
+        let key = (session, id.get().to_owned());
+        api.mcp.calls().insert(key.clone(), run);
+        Self(Some((Arc::clone(&api.mcp), key)))
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        if let Some((api, key)) = self.0.take() {
-            api.mcp.calls().remove(&key);
+        if let Some((shared, key)) = self.0.take() {
+            shared.calls().remove(&key);
         }
     }
 }
@@ -39,13 +45,11 @@ struct Streaming {
     first: Option<Step>,
     is_primed: bool,
     ended: bool,
-    _under_way: UnderWay,
 }
 
 /// The stream of a call. `first`: a step that was taken already.
 pub(super) fn response(following: Following, first: Option<Step>) -> Response {
-    let under_way = UnderWay::begin(&following);
-    let streaming = Streaming { following, first, is_primed: false, ended: false, _under_way: under_way };
+    let streaming = Streaming { following, first, is_primed: false, ended: false };
     let texts = futures::stream::unfold(streaming, async |mut streaming| {
         if streaming.ended {
             return None;

@@ -8,6 +8,7 @@ mod grpc;
 mod http;
 pub mod inputs;
 mod lists;
+pub(crate) mod mcp;
 pub(crate) mod needs;
 pub(crate) mod objects;
 pub(crate) mod output;
@@ -52,6 +53,7 @@ pub(crate) struct Api {
     /// Set if there are webhooks.
     pub(crate) notices: Option<Notices>,
     pub(crate) uploads: Uploads,
+    pub(crate) mcp: Arc<mcp::Shared>,
     /// On cancellation, streams end with a final error and new requests are refused.
     pub(crate) stop: CancellationToken,
 }

@@ -254,7 +254,7 @@ fn upper(schema: &Value) -> Value {
 }
 
 /// The words of a name: `get_current_time` and `getCurrentTime` become "get current time".
-fn words(name: &str) -> String {
+pub(crate) fn words(name: &str) -> String {
     let chars: Vec<char> = name.chars().collect();
     let mut words = String::new();
     for (at, c) in chars.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! `POST /v1/tool_calls:batch`: takes an assistant turn in the format of a model vendor, and returns the messages that
 //! answer it. The calls are executed as an ordinary run.
 
-mod heard;
+pub(in crate::api) mod heard;
 
 use std::collections::HashMap;
 use std::sync::Arc;

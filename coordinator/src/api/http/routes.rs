@@ -13,7 +13,7 @@ use super::ask::Ask;
 use super::{batch, objects, openapi, sse};
 use crate::api::needs::needs;
 use crate::api::problem::{Place, Problem};
-use crate::api::{Api, MessageStream, output};
+use crate::api::{Api, MessageStream, mcp, output};
 use crate::auth::callers::Role;
 
 /// The parameter that names the tools whose definitions a model loads only when it finds them.
@@ -38,6 +38,8 @@ pub(crate) enum Meaning {
 pub(crate) enum Needs {
     /// No authentication needed.
     Nothing,
+    /// A caller; its rights are checked for what the request contains.
+    Caller,
     Role(Role),
 }
 
@@ -150,6 +152,14 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         meaning: Other("ReadLinkedObject", Needs::Nothing, objects::described) },
     Operation { method: Method::POST, path: "/v1/tool_calls:batch", handler: || post(batch::batch),
         meaning: Other("BatchToolCalls", Needs::Role(Role::Submit), batch::described) },
+    Operation { method: Method::POST, path: "/mcp", handler: || post(mcp::posted),
+        meaning: Other("PostMcpMessage", Needs::Caller, mcp::posted_described) },
+    Operation { method: Method::GET, path: "/mcp", handler: || get(mcp::streamed),
+        meaning: Other("StreamMcpEvents", Needs::Caller, mcp::events_described) },
+    Operation { method: Method::GET, path: "/.well-known/oauth-protected-resource", handler: || get(mcp::metadata),
+        meaning: Other("GetProtectedResource", Needs::Nothing, mcp::metadata_described) },
+    Operation { method: Method::GET, path: "/.well-known/oauth-protected-resource/mcp", handler: || get(mcp::metadata),
+        meaning: Other("GetProtectedResourceOfMcp", Needs::Nothing, mcp::metadata_of_mcp_described) },
     Operation { method: Method::GET, path: "/v1/openapi.json", handler: || get(openapi::serve),
         meaning: Other("GetDocument", Needs::Nothing, openapi::described) },
 ];

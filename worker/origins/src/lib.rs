@@ -4,3 +4,9 @@
 pub mod http;
 pub mod mcp;
 pub mod process;
+
+mod described;
+mod given;
+mod source;
+mod table;
+mod transcript;

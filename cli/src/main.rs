@@ -43,6 +43,7 @@ mod key_files;
 mod list;
 mod plain;
 mod reference;
+mod sandboxing;
 mod story;
 mod tally;
 mod terminal;

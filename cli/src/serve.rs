@@ -18,6 +18,7 @@ use crate::bucket::BucketArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::observe::{ObserveArgs, finish};
+use crate::sandboxing::{self, SandboxArgs};
 
 const COORDINATOR_EXAMPLES: &str = "\
 Examples:
@@ -144,11 +145,11 @@ const WORKER_EXAMPLES: &str = "\
 Examples:
   toolyard worker --pool main --root ~/work
   toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4 \\
-    --root /srv/builds
+    --root /srv/builds --sandbox isolated --network
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
-the rest. A second one ends it at once. Its log tells at its start what the
-system cannot keep commands of bash from. Logs go to standard error, as JSON
+the rest. A second one ends it at once. Its log tells at its start how
+programs of tools are confined, and what the system cannot give. Logs go to standard error, as JSON
 with -o json.";
 
 /// Run a worker that hosts the built-in tools
@@ -173,6 +174,8 @@ pub(crate) struct WorkerArgs {
     /// [default: 65532 if the worker runs as root, else its own]
     #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
     tools_user: Option<User>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
@@ -241,10 +244,11 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
     let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
-    let table = tools::built_in(&root, &secrets, user)?.only(&enable)?.without(&disable)?;
+    let sandbox = args.sandbox.open(&root, secrets, user)?;
+    let table = tools::built_in(&root, &sandbox)?.only(&enable)?.without(&disable)?;
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {
-        sandbox::warn_of_gaps(&secrets, user);
+        sandboxing::report(&sandbox);
     }
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());

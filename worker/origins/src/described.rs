@@ -90,6 +90,11 @@ impl Described {
         self.idle_timeout_s.map_or(default, Duration::from_secs)
     }
 
+    /// As the file sets it.
+    pub(crate) fn given_idle_timeout(&self) -> Option<Duration> {
+        self.idle_timeout_s.map(Duration::from_secs)
+    }
+
     /// The effects that it has if `default` are those of its kind.
     fn effects(&self, default: Effects) -> Effects {
         let given = self.effects;

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use toolyard_tool::Table;
 
+pub(crate) use events::Lines;
+
 pub use crate::source::{InvalidFile, Skipped};
 
 use self::client::Client;

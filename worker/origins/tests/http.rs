@@ -116,7 +116,11 @@ async fn events_and_lines_are_output_as_they_come() {
 #[tokio::test]
 async fn a_stream_that_breaks_off_or_falls_silent_is_a_retryable_error() {
     let service = Service::start().await;
-    let broken = error(&tool(&service, "/breaks", "").await, json!({})).await;
+    let table = tool(&service, "/breaks", "").await;
+    let mut call = testkit::start_in(&table, "t", json!({}));
+    assert!(call.chunk().await.is_some());
+    service.go_on();
+    let broken = call.end().await.result.unwrap_err();
     assert!(broken.retryable && broken.message.contains("broke off"), "{}", broken.message);
     let silent = error(&tool(&service, "/silent", "idle_timeout_s = 1").await, json!({})).await;
     assert!(silent.retryable && silent.message.contains("sent nothing for 1s"), "{}", silent.message);

@@ -22,8 +22,8 @@ use tokio::task::JoinSet;
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub struct Service {
-    pub address: SocketAddr,
+pub(crate) struct Service {
+    pub(crate) address: SocketAddr,
     state: Arc<Shared>,
     _serving: JoinSet<()>,
 }
@@ -37,12 +37,12 @@ struct Shared {
 }
 
 impl Service {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(Value::Null).await
     }
 
     /// One that has an OpenAPI document.
-    pub async fn with(document: Value) -> Self {
+    pub(crate) async fn with(document: Value) -> Self {
         let state = Arc::new(Shared {
             requests: AtomicUsize::new(0),
             go_on: Semaphore::new(0),
@@ -76,26 +76,26 @@ impl Service {
         Self { address, state, _serving: serving }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    pub fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.state.requests.load(Ordering::Relaxed)
     }
 
     /// The rest of a stream is sent.
-    pub fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         self.state.go_on.add_permits(1);
     }
 
     /// A request to `/silent` has arrived.
-    pub async fn reached(&self) {
+    pub(crate) async fn reached(&self) {
         tokio::time::timeout(PATIENCE, self.state.reached.notified()).await.unwrap();
     }
 
     /// The connection of a request to `/silent` was closed.
-    pub async fn closed(&self) {
+    pub(crate) async fn closed(&self) {
         tokio::time::timeout(PATIENCE, self.state.closed.notified()).await.unwrap();
     }
 }
@@ -142,9 +142,13 @@ async fn events(State(state): State<Arc<Shared>>) -> Response {
     streamed("text/event-stream", Body::from_stream(all))
 }
 
-async fn breaks() -> Response {
-    let pieces = [Ok("data: {\"n\":1}\n\n"), Err(std::io::Error::other("broken"))];
-    streamed("text/event-stream", Body::from_stream(stream::iter(pieces)))
+async fn breaks(State(state): State<Arc<Shared>>) -> Response {
+    let broken = stream::once(async move {
+        state.go_on.acquire().await.unwrap().forget();
+        Err(std::io::Error::other("broken"))
+    });
+    let first = stream::once(async { Ok("data: {\"n\":1}\n\n") });
+    streamed("text/event-stream", Body::from_stream(first.chain(broken)))
 }
 
 async fn silent(State(state): State<Arc<Shared>>) -> Response {

@@ -10,3 +10,5 @@ mod given;
 mod source;
 mod table;
 mod transcript;
+
+pub use source::{InvalidFile, Skipped};

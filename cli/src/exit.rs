@@ -57,6 +57,8 @@ pub(crate) enum Failure {
     #[error("the coordinator does not hear of the worker's tools")]
     ToolsUnknown,
     #[error(transparent)]
+    Origins(#[from] origins::InvalidFile),
+    #[error(transparent)]
     Broker(#[from] local::Error),
     #[error(transparent)]
     Coordinator(#[from] coordinator::Error),

@@ -34,6 +34,7 @@ mod arguments;
 mod follow;
 mod interrupts;
 mod observe;
+mod origins;
 mod prompt;
 mod server;
 mod yard;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use self::relay::Relay;
 use super::root::Root;
+use super::scope;
 use sandbox::{Exit, Guarded, Guards, NoGuard, Order, Report, Request, User};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
@@ -88,11 +89,12 @@ impl Tool for Bash {
                     background end with it. Programs that gain rights, such as sudo, do not work.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
         let about = About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout);
-        about.uses_machine().category("shell").side_effect_scope("whatever the worker's user may change")
+        about.uses_machine().category("shell").side_effect_scope(scope::NETWORK)
     }
 
     async fn call(&self, context: &Context, input: Script) -> Result<Output, ToolError> {
-        let folder = self.root.folder(input.working_directory.as_deref())?;
+        let folder =
+            self.root.folder(input.working_directory.as_deref()).map_err(|error| error.at("/working_directory"))?;
         if input.command.len() > COMMAND_BYTES_MAX {
             let message = format!("the command is longer than {COMMAND_BYTES_MAX} bytes: write a file and run that");
             return Err(ToolError::new(message));

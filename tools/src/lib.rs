@@ -5,11 +5,15 @@
 
 mod ask_user;
 mod bash;
+mod edit;
 mod glob;
 mod grep;
+mod inside;
 mod lines;
 mod matcher;
+mod read_file;
 mod root;
+mod scope;
 mod time;
 mod walk;
 
@@ -21,8 +25,10 @@ use toolyard_tool::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
 pub use bash::{Bash, Script};
+pub use edit::{Change, Edit, Replacement};
 pub use glob::{Glob, Paths};
-pub use grep::{Grep, Search};
+pub use grep::{Grep, Mode, Search};
+pub use read_file::{Excerpt, ReadFile};
 pub use root::Root;
 pub use time::{CurrentTime, Place};
 
@@ -52,6 +58,7 @@ pub fn built_in(root: &Path, hidden: &[PathBuf], user: Option<User>) -> Result<T
         return Err(Error::SecretInside { root: root.path().to_owned(), file: file.clone() });
     }
     let table = Table::new().host(CurrentTime)?.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
+    let table = table.host(ReadFile::new(root.clone(), user))?.host(Edit::new(root.clone(), user))?;
     let bash = user.into_iter().fold(Bash::new(root)?.hiding(hidden.iter().cloned()), Bash::running_as);
     Ok(table.host(bash)?.define::<Question>(ASK_USER, &ask_user())?)
 }
@@ -90,9 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn only_bash_is_not_repeatable() {
+    fn only_tools_that_change_something_are_not_repeatable() {
         let once = manifests().into_iter().filter(|manifest| !manifest.policy.repeatable);
-        assert_eq!(once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(), ["bash"]);
+        assert_eq!(once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(), ["bash", "edit"]);
     }
 
     #[test]

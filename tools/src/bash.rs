@@ -5,29 +5,23 @@ mod relay;
 
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use run::{CallError, ErrorKind};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use self::relay::Relay;
 use super::root::Root;
+use super::running::follow;
 use super::scope;
-use sandbox::{Exit, Guarded, Order, Report, Request, Sandbox};
+use sandbox::{Request, Sandbox};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Builds and test suites take minutes; longer jobs belong elsewhere.
 const ATTEMPT_TIMEOUT_S: u32 = 600;
 /// Bytes of a command. Linux takes no argument of 128 KiB or more.
 const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
-/// How long a command may take to end after SIGTERM before it gets SIGKILL: less than a worker gives a cancelled tool.
-const TERM_GRACE: Duration = Duration::from_secs(2);
-/// How long the pipes may stay open after the shell has ended. Processes that it left behind hold them, maybe for ever.
-const PIPES_GRACE: Duration = Duration::from_secs(1);
-/// How long killed processes may take to end. A process that waits for a device or a network folder cannot be killed:
-/// then the call ends without it, reports that, and its slot stays taken.
-const GONE_LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct Bash {
@@ -76,8 +70,12 @@ impl Tool for Bash {
             let message = format!("the command is longer than {COMMAND_BYTES_MAX} bytes: write a file and run that");
             return Err(ToolError::new(message));
         }
-        let command = self.sandbox.start(Request::shell(input.command, folder), context.left()).await?;
-        Output::json(&follow(context, command, stopped(context, input.timeout_s)).await?)
+        let mut command = self.sandbox.start(Request::shell(input.command, folder), context.left()).await?;
+        let (stdout, stderr) = command.pipes();
+        let let_go = CancellationToken::new();
+        let relay = Relay::new(context, &let_go);
+        let pumps = relay.pump(stdout, stderr);
+        Output::json(&follow(command, pumps, &let_go, stopped(context, input.timeout_s)).await?)
     }
 }
 
@@ -95,77 +93,6 @@ async fn stopped(context: &Context, timeout_s: Option<u32>) -> ToolError {
             let seconds = timeout_s.unwrap_or(ATTEMPT_TIMEOUT_S);
             ToolError::new(format!("the command took longer than timeout_s, {seconds} s, and was ended"))
         }
-    }
-}
-
-/// Takes the output of a command to its call until all of the command has ended.
-async fn follow(
-    context: &Context,
-    mut command: Guarded,
-    stopped: impl Future<Output = ToolError>,
-) -> Result<Exit, ToolError> {
-    let (stdout, stderr) = command.pipes();
-    let relay = Relay::new(context);
-    let mut pumps = std::pin::pin!(relay.pump(stdout, stderr).fuse());
-    let mut stopped = std::pin::pin!(stopped.fuse());
-    let (mut exited, mut wrong, mut closed) = (None, None, false);
-    // When it is killed, and then when it is given up.
-    let (mut due, mut killed): (Option<Instant>, bool) = (None, false);
-    loop {
-        if !killed && (wrong.is_some() && due.is_none() || exited.is_some() && closed) {
-            due = Some(Instant::now());
-        }
-        let overdue = async {
-            match due {
-                Some(due) => sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            report = command.report() => match report {
-                Some(Report::Exited(exit)) => {
-                    exited = Some(exit);
-                    due = due.or_else(|| Some(Instant::now() + PIPES_GRACE));
-                }
-                Some(Report::Failed(error)) => {
-                    return Err(ToolError::new(format!("the command cannot be run: {error}")));
-                }
-                Some(Report::Gone | Report::PerhapsGone) => break,
-                None => {
-                    let lost = "the guard of the command was killed: what the command started may still run";
-                    wrong = wrong.or_else(|| Some(ToolError::of_call(CallError::new(ErrorKind::Interrupted, lost))));
-                    break;
-                }
-            },
-            pumped = &mut pumps, if !closed => {
-                closed = true;
-                wrong = wrong.or(pumped.err());
-            }
-            why = &mut stopped, if exited.is_none() && wrong.is_none() => {
-                wrong = Some(why);
-                command.order(Order::Terminate);
-                due = Some(Instant::now() + TERM_GRACE);
-            }
-            () = overdue => {
-                if killed {
-                    tracing::warn!("a command cannot be killed; its slot is kept until it is gone");
-                    break;
-                }
-                command.order(Order::Kill);
-                (killed, due) = (true, Some(Instant::now() + GONE_LIMIT));
-            }
-        }
-    }
-    // All output is in the pipes. A process that inherited them may still hold them open.
-    relay.let_go();
-    if !closed {
-        wrong = wrong.or(pumps.await.err());
-    }
-    match (wrong, exited) {
-        (Some(wrong), _) => Err(wrong),
-        (None, Some(exit)) => Ok(exit),
-        (None, None) => Err(ToolError::new("the shell ended in an unknown way")),
     }
 }
 

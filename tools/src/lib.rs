@@ -6,6 +6,7 @@
 mod ask_user;
 mod bash;
 mod edit;
+mod git;
 mod glob;
 mod grep;
 mod inside;
@@ -13,6 +14,7 @@ mod lines;
 mod matcher;
 mod read_file;
 mod root;
+mod running;
 mod scope;
 mod time;
 mod walk;
@@ -26,6 +28,7 @@ use toolyard_tool::{InvalidTool, Table};
 pub use ask_user::{ASK_USER, Question, ask_user};
 pub use bash::{Bash, Script};
 pub use edit::{Change, Edit, Replacement};
+pub use git::{Action, Ask, Git, Operation};
 pub use glob::{Glob, Paths};
 pub use grep::{Grep, Mode, Search};
 pub use read_file::{Excerpt, ReadFile};
@@ -56,6 +59,7 @@ pub fn built_in(root: &Path, sandbox: &Sandbox) -> Result<Table, Error> {
     let table = Table::new().host(CurrentTime)?.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
     let user = sandbox.settings().user;
     let table = table.host(ReadFile::new(root.clone(), user))?.host(Edit::new(root.clone(), user))?;
+    let table = table.host(Git::new(root.clone(), sandbox.clone()))?;
     let table = table.host(Bash::new(root, sandbox.clone()))?;
     Ok(table.define::<Question>(ASK_USER, &ask_user())?)
 }
@@ -101,7 +105,7 @@ mod tests {
     #[test]
     fn only_tools_that_change_something_are_not_repeatable() {
         let once = manifests().into_iter().filter(|manifest| !manifest.policy.repeatable);
-        assert_eq!(once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(), ["bash", "edit"]);
+        assert_eq!(once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(), ["bash", "edit", "git"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod relay;
 
 use std::time::Duration;
 
+use futures::stream;
 use run::{CallError, ErrorKind};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::relay::Relay;
+use super::jobs::{Jobs, TIME, TIME_MAX_S};
 use super::root::Root;
 use super::running::follow;
 use super::scope;
@@ -27,6 +29,7 @@ const COMMAND_BYTES_MAX: usize = 128 * 1024 - 1;
 pub struct Bash {
     root: Root,
     sandbox: Sandbox,
+    jobs: Jobs,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,16 +40,26 @@ pub struct Script {
     command: String,
     /// The folder to run it in, relative to the root; the root unless given
     working_directory: Option<String>,
-    /// After how many seconds to end the command
-    #[schemars(range(min = 1, max = ATTEMPT_TIMEOUT_S))]
+    /// After how many seconds to end the command: up to 600, or a day in the background
+    #[schemars(range(min = 1, max = TIME_MAX_S))]
     timeout_s: Option<u32>,
+    /// The call ends at once with the id of a job, and the command goes on: see the tool process
+    #[serde(default)]
+    run_in_background: bool,
 }
 
 impl Bash {
     /// Commands begin in `root`, or below.
     #[must_use]
-    pub const fn new(root: Root, sandbox: Sandbox) -> Self {
-        Self { root, sandbox }
+    pub fn new(root: Root, sandbox: Sandbox) -> Self {
+        Self { root, sandbox, jobs: Jobs::default() }
+    }
+
+    /// Background jobs are among these, so that other tools reach them.
+    #[must_use]
+    pub fn with_jobs(mut self, jobs: Jobs) -> Self {
+        self.jobs = jobs;
+        self
     }
 }
 
@@ -57,7 +70,7 @@ impl Tool for Bash {
     fn about(&self) -> About {
         let text = "Runs a shell command and streams what it writes to stdout and stderr. The result is its exit code, \
                     or the signal that ended it. Standard input is empty, and processes that it leaves in the \
-                    background end with it. Programs that gain rights, such as sudo, do not work.";
+                    background end with it; set run_in_background for a command that goes on. Programs that gain rights, such as sudo, do not work.";
         let timeout = Duration::from_secs(ATTEMPT_TIMEOUT_S.into());
         let about = About::new(text).destructive().open_world().streaming().idle_timeout(None).attempt_timeout(timeout);
         about.uses_machine().category("shell").side_effect_scope(scope::NETWORK)
@@ -68,14 +81,23 @@ impl Tool for Bash {
             self.root.folder(input.working_directory.as_deref()).map_err(|error| error.at("/working_directory"))?;
         if input.command.len() > COMMAND_BYTES_MAX {
             let message = format!("the command is longer than {COMMAND_BYTES_MAX} bytes: write a file and run that");
-            return Err(ToolError::new(message));
+            return Err(ToolError::bad_input("/command", message));
+        }
+        if input.run_in_background {
+            let time = input.timeout_s.map_or(TIME, |seconds| Duration::from_secs(seconds.into()));
+            let request = Request::shell(&input.command, folder);
+            return Output::json(&self.jobs.start(context, &self.sandbox, request, &input.command, time).await?);
+        }
+        if input.timeout_s.is_some_and(|seconds| seconds > ATTEMPT_TIMEOUT_S) {
+            let message = format!("it is more than {ATTEMPT_TIMEOUT_S}: set run_in_background for a longer command");
+            return Err(ToolError::bad_input("/timeout_s", message));
         }
         let mut command = self.sandbox.start(Request::shell(input.command, folder), context.left()).await?;
         let (stdout, stderr) = command.pipes();
         let let_go = CancellationToken::new();
         let relay = Relay::new(context, &let_go);
         let pumps = relay.pump(stdout, stderr);
-        Output::json(&follow(command, pumps, &let_go, stopped(context, input.timeout_s)).await?)
+        Output::json(&follow(command, pumps, &let_go, stopped(context, input.timeout_s), stream::pending()).await?)
     }
 }
 

@@ -10,8 +10,10 @@ mod git;
 mod glob;
 mod grep;
 mod inside;
+mod jobs;
 mod lines;
 mod matcher;
+mod process;
 mod read_file;
 mod root;
 mod running;
@@ -31,6 +33,8 @@ pub use edit::{Change, Edit, Replacement};
 pub use git::{Action, Ask, Git, Operation};
 pub use glob::{Glob, Paths};
 pub use grep::{Grep, Mode, Search};
+pub use jobs::Jobs;
+pub use process::{Deed, Process, Wish};
 pub use read_file::{Excerpt, ReadFile};
 pub use root::Root;
 pub use time::{CurrentTime, Place};
@@ -60,7 +64,9 @@ pub fn built_in(root: &Path, sandbox: &Sandbox) -> Result<Table, Error> {
     let user = sandbox.settings().user;
     let table = table.host(ReadFile::new(root.clone(), user))?.host(Edit::new(root.clone(), user))?;
     let table = table.host(Git::new(root.clone(), sandbox.clone()))?;
-    let table = table.host(Bash::new(root, sandbox.clone()))?;
+    let jobs = Jobs::default();
+    let table = table.host(Process::new(root.clone(), sandbox.clone(), jobs.clone()))?;
+    let table = table.host(Bash::new(root, sandbox.clone()).with_jobs(jobs))?;
     Ok(table.define::<Question>(ASK_USER, &ask_user())?)
 }
 
@@ -105,7 +111,10 @@ mod tests {
     #[test]
     fn only_tools_that_change_something_are_not_repeatable() {
         let once = manifests().into_iter().filter(|manifest| !manifest.policy.repeatable);
-        assert_eq!(once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(), ["bash", "edit", "git"]);
+        assert_eq!(
+            once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(),
+            ["bash", "edit", "git", "process"]
+        );
     }
 
     #[test]

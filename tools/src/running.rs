@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, Stream, StreamExt as _, stream};
 use run::{CallError, ErrorKind};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -27,12 +27,15 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// Waits until all of a program has ended. `pumps` empties its pipes, and ends with them, or when they are empty after
 /// `let_go` was cancelled. An error of it, or `stopped`, ends the program.
+/// `orders` are given to it meanwhile.
 pub(super) async fn follow(
     mut command: Guarded,
     pumps: impl Future<Output = Result<(), ToolError>>,
     let_go: &CancellationToken,
     stopped: impl Future<Output = ToolError>,
+    orders: impl Stream<Item = Order>,
 ) -> Result<Exit, ToolError> {
+    let mut orders = std::pin::pin!(orders.fuse());
     let mut pumps = std::pin::pin!(pumps.fuse());
     let mut stopped = std::pin::pin!(stopped.fuse());
     let (mut exited, mut wrong, mut closed) = (None, None, false);
@@ -74,6 +77,7 @@ pub(super) async fn follow(
                 command.order(Order::Terminate);
                 due = Some(Instant::now() + TERM_GRACE);
             }
+            Some(order) = orders.next() => command.order(order),
             () = overdue => {
                 if killed {
                     tracing::warn!("a command cannot be killed; its slot is kept until it is gone");
@@ -157,7 +161,7 @@ pub(super) async fn capture(
             }
         }
     };
-    let ended = follow(program, pumps, &let_go, stopped).await;
+    let ended = follow(program, pumps, &let_go, stopped, stream::pending()).await;
     let exit = match ended {
         Ok(exit) if !is_cut => Some(exit),
         Err(error) if !is_cut => return Err(error),

@@ -13,6 +13,7 @@ mod inside;
 mod jobs;
 mod lines;
 mod lint;
+mod lsp;
 mod matcher;
 mod process;
 mod read_file;
@@ -37,6 +38,7 @@ pub use glob::{Glob, Paths};
 pub use grep::{Grep, Mode, Search};
 pub use jobs::Jobs;
 pub use lint::{Check, Format, Lint, Linter, Targets};
+pub use lsp::{LanguageServer, Lsp, Query, Topic};
 pub use process::{Deed, Process, Wish};
 pub use read_file::{Excerpt, ReadFile};
 pub use root::Root;
@@ -89,6 +91,7 @@ pub fn built_in(options: Options) -> Result<Table, Error> {
     let table = table.host(ReadFile::new(root.clone(), user))?.host(Edit::new(root.clone(), user))?;
     let table = table.host(Git::new(root.clone(), sandbox.clone()))?;
     let table = table.host(Lint::new(root.clone(), sandbox.clone(), &settings))?;
+    let table = table.host(Lsp::new(root.clone(), sandbox.clone(), &settings))?;
     let table = table.host(Process::new(root.clone(), sandbox.clone(), jobs.clone()))?;
     Ok(table.host(Bash::new(root, sandbox).with_jobs(jobs))?)
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::lint::Linter;
+use super::lsp::LanguageServer;
 
 /// Bytes of the file.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
@@ -14,13 +15,17 @@ const FILE_BYTES_MAX: u64 = 256 * 1024;
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolSettings {
-    /// Whether linters may run that execute code of the project which they check: its build scripts, plugins and
-    /// configuration. Calls of `lint` need no approval, so by default they may not.
+    /// Whether linters and language servers may run that execute code of the project which they check: its build
+    /// scripts, plugins and configuration. Calls of `lint` and `lsp` need no approval, so by default they may not.
     #[serde(default)]
     pub allow_project_code: bool,
     /// Linters beside the known ones, or instead of those with the same name.
     #[serde(default, rename = "linter")]
     pub linters: Vec<Linter>,
+    /// Language servers beside the known ones, or instead of those with the same name. Of servers for the same files
+    /// the first counts, the operator's before the known ones.
+    #[serde(default, rename = "language_server")]
+    pub language_servers: Vec<LanguageServer>,
 }
 
 /// The file cannot be used.
@@ -69,6 +74,9 @@ impl ToolSettings {
         let settings: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         for linter in &settings.linters {
             linter.check()?;
+        }
+        for server in &settings.language_servers {
+            server.check()?;
         }
         Ok(settings)
     }

@@ -17,6 +17,7 @@ fn cache() -> PathBuf {
 }
 
 /// Says that a test is left out.
+#[expect(clippy::explicit_write, reason = "the test harness shows what `eprintln` writes only when a test fails")]
 pub(crate) fn not_here(what: &str) {
     writeln!(std::io::stderr(), "NOT TESTED HERE: {what}").unwrap();
 }
@@ -30,6 +31,11 @@ pub(crate) fn from_pypi(packages: &[&str], program: &str) -> Option<PathBuf> {
         command
     };
     bring(packages, &format!("bin/{program}"), install)
+}
+
+/// The folder of packages that [`from_pypi`] installed, for the variable `PYTHONPATH`.
+pub(crate) fn python_path(program: &Path) -> String {
+    program.parent().and_then(Path::parent).unwrap().display().to_string()
 }
 
 /// A program of packages of npm, as `eslint@9.39.1`.

@@ -15,12 +15,14 @@ mod lines;
 mod lint;
 mod lsp;
 mod matcher;
+mod powershell;
 mod process;
 mod read_file;
 mod root;
 mod running;
 mod scope;
 mod settings;
+mod shell;
 mod time;
 mod walk;
 
@@ -39,6 +41,7 @@ pub use grep::{Grep, Mode, Search};
 pub use jobs::Jobs;
 pub use lint::{Check, Format, Lint, Linter, Targets};
 pub use lsp::{LanguageServer, Lsp, Query, Topic};
+pub use powershell::{PowerShell, PowerShellScript};
 pub use process::{Deed, Process, Wish};
 pub use read_file::{Excerpt, ReadFile};
 pub use root::Root;
@@ -93,6 +96,7 @@ pub fn built_in(options: Options) -> Result<Table, Error> {
     let table = table.host(Lint::new(root.clone(), sandbox.clone(), &settings))?;
     let table = table.host(Lsp::new(root.clone(), sandbox.clone(), &settings))?;
     let table = table.host(Process::new(root.clone(), sandbox.clone(), jobs.clone()))?;
+    let table = table.host(PowerShell::new(root.clone(), sandbox.clone()).with_jobs(jobs.clone()))?;
     Ok(table.host(Bash::new(root, sandbox).with_jobs(jobs))?)
 }
 
@@ -141,7 +145,7 @@ mod tests {
         let once = manifests().into_iter().filter(|manifest| !manifest.policy.repeatable);
         assert_eq!(
             once.map(|manifest| manifest.name.to_string()).collect::<Vec<_>>(),
-            ["bash", "edit", "git", "process"]
+            ["bash", "edit", "git", "powershell", "process"]
         );
     }
 

@@ -50,6 +50,9 @@ pub(crate) struct ListArgs {
     /// Those of this class of permission alone
     #[arg(long, value_name = "CLASS", value_parser = ["read", "write", "external"])]
     permission: Option<String>,
+    /// Only tools of this origin
+    #[arg(long, value_name = "ORIGIN", value_parser = ["built-in", "external", "mcp", "plugin"])]
+    origin: Option<String>,
     /// Those that this pool hosts alone
     #[arg(long, value_name = "NAME")]
     pool: Option<String>,
@@ -74,11 +77,19 @@ impl ListArgs {
             Some("external") => v1::ToolPermission::External,
             Some(_) | None => v1::ToolPermission::Unspecified,
         };
+        let origin = match self.origin.as_deref() {
+            Some("built-in") => v1::ToolOrigin::BuiltIn,
+            Some("external") => v1::ToolOrigin::External,
+            Some("mcp") => v1::ToolOrigin::Mcp,
+            Some("plugin") => v1::ToolOrigin::Plugin,
+            Some(_) | None => v1::ToolOrigin::Unspecified,
+        };
         v1::ListToolsRequest {
             name: self.name.clone().unwrap_or_default(),
             category: self.category.clone().unwrap_or_default(),
             tags: self.tags.clone(),
             permission: permission.into(),
+            origin: origin.into(),
             pool: self.pool.clone().unwrap_or_default(),
             include_unavailable: self.unavailable,
             ..v1::ListToolsRequest::default()
@@ -180,6 +191,16 @@ fn place(tool: &v1::Tool) -> String {
     paused.into_iter().chain(pools).collect::<Vec<_>>().join(", ")
 }
 
+/// What executes its calls; empty for code of the worker, as in most tools.
+fn origin(origin: v1::ToolOrigin) -> &'static str {
+    match origin {
+        v1::ToolOrigin::Unspecified | v1::ToolOrigin::BuiltIn => "",
+        v1::ToolOrigin::External => "an HTTP endpoint",
+        v1::ToolOrigin::Mcp => "an MCP server",
+        v1::ToolOrigin::Plugin => "a program",
+    }
+}
+
 fn described(tool: &v1::Tool, paint: Paint) -> String {
     let mut text = format!("{}\n{}\n", paint.bold(&tool.name), harmless(&tool.description));
     let arguments = arguments(&tool.input_schema, paint);
@@ -190,6 +211,8 @@ fn described(tool: &v1::Tool, paint: Paint) -> String {
     let aliases: Vec<String> = tool.aliases.iter().map(|alias| harmless(&alias.name)).collect();
     let confirmed = if tool.requires_confirmation { ", each call approved by a person" } else { "" };
     let told = [
+        ("Title:     ", harmless(&tool.title)),
+        ("Origin:    ", origin(tool.origin()).to_owned()),
         ("Version:   ", harmless(&tool.version)),
         ("Category:  ", harmless(&tool.category)),
         ("Tags:      ", harmless(&tool.tags.join(", "))),

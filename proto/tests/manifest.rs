@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use run::{
-    AfterPartialOutput, Alias, Backoff, Concurrency, Effects, Manifest, Permission, Policy, RetryOn, ToolName, Version,
-    limit,
+    AfterPartialOutput, Alias, Backoff, Concurrency, Effects, Manifest, Origin, Permission, Policy, RetryOn, ToolName,
+    Version, limit,
 };
 use schema::InvalidSchema;
 use serde_json::{Value, json};
@@ -63,6 +63,7 @@ prop_compose! {
         version in prop::option::of("[0-9]{1,9}([.][0-9]{1,9}){0,3}"),
         limit in prop::option::of(1..u32::MAX),
         aliases in prop::collection::btree_map(name(), ".{0,60}", 0..=limit::ALIASES_MAX),
+        origin in prop::sample::select(vec![Origin::BuiltIn, Origin::External, Origin::Mcp, Origin::Plugin]),
     ) -> Manifest {
         let [read_only, idempotent, destructive, open_world, definition_only, streaming, .., hidden] = flags;
         let [.., uses_machine, _, _, _, _] = flags;
@@ -91,6 +92,8 @@ prop_compose! {
             exclusive_when: if has_output { json!({ "required": [output] }).to_string() } else { String::new() },
             parallel_when: if is_final { json!(true).to_string() } else { String::new() },
             context_keys: context_keys.into_iter().collect(),
+            origin,
+            title: format!("Title of {input}"),
         }
     }
 }
@@ -251,6 +254,7 @@ fn ten_megabytes_of_any_text_are_refused_in_few_words() {
         ("exclusive_when", v1::Tool { exclusive_when: text(), ..tool() }),
         ("parallel_when", v1::Tool { parallel_when: text(), ..tool() }),
         ("context_keys", v1::Tool { context_keys: vec![text()], ..tool() }),
+        ("title", v1::Tool { title: text(), ..tool() }),
     ];
     for (field, tool) in cases {
         let error = refused(tool);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use run::{
     AfterPartialOutput, Approval, AttemptId, AttemptNumber, AttemptOutcome, Backoff, CallError, CallIndex, CallSpec,
     Chunk, ChunkIndex, Completion, Concurrency, Content, DeadlineKind, Decider, Decision, DefaultDecision, Effects,
-    EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, Nonce, Object, Permission, Policy, PoolId,
+    EraseRequest, Erasure, ErrorKind, Event, Fields, File, Manifest, Nonce, Object, Origin, Permission, Policy, PoolId,
     Progress, ResultUse, RetryOn, Route, Rules, RunId, RunOpened, Shard, StopStage, Timestamp, Verdict, Violation,
     WithoutWorker,
 };
@@ -211,6 +211,8 @@ fn manifest() -> Manifest {
         exclusive_when: r#"{"required":["alone"]}"#.to_owned(),
         parallel_when: String::new(),
         context_keys: Vec::new(),
+        origin: Origin::BuiltIn,
+        title: String::new(),
     }
 }
 

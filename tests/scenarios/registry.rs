@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use harness::{Client, Fixture, PATIENCE, Pools, Worker, Yard, call, reason};
-use proto::v1::{self, ListToolsRequest, ListToolsResponse, ToolPermission};
+use proto::v1::{self, ListToolsRequest, ListToolsResponse, ToolOrigin, ToolPermission};
 use serde_json::json;
 
 use crate::{FIXTURE, check};
@@ -240,7 +240,7 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     let _other = worker(&yard, "other", "external").await;
     until(&yard.client, |page| page.tools.len() == 5).await;
     let all = ListToolsRequest::default;
-    let cases: [(ListToolsRequest, &[&str]); 9] = [
+    let cases: [(ListToolsRequest, &[&str]); 11] = [
         (ListToolsRequest { name: "files_*".to_owned(), ..all() }, &["files_read", "files_write"]),
         (ListToolsRequest { name: "*e*".to_owned(), tags: vec!["safe".to_owned()], ..all() }, &["files_read"]),
         (ListToolsRequest { category: "files".to_owned(), ..all() }, &["files_read", "files_write"]),
@@ -248,6 +248,8 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
         (ListToolsRequest { permission: ToolPermission::Read.into(), ..all() }, &["files_read"]),
         (ListToolsRequest { permission: ToolPermission::Write.into(), ..all() }, &["files_write"]),
         (ListToolsRequest { pool: "other".to_owned(), ..all() }, &["described", "described_otherwise"]),
+        (ListToolsRequest { origin: ToolOrigin::External.into(), ..all() }, &["described", "described_otherwise"]),
+        (ListToolsRequest { origin: ToolOrigin::Mcp.into(), ..all() }, &[]),
         (ListToolsRequest { category: "web".to_owned(), pool: "other".to_owned(), ..all() }, &[]),
         (ListToolsRequest { category: "nothing".to_owned(), ..all() }, &[]),
     ];
@@ -262,6 +264,7 @@ async fn tools_are_found_by_what_is_said_of_them_and_hidden_ones_are_not() {
     yard.client.wait_for_tool("secret").await;
     let malformed = [
         ListToolsRequest { permission: 9, ..all() },
+        ListToolsRequest { origin: 9, ..all() },
         ListToolsRequest { pool: "no pool".to_owned(), ..all() },
         ListToolsRequest { name: "[".to_owned(), ..all() },
         ListToolsRequest { name: "a".repeat(129), ..all() },

@@ -14,11 +14,12 @@ mod objects;
 mod publisher;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::hooks::HookPoint;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use ::nats::{ConnectError, Credentials};
@@ -91,7 +92,21 @@ pub async fn serve(
     stop: CancellationToken,
     ready: impl FnOnce(&WorkerId) + Send + 'static,
 ) -> Result<(), Error> {
-    hooked::check(&options.hooks, &table)?;
+    serve_changing(options, watch::Sender::new(Arc::new(table)).subscribe(), stop, ready).await
+}
+
+/// As [`serve`], with tools that change while the worker runs, as those of an MCP server: it hosts the newest table. A
+/// call of a tool that is not in it any more is given to another worker of the pool, and one that runs already ends.
+///
+/// # Errors
+/// As [`serve`]. A later table that a hook cannot watch is logged and not hosted.
+pub async fn serve_changing(
+    options: Options,
+    tables: watch::Receiver<Arc<Table>>,
+    stop: CancellationToken,
+    ready: impl FnOnce(&WorkerId) + Send + 'static,
+) -> Result<(), Error> {
+    hooked::check(&options.hooks, &tables.borrow())?;
     let elsewhere = options.hooks.asked_elsewhere(&[HookPoint::PostToolUse, HookPoint::ToolError]);
     if !elsewhere.is_empty() {
         tracing::info!(hooks = elsewhere.join(", "), "coordinators ask these hooks: each of them needs the file too");
@@ -103,7 +118,7 @@ pub async fn serve(
         .spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build();
             let result = match runtime {
-                Ok(runtime) => runtime.block_on(nats::serve(options, table, tools, stop, ready)),
+                Ok(runtime) => runtime.block_on(nats::serve(options, tables, tools, stop, ready)),
                 Err(error) => Err(Error::Thread(error)),
             };
             // The caller may have gone, and the process with it.

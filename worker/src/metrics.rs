@@ -1,7 +1,9 @@
-//! Metrics of a worker. Handles are made once for every tool that it hosts; a name that it does not host counts as
+//! Metrics of a worker. Handles are made once for every tool that it begins to host; a name that it does not host counts as
 //! `other`.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use run::{PoolId, ToolName};
@@ -79,9 +81,10 @@ const METRICS: [Metric; 11] = [
 /// Of one pool's worker.
 #[derive(Debug)]
 pub(crate) struct Counts {
+    pool: PoolId,
     /// By every name under which a tool is called.
-    tools: HashMap<ToolName, OfTool>,
-    other: OfTool,
+    tools: RefCell<HashMap<ToolName, Rc<OfTool>>>,
+    other: Rc<OfTool>,
     pub(crate) redeliveries: Counter,
     pub(crate) duplicates: Counter,
     pub(crate) leases_lost: Counter,
@@ -106,13 +109,13 @@ pub(crate) struct OfTool {
 }
 
 impl Counts {
-    /// `names` are those under which tools are called, each with the tool's own.
-    pub(crate) fn new<'a>(pool: &PoolId, names: impl Iterator<Item = (&'a ToolName, &'a ToolName)>) -> Self {
+    pub(crate) fn new(pool: &PoolId) -> Self {
         publish(&METRICS);
-        let pool = pool.as_str();
+        let (id, pool) = (pool.clone(), pool.as_str());
         Self {
-            tools: names.map(|(name, tool)| (name.clone(), OfTool::new(pool, tool.as_str()))).collect(),
-            other: OfTool::new(pool, OTHER),
+            pool: id,
+            tools: RefCell::default(),
+            other: Rc::new(OfTool::new(pool, OTHER)),
             redeliveries: REDELIVERIES.with(&[pool]),
             duplicates: DUPLICATES.with(&[pool]),
             leases_lost: LEASES_LOST.with(&[pool]),
@@ -128,8 +131,14 @@ impl Counts {
         self.free_slots.set(f64::from(slots.saturating_sub(running)));
     }
 
-    pub(crate) fn of(&self, tool: &ToolName) -> &OfTool {
-        self.tools.get(tool).unwrap_or(&self.other)
+    /// `names` are those under which tools are called from now on, each with the tool's own.
+    pub(crate) fn host<'a>(&self, names: impl Iterator<Item = (&'a ToolName, &'a ToolName)>) {
+        let of_tool = |tool: &ToolName| Rc::new(OfTool::new(self.pool.as_str(), tool.as_str()));
+        self.tools.replace(names.map(|(name, tool)| (name.clone(), of_tool(tool))).collect());
+    }
+
+    pub(crate) fn of(&self, tool: &ToolName) -> Rc<OfTool> {
+        Rc::clone(self.tools.borrow().get(tool).unwrap_or(&self.other))
     }
 }
 

@@ -27,7 +27,7 @@ use proto::names;
 use run::{AttemptId, RunId, ToolName, ToolSetId, WorkerId};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -70,10 +70,12 @@ pub(crate) struct Core {
     pub(crate) client: Client,
     pub(crate) context: jetstream::Context,
     pub(crate) worker: WorkerId,
-    pub(crate) table: Arc<Table>,
+    table: RefCell<Arc<Table>>,
+    /// The tables that follow it.
+    tables: watch::Receiver<Arc<Table>>,
     hooks: Hooks,
     /// The digest of all tools of `table`.
-    pub(crate) set: ToolSetId,
+    set: RefCell<ToolSetId>,
     pub(crate) tools: Handle,
     pub(crate) leases: leases::Leases,
     pub(crate) counts: Counts,
@@ -100,7 +102,7 @@ pub(crate) struct Core {
 
 pub(crate) async fn serve(
     options: Options,
-    table: Table,
+    mut tables: watch::Receiver<Arc<Table>>,
     tools: Handle,
     stop: CancellationToken,
     ready: impl FnOnce(&WorkerId),
@@ -116,7 +118,9 @@ pub(crate) async fn serve(
     let party = Party::Pool(options.pool.clone());
     let client = nats::connect(&options.nats_url, &options.credentials, worker.as_str(), &party).await?;
     let context = ContextBuilder::new().timeout(APPEND_TIMEOUT).build(client.clone());
-    let counts = Counts::new(&options.pool, table.names());
+    let table = Arc::clone(&tables.borrow_and_update());
+    let counts = Counts::new(&options.pool);
+    counts.host(table.names());
     let leases = leases::Leases::new(client.clone(), counts.leases_lost.clone());
     let store = ::objects::Objects::new(&context, options.bucket.clone());
     let objects = Objects::new(store.piece_bytes(), move |id, index, piece| {
@@ -127,8 +131,9 @@ pub(crate) async fn serve(
         client: client.clone(),
         context,
         worker,
-        set: encode_advertisement(table.manifests()).0,
-        table: Arc::new(table),
+        set: RefCell::new(encode_advertisement(table.manifests()).0),
+        table: RefCell::new(table),
+        tables,
         hooks: options.hooks.clone(),
         tools,
         leases,
@@ -289,7 +294,7 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
                     core.reached.notify_one();
                 }
             }
-            Ok(Stop::Refused(set, names)) if set == core.set && refused != names => {
+            Ok(Stop::Refused(set, names)) if set == core.set() && refused != names => {
                 for (tool, reason) in &names {
                     tracing::error!(tool, reason, "coordinators route no calls to a tool of this worker");
                 }
@@ -302,9 +307,27 @@ async fn stops(core: Rc<Core>, pool: run::PoolId, stop: CancellationToken) {
 }
 
 impl Core {
+    /// The tools that it hosts now.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.borrow())
+    }
+
+    /// The digest of the tools that it hosts now.
+    pub(crate) fn set(&self) -> ToolSetId {
+        self.set.borrow().clone()
+    }
+
+    /// Hosts other tools from now on, which are advertised already.
+    fn host(&self, table: Arc<Table>, set: ToolSetId) {
+        self.counts.host(table.names());
+        self.set.replace(set);
+        self.table.replace(table);
+        self.reached.notify_one();
+    }
+
     /// The hooks for executions of a tool, if there are any.
     pub(crate) fn watched(&self, tool: &ToolName) -> Option<Watched> {
-        Watched::of(&self.hooks, &self.table, tool)
+        Watched::of(&self.hooks, &self.table(), tool)
     }
 
     /// Whether jobs reach this worker, as far as it knows: a connection that looks alive is not enough.

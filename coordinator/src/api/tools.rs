@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use globset::Glob;
-use proto::convert::manifest::{manifest_out, permission_in};
+use proto::convert::manifest::{manifest_out, origin_in, permission_in};
 use proto::v1;
 use run::limit::TOOL_NAME_BYTES_MAX;
 use run::{PoolId, ToolName};
@@ -39,6 +39,7 @@ impl Api {
         };
         let permission = permission_in(request.permission);
         let permission = permission.map_err(|error| malformed("permission", error.to_string()))?;
+        let origin = origin_in(request.origin).map_err(|error| malformed("origin", error.to_string()))?;
         let pool: Option<PoolId> = match request.pool.as_str() {
             "" => None,
             pool => Some(pool.parse().map_err(|error: run::InvalidId| malformed("pool", error.to_string()))?),
@@ -61,6 +62,7 @@ impl Api {
                 && (request.category.is_empty() || manifest.category == request.category)
                 && request.tags.iter().all(|tag| manifest.tags.contains(tag))
                 && permission.is_none_or(|permission| manifest.permission == permission)
+                && origin.is_none_or(|origin| manifest.origin == origin)
                 && name.as_ref().is_none_or(|name| name.is_match(entry.name.as_str()))
                 && pool.as_ref().is_none_or(|pool| entry.all_pools().any(|it| it == pool))
         };

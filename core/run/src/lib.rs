@@ -63,7 +63,7 @@ pub use rules::Rules;
 pub use run::{Fact, Run, RunStatus};
 pub use sequencer::{FloorPolicy, OutputEvent, OutputKind, Sequencer};
 pub use tool::{
-    AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Permission, Policy, ResultUse, RetryOn, Version,
+    AfterPartialOutput, Alias, Concurrency, Effects, Manifest, Origin, Permission, Policy, ResultUse, RetryOn, Version,
 };
 pub use verdict::Verdict;
 pub use why::{expiry, no_worker, span};

@@ -77,6 +77,8 @@ pub const TAGS_MAX: usize = 32;
 pub const TAG_BYTES_MAX: usize = 64;
 /// Bytes of what a tool's effects reach.
 pub const SIDE_EFFECT_SCOPE_BYTES_MAX: usize = 256;
+/// Of the title of a tool.
+pub const TITLE_BYTES_MAX: usize = 256;
 /// Bytes of a tool's version.
 pub const VERSION_BYTES_MAX: usize = 64;
 /// Other names of a tool.

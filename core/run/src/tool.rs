@@ -47,6 +47,23 @@ pub struct Manifest {
     pub parallel_when: String,
     /// The keys of a call's context that it receives; no other key is passed.
     pub context_keys: Vec<String>,
+    pub origin: Origin,
+    /// A name for people; empty if the tool has none.
+    pub title: String,
+}
+
+/// What executes the calls of a tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub enum Origin {
+    /// Code of its worker.
+    #[default]
+    BuiltIn,
+    /// An HTTP endpoint.
+    External,
+    /// An MCP server.
+    Mcp,
+    /// A program that its worker starts.
+    Plugin,
 }
 
 /// Use of calls and results beside passing them to the model. The three are independent.

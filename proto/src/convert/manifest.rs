@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::fmt::Display;
 use std::time::Duration;
 
-use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Permission, Policy, ResultUse, ToolName, limit};
+use run::{Alias, Concurrency, Effects, InvalidId, Manifest, Origin, Permission, Policy, ResultUse, ToolName, limit};
 
 use super::{concurrency, policy_in, policy_out, time_in};
 use crate::v1;
@@ -61,6 +61,7 @@ fn faults_of(manifest: &Manifest, faults: &mut Vec<ManifestError>, patterns: &mu
     text(faults, "description", &manifest.description, limit::DESCRIPTION_BYTES_MAX);
     text(faults, "side_effect_scope", &manifest.side_effect_scope, limit::SIDE_EFFECT_SCOPE_BYTES_MAX);
     text(faults, "category", &manifest.category, limit::TAG_BYTES_MAX);
+    text(faults, "title", &manifest.title, limit::TITLE_BYTES_MAX);
     if manifest.category.chars().any(char::is_control) {
         faults.push(ManifestError::NotPlain { field: "category" });
     }
@@ -180,6 +181,8 @@ pub fn manifest_out(manifest: &Manifest) -> v1::Tool {
         parallel_when: manifest.parallel_when.clone(),
         paused: false,
         context_keys: manifest.context_keys.clone(),
+        origin: origin_out(manifest.origin).into(),
+        title: manifest.title.clone(),
     }
 }
 
@@ -203,6 +206,31 @@ pub fn permission_in(wire: i32) -> Result<Option<Permission>, ManifestError> {
         Ok(v1::ToolPermission::Write) => Ok(Some(Permission::Write)),
         Ok(v1::ToolPermission::External) => Ok(Some(Permission::External)),
         Err(_) => Err(ManifestError::Unknown { field: "permission", value: wire }),
+    }
+}
+
+#[must_use]
+pub fn origin_out(origin: Origin) -> v1::ToolOrigin {
+    match origin {
+        Origin::BuiltIn => v1::ToolOrigin::BuiltIn,
+        Origin::External => v1::ToolOrigin::External,
+        Origin::Mcp => v1::ToolOrigin::Mcp,
+        Origin::Plugin => v1::ToolOrigin::Plugin,
+    }
+}
+
+/// `None` if it is not set.
+///
+/// # Errors
+/// The value comes from a newer program.
+pub fn origin_in(wire: i32) -> Result<Option<Origin>, ManifestError> {
+    match v1::ToolOrigin::try_from(wire) {
+        Ok(v1::ToolOrigin::Unspecified) => Ok(None),
+        Ok(v1::ToolOrigin::BuiltIn) => Ok(Some(Origin::BuiltIn)),
+        Ok(v1::ToolOrigin::External) => Ok(Some(Origin::External)),
+        Ok(v1::ToolOrigin::Mcp) => Ok(Some(Origin::Mcp)),
+        Ok(v1::ToolOrigin::Plugin) => Ok(Some(Origin::Plugin)),
+        Err(_) => Err(ManifestError::Unknown { field: "origin", value: wire }),
     }
 }
 
@@ -276,6 +304,10 @@ fn read(wire: v1::Tool, faults: &mut Vec<ManifestError>) -> Manifest {
         noted(fault);
         None
     });
+    let origin = origin_in(wire.origin).unwrap_or_else(|fault| {
+        noted(fault);
+        None
+    });
     let version = (!wire.version.is_empty()).then(|| wire.version.parse()).transpose().unwrap_or_else(|error| {
         noted(ManifestError::Malformed { field: "version", error });
         None
@@ -311,6 +343,8 @@ fn read(wire: v1::Tool, faults: &mut Vec<ManifestError>) -> Manifest {
         exclusive_when: wire.exclusive_when,
         parallel_when: wire.parallel_when,
         context_keys: wire.context_keys,
+        origin: origin.unwrap_or_default(),
+        title: wire.title,
     }
 }
 

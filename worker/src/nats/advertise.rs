@@ -1,6 +1,7 @@
 //! Advertises the tools of the worker and sends its heartbeats.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
@@ -8,8 +9,9 @@ use async_nats::jetstream::message::PublishMessage;
 use nats::append::AppendFailure;
 use proto::convert::worker::{Heartbeat, encode_advertisement};
 use proto::names;
-use run::PoolId;
+use run::{PoolId, ToolSetId};
 use tokio_util::sync::CancellationToken;
+use toolyard_tool::Table;
 
 use super::Core;
 
@@ -21,7 +23,16 @@ const LOOK: Duration = Duration::from_secs(60);
 /// Advertises the tools of this worker, unless an equal worker did. Retries until it is stored: the bucket exists only
 /// after a coordinator started.
 pub(super) async fn tools(core: &Core, pool: &PoolId) {
-    while let Err(error) = try_tools(core, pool).await {
+    tools_of(core, pool, &core.table()).await;
+}
+
+/// Advertises the tools of a table, and gives their digest.
+async fn tools_of(core: &Core, pool: &PoolId, table: &Table) -> ToolSetId {
+    loop {
+        let error = match try_tools(core, pool, table).await {
+            Ok(set) => return set,
+            Err(error) => error,
+        };
         tracing::warn!(%error, %pool, "cannot advertise the tools yet, trying again: {}", likely(&error));
         tokio::time::sleep(RETRY_PAUSE).await;
     }
@@ -39,10 +50,10 @@ fn likely(error: &PublishError) -> &'static str {
     }
 }
 
-async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), PublishError> {
+async fn try_tools(core: &Core, pool: &PoolId, table: &Table) -> Result<ToolSetId, PublishError> {
     // A worker may not read what is stored there, so it does not look first. It never stores twice, because the
     // position in the bucket decides which pool was first.
-    let (set, value) = encode_advertisement(core.table.manifests());
+    let (set, value) = encode_advertisement(table.manifests());
     let subject = format!("$KV.{}.{}", names::TOOLS_BUCKET, names::advertisement(pool, &set));
     let message = PublishMessage::build().payload(value).expected_last_subject_sequence(0);
     let confirmed = match core.context.send_publish(subject, message).await {
@@ -51,21 +62,44 @@ async fn try_tools(core: &Core, pool: &PoolId) -> Result<(), PublishError> {
     };
     match confirmed {
         Err(error) if AppendFailure::of(&error) != AppendFailure::Conflict => Err(error),
-        Ok(_) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Ok(set),
     }
 }
 
-/// Sees to it that the advertisement stands.
+/// Keeps the advertisement stored, and advertises and hosts other tools when they change.
 pub(super) async fn keep(core: Rc<Core>, pool: PoolId, stop: CancellationToken) {
+    let (mut tables, mut may_change) = (core.tables.clone(), true);
     loop {
         tokio::select! {
-            () = tokio::time::sleep(LOOK) => {}
+            () = tokio::time::sleep(LOOK) => {
+                if let Err(error) = try_tools(&core, &pool, &core.table()).await {
+                    tracing::warn!(%error, "cannot see whether the tools are still advertised, trying again");
+                }
+            }
+            changed = tables.changed(), if may_change => {
+                may_change = changed.is_ok();
+                if may_change {
+                    let table = Arc::clone(&tables.borrow_and_update());
+                    tokio::select! {
+                        () = change(&core, &pool, table) => {}
+                        () = stop.cancelled() => return,
+                    }
+                }
+            }
             () = stop.cancelled() => return,
         }
-        if let Err(error) = try_tools(&core, &pool).await {
-            tracing::warn!(%error, "cannot see whether the tools are still advertised, trying again");
-        }
     }
+}
+
+/// Hosts the tools of another table. They are advertised first, so that every heartbeat names a stored set.
+async fn change(core: &Core, pool: &PoolId, table: Arc<Table>) {
+    if let Err(error) = crate::hooked::check(&core.hooks, &table) {
+        tracing::error!(%error, "the tools have changed, and a hook cannot watch the new ones: the old ones stay");
+        return;
+    }
+    let set = tools_of(core, pool, &table).await;
+    tracing::info!(tools = table.manifests().count(), "hosting changed tools");
+    core.host(table, set);
 }
 
 pub(super) async fn heartbeats(core: Rc<Core>, pool: PoolId, slots: u32, stop: CancellationToken) {
@@ -93,7 +127,7 @@ async fn send(core: &Core, pool: &PoolId, slots: u32, leaving: bool) {
     let pulling = core.is_pulling(slots);
     core.progress.note(pulling && !leaving, running);
     core.counts.note(slots, running);
-    let (worker, tools, draining) = (core.worker.clone(), core.set.clone(), core.stop.is_cancelled());
+    let (worker, tools, draining) = (core.worker.clone(), core.set(), core.stop.is_cancelled());
     let release = env!("CARGO_PKG_VERSION").to_owned();
     let heartbeat = Heartbeat { worker, slots, running, leaving, pulling, tools, draining, release };
     if let Err(error) = core.client.publish(names::heartbeat(pool), heartbeat.encode()).await {

@@ -140,7 +140,7 @@ async fn wait_for_slot(
 ) -> Option<OwnedSemaphorePermit> {
     let Job { spec, .. } = &delivery.job;
     let in_time = || spec.queue_deadline.is_none_or(|by| ::nats::now() < by);
-    let Some(room) = core.table.room(&spec.tool).map(Arc::clone) else {
+    let Some(room) = core.table().room(&spec.tool).map(Arc::clone) else {
         job.handle_slot(false, in_time(), now());
         return None;
     };
@@ -230,13 +230,14 @@ fn event_of(core: &Core, delivery: &Delivery, attempt: AttemptId, event: Stage) 
 /// Finds a call's tool and checks its arguments: on another thread if that may take long, because this one keeps
 /// leases alive.
 async fn check_arguments(core: &Rc<Core>, tool: &ToolName, arguments: &Bytes) -> Result<Prepared, CallError> {
-    if core.table.is_quick(tool, arguments) {
-        return core.table.prepare(tool, arguments);
+    let table = core.table();
+    if table.is_quick(tool, arguments) {
+        return table.prepare(tool, arguments);
     }
-    let (table, name, given) = (Arc::clone(&core.table), tool.clone(), arguments.clone());
+    let (table, name, given) = (Arc::clone(&table), tool.clone(), arguments.clone());
     let checked = core.tools.spawn_blocking(move || table.prepare(&name, &given)).await;
     // Its runtime shuts down.
-    checked.unwrap_or_else(|_| core.table.prepare(tool, arguments))
+    checked.unwrap_or_else(|_| core.table().prepare(tool, arguments))
 }
 
 /// Prepares the attempt, unless its tool is paused or not hosted here.
@@ -252,11 +253,12 @@ async fn prepare<'a>(
         job.handle_not_hosted();
         return None;
     };
-    if core.held.holds(|| core.table.own_name(&spec.tool)) {
+    let table = core.table();
+    if core.held.holds(|| table.own_name(&spec.tool)) {
         job.handle_paused();
         return None;
     }
-    if !core.table.executes(&spec.tool, version.as_ref()) {
+    if !table.executes(&spec.tool, version.as_ref()) {
         // Another worker of the pool, newer or older, hosts it.
         tracing::info!(
             run.id = %run, tool = %spec.tool, version = version.as_ref().map(tracing::field::display),
@@ -289,7 +291,7 @@ async fn run(
     let watched = core.watched(&job.spec.tool);
     let tells_result = measured.traced.as_ref().is_some_and(|traced| traced.includes_content());
     let carried_on = measured.traced.as_mut().map(|traced| {
-        traced.tool_begins(job, &core.table);
+        traced.tool_begins(job, &core.table());
         traced.carried_on(job)
     });
     let seen = carried_on.as_ref().unwrap_or(job);

@@ -27,12 +27,12 @@ pub use proto::convert::manifest::{InvalidManifest, ManifestError};
 pub use proto::history::{PastCall, PastContent, PastOutcome, TOOL_CALL_HISTORY};
 pub use run::{
     AfterPartialOutput, Alias, Backoff, CallError, CallId, Chunk, Concurrency, Content, Effects, ErrorKind, File,
-    InvalidId, Manifest, Object, ObjectId, Permission, Policy, Progress, ResultUse, RetryOn, RunId, ToolName, Version,
-    Violation,
+    InvalidId, Manifest, Object, ObjectId, Origin, Permission, Policy, Progress, ResultUse, RetryOn, RunId, ToolName,
+    Version, Violation,
 };
 pub use schema::InvalidSchema;
 pub use table::{InvalidTool, NotHosted, Table};
-pub use tool::{About, Tool};
+pub use tool::{About, AnyTool, Tool};
 /// Makes a tool of a plain function. The function stays as it is; beside it stands a type with its name in camel case,
 /// which implements [`Tool`](trait@Tool) and is given to [`Table::host`].
 ///

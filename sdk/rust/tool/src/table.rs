@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::error::ToolError;
 use crate::interceptor::{Chain, Interceptor};
 use crate::output::Output;
-use crate::tool::{About, Tool};
+use crate::tool::{About, AnyTool, Tool};
 
 #[derive(Debug, Default)]
 pub struct Table {
@@ -84,7 +84,16 @@ impl Table {
     /// When its name or one of its aliases is taken, or its manifest cannot be used; then with all that is wrong.
     pub fn host<T: Tool>(self, tool: T) -> Result<Self, InvalidTool> {
         let about = tool.about();
-        self.insert::<T::Input>(T::NAME, about, Some(Box::new(Typed(tool))))
+        self.insert(T::NAME, schema_of::<T::Input>(), about, Some(Box::new(Typed(tool))))
+    }
+
+    /// Hosts a tool whose name and schema are known only at run time, as that of a server or of a file. The schema is
+    /// JSON Schema, as text.
+    ///
+    /// # Errors
+    /// As [`Self::host`].
+    pub fn host_any<T: AnyTool>(self, name: &str, schema: String, about: About, tool: T) -> Result<Self, InvalidTool> {
+        self.insert(name, schema, about, Some(Box::new(Untyped(tool))))
     }
 
     /// Advertises a tool that is never executed here: the client answers its calls.
@@ -92,7 +101,7 @@ impl Table {
     /// # Errors
     /// As [`Self::host`].
     pub fn define<Input: JsonSchema>(self, name: &str, about: &About) -> Result<Self, InvalidTool> {
-        self.insert::<Input>(name, about.clone(), None)
+        self.insert(name, schema_of::<Input>(), about.clone(), None)
     }
 
     /// Puts an interceptor around the executions of all tools, inside of those that were given before.
@@ -186,13 +195,13 @@ impl Table {
         self.aliases.retain(|_, tool| stays(tool));
     }
 
-    fn insert<Input: JsonSchema>(
+    fn insert(
         mut self,
         name: &str,
+        input_schema: String,
         about: About,
         body: Option<Box<dyn Body>>,
     ) -> Result<Self, InvalidTool> {
-        let input_schema = schemars::schema_for!(Input).to_value().to_string();
         let blocking = about.blocking;
         // A manifest of an author is checked like one from the network. The check lists all mistakes.
         let Usable { manifest, schema, .. } = manifest_in(about.advertised(name, input_schema, body.is_none()))?;
@@ -250,6 +259,10 @@ impl Table {
     }
 }
 
+fn schema_of<Input: JsonSchema>() -> String {
+    schemars::schema_for!(Input).to_value().to_string()
+}
+
 /// A tool with arguments that fit.
 #[derive(Debug)]
 pub struct Prepared {
@@ -283,6 +296,20 @@ trait Body: Send + Sync + std::fmt::Debug {
 }
 
 type Answer<'a> = Pin<Box<dyn Future<Output = Result<Output, ToolError>> + Send + 'a>>;
+
+struct Untyped<T>(T);
+
+impl<T: AnyTool> std::fmt::Debug for Untyped<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a tool known at run time")
+    }
+}
+
+impl<T: AnyTool> Body for Untyped<T> {
+    fn call<'a>(&'a self, context: &'a Context, arguments: Value) -> Answer<'a> {
+        Box::pin(self.0.call(context, arguments))
+    }
+}
 
 struct Typed<T>(T);
 

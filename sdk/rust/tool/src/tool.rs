@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use proto::convert::manifest::{concurrency_out, permission_out};
+use proto::convert::manifest::{concurrency_out, origin_out, permission_out};
 use proto::convert::policy_out;
 use proto::v1;
-use run::{AfterPartialOutput, Backoff, Concurrency, Effects, Permission, Policy, RetryOn};
+use run::{AfterPartialOutput, Backoff, Concurrency, Effects, Origin, Permission, Policy, RetryOn};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::context::Context;
 use crate::error::ToolError;
@@ -64,6 +65,12 @@ pub trait Tool: Send + Sync + 'static {
     fn call(&self, context: &Context, input: Self::Input) -> impl Future<Output = Result<Output, ToolError>> + Send;
 }
 
+/// Something callable whose name and schema are known only at run time: the tool of an MCP server, of a program, of an
+/// HTTP endpoint. It is hosted by [`Table::host_any`](crate::Table::host_any). The arguments fit the schema.
+pub trait AnyTool: Send + Sync + 'static {
+    fn call(&self, context: &Context, arguments: Value) -> impl Future<Output = Result<Output, ToolError>> + Send;
+}
+
 /// The description of a tool for models, callers and operators.
 #[derive(Debug, Clone)]
 pub struct About {
@@ -97,6 +104,8 @@ pub struct About {
     /// Empty if the author does not set it.
     output_schema: String,
     pub(crate) context_keys: Vec<String>,
+    origin: Origin,
+    title: String,
 }
 
 impl About {
@@ -130,6 +139,8 @@ impl About {
             parallel_when: String::new(),
             output_schema: String::new(),
             context_keys: Vec::new(),
+            origin: Origin::default(),
+            title: String::new(),
         }
     }
 
@@ -359,6 +370,28 @@ impl About {
         self
     }
 
+    /// The schema of its result, as JSON text: for a tool whose schemas are known only at run time. Results are not
+    /// checked against it.
+    #[must_use]
+    pub fn output_schema_text(mut self, schema: impl Into<String>) -> Self {
+        self.output_schema = schema.into();
+        self
+    }
+
+    /// What executes its calls; code of the worker unless set.
+    #[must_use]
+    pub fn origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// A name for people, as "Search the web". At most 256 bytes.
+    #[must_use]
+    pub fn title(mut self, title: impl Into<String>) -> Self {
+        self.title = title.into();
+        self
+    }
+
     /// The manifest of a tool of this name, not checked yet.
     pub(crate) fn advertised(self, name: &str, input_schema: String, definition_only: bool) -> v1::Tool {
         let Effects { read_only, idempotent, destructive, open_world, uses_machine } = self.effects;
@@ -393,6 +426,8 @@ impl About {
             parallel_when: self.parallel_when,
             paused: false,
             context_keys: self.context_keys,
+            origin: origin_out(self.origin).into(),
+            title: self.title,
         }
     }
 

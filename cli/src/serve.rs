@@ -254,7 +254,7 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let table = match &root {
-        Some(root) => tools::built_in(root, &sandbox)?.only(&enable)?.without(&disable)?,
+        Some(root) => tools::built_in(tools::Options::new(root, sandbox.clone()))?.only(&enable)?.without(&disable)?,
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;

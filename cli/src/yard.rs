@@ -71,7 +71,7 @@ impl Yard {
         let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks, sandbox } = options;
         let (network, workspace) = (Network::Allowed, Some(root.clone()));
         let settings = Settings { level: sandbox, network, workspace, ..Settings::default() };
-        let table = tools::built_in(&root, &Sandbox::new(settings)?)?;
+        let table = tools::built_in(tools::Options::new(&root, Sandbox::new(settings)?))?;
         let asked = hooks.clone();
         let broker = start_broker(data_dir, nats_port).await?;
 

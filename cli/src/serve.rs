@@ -10,7 +10,7 @@ use hooks::Hooks;
 use run::PoolId;
 use sandbox::{Sandbox, Settings, User};
 use tokio_util::sync::CancellationToken;
-use tools::Bash;
+use tools::{Bash, ToolSettings};
 use worker::Tool as _;
 
 use crate::broker::BrokerArgs;
@@ -173,6 +173,9 @@ pub(crate) struct WorkerArgs {
     /// [default: 65532 if the worker runs as root, else its own]
     #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
     tools_user: Option<User>,
+    /// The file of linters and language servers for its tools (docs/howto/built-in-tools.md)
+    #[arg(long, env = "TOOLYARD_TOOLS_FILE", value_name = "FILE")]
+    tools_file: Option<PathBuf>,
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
@@ -242,7 +245,10 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let user = sandbox::choose_user(args.tools_user)?;
     let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
     let sandbox = Sandbox::new(Settings { hidden: secrets.clone(), user })?;
-    let table = tools::built_in(&root, &sandbox)?.only(&enable)?.without(&disable)?;
+    let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
+    let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
+    let options = tools::Options { settings, ..tools::Options::new(root, sandbox) };
+    let table = tools::built_in(options)?.only(&enable)?.without(&disable)?;
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {
         sandbox::warn_of_gaps(&secrets, user);

@@ -10,7 +10,7 @@ use hooks::Hooks;
 use run::PoolId;
 use sandbox::User;
 use tokio_util::sync::CancellationToken;
-use tools::Bash;
+use tools::{Bash, ToolSettings};
 use worker::Tool as _;
 
 use crate::broker::BrokerArgs;
@@ -182,6 +182,9 @@ pub(crate) struct WorkerArgs {
     tools_user: Option<User>,
     #[command(flatten)]
     sandbox: SandboxArgs,
+    /// The file of linters and language servers for its tools (docs/howto/built-in-tools.md)
+    #[arg(long, env = "TOOLYARD_TOOLS_FILE", value_name = "FILE")]
+    tools_file: Option<PathBuf>,
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
@@ -253,8 +256,13 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let given = credentials.nkey.iter().chain(&hooks).cloned();
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
+    let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
+    let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
     let table = match &root {
-        Some(root) => tools::built_in(tools::Options::new(root, sandbox.clone()))?.only(&enable)?.without(&disable)?,
+        Some(root) => {
+            let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
+            tools::built_in(options)?.only(&enable)?.without(&disable)?
+        }
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;

@@ -55,6 +55,8 @@ pub enum Error {
     Root { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Host(#[from] InvalidTool),
+    #[error(transparent)]
+    Settings(#[from] InvalidSettings),
     #[error("the root folder {} contains {}, which tools must not read: give them a folder without it (--root)", root.display(), file.display())]
     SecretInside { root: PathBuf, file: PathBuf },
 }

@@ -13,6 +13,7 @@ mod opening;
 mod parked;
 mod places;
 mod resolve;
+mod scheduled;
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};

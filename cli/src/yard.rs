@@ -9,6 +9,7 @@ use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use nats::Credentials;
 use run::PoolId;
+use sandbox::{Network, Sandbox, Settings, Wanted};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -51,6 +52,8 @@ pub(crate) struct Options {
     pub(crate) slots: u32,
     pub(crate) hooks: Hooks,
     pub(crate) webhooks: Webhooks,
+    /// How strongly programs of tools are confined.
+    pub(crate) sandbox: Wanted,
 }
 
 #[derive(Debug)]
@@ -65,8 +68,10 @@ pub(crate) struct Yard {
 impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
-        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks } = options;
-        let table = tools::built_in(&root, &[], None)?;
+        let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks, sandbox } = options;
+        let (network, workspace) = (Network::Allowed, Some(root.clone()));
+        let settings = Settings { level: sandbox, network, workspace, ..Settings::default() };
+        let table = tools::built_in(tools::Options::new(&root, Sandbox::new(settings)?))?;
         let asked = hooks.clone();
         let broker = start_broker(data_dir, nats_port).await?;
 

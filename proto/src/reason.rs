@@ -104,9 +104,9 @@ reasons! {
     /// A bulk request has no filter.
     NothingSelected = "NOTHING_SELECTED", InvalidArgument, BAD_REQUEST,
         "select calls by `state`, `tool`, `tenant` or time, or set `all` to select every open call";
-    /// The changed arguments of a call do not match the schema of its tool.
+    /// The changed arguments of a call do not match the schema of its tool, or an answer does not match its question.
     ArgumentsInvalid = "ARGUMENTS_INVALID", InvalidArgument, BAD_REQUEST,
-        "send arguments that match the schema of the tool";
+        "send arguments that match the schema of the tool, or an answer that matches the schema of the question";
     /// The cron expression of the schedule fits no date in the future.
     NeverFires = "NEVER_FIRES", InvalidArgument, BAD_REQUEST,
         "correct the expression: for example, no month has the day that it names";

@@ -15,6 +15,7 @@ pub(crate) mod output;
 mod port;
 mod problem;
 pub(crate) mod read;
+mod schedules;
 mod serve;
 mod tools;
 mod webhooks;
@@ -30,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use self::error::ApiError;
 pub(crate) use self::port::places::affordable;
 use self::read::{answer, asked, call_id, custom_tools, decision, files, new_run, reason, run_id, timeout, whose};
+pub(crate) use self::schedules::read_run;
 pub(crate) use self::serve::{Port, serve};
 pub(crate) use self::webhooks::Notices;
 use crate::admission::custom::{self, CustomTools};
@@ -40,6 +42,7 @@ use crate::objects::uploads::Uploads;
 use crate::offload;
 use crate::readers::Reader;
 use crate::runs::{NewRun, Runs};
+use crate::schedules::Schedules;
 
 /// Largest request: the arguments of a run's calls, with room for the rest.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -52,6 +55,7 @@ pub(crate) struct Api {
     pub(crate) log: Arc<Log>,
     /// Set if there are webhooks.
     pub(crate) notices: Option<Notices>,
+    pub(crate) schedules: Schedules,
     pub(crate) uploads: Uploads,
     pub(crate) mcp: Arc<mcp::Shared>,
     /// On cancellation, streams end with a final error and new requests are refused.

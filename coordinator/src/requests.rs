@@ -28,6 +28,16 @@ impl RequestKey {
         Self::new(&["redrive", &run.to_string(), call.as_str()])
     }
 
+    /// The key of a request to create a schedule.
+    pub(crate) fn schedule(tenant: &str, id: &RequestId) -> Self {
+        Self::new(&["create schedule", tenant, id.as_str()])
+    }
+
+    /// The key of a firing of a schedule: of one of its times, or of a request.
+    pub(crate) fn firing(schedule: &str, time_or_request: &str) -> Self {
+        Self::new(&["schedule", schedule, time_or_request])
+    }
+
     /// The key that records that a response of the Responses API was deleted.
     pub(crate) fn deleted(response: &str) -> Self {
         Self::new(&["deleted", response])

@@ -14,6 +14,7 @@ mod parked;
 mod places;
 mod questions;
 mod resolve;
+mod scheduled;
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -28,6 +28,7 @@ use crate::nats::signals::Signals;
 use crate::objects::uploads::Uploads;
 use crate::owner::OwnerHandle;
 use crate::quotas::Quotas;
+use crate::schedules::{ScheduleTask, Schedules};
 use crate::shards::Owned;
 use crate::{Coordinator, DRAIN, Error, api, index, monitor, nats, notifications, owner, runs};
 
@@ -112,6 +113,7 @@ struct Shared {
     signals: Signals,
     quotas: Quotas,
     pauses: Pauses,
+    schedules: Schedules,
     registry: watch::Receiver<Arc<Registry>>,
     owned: watch::Receiver<Owned>,
 }
@@ -198,12 +200,14 @@ impl Shared {
         })
     }
 
-    /// The API, and its uploads in progress; starts the delivery of notifications.
+    /// The API, and its uploads in progress; starts the delivery of notifications and the firing of schedules.
     fn api(&self, runs: runs::Runs, is_tls: bool, tasks: &mut Tasks) -> (api::Api, Uploads) {
         if let Some(api::Notices { webhooks, queue }) = self.notices.clone() {
             tasks.spawn(|end| notifications::keep(webhooks, queue, self.owned.clone(), end));
         }
         let uploads = Uploads::default();
+        let firing = ScheduleTask::new(self.schedules.clone(), runs.clone(), self.owned.clone());
+        tasks.spawn(|end| firing.keep(end));
         let (abandoned, left) = api::mcp::abandoned::queue();
         tasks.spawn(|end| api::mcp::abandoned::cancel(left, end));
         let api = api::Api {
@@ -211,6 +215,7 @@ impl Shared {
             index: self.index.clone(),
             log: Arc::new(self.log.clone()),
             notices: self.notices.clone(),
+            schedules: self.schedules.clone(),
             uploads: uploads.clone(),
             mcp: Arc::new(api::mcp::Shared::new(abandoned, is_tls)),
             stop: tasks.stop.clone(),
@@ -254,6 +259,7 @@ impl Coordinator {
         let (served_sender, served) = watch::channel(false);
         let (pauses, pauses_watch) = nats::pauses::Pauses::load(&broker).await?;
         tasks.spawn(|end| pauses_watch.keep(registry.clone(), end));
+        let schedules = Schedules::load(&broker, api::read_run).await?;
         let (callers, redis) = (files.callers, index.redis());
         let quotas = Quotas::new(callers.clone(), owned.clone(), (redis.is_some(), log_options.bytes_max));
         tasks.spawn(|end| quotas.clone().keep(redis, end));
@@ -270,6 +276,7 @@ impl Coordinator {
             journal,
             quotas,
             pauses,
+            schedules,
             registry,
             owned,
         };

@@ -66,6 +66,7 @@ mod resolvers;
 mod results;
 mod rollout;
 mod room;
+mod schedules;
 mod series;
 mod tenants;
 mod tls;

@@ -46,6 +46,14 @@ pub(crate) enum RequestError {
     WorkerSilent(WorkerId),
     #[error("there is no object {0}: no result refers to it, or it has expired")]
     ObjectNotFound(ObjectId),
+    #[error("there is no schedule {0}")]
+    ScheduleNotFound(String),
+    #[error("the request id was used for another schedule, {0}: use another id")]
+    ScheduleExists(String),
+    #[error("{0}")]
+    SchedulesFull(String),
+    #[error("spec.cron.expression: {0}")]
+    NeverFires(String),
     #[error("the link is invalid, expired, or its issuer has lost access to the object")]
     LinkUnknown,
     #[error("the object store is full: no object can be stored until others have aged out")]
@@ -106,6 +114,10 @@ impl RequestError {
             Self::WorkerNotFound(_) => Reason::WorkerNotFound,
             Self::WorkerSilent(_) => Reason::WorkerSilent,
             Self::ObjectNotFound(_) => Reason::ObjectNotFound,
+            Self::ScheduleNotFound(_) => Reason::ScheduleNotFound,
+            Self::ScheduleExists(_) => Reason::ScheduleExists,
+            Self::SchedulesFull(_) => Reason::SchedulesFull,
+            Self::NeverFires(_) => Reason::NeverFires,
             Self::LinkUnknown => Reason::LinkUnknown,
             Self::ObjectsFull => Reason::ObjectsFull,
             Self::UploadsFull { .. } => Reason::UploadsFull,

@@ -74,6 +74,11 @@ impl From<RequestError> for ApiError {
                 error.with("worker_id", worker)
             }
             RequestError::ObjectNotFound(id) => error.with("object_id", id),
+            RequestError::ScheduleNotFound(id) | RequestError::ScheduleExists(id) => error.with("schedule_id", id),
+            RequestError::NeverFires(_) => {
+                let violations = vec![("spec.cron.expression".to_owned(), error.message.clone())];
+                Self { violations, ..error }
+            }
             RequestError::UploadsFull { limit } => error.with("limit", limit),
             RequestError::TooManyUploads { limit } => error.with("limit", limit),
             RequestError::OutOfObject { size } => error.with("size", size),
@@ -84,6 +89,7 @@ impl From<RequestError> for ApiError {
             RequestError::NothingSelected
             | RequestError::NotPermitted(_)
             | RequestError::LinkUnknown
+            | RequestError::SchedulesFull(_)
             | RequestError::ObjectsFull
             | RequestError::UploadsBusy
             | RequestError::ObjectsUnavailable(_)

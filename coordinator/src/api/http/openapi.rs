@@ -84,8 +84,8 @@ fn of_method(operation: &Operation, method: &Method, schemas: &mut Schemas) -> V
     let mut takes = None;
     if operation.method == Verb::GET {
         parameters.extend(method.parameters(&in_path, schemas));
-    } else if !matches!(method.name(), "CreateObject" | "DeleteObject") {
-        // The path of `DeleteObject` has all of its fields.
+    } else if !matches!(method.name(), "CreateObject" | "DeleteObject" | "DeleteSchedule") {
+        // The paths of the others have all of their fields.
         takes = Some(method.takes(schemas));
     }
     if let Some(schema) = takes {
@@ -107,6 +107,9 @@ fn add_peculiarities(method: &Method, parameters: &mut Vec<Value>, described: &m
             let watch = Method::find("RunService", "WatchRun").expect("the API has it");
             parameters.extend(watch.parameters(&["run_id", "after_sequence"], schemas));
             described["description"] = format!("{}\n\n{}", method.description(), CREATE).into();
+        }
+        "CreateSchedule" => {
+            parameters.push(header("Idempotency-Key", "The `request_id`, for clients that prefer a header."));
         }
         "CreateObject" => {
             described["requestBody"] = json!({ "description": UPLOAD,
@@ -154,7 +157,7 @@ fn responses(method: &Method, schemas: &mut Schemas) -> Value {
         }
         _ if method.streams() => json!({ "200": done(json!({ "text/event-stream": events(method, schemas) })) }),
         name => {
-            let status = if name == "CreateObject" { "201" } else { "200" };
+            let status = if matches!(name, "CreateObject" | "CreateSchedule") { "201" } else { "200" };
             json!({ status: done(json!({ "application/json": { "schema": method.gives(schemas) } })) })
         }
     }

@@ -122,6 +122,23 @@ pub(crate) const OPERATIONS: &[Operation] = &[
         meaning: Rpc("IndexService", "VerifyIndex") },
     Operation { method: Method::POST, path: "/v1/index/rebuild", handler: unary!(post, rebuild_index),
         meaning: Rpc("IndexService", "RebuildIndex") },
+    Operation { method: Method::POST, path: "/v1/schedules", handler: || post(create_schedule),
+        meaning: Rpc("ScheduleService", "CreateSchedule") },
+    Operation { method: Method::GET, path: "/v1/schedules", handler: || get(list_schedules),
+        meaning: Rpc("ScheduleService", "ListSchedules") },
+    Operation { method: Method::GET, path: "/v1/schedules/{schedule_id}", handler: unary!(get, get_schedule),
+        meaning: Rpc("ScheduleService", "GetSchedule") },
+    Operation { method: Method::DELETE, path: "/v1/schedules/{schedule_id}", handler: unary!(delete, delete_schedule),
+        meaning: Rpc("ScheduleService", "DeleteSchedule") },
+    Operation { method: Method::POST, path: "/v1/schedules/{schedule_id}/pause",
+        handler: unary!(post, pause_schedule),
+        meaning: Rpc("ScheduleService", "PauseSchedule") },
+    Operation { method: Method::POST, path: "/v1/schedules/{schedule_id}/resume",
+        handler: unary!(post, resume_schedule),
+        meaning: Rpc("ScheduleService", "ResumeSchedule") },
+    Operation { method: Method::POST, path: "/v1/schedules/{schedule_id}/run",
+        handler: unary!(post, run_schedule_now),
+        meaning: Rpc("ScheduleService", "RunScheduleNow") },
     Operation { method: Method::GET, path: "/v1/webhooks/parked", handler: unary!(get, list_parked_webhooks),
         meaning: Rpc("WebhookService", "ListParkedWebhooks") },
     Operation { method: Method::POST, path: "/v1/webhooks/redrive", handler: unary!(post, redrive_webhooks),
@@ -257,6 +274,18 @@ fn definitions(tools: &[v1::Tool], format: Format, deferred: Option<&Deferred>) 
 
 async fn get_tool(api: Api, ask: Ask) -> Answered {
     Ok(answered(&api.get_tool(&ask.read()?).map_err(|error| ask.problem(error))?))
+}
+
+async fn create_schedule(api: Api, ask: Ask) -> Answered {
+    let mut request: v1::CreateScheduleRequest = ask.read()?;
+    request.request_id = ask.request_id(request.request_id)?;
+    let mut response = answered(&api.create_schedule(request).await.map_err(|error| ask.problem(error))?);
+    *response.status_mut() = StatusCode::CREATED;
+    Ok(response)
+}
+
+async fn list_schedules(api: Api, ask: Ask) -> Answered {
+    Ok(answered(&api.list_schedules(&ask.read()?).map_err(|error| ask.problem(error))?))
 }
 
 async fn list_pauses(api: Api, ask: Ask) -> Answered {

@@ -20,6 +20,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 
+use crate::registry::{listed, names};
 use crate::{FIXTURE, check};
 
 /// Pieces of the output of `count` tools.
@@ -80,7 +81,8 @@ async fn start(service: &Service) -> (Yard, TempDir) {
         &format!(
             "[egress]\naddresses = [\"127.0.0.1\"]\n\
              [[tool]]\nname = \"http_count\"\ndescription = \"Counts.\"\nurl = \"http://{address}/count\"\n\
-             [[tool]]\nname = \"order\"\ndescription = \"Orders.\"\nmethod = \"POST\"\nurl = \"http://{address}/orders\"\n"
+             [[tool]]\nname = \"order\"\ndescription = \"Orders.\"\nmethod = \"POST\"\n\
+             effects = {{ open_world = false }}\nurl = \"http://{address}/orders\"\n"
         ),
     );
     write("count.sh", COUNT);
@@ -133,6 +135,13 @@ async fn a_built_in_an_external_and_a_plugin_tool_run_in_one_batch() {
     assert!(outcomes.values().all(|outcome| outcome.state() == CallState::Completed), "{outcomes:?}");
     assert_eq!(check::text(&outcomes["plugin"]), "Hello, Ada!\n");
     assert_eq!((check::text(&outcomes["external"]), check::said(&events)["external"].clone()), (counted(), counted()));
+    for (origin, expected) in [
+        (v1::ToolOrigin::External, ["http_count", "order"]),
+        (v1::ToolOrigin::Plugin, ["program_count", "program_greet"]),
+    ] {
+        let request = v1::ListToolsRequest { origin: origin.into(), ..v1::ListToolsRequest::default() };
+        assert_eq!(names(&listed(&yard.client, request).await), expected);
+    }
     let refused = yard.client.execute(vec![call("c", "program_greet", json!({}))]).await.to_end().await;
     let error = check::outcomes(&refused)["c"].error.clone().expect("it failed");
     assert_eq!(error.kind(), CallErrorKind::ArgumentsInvalid);

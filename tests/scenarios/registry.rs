@@ -8,11 +8,11 @@ use serde_json::json;
 
 use crate::{FIXTURE, check};
 
-async fn listed(client: &Client, request: ListToolsRequest) -> ListToolsResponse {
+pub async fn listed(client: &Client, request: ListToolsRequest) -> ListToolsResponse {
     client.tools.clone().list_tools(request).await.expect("a page").into_inner()
 }
 
-fn names(page: &ListToolsResponse) -> Vec<&str> {
+pub fn names(page: &ListToolsResponse) -> Vec<&str> {
     page.tools.iter().map(|tool| tool.name.as_str()).collect()
 }
 

@@ -30,6 +30,9 @@ const FIELDS: [&str; 16] = [
     "output_schema",
 ];
 
+/// Sets a property of a manifest.
+type Setter = fn(About) -> About;
+
 /// What models, callers and operators read of a tool.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -111,7 +114,7 @@ impl Described {
     pub(crate) fn about(&self, origin: Origin, default: Effects, timeout: Duration) -> About {
         let effects = self.effects(default);
         let mut about = About::new(self.description.clone()).origin(origin).title(self.title.clone());
-        let set: [(bool, fn(About) -> About); 8] = [
+        let set: [(bool, Setter); 8] = [
             (effects.read_only, About::read_only),
             (effects.idempotent, About::idempotent),
             (effects.destructive, About::destructive),

@@ -127,11 +127,12 @@ async fn next(endpoint: &Endpoint, body: &mut Incoming) -> Result<Option<Bytes>,
         let frame = timeout(endpoint.idle_timeout, body.frame()).await.map_err(|_| endpoint.silent())?;
         match frame {
             None => return Ok(None),
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(bytes) => return Ok(Some(bytes)),
-                // Trailers.
-                Err(_) => {}
-            },
+            Some(Ok(frame)) => {
+                // Otherwise these are trailers.
+                if let Ok(bytes) = frame.into_data() {
+                    return Ok(Some(bytes));
+                }
+            }
             Some(Err(error)) => {
                 let message = format!("the answer of {} broke off: {error}", endpoint.label());
                 return Err(ToolError::retryable(message));

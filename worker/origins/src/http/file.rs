@@ -325,9 +325,8 @@ fn operations(mut table: Map<String, Value>, folder: &Path) -> Result<Tool, Stri
     let file = source::text(&mut table, "file")?.map(|file| Source::File(folder.join(file)));
     let address = |text: String| Url::parse(&text).map_err(|error| format!("{text:?} is no address: {error}"));
     let url = source::text(&mut table, "url")?.map(address).transpose()?.map(Source::Url);
-    let source = match (file, url) {
-        (Some(source), None) | (None, Some(source)) => source,
-        _ => return Err("write either file or url".to_owned()),
+    let ((Some(source), None) | (None, Some(source))) = (file, url) else {
+        return Err("write either file or url".to_owned());
     };
     let list = |table: &mut Map<String, Value>, name: &str| match table.remove(name) {
         None => Ok(Vec::new()),

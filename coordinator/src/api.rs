@@ -176,7 +176,7 @@ impl Api {
         let call_id = call_id(&request.call_id)?;
         let run = self.runs.get(run_id(&request.run_id)?).await?;
         let call = run.find(&call_id).ok_or(RequestError::Rejected(CommandError::UnknownCall { call: call_id }))?;
-        let (why, call) = (self.runs.explain(&run, call), Some(api::call(call)));
+        let (why, call) = (self.runs.explain(&run, call), Some(api::call_in(&run, call)));
         Ok(v1::ExplainCallResponse { why, call })
     }
 

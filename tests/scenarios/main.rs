@@ -56,6 +56,7 @@ mod ownership;
 mod parked;
 mod pauses;
 mod permissions;
+mod questions;
 mod quotas;
 mod readers;
 mod registry;

@@ -213,12 +213,7 @@ pub(crate) fn accept_one(call: RequestedCall, index: usize, scope: &Scope<'_>, s
     let keys = manifest.filter(|_| is_executed).map_or(&[][..], |manifest| &manifest.context_keys);
     let context = given(keys, scope.context, &context);
     CallSpec {
-        id,
-        tool,
-        arguments,
         metadata,
-        route,
-        deadline,
         queue_deadline,
         without_worker,
         concurrency,
@@ -226,6 +221,7 @@ pub(crate) fn accept_one(call: RequestedCall, index: usize, scope: &Scope<'_>, s
         result_use,
         context,
         files,
+        ..CallSpec::new(id, tool, arguments, route, deadline)
     }
 }
 

@@ -52,6 +52,7 @@ mod objects;
 mod openai;
 mod openai_refused;
 mod ordering;
+mod origins;
 mod ownership;
 mod parked;
 mod pauses;

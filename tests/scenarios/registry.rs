@@ -237,7 +237,7 @@ async fn a_tool_can_be_called_by_another_name_that_has_its_own_description() {
 async fn a_facade_has_a_manifest_of_its_own_and_is_executed_by_its_tool() {
     let pools = Pools::new(
         "[facades.greet_everybody]\ntool = \"echo\"\ndescription = \"Greets everybody.\"\ntitle = \"Greet\"\n\
-         category = \"social\"\npermission = \"external\"\nreturn_direct = true\narguments = { text = \"hello\" }\n\
+         category = \"social\"\npermission = \"write\"\nreturn_direct = true\narguments = { text = \"hello\" }\n\
          input_schema = { type = \"object\", additionalProperties = false }\n[facades.nobody]\ntool = \"unknown\"\n",
     );
     let yard = Yard::start_with(pools.of(&Fixture::new(FIXTURE))).await;
@@ -246,7 +246,7 @@ async fn a_facade_has_a_manifest_of_its_own_and_is_executed_by_its_tool() {
     let facade = page.tools.iter().find(|tool| tool.name == "greet_everybody").expect("it is listed");
     assert_eq!((facade.alias_of.as_str(), facade.description.as_str()), ("echo", "Greets everybody."));
     assert_eq!((facade.title.as_str(), facade.category.as_str()), ("Greet", "social"));
-    assert_eq!((facade.permission(), facade.return_direct), (ToolPermission::External, true));
+    assert_eq!((facade.permission(), facade.return_direct), (ToolPermission::Write, true));
     assert!(!page.tools.iter().any(|tool| tool.name == "nobody"), "a facade without its tool is not listed");
     let calls =
         vec![call("bound", "greet_everybody", json!({})), call("own", "greet_everybody", json!({ "text": "bye" }))];

@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 
+use super::scope;
 use toolyard_tool::About;
 
 pub const ASK_USER: &str = "ask_user";
@@ -51,4 +52,5 @@ pub fn ask_user() -> About {
     About::new("Asks the user a question and waits for the answer. Use it when only the user can decide or know.")
         .read_only()
         .category("user")
+        .side_effect_scope(scope::NONE)
 }

@@ -297,7 +297,8 @@ async fn an_older_client_is_asked_on_its_stream_and_answers_at_another_replica()
     let taken = there.http.ask(Method::POST, "/mcp", &there.headers("", ""), answer.to_string()).await;
     assert_eq!(taken.status, 202, "{taken:?}");
     let sent = messages(&whole(stream).await);
-    assert_eq!(sent.last().expect("the answer")["result"]["structuredContent"], content);
+    let answer = sent.last().expect("the answer");
+    assert!(text(&answer["result"]).contains("ada@example.org"), "the tool went on with the answer: {answer}");
 }
 
 async fn with_key(yard: &Guarded, name: &str) -> Mcp {

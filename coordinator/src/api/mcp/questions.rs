@@ -11,9 +11,6 @@ use super::message::{INVALID_PARAMS, RpcError};
 use crate::api::{Api, ApiError};
 use crate::auth::callers::Role;
 
-/// The tool name of a question that a running tool asks: its arguments are those of `elicitation/create`.
-const OF_RUNNING_TOOL: &str = "elicitation";
-
 /// An open call, and the question that its client is asked.
 #[derive(Debug)]
 pub(super) struct Open {
@@ -58,7 +55,7 @@ fn of_client_call(api: &Api, run: &Run, call: &Call) -> Open {
     let spec = call.spec();
     let arguments = String::from_utf8_lossy(&spec.arguments);
     let id = spec.id.clone();
-    if spec.tool.as_str() == OF_RUNNING_TOOL {
+    if call.is_question() {
         let key = name(run, call).unwrap_or_else(|| id.to_string());
         return Open { key, call: id, question: Question::of_tool(&arguments) };
     }
@@ -70,8 +67,8 @@ fn of_client_call(api: &Api, run: &Run, call: &Call) -> Open {
 /// The name of a question, unless an earlier one of the run has it: keys are unique for the life of a task.
 fn name(run: &Run, call: &Call) -> Option<String> {
     let named = |call: &Call| {
-        let is_question = call.spec().tool.as_str() == OF_RUNNING_TOOL;
-        is_question.then(|| Question::name(&String::from_utf8_lossy(&call.spec().arguments))).flatten()
+        let arguments = String::from_utf8_lossy(&call.spec().arguments);
+        if call.is_question() { Question::name(&arguments) } else { None }
     };
     let name = named(call)?;
     let mut earlier = run.calls().iter().take_while(|other| other.index() != call.index());

@@ -21,6 +21,7 @@ mod request;
 mod sandbox;
 mod signals;
 mod user;
+mod workspaces;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -35,6 +36,7 @@ pub use request::{Exit, Input, Order, Program, Report, Request, StartError};
 pub use sandbox::{Gap, Sandbox, SandboxError, Settings};
 pub use signals::{Signal, UnknownSignal};
 pub use user::User;
+pub use workspaces::{Quota, QuotaExceeded, Sharing, Workspace, Workspaces};
 
 /// The name under which our program is a guard.
 const NAME: &str = "toolyard-guard";

@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod acceptance;
+mod acceptance_tools;
 mod admin;
 mod alerts;
 mod approvals;
@@ -10,6 +11,8 @@ mod attempts;
 mod backup;
 mod bad_input;
 mod beside;
+#[path = "../../tools/tests/bring/mod.rs"]
+mod bring;
 mod broker_crash;
 mod buckets;
 mod callers;

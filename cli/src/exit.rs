@@ -69,6 +69,8 @@ pub(crate) enum Failure {
     #[error(transparent)]
     ToolsUser(#[from] sandbox::NotRoot),
     #[error(transparent)]
+    Sandbox(#[from] sandbox::NoGuard),
+    #[error(transparent)]
     Hooks(#[from] hooks::InvalidHooks),
     #[error(transparent)]
     Webhooks(#[from] coordinator::InvalidWebhooks),
@@ -134,6 +136,7 @@ impl Failure {
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::ToolsUser(_)
+            | Self::Sandbox(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
@@ -160,6 +163,7 @@ impl Failure {
             | Self::Worker(_)
             | Self::Tools(_)
             | Self::ToolsUser(_)
+            | Self::Sandbox(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
-use sandbox::User;
+use sandbox::{Sandbox, Settings, User};
 use tokio_util::sync::CancellationToken;
 use tools::Bash;
 use worker::Tool as _;
@@ -241,7 +241,8 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
     let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
-    let table = tools::built_in(&root, &secrets, user)?.only(&enable)?.without(&disable)?;
+    let sandbox = Sandbox::new(Settings { hidden: secrets.clone(), user })?;
+    let table = tools::built_in(&root, &sandbox)?.only(&enable)?.without(&disable)?;
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {
         sandbox::warn_of_gaps(&secrets, user);

@@ -9,6 +9,7 @@ use hooks::Hooks;
 use local::{Broker, BrokerOptions};
 use nats::Credentials;
 use run::PoolId;
+use sandbox::{Sandbox, Settings};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -66,7 +67,7 @@ impl Yard {
     /// Starts everything, and returns when calls can be made.
     pub(crate) async fn start(options: Options) -> Result<Self, Failure> {
         let Options { listen, open_to_all, nats_port, data_dir, root, slots, hooks, webhooks } = options;
-        let table = tools::built_in(&root, &[], None)?;
+        let table = tools::built_in(&root, &Sandbox::new(Settings::default())?)?;
         let asked = hooks.clone();
         let broker = start_broker(data_dir, nats_port).await?;
 

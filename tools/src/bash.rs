@@ -1,9 +1,8 @@
-//! Runs a shell command under a guard (`guard.rs`), with an environment of its own: it is handed none of the worker's
+//! Runs a shell command in the worker's sandbox, with an environment of its own: it is handed none of the worker's
 //! secrets, and nothing of it is left when its call ends.
 
 mod relay;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -14,7 +13,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use self::relay::Relay;
 use super::root::Root;
-use sandbox::{Exit, Guarded, Guards, NoGuard, Order, Report, Request, User};
+use sandbox::{Exit, Guarded, Order, Report, Request, Sandbox};
 use toolyard_tool::{About, Context, Output, Tool, ToolError};
 
 /// Builds and test suites take minutes; longer jobs belong elsewhere.
@@ -32,11 +31,7 @@ const GONE_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Bash {
     root: Root,
-    /// Files that commands must not open.
-    hidden: Vec<PathBuf>,
-    /// The user as which commands run; `None`: the worker's.
-    user: Option<User>,
-    guards: Guards,
+    sandbox: Sandbox,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -54,27 +49,9 @@ pub struct Script {
 
 impl Bash {
     /// Commands begin in `root`, or below.
-    ///
-    /// # Errors
-    /// When the program's main function does not begin with [`sandbox::enter`].
-    pub fn new(root: Root) -> Result<Self, NoGuard> {
-        sandbox::program()?;
-        Ok(Self { root, hidden: Vec::new(), user: None, guards: Guards::default() })
-    }
-
-    /// Files that commands must not open, as the worker's keys. A kernel with Landlock (Linux 5.13, if it is enabled)
-    /// keeps commands from them; see [`sandbox::warn_of_gaps`].
     #[must_use]
-    pub fn hiding(mut self, files: impl IntoIterator<Item = PathBuf>) -> Self {
-        self.hidden.extend(files);
-        self
-    }
-
-    /// Commands run as another user. Only root can do that.
-    #[must_use]
-    pub fn running_as(mut self, user: User) -> Self {
-        self.user = Some(user);
-        self
+    pub const fn new(root: Root, sandbox: Sandbox) -> Self {
+        Self { root, sandbox }
     }
 }
 
@@ -97,8 +74,7 @@ impl Tool for Bash {
             let message = format!("the command is longer than {COMMAND_BYTES_MAX} bytes: write a file and run that");
             return Err(ToolError::new(message));
         }
-        let request = Request { command: input.command, folder, hidden: self.hidden.clone(), user: self.user };
-        let command = self.guards.run(&request, context.left()).await?;
+        let command = self.sandbox.start(Request::shell(input.command, folder), context.left()).await?;
         Output::json(&follow(context, command, stopped(context, input.timeout_s)).await?)
     }
 }

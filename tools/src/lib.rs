@@ -16,7 +16,7 @@ mod walk;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sandbox::{NoGuard, User};
+use sandbox::Sandbox;
 use toolyard_tool::{InvalidTool, Table};
 
 pub use ask_user::{ASK_USER, Question, ask_user};
@@ -33,40 +33,41 @@ pub enum Error {
     Root { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Host(#[from] InvalidTool),
-    #[error(transparent)]
-    NoGuard(#[from] NoGuard),
     #[error("the root folder {} contains {}, which tools must not read: give them a folder without it (--root)", root.display(), file.display())]
     SecretInside { root: PathBuf, file: PathBuf },
 }
 
-/// All of them, those that work on files below `root`. `bash` cannot open the files of `hidden`, as far as the kernel
-/// can keep it from them, and runs as `user`.
+/// All of them, those that work on files below `root`. Those that start programs do it in `sandbox`.
 ///
 /// # Errors
-/// When `root` is no folder that can be read, or contains a file of `hidden`, or when the main function does not begin
-/// with [`sandbox::enter`].
-pub fn built_in(root: &Path, hidden: &[PathBuf], user: Option<User>) -> Result<Table, Error> {
+/// When `root` is no folder that can be read, or contains a file that is hidden from programs.
+pub fn built_in(root: &Path, sandbox: &Sandbox) -> Result<Table, Error> {
     let root = Root::new(root).map_err(|source| Error::Root { path: root.to_owned(), source })?;
     let inside = |file: &&PathBuf| file.canonicalize().is_ok_and(|file| file.starts_with(root.path()));
-    if let Some(file) = hidden.iter().find(inside) {
+    if let Some(file) = sandbox.settings().hidden.iter().find(inside) {
         return Err(Error::SecretInside { root: root.path().to_owned(), file: file.clone() });
     }
     let table = Table::new().host(CurrentTime)?.host(Glob::new(root.clone()))?.host(Grep::new(root.clone()))?;
-    let bash = user.into_iter().fold(Bash::new(root)?.hiding(hidden.iter().cloned()), Bash::running_as);
-    Ok(table.host(bash)?.define::<Question>(ASK_USER, &ask_user())?)
+    let table = table.host(Bash::new(root, sandbox.clone()))?;
+    Ok(table.define::<Question>(ASK_USER, &ask_user())?)
 }
 
 #[cfg(test)]
 mod tests {
     use run::Manifest;
+    use sandbox::Settings;
     use serde_json::Value;
 
     use super::*;
 
     fn built_in_below(root: &Path) -> Result<Table, Error> {
+        built_in_hiding(root, Vec::new())
+    }
+
+    fn built_in_hiding(root: &Path, hidden: Vec<PathBuf>) -> Result<Table, Error> {
         // No command is run here.
         sandbox::use_program("/nowhere".into());
-        built_in(root, &[], None)
+        built_in(root, &Sandbox::new(Settings { hidden, ..Settings::default() }).unwrap())
     }
 
     fn manifests() -> Vec<Manifest> {
@@ -119,15 +120,14 @@ mod tests {
 
     #[test]
     fn a_root_with_a_secret_in_it_is_refused() {
-        sandbox::use_program("/nowhere".into());
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("broker/keys")).unwrap();
         let key = folder.path().join("broker/keys/pool.nk");
         std::fs::write(&key, "").unwrap();
-        let error = built_in(folder.path(), std::slice::from_ref(&key), None).unwrap_err();
+        let error = built_in_hiding(folder.path(), vec![key.clone()]).unwrap_err();
         assert!(error.to_string().contains("pool.nk"), "{error}");
         std::fs::create_dir(folder.path().join("work")).unwrap();
-        assert!(built_in(&folder.path().join("work"), &[key], None).is_ok());
+        assert!(built_in_hiding(&folder.path().join("work"), vec![key]).is_ok());
     }
 
     #[test]

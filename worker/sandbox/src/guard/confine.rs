@@ -1,6 +1,7 @@
-//! Restrictions of a command: no access to other processes and hidden files, and limits of the machine's resources.
+//! Restrictions of a program: no access to other processes and hidden files, and limits of the machine's resources.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use std::str::FromStr;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 
-use super::Request;
+use crate::request::{Job, Program};
 
 /// Processes and threads of the user, beyond those that the machine has when the command starts. A large build has some
 /// hundred; a fork bomb ends here. The kernel counts by user, and does not hold root to it.
@@ -59,36 +60,50 @@ impl Isolation {
     }
 }
 
-/// Starts the shell of a request.
-pub(super) fn shell(request: Request) -> io::Result<Pid> {
+/// Starts the program of a job.
+pub(super) fn start(job: Job, stdin: Option<OwnedFd>) -> io::Result<Pid> {
     // A domain binds the thread that enters it and processes that this starts. The guard's other threads stay outside,
-    // so the command cannot signal the guard. The shell is the child of the process, not of the thread.
+    // so the program cannot signal the guard. The program is the child of the process, not of the thread.
     let starting = move || {
-        domain::enter(&request.hidden)?;
-        if request.user.is_none() {
+        domain::enter(&job.hidden)?;
+        if job.user.is_none() {
             domain::drop_rights_of_root()?;
         }
-        spawn(&request, "bash").or_else(|error| match error.kind() {
-            io::ErrorKind::NotFound => spawn(&request, "sh"),
-            _ => Err(error),
-        })
+        let command = |program: &str| {
+            let mut command = Command::new(program);
+            command.stdin(match &stdin {
+                Some(stdin) => Stdio::from(stdin.try_clone()?),
+                None => Stdio::null(),
+            });
+            io::Result::Ok(command)
+        };
+        match &job.request.program {
+            // Without the dashes a command that begins with one would be taken for an option.
+            Program::Shell(text) => {
+                let shell = |shell| spawn(&job, command(shell)?.args(["-c", "--", text]));
+                shell("bash").or_else(|error| match error.kind() {
+                    io::ErrorKind::NotFound => shell("sh"),
+                    _ => Err(error),
+                })
+            }
+            Program::Run { program, arguments } => spawn(&job, command(program)?.args(arguments))
+                .map_err(|error| io::Error::new(error.kind(), format!("{program:?}: {error}"))),
+        }
     };
     let started = std::thread::Builder::new().name("start".to_owned()).spawn(starting)?.join();
-    started.unwrap_or_else(|_| Err(io::Error::other("the thread that starts the shell panicked")))
+    started.unwrap_or_else(|_| Err(io::Error::other("the thread that starts the program panicked")))
 }
 
-fn spawn(request: &Request, shell: &str) -> io::Result<Pid> {
-    let mut command = Command::new(shell);
-    // Without the dashes a command that begins with one would be taken for an option.
-    command.args(["-c", "--", &request.command]).current_dir(&request.folder);
-    command.stdin(Stdio::null()).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
-    if let Some(User { uid, gid }) = request.user {
-        command.uid(uid).gid(gid).env_remove("USER").env("HOME", &request.folder);
+fn spawn(job: &Job, command: &mut Command) -> io::Result<Pid> {
+    let folder = &job.request.folder;
+    command.current_dir(folder).stdout(Stdio::inherit()).stderr(Stdio::inherit()).process_group(0);
+    if let Some(User { uid, gid }) = job.user {
+        command.uid(uid).gid(gid).env_remove("USER").env("HOME", folder);
     }
-    let child = command.spawn()?;
+    let child = command.envs(&job.request.environment).spawn()?;
     // The guard reaps it among all its children.
     let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    id.ok_or_else(|| io::Error::other("the shell has no process id"))
+    id.ok_or_else(|| io::Error::other("the program has no process id"))
 }
 
 /// Limits this process and all that it starts. Stricter limits stay.

@@ -17,6 +17,7 @@ use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
+use crate::mcp::{self, McpArgs};
 use crate::observe::{ObserveArgs, finish};
 
 const COORDINATOR_EXAMPLES: &str = "\
@@ -145,13 +146,17 @@ Examples:
   toolyard worker --pool main --root ~/work
   toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4 \\
     --root /srv/builds
+  toolyard worker --pool docs \\
+    --mcp 'npx -y @modelcontextprotocol/server-everything'
+  toolyard worker --pool crm --mcp https://mcp.example.com/mcp \\
+    --mcp-token-file /run/secrets/mcp
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
 the rest. A second one ends it at once. Its log tells at its start what the
 system cannot keep commands of bash from. Logs go to standard error, as JSON
 with -o json.";
 
-/// Run a worker that hosts the built-in tools
+/// Run a worker that hosts the built-in tools, the tools of MCP servers, or both
 #[derive(Debug, clap::Args)]
 #[command(after_help = WORKER_EXAMPLES)]
 pub(crate) struct WorkerArgs {
@@ -166,20 +171,23 @@ pub(crate) struct WorkerArgs {
     #[arg(long, env = "TOOLYARD_SLOTS", value_name = "N", default_value_t = worker::SLOTS)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
-    /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given
-    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
-    root: PathBuf,
-    /// The user, and the group, as which commands of bash run. Only root can choose another than its own
+    /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given. With
+    /// MCP servers it may be left out: then the built-in tools are not hosted
+    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", required_unless_present_any = ["mcp", "mcp_config"])]
+    root: Option<PathBuf>,
+    #[command(flatten)]
+    mcp: McpArgs,
+    /// The user, and the group, as which commands of bash and MCP servers run. Only root can choose another than its own
     /// [default: 65532 if the worker runs as root, else its own]
     #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
     tools_user: Option<User>,
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
-    /// Host these built-in tools alone, by their names with commas between them; `*` stands for any characters
+    /// Host these tools alone, by their names with commas between them; `*` stands for any characters
     #[arg(long, env = "TOOLYARD_ENABLE", value_name = "TOOLS", value_delimiter = ',')]
     enable: Vec<String>,
-    /// Do not host these built-in tools, named as for --enable
+    /// Do not host these tools, named as for --enable
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
     /// Include arguments and results of calls in traces. Then every reader of the traces can read them
@@ -240,13 +248,22 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
-    let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).cloned().collect();
+    let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).chain(args.mcp.secrets()).cloned().collect();
     let sandbox = Sandbox::new(Settings { hidden: secrets.clone(), user })?;
-    let table = tools::built_in(&root, &sandbox)?.only(&enable)?.without(&disable)?;
+    let has_servers = !args.mcp.is_empty();
+    let servers = args.mcp.servers()?;
+    let table = match &root {
+        // With servers, the tools are chosen when those of the servers are known.
+        Some(root) if has_servers => tools::built_in(root, &sandbox)?,
+        Some(root) => tools::built_in(root, &sandbox)?.only(&enable)?.without(&disable)?,
+        None => worker::Table::new(),
+    };
     let watching = read_hooks(hooks.as_deref())?;
     if table.hosts(Bash::NAME) {
         sandbox::warn_of_gaps(&secrets, user);
     }
+    let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
+    let host = host.selecting(mcp::selection(&enable, &disable)?);
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
     let options = worker::Options {
@@ -264,7 +281,12 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-worker")?;
-    let serving = worker::serve(options, table, stop.clone(), |_| {});
+    let serving = Box::pin(async {
+        match has_servers {
+            true => mcp::serve(options, host, stop.clone(), |_| {}).await,
+            false => worker::serve(options, table, stop.clone(), |_| {}).await,
+        }
+    });
     let served = interrupts.stop_well(serving, &stop).await;
     finish(exporter).await;
     served?;

@@ -70,7 +70,14 @@ impl Calls {
     fn report(&self, token: ProgressToken, progress: Progress) {
         let mut inner = self.lock();
         if let Some(sender) = inner.progress.get(&token) {
-            sender.send_replace(Some(progress));
+            // They are read by tasks of their own, so an older one may come later.
+            sender.send_if_modified(|newest| {
+                let is_newer = newest.as_ref().is_none_or(|newest| newest.done <= progress.done);
+                if is_newer {
+                    *newest = Some(progress);
+                }
+                is_newer
+            });
             return;
         }
         if inner.early.len() == EARLY_MAX {

@@ -10,7 +10,7 @@ use globset::{Glob, GlobSet, GlobSetBuilder};
 use run::Policy;
 
 pub use self::file::{FileError, read};
-pub use self::secret::{Secret, Token, TokenError};
+pub use self::secret::{Secret, Token, TokenError, variable_of_worker};
 
 /// Bytes of a server's name: it is a category and a part of names of tools.
 const NAME_BYTES_MAX: usize = 48;

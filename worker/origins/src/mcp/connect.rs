@@ -1,6 +1,7 @@
 //! Connects to a server: starts its program in the sandbox, or opens its address.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use sandbox::{Exit, Guarded, Report, Request, Sandbox, StartError};
+use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::time::timeout;
 use toolyard_tool::Left;
@@ -39,12 +41,30 @@ const ERROR_LINE_BYTES_MAX: usize = 500;
 /// What the programs of servers are started with.
 #[derive(Debug, Clone)]
 pub struct Programs {
-    /// Starts them.
-    pub sandbox: Sandbox,
+    sandbox: Sandbox,
     /// Their folder, unless they have their own.
-    pub folder: PathBuf,
+    folder: PathBuf,
     /// Their `HOME`, unless it is set for them; `None`: that of the worker.
-    pub home: Option<PathBuf>,
+    home: Option<Arc<TempDir>>,
+}
+
+impl Programs {
+    /// Programs that are started by `sandbox`, in `folder` unless they have their own. If they run as another user than
+    /// the worker, they get a new home folder, which is deleted with this.
+    ///
+    /// # Errors
+    /// The home folder cannot be made.
+    pub fn new(sandbox: Sandbox, folder: PathBuf) -> io::Result<Self> {
+        let home = match sandbox.settings().user {
+            None => None,
+            Some(user) => {
+                let home = tempfile::Builder::new().prefix("toolyard-mcp-").tempdir()?;
+                std::os::unix::fs::chown(home.path(), Some(user.uid), Some(user.gid))?;
+                Some(Arc::new(home))
+            }
+        };
+        Ok(Self { sandbox, folder, home })
+    }
 }
 
 /// A server cannot be connected.
@@ -121,7 +141,7 @@ async fn program(reach: &Reach, programs: &Programs, client: Client) -> Result<C
     let folder = folder.as_ref().map_or_else(|| programs.folder.clone(), |own| programs.folder.join(own));
     let mut request = Request::run(program, arguments.iter().cloned(), folder).piped();
     if let Some(home) = &programs.home {
-        request = request.with("HOME", home.to_string_lossy());
+        request = request.with("HOME", home.path().to_string_lossy());
     }
     for (name, value) in environment {
         request = request.with(name, value.reveal());

@@ -120,10 +120,10 @@ fn part(block: ContentBlock, structured: &mut Option<Value>, parts: &mut Vec<Con
                 parts.push(heading(&uri, mime_type.as_deref()));
                 parts.push(data(mime_type.unwrap_or_else(|| "application/octet-stream".to_owned()), &blob)?);
             }
-            other => parts.push(Content::Json(serde_json::to_string(&other)?)),
+            other => parts.push(Content::Json(serde_json::to_value(&other)?.to_string())),
         },
         // A link, or a kind that is new.
-        other => parts.push(Content::Json(serde_json::to_string(&other)?)),
+        other => parts.push(Content::Json(serde_json::to_value(&other)?.to_string())),
     }
     Ok(())
 }

@@ -115,7 +115,8 @@ impl<R: AsyncRead + Unpin> AsyncRead for Lines<R> {
             buffer.put_slice(&this.behind[..count]);
             this.behind.drain(..count);
         }
-        let given = this.watch(&buffer.filled()[before..])?;
+        let watched = this.watch(&buffer.filled()[before..]);
+        let given = watched.inspect_err(|_| buffer.set_filled(before))?;
         let mut rest = buffer.filled()[before + given..].to_vec();
         rest.append(&mut this.behind);
         this.behind = rest;

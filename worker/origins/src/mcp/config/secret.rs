@@ -56,7 +56,7 @@ impl Token {
     /// The file cannot be read, or the variable is not set.
     pub(crate) fn read(&self) -> Result<Secret, TokenError> {
         match self {
-            Self::Variable(name) => Ok(variable(name)?),
+            Self::Variable(name) => Ok(variable_of_worker(name)?),
             Self::File(path) => {
                 let failed = |error| TokenError::File { path: path.clone(), error };
                 let bytes = std::fs::metadata(path).map_err(failed)?.len();
@@ -75,7 +75,10 @@ impl Token {
 }
 
 /// A variable of the worker's environment.
-pub(super) fn variable(name: &str) -> Result<Secret, ConfigError> {
+///
+/// # Errors
+/// It is not set.
+pub fn variable_of_worker(name: &str) -> Result<Secret, ConfigError> {
     let unset = |_| ConfigError::Unset { variable: name.to_owned() };
     std::env::var(name).map(Secret::new).map_err(unset)
 }

@@ -46,6 +46,7 @@ mod listeners;
 mod main_job;
 mod manifest;
 mod many;
+mod mcp_in;
 mod mixed;
 mod objects;
 mod openai;

@@ -71,6 +71,10 @@ impl Hosted {
         self.folder.path().join("note")
     }
 
+    fn noted(&self) -> String {
+        std::fs::read_to_string(self.note()).unwrap_or_default()
+    }
+
     async fn stop(mut self) {
         self.stop.cancel();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
@@ -139,7 +143,7 @@ async fn progress_reaches_the_call_and_its_cancellation_the_server_within_a_seco
     call.cancel();
     let called = timeout(SOON, call.end()).await.unwrap();
     assert_eq!(called.error(), "the call was cancelled");
-    becomes("the server is told", || hosted.note().exists()).await;
+    becomes("the server is told", || hosted.noted().contains("cancelled")).await;
     // The server looks at it every 100 ms.
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
     hosted.is_well().await;
@@ -157,7 +161,7 @@ async fn a_server_that_dies_in_the_middle_is_started_again_and_its_call_fails() 
     assert!(beside.retryable && beside.kind == ErrorKind::ToolFailed, "a tool that may be repeated: {beside:?}");
     // The tools stay, and the next call waits for the server.
     hosted.is_well().await;
-    let note = json!({"note": hosted.note()});
+    let note = json!({"note": hosted.folder.path().join("died")});
     assert!(hosted.call("die_again", note.clone()).await.result.unwrap_err().retryable);
     assert_eq!(hosted.call("die_again", note).await.answer(), "alive again");
     hosted.stop().await;

@@ -59,10 +59,12 @@ def call(request, name, arguments, token):
     elif name == "invalid":
         send({"id": request, "error": {"code": -32602, "message": "text is too short"}})
     elif name == "sleep":
+        with open(arguments["note"], "a") as note:
+            note.write(f"started by {os.getpid()}\n")
         for step in range(600):
             if request in cancelled:
-                with open(arguments["note"], "w") as note:
-                    note.write("cancelled")
+                with open(arguments["note"], "a") as note:
+                    note.write("cancelled\n")
                 return
             send({"method": "notifications/progress",
                   "params": {"progressToken": token, "progress": step, "total": 600, "message": f"step {step}"}})

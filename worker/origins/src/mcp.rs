@@ -14,6 +14,7 @@ mod connect;
 mod content;
 mod lines;
 mod listed;
+mod metrics;
 mod schemas;
 mod server;
 mod session;

@@ -14,6 +14,7 @@ use super::client::{Calls, Client};
 use super::config::ServerConfig;
 use super::connect::{self, Connected, Programs};
 use super::listed;
+use super::metrics::OfServer;
 use super::session::Session;
 
 /// The pauses before a server is started again: the first, doubling up to the last.
@@ -38,6 +39,7 @@ pub(super) struct Server {
     free: Option<Free>,
     /// The tools; `None` until the server has been tried.
     tools: watch::Sender<Option<Arc<Vec<Table>>>>,
+    metrics: OfServer,
 }
 
 #[derive(Debug)]
@@ -91,7 +93,8 @@ impl Server {
         });
         let links: Vec<Link> = (0..count).map(|_| link()).collect();
         links[0].wanted.cancel();
-        Arc::new(Self { config, programs, links, free, tools: watch::Sender::new(None) })
+        let metrics = OfServer::new(&config.name);
+        Arc::new(Self { config, programs, links, free, tools: watch::Sender::new(None), metrics })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -170,6 +173,9 @@ impl Server {
             let server = self.name();
             tracing::warn!(server, %why, pause_ms = pause.as_millis(), "an MCP server is not running, starting it again");
             self.links[index].state.send_replace(State::Down(why.into()));
+            if index == 0 {
+                self.metrics.failed();
+            }
             self.settle(index, down_since);
             tokio::select! {
                 () = sleep(pause) => {}
@@ -228,6 +234,9 @@ impl Server {
     ) -> String {
         tracing::info!(server = self.name(), legacy = session.is_legacy(), "an MCP server is running");
         self.links[index].state.send_replace(State::Up(Arc::clone(&session)));
+        if index == 0 {
+            self.metrics.runs();
+        }
         let changes = async {
             match index {
                 0 => self.follow_changes(&session, changed).await,

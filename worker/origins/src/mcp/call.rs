@@ -72,11 +72,11 @@ impl McpTool {
         for round in 1..=ROUNDS_MAX {
             let request = ClientRequest::CallToolRequest(CallToolRequest::new(params.clone()));
             let result = match session.request(context, request).await {
-                // How a server of 2025-11-25 refuses a call of a tool that only runs as a task.
-                Err(RequestError::Answered(error))
-                    if error.code == ErrorCode::METHOD_NOT_FOUND && session.is_legacy() =>
-                {
-                    self.as_task(session, context, params, error).await?
+                Err(RequestError::Answered(error)) if session.is_legacy() && wants_task(&error) => {
+                    self.as_task(session, context, params).await?
+                }
+                Ok(ServerResult::CallToolResult(result)) if session.is_legacy() && tasks::are_required(&result) => {
+                    self.as_task(session, context, params).await?
                 }
                 other => other?,
             };
@@ -105,17 +105,13 @@ impl McpTool {
         Err(RequestError::Failed(ToolError::new(message)))
     }
 
-    /// Calls as a task, if the server meant that.
+    /// Calls as a task.
     async fn as_task(
         &self,
         session: &Session,
         context: &Context,
         params: &CallToolRequestParams,
-        refused: ErrorData,
     ) -> Result<ServerResult, RequestError> {
-        if !message_of(&refused).to_ascii_lowercase().contains("task") {
-            return Err(RequestError::Answered(refused));
-        }
         let life = tasks::life(context);
         let params = json!({"name": params.name, "arguments": params.arguments, "task": {"ttl": life}});
         let request = CustomRequest::new("tools/call", Some(params));
@@ -174,6 +170,11 @@ impl McpTool {
             error => self.lost(&format!("the MCP server {server} failed: {error}")),
         }
     }
+}
+
+/// Whether a server of 2025-11-25 refuses a call because its tool only runs as a task.
+fn wants_task(refused: &ErrorData) -> bool {
+    refused.code == ErrorCode::METHOD_NOT_FOUND && tasks::names_them(&message_of(refused))
 }
 
 /// Prepares the next round of a call: answers what the server needs, and gives its state back.

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use rmcp::model::{
-    CancelTaskParams, CancelTaskRequest, ClientRequest, CustomRequest, GetTaskParams, GetTaskRequest, ServerResult,
-    Task, TaskPayload, UpdateTaskParams, UpdateTaskRequest,
+    CallToolResult, CancelTaskParams, CancelTaskRequest, ClientRequest, CustomRequest, GetTaskParams, GetTaskRequest,
+    ServerResult, Task, TaskPayload, UpdateTaskParams, UpdateTaskRequest,
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
@@ -30,6 +30,18 @@ const STATUS_BYTES_MAX: usize = 512;
 pub(super) fn life(context: &Context) -> u64 {
     let left = context.deadline().saturating_duration_since(Instant::now()) + Duration::from_secs(60);
     u64::try_from(left.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether a server of 2025-11-25 refuses a call because its tool only runs as a task, as the TypeScript SDK does it: by
+/// a result with the text of an error of the protocol.
+pub(super) fn are_required(result: &CallToolResult) -> bool {
+    let text = result.content.first().and_then(|block| block.as_text()).map_or("", |text| text.text.as_str());
+    result.is_error == Some(true) && text.starts_with("MCP error -32601") && names_them(text)
+}
+
+/// Whether the text of a refusal is about tasks.
+pub(super) fn names_them(text: &str) -> bool {
+    text.contains("task augmentation") || text.contains("taskSupport")
 }
 
 /// The task that an answer of a server of 2025-11-25 names, if it does.

@@ -102,8 +102,8 @@ async fn the_servers_of_others_are_hosted_and_called_in_both_eras() {
     let echoed = answer(yard, "everything__echo", json!({ "message": "hi" })).await;
     assert!(echoed.contains("hi"), "{echoed}");
     let image = outcome(yard, "everything__get-tiny-image", json!({})).await;
-    let kinds = image.result.iter().filter_map(|content| content.kind.as_ref());
-    assert!(kinds.into_iter().any(|kind| matches!(kind, v1::content::Kind::Data(_))), "{image:?}");
+    let bodies = image.result.iter().filter_map(|content| content.body.as_ref());
+    assert!(bodies.into_iter().any(|body| matches!(body, v1::content::Body::Data(_))), "{image:?}");
     let weather = answer(yard, "everything__get-structured-content", json!({ "location": "Chicago" })).await;
     assert!(serde_json::from_str::<Value>(&weather).is_ok_and(|value| value.is_object()), "once: {weather}");
     // A task of 2025-11-25.

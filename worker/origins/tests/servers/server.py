@@ -13,6 +13,8 @@ import time
 MODE = sys.argv[1] if len(sys.argv) > 1 else "well"
 LOCK = threading.Lock()
 OPEN = {"type": "object"}
+# Of a tool that does not reach the world, whose calls need no approval.
+HERE = {"openWorldHint": False}
 cancelled = set()
 answers = {}
 extra = []
@@ -32,9 +34,9 @@ def tools():
     text = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     listed = [
         tool("echo", {"readOnlyHint": True}, text, title="Echo", description="Gives the text back."),
-        tool("fail"), tool("invalid"), tool("sleep", {"idempotentHint": True}), tool("die"),
+        tool("fail"), tool("invalid"), tool("sleep", {"idempotentHint": True, **HERE}), tool("die", HERE),
         tool("die_again", {"readOnlyHint": True}), tool("hundred_megabytes", {"readOnlyHint": True}),
-        tool("flood"), tool("grow"), tool("child"), tool("ask"), tool("environment"), tool("nonsense"),
+        tool("flood"), tool("grow"), tool("child"), tool("ask"), tool("environment", HERE), tool("nonsense"),
     ]
     if MODE == "liar":
         listed += [

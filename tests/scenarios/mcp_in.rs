@@ -28,11 +28,11 @@ impl Hosting {
         Self { yard: Yard { fixture, ..yard }, folder }
     }
 
-    /// With the small server of the tests, whose tools have no prefix.
+    /// With the small server of the tests.
     async fn of_tests() -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../worker/origins/tests/servers/server.py");
         let names = ["sleep", "die", "child", "environment"];
-        let ours = json!({ "prefix": "", "allow": names });
+        let ours = json!({ "allow": names });
         Self::start(|_| json!({ "test": { "command": "python3", "args": [script, "well"], "toolyard": ours } })).await
     }
 
@@ -41,7 +41,7 @@ impl Hosting {
     }
 
     fn sleep(&self) -> v1::NewCall {
-        call("s", "sleep", json!({ "note": self.note() }))
+        call("s", "test__sleep", json!({ "note": self.note() }))
     }
 
     /// Waits until the note has so many lines that begin with a word, and returns their last words.
@@ -126,7 +126,7 @@ async fn the_servers_of_others_are_hosted_and_called_in_both_eras() {
 async fn one_batch_has_a_tool_of_a_server_and_a_tool_of_the_worker() {
     let hosting = Hosting::of_tests().await;
     let _worker = hosting.yard.worker().await;
-    let calls = vec![count("c", 3, 1), call("m", "environment", json!({}))];
+    let calls = vec![count("c", 3, 1), call("m", "test__environment", json!({}))];
     let events = hosting.yard.client.execute(calls).await.to_end().await;
     check::whole(&events, true);
     assert_eq!(check::said(&events)["c"], counted("c", 3));
@@ -163,10 +163,10 @@ async fn a_server_that_is_killed_in_mid_call_is_started_again_and_the_call_repea
     let events = stream.to_end().await;
     check::whole(&events, true);
     // What is not safe to repeat ends, and its caller is told.
-    let died = outcome(&hosting.yard, "die", json!({})).await.error.expect("an error");
+    let died = outcome(&hosting.yard, "test__die", json!({})).await.error.expect("an error");
     assert_eq!(died.kind(), CallErrorKind::Interrupted);
     assert!(died.message.contains("may have happened"), "{}", died.message);
-    assert!(answer(&hosting.yard, "environment", json!({})).await.contains("PATH"), "it is running again");
+    assert!(answer(&hosting.yard, "test__environment", json!({})).await.contains("PATH"), "it is running again");
 }
 
 #[tokio::test]

@@ -57,6 +57,8 @@ pub(crate) enum Failure {
     #[error("the coordinator does not hear of the worker's tools")]
     ToolsUnknown,
     #[error(transparent)]
+    Origins(#[from] origins::InvalidFile),
+    #[error(transparent)]
     Broker(#[from] local::Error),
     #[error(transparent)]
     Coordinator(#[from] coordinator::Error),
@@ -69,7 +71,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     ToolsUser(#[from] sandbox::NotRoot),
     #[error(transparent)]
-    Sandbox(#[from] sandbox::NoGuard),
+    Sandbox(#[from] sandbox::SandboxError),
     #[error(transparent)]
     Mcp(#[from] origins::mcp::config::ConfigError),
     #[error(transparent)]
@@ -144,6 +146,7 @@ impl Failure {
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
             | Self::McpPrograms(_)
+            | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)
@@ -172,6 +175,7 @@ impl Failure {
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
             | Self::McpPrograms(_)
+            | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
             | Self::Webhooks(_)

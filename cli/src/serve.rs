@@ -8,9 +8,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use coordinator::{ApiOptions, Coordinator, Durability, LogOptions, TlsFiles, Webhooks};
 use hooks::Hooks;
 use run::PoolId;
-use sandbox::{Sandbox, Settings, User};
+use sandbox::User;
 use tokio_util::sync::CancellationToken;
-use tools::Bash;
+use tools::{Bash, ToolSettings};
 use worker::Tool as _;
 
 use crate::broker::BrokerArgs;
@@ -19,6 +19,8 @@ use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
 use crate::mcp::{self, McpArgs};
 use crate::observe::{ObserveArgs, finish};
+use crate::origins::OriginArgs;
+use crate::sandboxing::{self, SandboxArgs};
 
 const COORDINATOR_EXAMPLES: &str = "\
 Examples:
@@ -145,18 +147,20 @@ const WORKER_EXAMPLES: &str = "\
 Examples:
   toolyard worker --pool main --root ~/work
   toolyard worker --nats-url nats://broker:4222 --pool builds --slots 4 \\
-    --root /srv/builds
-  toolyard worker --pool docs \\
+    --root /srv/builds --sandbox isolated --network
+  toolyard worker --pool api --http tools.toml
+  toolyard worker --pool scripts --programs tools.toml
+  toolyard worker --pool docs --network \\
     --mcp 'npx -y @modelcontextprotocol/server-everything'
   toolyard worker --pool crm --mcp https://mcp.example.com/mcp \\
     --mcp-token-file /run/secrets/mcp
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
-the rest. A second one ends it at once. Its log tells at its start what the
-system cannot keep commands of bash from. Logs go to standard error, as JSON
+the rest. A second one ends it at once. Its log tells at its start how
+programs of tools are confined, and what the system cannot give. Logs go to standard error, as JSON
 with -o json.";
 
-/// Run a worker that hosts the built-in tools, the tools of MCP servers, or both
+/// Run a worker that hosts the built-in tools, HTTP endpoints, programs and tools of MCP servers
 #[derive(Debug, clap::Args)]
 #[command(after_help = WORKER_EXAMPLES)]
 pub(crate) struct WorkerArgs {
@@ -172,15 +176,23 @@ pub(crate) struct WorkerArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
     /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given. With
-    /// MCP servers it may be left out: then the built-in tools are not hosted
-    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", required_unless_present_any = ["mcp", "mcp_config"])]
+    /// --http, --programs or MCP servers it may be left out: then the built-in tools are not hosted
+    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
+    #[arg(required_unless_present_any = ["http", "programs", "mcp", "mcp_config"])]
     root: Option<PathBuf>,
     #[command(flatten)]
+    origins: OriginArgs,
+    #[command(flatten)]
     mcp: McpArgs,
-    /// The user, and the group, as which commands of bash and MCP servers run. Only root can choose another than its own
+    /// The user, and the group, as which programs of tools run. Only root can choose another than its own
     /// [default: 65532 if the worker runs as root, else its own]
     #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
     tools_user: Option<User>,
+    #[command(flatten)]
+    sandbox: SandboxArgs,
+    /// The file of linters and language servers for its tools (docs/howto/built-in-tools.md)
+    #[arg(long, env = "TOOLYARD_TOOLS_FILE", value_name = "FILE")]
+    tools_file: Option<PathBuf>,
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
@@ -248,20 +260,28 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let (nats_url, credentials) = args.broker.split();
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
-    let secrets: Vec<PathBuf> = credentials.nkey.iter().chain(&hooks).chain(args.mcp.secrets()).cloned().collect();
-    let sandbox = Sandbox::new(Settings { hidden: secrets.clone(), user })?;
+    let origins = args.origins.read()?;
+    let given = credentials.nkey.iter().chain(&hooks).chain(args.mcp.secrets()).cloned();
+    let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
+    let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
+    let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
+    let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
     let has_servers = !args.mcp.is_empty();
     let servers = args.mcp.servers()?;
     let table = match &root {
-        // With servers, the tools are chosen when those of the servers are known.
-        Some(root) if has_servers => tools::built_in(root, &sandbox)?,
-        Some(root) => tools::built_in(root, &sandbox)?.only(&enable)?.without(&disable)?,
+        Some(root) => {
+            let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
+            let table = tools::built_in(options)?;
+            // With servers, the tools are chosen when those of the servers are known.
+            if has_servers { table } else { table.only(&enable)?.without(&disable)? }
+        }
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;
-    if table.hosts(Bash::NAME) {
-        sandbox::warn_of_gaps(&secrets, user);
+    if table.hosts(Bash::NAME) || origins.has_programs() || has_servers {
+        sandboxing::report(&sandbox);
     }
+    let table = origins.host(table, &sandbox).await?;
     let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
     let host = host.selecting(mcp::selection(&enable, &disable)?);
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);

@@ -17,14 +17,19 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 use toolyard_tool::Left;
 
-use crate::request::{Exit, Input, Job, Order, REQUEST_BYTES_MAX, Report, StartError};
+use crate::groups::{Group, Groups};
+use crate::request::{Exit, Input, Order, REQUEST_BYTES_MAX, Report, Request, StartError};
+use crate::sandbox::Rules;
 
 /// How long killed processes may take to end. A process that waits for a device or a network folder cannot be killed.
 const GONE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Starts guards. One is always started ahead, so that no program waits for its guard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Guards {
+    /// The rules of all, as JSON.
+    rules: String,
+    groups: Option<Groups>,
     spare: Mutex<Option<Guard>>,
 }
 
@@ -33,11 +38,18 @@ struct Guard {
     process: Child,
     reports: Lines<BufReader<OwnedReadHalf>>,
     orders: OwnedWriteHalf,
+    /// Goes with the guard, and everything in it.
+    _group: Option<Group>,
 }
 
 impl Guards {
-    pub(crate) async fn start(&self, job: &Job, left: Left) -> Result<Guarded, StartError> {
-        let mut line = serde_json::to_vec(job).map_err(io::Error::other)?;
+    pub(crate) fn new(rules: &Rules, groups: Option<Groups>) -> io::Result<Self> {
+        let rules = serde_json::to_string(rules).map_err(io::Error::other)?;
+        Ok(Self { rules, groups, spare: Mutex::default() })
+    }
+
+    pub(crate) async fn start(&self, request: &Request, left: Left) -> Result<Guarded, StartError> {
+        let mut line = serde_json::to_vec(request).map_err(io::Error::other)?;
         line.push(b'\n');
         if u64::try_from(line.len()).map_or(true, |bytes| bytes > REQUEST_BYTES_MAX) {
             return Err(StartError::TooLarge { bytes: line.len() });
@@ -46,33 +58,46 @@ impl Guards {
         // One that ended while it waited, as when memory ran out, is of no use.
         let mut guard = match spare.take_if(Guard::lives) {
             Some(guard) => guard,
-            None => Guard::start()?,
+            None => self.guard()?,
         };
-        let stdin = match job.request.input {
+        let stdin = match request.input {
             Input::Empty => {
-                guard.pass(None).await?;
+                unless_gone(guard.pass(None).await)?;
                 None
             }
             Input::Pipe => {
                 let (theirs, ours) = io::pipe()?;
-                guard.pass(Some(theirs.as_fd())).await?;
+                unless_gone(guard.pass(Some(theirs.as_fd())).await)?;
                 Some(Sender::from_owned_fd(OwnedFd::from(ours))?)
             }
         };
-        guard.orders.write_all(&line).await?;
+        unless_gone(guard.orders.write_all(&line).await)?;
         // While the program starts.
-        let next = Guard::start()?;
+        let next = self.guard()?;
         *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = Some(next);
         Ok(Guarded { guard: Some(guard), stdin, left })
+    }
+
+    fn guard(&self) -> io::Result<Guard> {
+        Guard::start(&self.rules, self.groups.as_ref().map(Groups::make).transpose()?)
+    }
+}
+
+/// A guard that failed has closed its socket, and its last report says why.
+fn unless_gone(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
     }
 }
 
 impl Guard {
-    fn start() -> io::Result<Self> {
+    fn start(rules: &str, group: Option<Group>) -> io::Result<Self> {
         let (ours, theirs) = Pair::pair()?;
         ours.set_nonblocking(true)?;
         let (reports, orders) = UnixStream::from_std(ours)?.into_split();
-        Ok(Self { process: crate::start(theirs)?, reports: BufReader::new(reports).lines(), orders })
+        let process = crate::start(theirs, rules, group.as_ref().map(Group::folder))?;
+        Ok(Self { process, _group: group, reports: BufReader::new(reports).lines(), orders })
     }
 
     fn lives(&mut self) -> bool {

@@ -13,23 +13,28 @@
 //! Other systems have no subreaper: there the guard kills the program's process group and reports that it cannot know
 //! more.
 
+mod groups;
 mod guard;
 mod guarded;
+mod level;
 mod request;
 mod sandbox;
 mod signals;
+mod user;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::OnceLock;
 
-use guard::confine::Isolation;
-pub use guard::confine::User;
+pub use groups::{ControlGroupError, ControlGroups};
+use guard::{GROUP, Isolation, RULES};
 pub use guarded::Guarded;
+pub use level::{Level, Limits, Network, Wanted};
 pub use request::{Exit, Input, Order, Program, Report, Request, StartError};
-pub use sandbox::{Sandbox, Settings};
+pub use sandbox::{Gap, Sandbox, SandboxError, Settings};
 pub use signals::{Signal, UnknownSignal};
+pub use user::User;
 
 /// The name under which our program is a guard.
 const NAME: &str = "toolyard-guard";
@@ -100,7 +105,7 @@ pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
     if !cfg!(target_os = "linux") {
         tracing::warn!("processes that leave their group outlive a call of bash here: its cancel is UNCONFIRMED");
     }
-    let Isolation { files, signals } = Isolation::probe();
+    let Isolation { files, signals, .. } = Isolation::probe();
     match user {
         // The rights of files and processes keep it from the worker's.
         Some(User { uid, gid }) => return tracing::info!(uid, gid, "commands of bash run as another user"),
@@ -122,11 +127,21 @@ pub fn warn_of_gaps(hidden: &[PathBuf], user: Option<User>) {
 }
 
 /// A process that waits for its program.
-fn start(socket: std::os::unix::net::UnixStream) -> io::Result<tokio::process::Child> {
+fn start(
+    socket: std::os::unix::net::UnixStream,
+    rules: &str,
+    group: Option<&Path>,
+) -> io::Result<tokio::process::Child> {
     let program = program().map_err(io::Error::other)?;
-    let kept = ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     let mut command = tokio::process::Command::new(program);
-    command.arg0(NAME).env_clear().envs(kept);
+    command.arg0(NAME).env_clear().envs(kept_environment()).env(RULES, rules);
+    if let Some(group) = group {
+        command.env(GROUP, group);
+    }
     command.stdin(std::os::fd::OwnedFd::from(socket)).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn()
+}
+
+fn kept_environment() -> impl Iterator<Item = (&'static str, std::ffi::OsString)> {
+    ENVIRONMENT.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)))
 }

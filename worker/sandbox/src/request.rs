@@ -39,6 +39,8 @@ pub struct Request {
     /// of those. No other variables of the worker reach a program.
     pub environment: BTreeMap<String, String>,
     pub input: Input,
+    /// The folder that a confined program may change, with all in it; `None`: that of the sandbox's settings.
+    pub workspace: Option<PathBuf>,
 }
 
 impl Request {
@@ -58,7 +60,7 @@ impl Request {
     }
 
     fn of(program: Program, folder: PathBuf) -> Self {
-        Self { program, folder, environment: BTreeMap::new(), input: Input::default() }
+        Self { program, folder, environment: BTreeMap::new(), input: Input::default(), workspace: None }
     }
 
     /// Sets an environment variable.
@@ -104,18 +106,10 @@ pub enum StartError {
          them into a file"
     )]
     TooLarge { bytes: usize },
+    #[error("the folder {} cannot be used: {source}", path.display())]
+    Folder { path: PathBuf, source: std::io::Error },
     #[error("the guard of the program cannot be started: {0}")]
     Guard(#[from] std::io::Error),
-}
-
-/// What a guard receives: one line of JSON. The pipe of the standard input, if there is one, was passed before.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Job {
-    pub(crate) request: Request,
-    /// Files that the program must not open.
-    pub(crate) hidden: Vec<PathBuf>,
-    /// The user as which it runs; `None`: the worker's.
-    pub(crate) user: Option<crate::User>,
 }
 
 /// An order of the worker to the guard of a running program. One byte.

@@ -1,11 +1,25 @@
 //! A server's questions to the user go to the client of the call.
 
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction, InputRequest, InputRequests, InputResponses};
-use toolyard_tool::{Context, ToolError};
+use toolyard_tool::{Answer, Context, Question, ToolError};
 
-/// Asks the client of a call.
-pub(super) async fn elicit(_context: &Context, _question: ElicitRequestParams) -> Result<ElicitResult, ToolError> {
-    Ok(ElicitResult::new(ElicitationAction::Decline))
+/// Asks the client of a call, and waits for the answer.
+pub(super) async fn elicit(context: &Context, question: ElicitRequestParams) -> Result<ElicitResult, ToolError> {
+    let question = match question {
+        ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
+            Question::new(message).json_schema(serde_json::to_value(requested_schema)?)
+        }
+        ElicitRequestParams::UrlElicitationParams { message, url, elicitation_id, .. } => {
+            Question::new(message).url(url, elicitation_id)
+        }
+        // Of a kind that is not known here.
+        _ => return Ok(ElicitResult::new(ElicitationAction::Decline)),
+    };
+    Ok(match context.ask(question).await? {
+        Answer::Accepted(content) => ElicitResult::new(ElicitationAction::Accept).with_content(content),
+        Answer::Declined => ElicitResult::new(ElicitationAction::Decline),
+        Answer::Cancelled => ElicitResult::new(ElicitationAction::Cancel),
+    })
 }
 
 /// Answers what a server needs to go on with a call. Only questions to the user can be answered here.

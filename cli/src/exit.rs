@@ -73,6 +73,12 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Sandbox(#[from] sandbox::SandboxError),
     #[error(transparent)]
+    Mcp(#[from] origins::mcp::config::ConfigError),
+    #[error(transparent)]
+    McpFile(#[from] origins::mcp::config::FileError),
+    #[error("the folder for MCP servers cannot be used: {0}")]
+    McpPrograms(io::Error),
+    #[error(transparent)]
     Hooks(#[from] hooks::InvalidHooks),
     #[error(transparent)]
     Webhooks(#[from] coordinator::InvalidWebhooks),
@@ -105,7 +111,7 @@ impl From<client::Error> for Failure {
 impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Usage(_) | Self::Logs(_) | Self::Telemetry(_) => Exit::Refused,
+            Self::Usage(_) | Self::Logs(_) | Self::Telemetry(_) | Self::Mcp(_) | Self::McpFile(_) => Exit::Refused,
             Self::Unreachable { .. } => Exit::Unreachable,
             Self::Refused(status) => match status.code() {
                 Code::Unavailable => Exit::Unreachable,
@@ -139,6 +145,7 @@ impl Failure {
             | Self::Tools(_)
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
+            | Self::McpPrograms(_)
             | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)
@@ -153,7 +160,7 @@ impl Failure {
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Refused(status) => reason_code(status).unwrap_or_else(|| "UNKNOWN".to_owned()),
-            Self::Usage(_) | Self::Logs(_) | Self::Telemetry(_) => "USAGE".to_owned(),
+            Self::Usage(_) | Self::Logs(_) | Self::Telemetry(_) | Self::Mcp(_) | Self::McpFile(_) => "USAGE".to_owned(),
             Self::Unreachable { .. } => "UNREACHABLE".to_owned(),
             Self::RunUnknown => "RUN_UNKNOWN".to_owned(),
             Self::Interrupted => "INTERRUPTED".to_owned(),
@@ -167,6 +174,7 @@ impl Failure {
             | Self::Tools(_)
             | Self::ToolsUser(_)
             | Self::Sandbox(_)
+            | Self::McpPrograms(_)
             | Self::Origins(_)
             | Self::NotHosted(_)
             | Self::Hooks(_)

@@ -17,6 +17,7 @@ mod index;
 mod key;
 mod log;
 mod manifest;
+mod mcp;
 mod nats_config;
 mod nats_keys;
 mod objects;

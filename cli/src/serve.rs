@@ -17,6 +17,7 @@ use crate::broker::BrokerArgs;
 use crate::bucket::BucketArgs;
 use crate::exit::{Exit, Failure};
 use crate::interrupts::Interrupts;
+use crate::mcp::{self, McpArgs};
 use crate::observe::{ObserveArgs, finish};
 use crate::origins::OriginArgs;
 use crate::sandboxing::{self, SandboxArgs};
@@ -149,13 +150,17 @@ Examples:
     --root /srv/builds --sandbox isolated --network
   toolyard worker --pool api --http tools.toml
   toolyard worker --pool scripts --programs tools.toml
+  toolyard worker --pool docs --network \\
+    --mcp 'npx -y @modelcontextprotocol/server-everything'
+  toolyard worker --pool crm --mcp https://mcp.example.com/mcp \\
+    --mcp-token-file /run/secrets/mcp
 
 SIGTERM or Ctrl-C: takes no more calls, lets those that run end and gives back
 the rest. A second one ends it at once. Its log tells at its start how
 programs of tools are confined, and what the system cannot give. Logs go to standard error, as JSON
 with -o json.";
 
-/// Run a worker that hosts the built-in tools, HTTP endpoints and programs
+/// Run a worker that hosts the built-in tools, HTTP endpoints, programs and tools of MCP servers
 #[derive(Debug, clap::Args)]
 #[command(after_help = WORKER_EXAMPLES)]
 pub(crate) struct WorkerArgs {
@@ -171,12 +176,15 @@ pub(crate) struct WorkerArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
     /// The folder that its tools work in. It must not contain the files of keys and hooks that the worker is given. With
-    /// --http or --programs it may be left out: then the built-in tools are not hosted
-    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR", required_unless_present_any = ["http", "programs"])]
+    /// --http, --programs or MCP servers it may be left out: then the built-in tools are not hosted
+    #[arg(long, env = "TOOLYARD_ROOT", value_name = "DIR")]
+    #[arg(required_unless_present_any = ["http", "programs", "mcp", "mcp_config"])]
     root: Option<PathBuf>,
     #[command(flatten)]
     origins: OriginArgs,
-    /// The user, and the group, as which commands of bash run. Only root can choose another than its own
+    #[command(flatten)]
+    mcp: McpArgs,
+    /// The user, and the group, as which programs of tools run. Only root can choose another than its own
     /// [default: 65532 if the worker runs as root, else its own]
     #[arg(long, env = "TOOLYARD_TOOLS_USER", value_name = "UID[:GID]")]
     tools_user: Option<User>,
@@ -188,10 +196,10 @@ pub(crate) struct WorkerArgs {
     /// How long running calls may take to end after a stop was requested
     #[arg(long, env = "TOOLYARD_DRAIN", value_name = "SECONDS", default_value_t = worker::DRAIN.as_secs())]
     drain: u64,
-    /// Host these built-in tools alone, by their names with commas between them; `*` stands for any characters
+    /// Host these tools alone, by their names with commas between them; `*` stands for any characters
     #[arg(long, env = "TOOLYARD_ENABLE", value_name = "TOOLS", value_delimiter = ',')]
     enable: Vec<String>,
-    /// Do not host these built-in tools, named as for --enable
+    /// Do not host these tools, named as for --enable
     #[arg(long, env = "TOOLYARD_DISABLE", value_name = "TOOLS", value_delimiter = ',')]
     disable: Vec<String>,
     /// Include arguments and results of calls in traces. Then every reader of the traces can read them
@@ -253,23 +261,29 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let WorkerArgs { pool, slots, root, drain, enable, disable, include_content, observe, hooks, .. } = args;
     let user = sandbox::choose_user(args.tools_user)?;
     let origins = args.origins.read()?;
-    let given = credentials.nkey.iter().chain(&hooks).cloned();
+    let given = credentials.nkey.iter().chain(&hooks).chain(args.mcp.secrets()).cloned();
     let secrets: Vec<PathBuf> = given.chain(origins.secret_files()).collect();
     let sandbox = args.sandbox.open(root.as_deref(), origins.folders(), secrets, user)?;
     let settings = args.tools_file.as_deref().map(ToolSettings::read).transpose();
     let settings = settings.map_err(tools::Error::from)?.unwrap_or_default();
+    let has_servers = !args.mcp.is_empty();
+    let servers = args.mcp.servers()?;
     let table = match &root {
         Some(root) => {
             let options = tools::Options { settings, ..tools::Options::new(root, sandbox.clone()) };
-            tools::built_in(options)?.only(&enable)?.without(&disable)?
+            let table = tools::built_in(options)?;
+            // With servers, the tools are chosen when those of the servers are known.
+            if has_servers { table } else { table.only(&enable)?.without(&disable)? }
         }
         None => worker::Table::new(),
     };
     let watching = read_hooks(hooks.as_deref())?;
-    if table.hosts(Bash::NAME) || origins.has_programs() {
+    if table.hosts(Bash::NAME) || origins.has_programs() || has_servers {
         sandboxing::report(&sandbox);
     }
     let table = origins.host(table, &sandbox).await?;
+    let host = mcp::host(servers, table.clone(), (&sandbox, root), slots)?;
+    let host = host.selecting(mcp::selection(&enable, &disable)?);
     let (drain, bucket) = (Duration::from_secs(drain), args.bucket.open()?);
     let (admin, host_names) = (observe.admin_listen, observe.host_names.clone());
     let options = worker::Options {
@@ -287,7 +301,12 @@ pub(crate) async fn worker(args: WorkerArgs) -> Result<Exit, Failure> {
     let mut interrupts = Interrupts::listen()?;
     let stop = CancellationToken::new();
     let exporter = observe.exporter("toolyard-worker")?;
-    let serving = worker::serve(options, table, stop.clone(), |_| {});
+    let serving = Box::pin(async {
+        match has_servers {
+            true => mcp::serve(options, host, stop.clone(), |_| {}).await,
+            false => worker::serve(options, table, stop.clone(), |_| {}).await,
+        }
+    });
     let served = interrupts.stop_well(serving, &stop).await;
     finish(exporter).await;
     served?;

@@ -47,6 +47,8 @@ pub(crate) struct Looked {
     pub(crate) collector: Option<String>,
     /// The store of the coordinators' index.
     pub(crate) redis: Option<String>,
+    /// Whether workers host an MCP server.
+    pub(crate) mcp: bool,
 }
 
 impl Looked {
@@ -58,7 +60,8 @@ impl Looked {
                 [("OTEL_EXPORTER_OTLP_ENDPOINT", url.clone()), ("OTEL_TRACES_SAMPLER_ARG", "0.01".to_owned())]
             });
             let redis = self.redis.iter().filter(|_| of == 0).map(|url| ("TOOLYARD_REDIS_URL", url.clone()));
-            admin.into_iter().chain(collector).chain(redis).collect()
+            let mcp = (self.mcp && of == 1).then(|| (crate::mcp::VARIABLE, "1".to_owned()));
+            admin.into_iter().chain(collector).chain(redis).chain(mcp).collect()
         })
     }
 }

@@ -12,6 +12,7 @@ mod growth;
 mod idle;
 mod index;
 mod latency;
+mod mcp;
 mod measure;
 mod memory;
 mod open;
@@ -114,6 +115,8 @@ enum Section {
     Costly,
     /// 100,000 calls that wait for a delayed retry, and the other calls of their pool.
     Delayed,
+    /// A call of an MCP tool straight to its server and through the queue. Needs Python 3.
+    Mcp,
     /// The same call and stream on other systems.
     Peers,
 }
@@ -158,6 +161,7 @@ impl Effort {
 }
 
 fn main() -> anyhow::Result<()> {
+    sandbox::enter();
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match arguments.role {
@@ -231,6 +235,9 @@ async fn measure_all(arguments: &Arguments) -> anyhow::Result<()> {
     }
     if wanted(Section::Delayed) {
         delayed::measure(effort, &mut results).await?;
+    }
+    if wanted(Section::Mcp) {
+        mcp::measure(effort, &mut results).await?;
     }
     if wanted(Section::Peers) {
         peers::measure(arguments.quick, &mut results).await?;

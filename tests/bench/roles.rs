@@ -98,7 +98,16 @@ pub(crate) async fn serve(role: Role) -> anyhow::Result<()> {
                     worker::Options { slots, admin, ..worker::Options::new(nats_url.clone(), "bench".parse()?) };
                 let (sender, ready) = tokio::sync::oneshot::channel();
                 let (table, stop) = (table(tools)?, stop.clone());
-                workers.spawn(worker::serve(options, table, stop, move |_| sender.send(()).unwrap_or_default()));
+                let tables = match std::env::var_os(crate::mcp::VARIABLE) {
+                    Some(_) => {
+                        let (tables, mut servers) = crate::mcp::host(table, stop.clone()).await?;
+                        servers.detach_all();
+                        tables
+                    }
+                    None => tokio::sync::watch::Sender::new(std::sync::Arc::new(table)).subscribe(),
+                };
+                let ready_now = move |_: &worker::WorkerId| sender.send(()).unwrap_or_default();
+                workers.spawn(worker::serve_changing(options, tables, stop, ready_now));
                 // One after another, or all advertise at once.
                 ready.await?;
             }

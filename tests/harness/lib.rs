@@ -12,6 +12,7 @@ mod costly;
 pub mod http;
 mod keys;
 mod patient;
+pub mod peers;
 mod process;
 mod prometheus;
 mod proxy;

@@ -50,6 +50,7 @@ mod main_job;
 mod manifest;
 mod many;
 mod mcp;
+mod mcp_in;
 mod mixed;
 mod objects;
 mod openai;

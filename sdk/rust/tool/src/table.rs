@@ -20,7 +20,8 @@ use crate::interceptor::{Chain, Interceptor};
 use crate::output::Output;
 use crate::tool::{About, AnyTool, Tool};
 
-#[derive(Debug, Default)]
+/// The tools that a worker hosts. A clone hosts the same tools, whose limits count together.
+#[derive(Debug, Default, Clone)]
 pub struct Table {
     tools: BTreeMap<ToolName, Arc<Hosted>>,
     /// Aliases, and their tools.
@@ -142,6 +143,27 @@ impl Table {
         let named = self.named(names)?;
         self.retain(|name| !named.is_match(name.as_str()));
         Ok(self)
+    }
+
+    /// Only the tools whose names fulfil the condition.
+    #[must_use]
+    pub fn keep(mut self, stays: impl Fn(&ToolName) -> bool) -> Self {
+        self.retain(stays);
+        self
+    }
+
+    /// Hosts the tools of another table too; its interceptors are not taken over.
+    ///
+    /// # Errors
+    /// When a name of one of them is taken; then none of them is hosted.
+    pub fn adopt(&mut self, other: &Self) -> Result<(), InvalidTool> {
+        let is_taken = |name: &ToolName| self.tools.contains_key(name) || self.aliases.contains_key(name);
+        if let Some((name, tool)) = other.names().find(|(name, _)| is_taken(name)) {
+            return Err(InvalidTool::NameTaken { tool: tool.clone(), name: name.clone() });
+        }
+        self.tools.extend(other.tools.iter().map(|(name, hosted)| (name.clone(), Arc::clone(hosted))));
+        self.aliases.extend(other.aliases.iter().map(|(name, tool)| (name.clone(), tool.clone())));
+        Ok(())
     }
 
     /// A tool's own name, also for an alias.

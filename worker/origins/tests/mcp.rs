@@ -1,0 +1,312 @@
+//! Servers that are programs, well-behaved and hostile ones: real processes under the guard of the sandbox.
+
+#![allow(clippy::unwrap_used, reason = "it is all tests")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use origins::mcp::config::{Patterns, Reach, Secret, ServerConfig};
+use origins::mcp::{Host, Programs, Selection};
+use run::{Chunk, ErrorKind};
+use rustix::process::{Pid, test_kill_process};
+use sandbox::{Sandbox, Settings};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use toolyard_tool::testkit::{Called, call_in, manifest, start_in};
+use toolyard_tool::{Table, tool};
+
+/// Longer than anything here should take.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Servers that are hosted; they end with it.
+struct Hosted {
+    tables: watch::Receiver<Arc<Table>>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    folder: tempfile::TempDir,
+}
+
+/// A server that behaves in a way.
+fn server(mode: &str) -> ServerConfig {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/server.py");
+    let arguments = vec![script.to_string_lossy().into_owned(), mode.to_owned()];
+    let reach = Reach::Program { program: "python3".to_owned(), arguments, environment: Vec::new(), folder: None };
+    ServerConfig::new(mode, reach).unwrap()
+}
+
+async fn host(servers: Vec<ServerConfig>) -> Hosted {
+    host_with(servers, Table::new(), Selection::default()).await
+}
+
+async fn host_with(servers: Vec<ServerConfig>, own: Table, selection: Selection) -> Hosted {
+    sandbox::use_program(env!("CARGO_BIN_EXE_guard-of-mcp-tests").into());
+    let folder = tempfile::tempdir().unwrap();
+    let sandbox = Sandbox::new(Settings::default()).unwrap();
+    let programs = Programs::new(sandbox, folder.path().to_owned()).unwrap();
+    let stop = CancellationToken::new();
+    let host = Host::new(servers, own, Some(&programs), 4).selecting(selection);
+    let (tables, tasks) = timeout(SOON, host.start(stop.clone())).await.unwrap();
+    Hosted { tables, stop, tasks, folder }
+}
+
+impl Hosted {
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.tables.borrow())
+    }
+
+    async fn call(&self, tool: &str, arguments: Value) -> Called {
+        timeout(SOON, call_in(&self.table(), tool, arguments)).await.unwrap()
+    }
+
+    /// Calls the echo, which answers when all is well.
+    async fn is_well(&self) {
+        assert_eq!(self.call("echo", json!({"text": "hi"})).await.answer(), "hi");
+    }
+
+    fn note(&self) -> PathBuf {
+        self.folder.path().join("note")
+    }
+
+    fn noted(&self) -> String {
+        std::fs::read_to_string(self.note()).unwrap_or_default()
+    }
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        timeout(SOON, ended).await.unwrap();
+    }
+}
+
+fn names(table: &Table) -> Vec<String> {
+    table.manifests().map(|manifest| manifest.name.to_string()).collect()
+}
+
+fn lives(pid: i32) -> bool {
+    test_kill_process(Pid::from_raw(pid).unwrap()).is_ok()
+}
+
+/// Waits for something that takes an unknown time.
+async fn becomes(what: &str, holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(timeout(SOON, waiting).await.is_ok(), "{what}");
+}
+
+fn kind_of(called: &Called) -> ErrorKind {
+    called.result.as_ref().unwrap_err().kind
+}
+
+#[tokio::test]
+async fn the_tools_of_all_pages_are_hosted_with_their_effects_and_called() {
+    let hosted = host(vec![server("well")]).await;
+    let table = hosted.table();
+    assert_eq!(names(&table).len(), 13);
+    let echo = manifest(&table, "echo").unwrap();
+    assert_eq!((echo.title.as_str(), echo.description.as_str()), ("Echo", "Gives the text back."));
+    assert!(echo.effects.read_only && echo.effects.open_world && echo.policy.repeatable);
+    assert!(manifest(&table, "die").unwrap().effects.destructive);
+    hosted.is_well().await;
+    let called = hosted.call("echo", json!({"text": 7})).await;
+    assert_eq!(kind_of(&called), ErrorKind::ArgumentsInvalid);
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn errors_of_the_tool_and_of_the_protocol_have_their_kinds() {
+    let hosted = host(vec![server("well")]).await;
+    let called = hosted.call("fail", json!({})).await;
+    assert_eq!((kind_of(&called), called.error()), (ErrorKind::ToolFailed, "the disk is full"));
+    let called = hosted.call("invalid", json!({})).await;
+    assert_eq!(kind_of(&called), ErrorKind::ArgumentsInvalid);
+    assert!(called.error().contains("text is too short"), "{}", called.error());
+    let called = hosted.call("nonsense", json!({})).await;
+    assert!(called.error().contains("what is no result of a tool"), "{}", called.error());
+    hosted.is_well().await;
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn progress_reaches_the_call_and_its_cancellation_the_server_within_a_second() {
+    let hosted = host(vec![server("well")]).await;
+    let mut call = start_in(&hosted.table(), "sleep", json!({"note": hosted.note()}));
+    let Some(Chunk::Progress(progress)) = timeout(SOON, call.chunk()).await.unwrap() else { panic!("no progress") };
+    assert_eq!(progress.total, Some(600.0));
+    let asked = Instant::now();
+    call.cancel();
+    let called = timeout(SOON, call.end()).await.unwrap();
+    assert_eq!(called.error(), "the call was cancelled");
+    becomes("the server is told", || hosted.noted().contains("cancelled")).await;
+    // The server looks at it every 100 ms.
+    assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    hosted.is_well().await;
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_dies_in_the_middle_is_started_again_and_its_call_fails() {
+    let hosted = host(vec![server("well")]).await;
+    let beside = start_in(&hosted.table(), "sleep", json!({"note": hosted.note()}));
+    let called = hosted.call("die", json!({})).await;
+    assert_eq!(kind_of(&called), ErrorKind::Interrupted, "{}", called.error());
+    assert!(called.error().contains("its effect may have happened"), "{}", called.error());
+    let beside = timeout(SOON, beside.end()).await.unwrap().result.unwrap_err();
+    assert!(beside.retryable && beside.kind == ErrorKind::ToolFailed, "a tool that may be repeated: {beside:?}");
+    // The tools stay, and the next call waits for the server.
+    hosted.is_well().await;
+    let note = json!({"note": hosted.folder.path().join("died")});
+    assert!(hosted.call("die_again", note.clone()).await.result.unwrap_err().retryable);
+    assert_eq!(hosted.call("die_again", note).await.answer(), "alive again");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_result_of_a_hundred_megabytes_fails_its_call_and_nothing_else() {
+    let hosted = host(vec![server("well")]).await;
+    let table = hosted.table();
+    let beside = start_in(&table, "sleep", json!({"note": hosted.note()}));
+    let called = hosted.call("hundred_megabytes", json!({})).await;
+    assert_eq!(kind_of(&called), ErrorKind::ResultTooLarge, "{}", called.error());
+    hosted.is_well().await;
+    beside.cancel();
+    assert_eq!(timeout(SOON, beside.end()).await.unwrap().error(), "the call was cancelled");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_flood_of_notifications_and_errors_costs_a_few_chunks() {
+    let hosted = host(vec![server("well")]).await;
+    let called = hosted.call("flood", json!({})).await;
+    assert_eq!(called.answer(), "flooded");
+    assert!(called.output.len() < 600, "{} reports of progress", called.output.len());
+    let reported = called.output.iter().map(|chunk| match chunk {
+        Chunk::Progress(progress) => progress.done,
+        Chunk::Content { .. } => panic!("no progress: {chunk:?}"),
+    });
+    let reported: Vec<f64> = reported.collect();
+    assert!(reported.is_sorted() && *reported.last().unwrap() > 10_000.0, "newer ones count: {reported:?}");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_may_change_its_tools_while_calls_run() {
+    let mut hosted = host(vec![server("well")]).await;
+    let call = start_in(&hosted.table(), "grow", json!({}));
+    let grown = hosted.tables.wait_for(|table| table.hosts("grown"));
+    assert!(timeout(SOON, grown).await.is_ok());
+    assert_eq!(timeout(SOON, call.end()).await.unwrap().answer(), "grown while it ran");
+    assert_eq!(hosted.call("grown", json!({})).await.answer(), "I am new");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn of_a_server_that_lies_the_tools_that_can_be_used_are_hosted() {
+    let hosted = host(vec![server("liar")]).await;
+    let names = names(&hosted.table());
+    assert!(names.contains(&"old".to_owned()), "a schema of draft 7 is of use: {names:?}");
+    for left_out in ["not_an_object", "foreign", "large", "no_schema"] {
+        assert!(!names.contains(&left_out.to_owned()), "{left_out} in {names:?}");
+    }
+    let table = hosted.table();
+    assert_eq!(manifest(&table, "echo").unwrap().title, "Echo", "the first of a name counts");
+    hosted.is_well().await;
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn servers_that_cannot_start_do_not_stop_the_others() {
+    let quick = |mode: &str| ServerConfig { start_timeout: Duration::from_secs(3), ..server(mode) };
+    let missing = Reach::Program {
+        program: "no-such-program".to_owned(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        folder: None,
+    };
+    let missing = ServerConfig::new("missing", missing).unwrap();
+    let bad = ["silent", "no_mcp", "broken", "circle"].map(quick);
+    let servers = bad.into_iter().chain([missing, server("well")]).collect();
+    let hosted = host(servers).await;
+    assert_eq!(names(&hosted.table()).len(), 13);
+    hosted.is_well().await;
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_that_a_server_started_outlives_the_host() {
+    let hosted = host(vec![server("well")]).await;
+    let pids = hosted.call("child", json!({})).await.answer();
+    let pids: Vec<i32> = pids.split(' ').map(|pid| pid.parse().unwrap()).collect();
+    assert!(pids.iter().all(|pid| lives(*pid)));
+    hosted.stop().await;
+    for pid in pids {
+        becomes("the process ends", || !lives(pid)).await;
+    }
+}
+
+#[tokio::test]
+async fn with_a_process_for_each_slot_no_call_shares_one() {
+    let hosted = host(vec![ServerConfig { per_slot: true, ..server("well") }]).await;
+    let table = hosted.table();
+    let running = start_in(&table, "sleep", json!({"note": hosted.note()}));
+    let called = hosted.call("die", json!({})).await;
+    assert_eq!(kind_of(&called), ErrorKind::Interrupted);
+    for _ in 0..6 {
+        hosted.is_well().await;
+    }
+    running.cancel();
+    assert_eq!(timeout(SOON, running.end()).await.unwrap().error(), "the call was cancelled", "it was not harmed");
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_gets_its_own_variables_and_not_those_of_the_worker() {
+    let mut config = server("well");
+    if let Reach::Program { environment, .. } = &mut config.reach {
+        environment.push(("API_KEY".to_owned(), Secret::new("k")));
+    }
+    let hosted = host(vec![config]).await;
+    let variables: Value = serde_json::from_str(&hosted.call("environment", json!({})).await.answer()).unwrap();
+    assert_eq!(variables["API_KEY"], "k");
+    assert!(variables.get("CARGO_MANIFEST_DIR").is_none(), "{variables}");
+    hosted.stop().await;
+}
+
+/// Has the name of a server's tool.
+#[tool(read_only)]
+async fn echo() -> &'static str {
+    "mine"
+}
+
+#[tokio::test]
+async fn names_that_are_taken_are_left_out_and_patterns_choose_over_all() {
+    let own = || Table::new().host(Echo).unwrap();
+    let hosted = host_with(vec![server("well")], own(), Selection::default()).await;
+    assert_eq!(hosted.call("echo", json!({})).await.answer(), "mine");
+    hosted.stop().await;
+
+    let prefixed = server("well").with_prefix("s__").unwrap();
+    let config = ServerConfig { deny: Patterns::new(&["die*"]).unwrap(), ..prefixed };
+    let selection = Selection {
+        enable: Patterns::new(&["echo", "s__[de]*"]).unwrap(),
+        disable: Patterns::new(&["s__en*"]).unwrap(),
+    };
+    let hosted = host_with(vec![config], own(), selection).await;
+    assert_eq!(names(&hosted.table()), ["echo", "s__echo"]);
+    hosted.stop().await;
+}
+
+#[tokio::test]
+async fn sampling_and_roots_are_declined_as_unknown() {
+    let hosted = host(vec![server("well")]).await;
+    let answers: Value = serde_json::from_str(&hosted.call("ask", json!({})).await.answer()).unwrap();
+    assert_eq!(answers["q1"]["code"], -32601, "{answers}");
+    assert_eq!(answers["q2"]["code"], -32601, "{answers}");
+    hosted.stop().await;
+}

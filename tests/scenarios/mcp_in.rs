@@ -138,7 +138,8 @@ async fn one_batch_has_a_tool_of_a_server_and_a_tool_of_the_worker() {
 async fn a_cancellation_reaches_the_server_within_a_second() {
     let hosting = Hosting::of_tests().await;
     let _worker = hosting.yard.worker().await;
-    let stream = hosting.yard.client.execute(vec![hosting.sleep()]).await;
+    let mut stream = hosting.yard.client.execute(vec![hosting.sleep()]).await;
+    stream.until(|event| matches!(event, Event::RunOpened(_))).await;
     hosting.noted("started", 1).await;
     let run = stream.run(&hosting.yard.client);
     let asked = Instant::now();
@@ -153,7 +154,8 @@ async fn a_cancellation_reaches_the_server_within_a_second() {
 async fn a_server_that_is_killed_in_mid_call_is_started_again_and_the_call_repeated() {
     let hosting = Hosting::of_tests().await;
     let _worker = hosting.yard.worker().await;
-    let stream = hosting.yard.client.execute(vec![hosting.sleep()]).await;
+    let mut stream = hosting.yard.client.execute(vec![hosting.sleep()]).await;
+    stream.until(|event| matches!(event, Event::RunOpened(_))).await;
     let pid = hosting.noted("started", 1).await[0].parse().expect("a process id");
     kill_process(Pid::from_raw(pid).expect("a process id"), Signal::KILL).expect("it was running");
     let pids = hosting.noted("started", 2).await;
@@ -173,7 +175,8 @@ async fn a_server_that_is_killed_in_mid_call_is_started_again_and_the_call_repea
 async fn a_worker_that_is_killed_in_mid_call_takes_its_server_with_it_and_another_repeats_the_call() {
     let hosting = Hosting::of_tests().await;
     let mut first = hosting.yard.worker().await;
-    let stream = hosting.yard.client.execute(vec![hosting.sleep()]).await;
+    let mut stream = hosting.yard.client.execute(vec![hosting.sleep()]).await;
+    stream.until(|event| matches!(event, Event::RunOpened(_))).await;
     let pid: i32 = hosting.noted("started", 1).await[0].parse().expect("a process id");
     first.kill().await;
     let gone = async {
